@@ -427,7 +427,7 @@ fn a_short_identify_page_is_refused() {
         Ok(Handled::No)
     });
     let error = connect(&peer.address(), &options()).unwrap_err();
-    assert_eq!(error, ConnectError::Protocol("Identify Controller is too short"));
+    assert_eq!(error, ConnectError::Protocol("the Identify Controller data is too short"));
 }
 
 #[test]

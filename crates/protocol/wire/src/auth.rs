@@ -95,7 +95,7 @@ open_code! {
     pub struct Concatenation(u8), "secure channel concatenation" {
         NONE = 0x00, "None";
         NEW_TLS_PSK = 0x02, "New pre-shared key for TLS";
-        REPLACE_TLS_PSK = 0x03, "Pre-shared key for TLS in place of the one in use";
+        REPLACE_TLS_PSK = 0x03, "Replacement of the pre-shared key for TLS";
     }
 }
 
@@ -103,9 +103,9 @@ layout! {
     /// The first bytes of every message.
     pub struct MessageHead, 6 {
         0 auth_type: u8, "Authentication type (AUTH_TYPE).";
-        1 auth_id: u8, "Message (AUTH_ID).";
+        1 auth_id: u8, "Message identifier (AUTH_ID).";
         2 rsvd_2: [u8; 2], "Reserved.";
-        4 t_id: U16, "Transaction (T_ID), chosen by the host.";
+        4 t_id: U16, "Transaction identifier (T_ID), chosen by the host.";
     }
 }
 
@@ -113,9 +113,9 @@ layout! {
     /// AUTH_Negotiate ("AUTH_Negotiate Message"), followed by NAPD [`ProtocolDescriptor`]s.
     pub struct Negotiate, 8 {
         0 auth_type: u8, "Authentication type (AUTH_TYPE), 00h.";
-        1 auth_id: u8, "Message (AUTH_ID), 00h.";
+        1 auth_id: u8, "Message identifier (AUTH_ID), 00h.";
         2 rsvd_2: [u8; 2], "Reserved.";
-        4 t_id: U16, "Transaction (T_ID).";
+        4 t_id: U16, "Transaction identifier (T_ID).";
         6 sc_c: u8, "Secure channel concatenation (SC_C); see [`Concatenation`].";
         7 napd: u8, "Number of protocol descriptors (NAPD).";
     }
@@ -126,10 +126,10 @@ layout! {
     pub struct ProtocolDescriptor, 64 {
         0 auth_id: u8, "Authentication protocol (AuthID), 01h.";
         1 rsvd_1: u8, "Reserved.";
-        2 halen: u8, "Hash functions that follow (HALEN).";
-        3 dhlen: u8, "Diffie-Hellman groups that follow (DHLEN).";
-        4 hashes: [u8; 30], "Hash functions (HashIDList).";
-        34 groups: [u8; 30], "Diffie-Hellman groups (DHgIDList).";
+        2 halen: u8, "Number of hash functions (HALEN).";
+        3 dhlen: u8, "Number of Diffie-Hellman groups (DHLEN).";
+        4 hashes: [u8; 30], "Identifiers of the hash functions (HashIDList).";
+        34 groups: [u8; 30], "Identifiers of the Diffie-Hellman groups (DHgIDList).";
     }
 }
 
@@ -137,14 +137,14 @@ layout! {
     /// DH-HMAC-CHAP_Challenge, followed by HL bytes of challenge C1 and DHVLEN of DH value.
     pub struct Challenge, 16 {
         0 auth_type: u8, "Authentication type (AUTH_TYPE), 01h.";
-        1 auth_id: u8, "Message (AUTH_ID), 01h.";
+        1 auth_id: u8, "Message identifier (AUTH_ID), 01h.";
         2 rsvd_2: [u8; 2], "Reserved.";
-        4 t_id: U16, "Transaction (T_ID).";
-        6 hl: u8, "Bytes of a hash (HL).";
+        4 t_id: U16, "Transaction identifier (T_ID).";
+        6 hl: u8, "Length of a hash in bytes (HL).";
         7 rsvd_7: u8, "Reserved.";
         8 hash_id: u8, "Hash function (HashID).";
         9 dhg_id: u8, "Diffie-Hellman group (DHgID).";
-        10 dhvlen: U16, "Bytes of the Diffie-Hellman value (DHVLEN).";
+        10 dhvlen: U16, "Length of the Diffie-Hellman value in bytes (DHVLEN).";
         12 seqnum: U32, "Sequence number S1 (SEQNUM).";
     }
 }
@@ -154,14 +154,14 @@ layout! {
     /// value.
     pub struct Reply, 16 {
         0 auth_type: u8, "Authentication type (AUTH_TYPE), 01h.";
-        1 auth_id: u8, "Message (AUTH_ID), 02h.";
+        1 auth_id: u8, "Message identifier (AUTH_ID), 02h.";
         2 rsvd_2: [u8; 2], "Reserved.";
-        4 t_id: U16, "Transaction (T_ID).";
-        6 hl: u8, "Bytes of a hash (HL).";
+        4 t_id: U16, "Transaction identifier (T_ID).";
+        6 hl: u8, "Length of a hash in bytes (HL).";
         7 rsvd_7: u8, "Reserved.";
-        8 cvalid: u8, "The controller is to authenticate as well (CVALID), 01h.";
+        8 cvalid: u8, "01h if the controller must authenticate as well (CVALID).";
         9 rsvd_9: u8, "Reserved.";
-        10 dhvlen: U16, "Bytes of the Diffie-Hellman value (DHVLEN).";
+        10 dhvlen: U16, "Length of the Diffie-Hellman value in bytes (DHVLEN).";
         12 seqnum: U32, "Sequence number S2 (SEQNUM).";
     }
 }
@@ -170,12 +170,12 @@ layout! {
     /// DH-HMAC-CHAP_Success1, followed by HL bytes of response R2 if RVALID is set.
     pub struct Success1, 16 {
         0 auth_type: u8, "Authentication type (AUTH_TYPE), 01h.";
-        1 auth_id: u8, "Message (AUTH_ID), 03h.";
+        1 auth_id: u8, "Message identifier (AUTH_ID), 03h.";
         2 rsvd_2: [u8; 2], "Reserved.";
-        4 t_id: U16, "Transaction (T_ID).";
-        6 hl: u8, "Bytes of a hash (HL).";
+        4 t_id: U16, "Transaction identifier (T_ID).";
+        6 hl: u8, "Length of a hash in bytes (HL).";
         7 rsvd_7: u8, "Reserved.";
-        8 rvalid: u8, "The response is there (RVALID), 01h.";
+        8 rvalid: u8, "01h if the message contains the response (RVALID).";
         9 rsvd_9: [u8; 7], "Reserved.";
     }
 }
@@ -184,9 +184,9 @@ layout! {
     /// DH-HMAC-CHAP_Success2.
     pub struct Success2, 16 {
         0 auth_type: u8, "Authentication type (AUTH_TYPE), 01h.";
-        1 auth_id: u8, "Message (AUTH_ID), 04h.";
+        1 auth_id: u8, "Message identifier (AUTH_ID), 04h.";
         2 rsvd_2: [u8; 2], "Reserved.";
-        4 t_id: U16, "Transaction (T_ID).";
+        4 t_id: U16, "Transaction identifier (T_ID).";
         6 rsvd_6: [u8; 10], "Reserved.";
     }
 }
@@ -195,9 +195,9 @@ layout! {
     /// AUTH_Failure1 (from the controller) and AUTH_Failure2 (from the host).
     pub struct Failure, 8 {
         0 auth_type: u8, "Authentication type (AUTH_TYPE), 00h.";
-        1 auth_id: u8, "Message (AUTH_ID), F1h or F0h.";
+        1 auth_id: u8, "Message identifier (AUTH_ID), F1h or F0h.";
         2 rsvd_2: [u8; 2], "Reserved.";
-        4 t_id: U16, "Transaction (T_ID).";
+        4 t_id: U16, "Transaction identifier (T_ID).";
         6 rcode: u8, "Reason code, 01h: authentication failure.";
         7 rcode_exp: u8, "Reason code explanation; see [`FailureReason`].";
     }

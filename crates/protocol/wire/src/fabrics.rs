@@ -61,7 +61,7 @@ layout! {
         2 cid: U16, "Command identifier (CID).";
         4 fctype: u8, "Fabrics command type (FCTYPE), 01h.";
         5 rsvd_5: [u8; 19], "Reserved.";
-        24 dptr: SglDescriptor, "Where the 1024 bytes of Connect data are (SGL1).";
+        24 dptr: SglDescriptor, "SGL descriptor of the 1024 bytes of Connect data (SGL1).";
         40 recfmt: U16, "Record format (RECFMT), 0.";
         42 qid: U16, "Queue identifier (QID): 0 creates the admin queue and the controller.";
         44 sqsize_z: U16, "Submission queue size, 0's-based (SQSIZE).";
@@ -224,7 +224,7 @@ layout! {
         2 cid: U16, "Command identifier (CID).";
         4 fctype: u8, "Fabrics command type (FCTYPE), 04h.";
         5 rsvd_5: [u8; 35], "Reserved.";
-        40 attrib: u8, "Attributes: size of the property in bits 2:0 (ATTRIB).";
+        40 attrib: u8, "Attributes: property size in bits 2:0 (ATTRIB).";
         41 rsvd_41: [u8; 3], "Reserved.";
         44 ofst: U32, "Offset of the property (OFST); see `property::offset`.";
         48 rsvd_48: [u8; 16], "Reserved.";
@@ -254,10 +254,10 @@ layout! {
         2 cid: U16, "Command identifier (CID).";
         4 fctype: u8, "Fabrics command type (FCTYPE), 00h.";
         5 rsvd_5: [u8; 35], "Reserved.";
-        40 attrib: u8, "Attributes: size of the property in bits 2:0 (ATTRIB).";
+        40 attrib: u8, "Attributes: property size in bits 2:0 (ATTRIB).";
         41 rsvd_41: [u8; 3], "Reserved.";
         44 ofst: U32, "Offset of the property (OFST); see `property::offset`.";
-        48 value: U64, "New value; for a 4-byte property in the low bytes (VALUE).";
+        48 value: U64, "New value; a 4-byte property uses the low bytes (VALUE).";
         56 rsvd_56: [u8; 8], "Reserved.";
     }
 }
@@ -313,7 +313,7 @@ layout! {
         2 cid: U16, "Command identifier (CID).";
         4 fctype: u8, "Fabrics command type (FCTYPE), 05h send, 06h receive.";
         5 rsvd_5: [u8; 19], "Reserved.";
-        24 dptr: SglDescriptor, "Where the message is (SGL1).";
+        24 dptr: SglDescriptor, "SGL descriptor of the message (SGL1).";
         40 rsvd_40: u8, "Reserved.";
         41 spsp0: u8, "Security protocol specific, byte 0 (SPSP0), 01h.";
         42 spsp1: u8, "Security protocol specific, byte 1 (SPSP1), 01h.";

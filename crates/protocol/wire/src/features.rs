@@ -133,7 +133,7 @@ impl NumberOfQueues {
     /// # Panics
     /// When `queues` is 0, which the 0's-based field cannot express.
     pub const fn pairs(queues: u16) -> Self {
-        assert!(queues > 0, "the field cannot express no queues");
+        assert!(queues > 0, "the field cannot express zero queues");
         Self(0).with_nsq_z(queues - 1).with_ncq_z(queues - 1)
     }
 
@@ -202,7 +202,7 @@ layout! {
     /// Timestamp (Base 2.0c, "Timestamp - Data Structure").
     pub struct Timestamp, 8 {
         0 milliseconds: [u8; 6], "Milliseconds since 1970-01-01, little-endian, 48 bits.";
-        6 attributes: u8, "In Get Features: bit 0 the counting stopped, bits 3:1 origin.";
+        6 attributes: u8, "Get Features: counting may have stopped in bit 0, origin in bits 3:1.";
         7 rsvd_7: u8, "Reserved.";
     }
 }

@@ -118,7 +118,7 @@ macro_rules! bit_fields {
         pub const fn $read(self) -> bool {
             (self.0 >> $at) & 1 != 0
         }
-        #[doc = concat!("This value with the field replaced: ", $doc)]
+        #[doc = concat!("Returns a copy with a new value of this field: ", $doc)]
         pub const fn $with(self, on: bool) -> Self {
             Self((self.0 & !(1 << $at)) | ((on as $inner) << $at))
         }
@@ -131,14 +131,14 @@ macro_rules! bit_fields {
             const MASK: $inner = ((1 << ($hi - $lo)) << 1) - 1;
             ((self.0 >> $lo) & MASK) as $ty
         }
-        #[doc = concat!("This value with the field replaced: ", $doc)]
+        #[doc = concat!("Returns a copy with a new value of this field: ", $doc)]
         ///
         /// # Panics
         /// When the value does not fit the field.
         pub const fn $with(self, value: $ty) -> Self {
             const MASK: $inner = ((1 << ($hi - $lo)) << 1) - 1;
             let value = value as $inner;
-            assert!(value <= MASK, "value does not fit the bit field");
+            assert!(value <= MASK, "the value does not fit the bit field");
             Self((self.0 & !(MASK << $lo)) | (value << $lo))
         }
         bit_fields!(@each $inner; $($rest)*);

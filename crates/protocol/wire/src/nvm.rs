@@ -13,9 +13,9 @@ pub struct RwControl(pub u32);
 
 bit_fields! { RwControl(u32) {
     bits 0 15 nlb_z: u16, with_nlb_z "Number of logical blocks, 0's-based (NLB).";
-    bits 20 23 dtype: u8, with_dtype "Directive type, of writes (DTYPE).";
+    bits 20 23 dtype: u8, with_dtype "Directive type of a write (DTYPE).";
     bit 24 stc with_stc "Storage tag check (STC).";
-    bit 25 deac with_deac "Deallocate, of Write Zeroes (DEAC).";
+    bit 25 deac with_deac "Write Zeroes: deallocate (DEAC).";
     bits 26 29 prinfo: u8, with_prinfo "Protection information field (PRINFO).";
     bit 30 fua with_fua "Force unit access (FUA).";
     bit 31 lr with_lr "Limited retry (LR).";
@@ -153,7 +153,7 @@ pub struct CopyControl(pub u32);
 
 bit_fields! { CopyControl(u32) {
     bits 0 7 nr_z: u8, with_nr_z "Number of source ranges, 0's-based (NR).";
-    bits 8 11 format: u8, with_format "Descriptor format (CDFT); `CopyRange` is 0 and 2.";
+    bits 8 11 format: u8, with_format "Descriptor format (CDFT); `CopyRange` has formats 0 and 2.";
     bits 12 15 prinfor: u8, with_prinfor "Protection information field, read (PRINFOR).";
     bits 16 19 cetype: u8, with_cetype "Command extension type (CETYPE).";
     bits 20 23 dtype: u8, with_dtype "Directive type (DTYPE).";
@@ -180,12 +180,12 @@ layout! {
     /// One source range of Copy, descriptor formats 0 and 2 (NVM 1.1, "Copy - Source Range Entries
     /// Copy Descriptor Format 0h", "... 2h").
     pub struct CopyRange, 32 {
-        0 snsid: U32, "Source namespace identifier, of format 2 (SNSID).";
+        0 snsid: U32, "Source namespace identifier; format 2 only (SNSID).";
         4 rsvd_4: [u8; 4], "Reserved.";
         8 slba: U64, "Starting LBA (SLBA).";
         16 nlb_z: U16, "Number of logical blocks, 0's-based (NLB).";
         18 rsvd_18: [u8; 4], "Reserved.";
-        22 sopt: U16, "Source options, of format 2 (SOPT).";
+        22 sopt: U16, "Source options; format 2 only (SOPT).";
         24 eilbrt: U32, "Expected initial logical block reference tag (EILBRT).";
         28 elbat: U16, "Expected logical block application tag (ELBAT).";
         30 elbatm: U16, "Expected logical block application tag mask (ELBATM).";

@@ -109,7 +109,7 @@ bit_fields! { Csts(u32) {
     bits 2 3 shst: u8, with_shst "Shutdown status (SHST).";
     bit 4 nssro with_nssro "NVM subsystem reset occurred (NSSRO).";
     bit 5 pp with_pp "Processing paused (PP).";
-    bit 6 st with_st "Shutdown type: the whole subsystem (ST).";
+    bit 6 st with_st "Shutdown type: set if the whole subsystem shuts down (ST).";
 } }
 
 /// Controller Ready Timeouts (CRTO) (Base 2.0c, "Controller Ready Timeouts").

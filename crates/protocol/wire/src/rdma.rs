@@ -25,9 +25,9 @@ layout! {
     pub struct CmRequest, 32 {
         0 recfmt: U16, "Record format (RECFMT), 0.";
         2 qid: U16, "Queue identifier (QID): 0 is the admin queue.";
-        4 hrqsize: U16, "The host's RDMA receive queue in entries, 1's-based (HRQSIZE).";
-        6 hsqsize_z: U16, "The host's RDMA send queue in entries, 0's-based (HSQSIZE).";
-        8 cntlid: U16, "The I/O queue's controller, or 0 from older hosts (CNTLID).";
+        4 hrqsize: U16, "Entries of the host's RDMA receive queue, 1's-based (HRQSIZE).";
+        6 hsqsize_z: U16, "Entries of the host's RDMA send queue, 0's-based (HSQSIZE).";
+        8 cntlid: U16, "Controller ID of an I/O queue; older hosts send 0 (CNTLID).";
         10 rsvd_10: [u8; 22], "Reserved.";
     }
 }
@@ -37,7 +37,7 @@ layout! {
     /// Format").
     pub struct CmAccept, 32 {
         0 recfmt: U16, "Record format (RECFMT), 0.";
-        2 crqsize: U16, "The controller's RDMA receive queue in entries, 1's-based (CRQSIZE).";
+        2 crqsize: U16, "Entries of the controller's RDMA receive queue, 1's-based (CRQSIZE).";
         4 rsvd_4: [u8; 28], "Reserved.";
     }
 }

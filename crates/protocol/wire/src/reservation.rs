@@ -47,11 +47,11 @@ open_code! {
 pub struct ReservationControl(pub u32);
 
 bit_fields! { ReservationControl(u32) {
-    bits 0 2 action: u8, with_action "What to do (RREGA, RACQA, RRELA).";
+    bits 0 2 action: u8, with_action "Action (RREGA, RACQA, RRELA).";
     bit 3 iekey with_iekey "Ignore existing key (IEKEY).";
-    bits 8 15 rtype: u8, with_rtype "Reservation type, of Acquire and Release (RTYPE).";
+    bits 8 15 rtype: u8, with_rtype "Acquire and Release: reservation type (RTYPE).";
     bits 30 31 cptpl: u8, with_cptpl
-        "Change persist through power loss state, of Register: 0 keep, 2 clear, 3 set (CPTPL).";
+        "Register: change the persist through power loss state: 0 keep, 2 clear, 3 set (CPTPL).";
 } }
 
 /// CPTPL of Reservation Register (Base 2.0c, "Reservation Register - Command Dword 10").
@@ -175,10 +175,10 @@ impl Registrant {
 layout! {
     /// Reservation Notification log page (Base 2.0c, "Reservation Notification Log Page").
     pub struct ReservationNotificationLog, 64 {
-        0 log_page_count: U64, "Counts notifications, 0 for an empty page.";
+        0 log_page_count: U64, "Notification counter, 0 for an empty page.";
         8 notification_type: u8,
             "0 empty, 1 registration preempted, 2 reservation released, 3 reservation preempted.";
-        9 available_log_pages: u8, "Further notifications that wait, at most 255.";
+        9 available_log_pages: u8, "Number of further unread notifications, at most 255.";
         10 rsvd_10: [u8; 2], "Reserved.";
         12 nsid: U32, "Namespace.";
         16 rsvd_16: [u8; 48], "Reserved.";

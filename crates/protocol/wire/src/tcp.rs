@@ -176,7 +176,11 @@ impl CommonHeader {
     /// # Panics
     /// When `pdu_type` is unknown, or `shape` has another header length.
     pub fn new(pdu_type: PduType, shape: PduShape, flags: u8) -> Self {
-        assert_eq!(pdu_type.header_len(), Some(shape.hlen), "shape made for another PDU");
+        assert_eq!(
+            pdu_type.header_len(),
+            Some(shape.hlen),
+            "the shape belongs to another PDU type"
+        );
         let flags = flags | shape.digest_flags();
         Self { pdu_type, flags, hlen: shape.hlen, pdo: shape.pdo, plen: U32::new(shape.plen) }
     }
@@ -282,8 +286,8 @@ layout! {
         0 ch: CommonHeader, "Common header.";
         8 pfv: U16, "PDU format version (PFV).";
         10 hpda_z: u8, "Host PDU data alignment, 0's-based, in dwords (HPDA).";
-        11 dgst: DigestFlags, "Digests the host asks for (DGST).";
-        12 maxr2t_z: U32, "Most outstanding R2Ts per command, 0's-based (MAXR2T).";
+        11 dgst: DigestFlags, "Digests that the host requests (DGST).";
+        12 maxr2t_z: U32, "Maximum outstanding R2Ts per command, 0's-based (MAXR2T).";
         16 rsvd_16: [u8; 112], "Reserved.";
     }
 }
@@ -308,8 +312,8 @@ layout! {
         0 ch: CommonHeader, "Common header.";
         8 pfv: U16, "PDU format version (PFV).";
         10 cpda_z: u8, "Controller PDU data alignment, 0's-based, in dwords (CPDA).";
-        11 dgst: DigestFlags, "Digests the controller grants (DGST).";
-        12 maxh2cdata: U32, "Most data bytes per H2CData PDU, at least 4096 (MAXH2CDATA).";
+        11 dgst: DigestFlags, "Digests that the controller grants (DGST).";
+        12 maxh2cdata: U32, "Maximum data bytes per H2CData PDU, at least 4096 (MAXH2CDATA).";
         16 rsvd_16: [u8; 112], "Reserved.";
     }
 }

@@ -221,7 +221,8 @@ impl Registry {
         let must_flush = config.is_some_and(|config| {
             config.flush_on_shutdown && config.namespaces.values().any(|info| info.volatile_cache)
         });
-        let controller = self.controllers.get_mut(&id).expect("the caller has found it");
+        let controller =
+            self.controllers.get_mut(&id).expect("the caller looked up the controller");
         let before = controller.lifecycle;
         let unanswered = controller.write_cc(cc, must_flush, now);
         let after = controller.lifecycle;
@@ -250,7 +251,8 @@ impl Registry {
         const NOT_ABORTED: u64 = 1;
         let queue = QueueId(sqe.cdw10.get() as u16);
         let command = CommandId((sqe.cdw10.get() >> 16) as u16);
-        let controller = self.controllers.get_mut(&id).expect("the caller has found it");
+        let controller =
+            self.controllers.get_mut(&id).expect("the caller looked up the controller");
         if queue != QueueId(0) && controller.queues.contains_key(&queue) {
             return AdminOutcome::Abort { queue, command };
         }

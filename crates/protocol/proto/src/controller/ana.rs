@@ -144,7 +144,8 @@ impl Registry {
         let meant: Vec<_> =
             self.controllers.values().filter(is_meant).map(|controller| controller.id).collect();
         for id in meant {
-            let controller = self.controllers.get_mut(&id).expect("it was found above");
+            let controller =
+                self.controllers.get_mut(&id).expect("the lookup above found the controller");
             controller.access_changes += 1;
             controller.events.raise(Notice::AccessChange);
             self.with_pending_events.insert(id);

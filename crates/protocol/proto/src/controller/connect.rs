@@ -229,7 +229,7 @@ impl Registry {
         let depth = queue_depth(command, config.map_or(0, |config| config.max_queue_depth))?;
         let connected = self.connected(controller, command, depth);
         let controller = self.controllers.get_mut(&connected.controller);
-        controller.expect("it was found above").queues.insert(queue, depth);
+        controller.expect("the lookup above found the controller").queues.insert(queue, depth);
         Ok(connected)
     }
 

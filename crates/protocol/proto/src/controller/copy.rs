@@ -152,7 +152,7 @@ impl CopyRanges {
 }
 
 fn source(bytes: &[u8], plan: &CopyPlan) -> Result<CopySource, Status> {
-    let range = CopyRange::parse(bytes).expect("chunks are as long as a range");
+    let range = CopyRange::parse(bytes).expect("each chunk has the length of a range");
     let namespace = if plan.across { NamespaceId(range.snsid.get()) } else { plan.namespace };
     if plan.across && range.sopt.get() & CopyRange::SOPT_FAST_ONLY != 0 {
         return Err(Status::FAST_COPY_NOT_POSSIBLE.with_dnr());

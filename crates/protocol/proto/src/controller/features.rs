@@ -181,12 +181,14 @@ impl Registry {
     ) -> Result<AdminOutcome, Status> {
         let get = FeatureGet::parse(sqe);
         let queues = self.max_io_queues(id);
-        let controller = self.controllers.get_mut(&id).expect("the caller has found it");
+        let controller =
+            self.controllers.get_mut(&id).expect("the caller looked up the controller");
         let changeable = is_changeable(get.fid, controller.is_discovery())?;
         if is_of_reservations(get.fid) {
             return self.reservation_feature(id, NamespaceId(sqe.nsid.get()), get);
         }
-        let controller = self.controllers.get_mut(&id).expect("the caller has found it");
+        let controller =
+            self.controllers.get_mut(&id).expect("the caller looked up the controller");
         let value = match get.select {
             FeatureSelect::SUPPORTED if changeable => Value::Dword(CAPABILITY_CHANGEABLE),
             FeatureSelect::SUPPORTED => Value::Dword(0),
@@ -213,7 +215,8 @@ impl Registry {
         now: Instant,
     ) -> Result<AdminOutcome, Status> {
         let set = FeatureSet::parse(sqe);
-        let controller = self.controllers.get_mut(&id).expect("the caller has found it");
+        let controller =
+            self.controllers.get_mut(&id).expect("the caller looked up the controller");
         let changeable = is_changeable(set.fid, controller.is_discovery())?;
         match set.fid {
             _ if set.save => return Err(Status::FEATURE_NOT_SAVEABLE.with_dnr()),
@@ -299,7 +302,8 @@ impl Registry {
         /// The reserved value, which would mean 65,536 queues.
         const RESERVED: u16 = u16::MAX;
         let most = self.max_io_queues(id);
-        let controller = self.controllers.get_mut(&id).expect("the caller has found it");
+        let controller =
+            self.controllers.get_mut(&id).expect("the caller looked up the controller");
         if asked.nsq_z() == RESERVED || asked.ncq_z() == RESERVED {
             return Err(Status::INVALID_FIELD.with_dnr());
         }

@@ -462,7 +462,7 @@ impl Extent {
                     NvmOpcode::READ => IoCommand::Read { namespace, lba, blocks, fua, data },
                     NvmOpcode::WRITE => IoCommand::Write { namespace, lba, blocks, fua, data },
                     NvmOpcode::COMPARE => IoCommand::Compare { namespace, lba, blocks, fua, data },
-                    _ => unreachable!("the caller lets only known commands in"),
+                    _ => unreachable!("the caller passes only known commands"),
                 })
             }
         }
@@ -571,5 +571,5 @@ impl Iterator for DeallocateRanges {
 }
 
 fn parse_range(bytes: &[u8]) -> DsmRange {
-    DsmRange::parse(bytes).expect("chunks are as long as a range")
+    DsmRange::parse(bytes).expect("each chunk has the length of a range")
 }

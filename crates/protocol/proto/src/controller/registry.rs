@@ -708,7 +708,8 @@ impl Registry {
             .map(|controller| controller.id)
             .collect();
         for id in concerned {
-            let controller = self.controllers.get_mut(&id).expect("it was found above");
+            let controller =
+                self.controllers.get_mut(&id).expect("the lookup above found the controller");
             controller.events.raise(Notice::DiscoveryLog);
             self.with_pending_events.insert(id);
         }

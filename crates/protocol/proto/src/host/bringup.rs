@@ -44,7 +44,7 @@ pub struct Parameters {
 }
 
 /// The driver's next step.
-#[expect(clippy::large_enum_variant, reason = "one of them, once for each controller")]
+#[expect(clippy::large_enum_variant, reason = "one value exists per controller")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Send this command on the admin queue. The bytes are the command's data for the controller,
@@ -211,7 +211,7 @@ impl Bringup {
             // If this command fails, the host works without events and detects changes later.
             BringUpState::ConfigureEvents => self.state = BringUpState::Ready,
             BringUpState::Authenticate | BringUpState::Wait(_) | BringUpState::Ready => {
-                panic!("a completion without a command")
+                panic!("a completion arrived without a command")
             }
         }
         Ok(())
@@ -273,7 +273,9 @@ impl Bringup {
             return Ok(());
         }
         if self.info.cntlid != connected_as {
-            return Err(ConnectError::Protocol("Identify names another controller than Connect"));
+            return Err(ConnectError::Protocol(
+                "Identify Controller and Connect report different controller IDs",
+            ));
         }
         self.state = if self.parameters.queues > 0 {
             BringUpState::RequestQueues

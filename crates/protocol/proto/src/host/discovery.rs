@@ -181,7 +181,7 @@ impl DiscoveryReader {
                 self.state = self.after(from + count);
                 Ok(())
             }
-            DiscoveryState::Done => panic!("data without a step"),
+            DiscoveryState::Done => panic!("data arrived after the last step"),
         }
     }
 

@@ -212,11 +212,11 @@ impl ControllerInfo {
     /// Copies an Identify Controller data structure into the matching fields.
     pub(super) fn read_identify(&mut self, data: &[u8], mpsmin: u8) -> Result<(), ConnectError> {
         let Some(identify) = IdentifyController::parse(data) else {
-            return Err(ConnectError::Protocol("Identify Controller is too short"));
+            return Err(ConnectError::Protocol("the Identify Controller data is too short"));
         };
         self.discovery = identify.controller_type() == ControllerType::DISCOVERY;
         if !self.discovery && identify.ioccsz.get() < IOCCSZ_MIN {
-            return Err(ConnectError::Protocol("IOCCSZ has no room for a command"));
+            return Err(ConnectError::Protocol("IOCCSZ is too small for a command"));
         }
         self.serial = text(&identify.sn);
         self.model = text(&identify.mn);

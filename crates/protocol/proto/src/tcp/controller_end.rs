@@ -217,7 +217,7 @@ impl ControllerEnd {
     /// Reports that the driver received `bytes` directly into the place that [`Self::data_wanted`]
     /// returned.
     pub fn data_received(&mut self, bytes: &[u8]) {
-        let Incoming::For(slot) = self.incoming else { panic!("no data was wanted") };
+        let Incoming::For(slot) = self.incoming else { panic!("no data is expected") };
         self.framer.data_received(bytes);
         self.count_received(slot, bytes.len() as u32);
     }
@@ -335,11 +335,16 @@ impl ControllerEnd {
         }
         let last = pdu.ch.is_last();
         if last != (pdu.datal.get() == left) {
-            return Err(Fault::field(1, "LAST_PDU does not fit the data", header));
+            return Err(Fault::field(1, "LAST_PDU does not match the end of the data", header));
         }
         if pdu.datal.get() > self.config.max_h2c_data_bytes {
             let status = FatalErrorStatus::TRANSFER_LIMIT_EXCEEDED;
-            return Err(Fault::new(status, FEI_DATAO + 4, "more than MAXH2CDATA", header));
+            return Err(Fault::new(
+                status,
+                FEI_DATAO + 4,
+                "more data than MAXH2CDATA allows",
+                header,
+            ));
         }
         self.incoming = Incoming::For(slot);
         Ok(())
@@ -355,7 +360,7 @@ impl ControllerEnd {
         let slot = match core::mem::replace(&mut self.incoming, Incoming::Dropped) {
             Incoming::For(slot) => slot,
             Incoming::Answered(slot) => {
-                let cqe = self.late.take().expect("it is kept until now");
+                let cqe = self.late.take().expect("the late slot is set");
                 self.respond(slot, &cqe, out);
                 return None;
             }
@@ -387,7 +392,7 @@ impl ControllerEnd {
     ) -> Result<(), Status> {
         let cid = self.cid(slot);
         let length = pointer.length();
-        assert!(length > 0, "a pull has data");
+        assert!(length > 0, "a pull has no data");
         let in_capsule = matches!(pointer, DataPointer::InCapsule { .. });
         if in_capsule {
             if self.incoming != Incoming::Offered(slot, length) {

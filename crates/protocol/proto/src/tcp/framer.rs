@@ -253,7 +253,11 @@ impl Framer {
         let common = CommonHeader::ref_from_bytes(header).expect("eight bytes");
         let (hlen, with_digest) = self.expected_header(common, header)?;
         if usize::from(common.hlen) != hlen {
-            return Err(Fault::field(FEI_HLEN, "header length does not fit the PDU type", header));
+            return Err(Fault::field(
+                FEI_HLEN,
+                "header length does not match the PDU type",
+                header,
+            ));
         }
         let digest_flag = common.has_header_digest();
         if digest_flag != (with_digest && self.digests.header()) {
@@ -356,7 +360,7 @@ impl Framer {
     /// Checks that no bytes follow the header of a PDU without data.
     fn exact(&self, common: &CommonHeader, header: &[u8]) -> Result<(), Fault> {
         if common.plen.get() != self.header_with_digest(common) {
-            return Err(Fault::field(FEI_PLEN, "PDU length does not fit the PDU type", header));
+            return Err(Fault::field(FEI_PLEN, "PDU length does not match the PDU type", header));
         }
         Ok(())
     }
@@ -440,7 +444,7 @@ impl Framer {
 /// Checks that an IC PDU has neither data nor digests.
 fn no_data(common: &CommonHeader, header: &[u8]) -> Result<(), Fault> {
     if common.plen.get() as usize != header.len() {
-        return Err(Fault::field(FEI_PLEN, "PDU length does not fit the PDU type", header));
+        return Err(Fault::field(FEI_PLEN, "PDU length does not match the PDU type", header));
     }
     Ok(())
 }

@@ -167,7 +167,7 @@ impl HostEnd {
         let data = if let Transfer::InCapsule(length) = transfer { length } else { 0 };
         let shape = self.shape::<CapsuleCmd>(data);
         let capsule = CapsuleCmd::new(sqe, data, self.digests, self.controller_pda_z)
-            .expect("the shape was made already");
+            .expect("`shape` checked the same values");
         put_header(&capsule, shape, out);
     }
 
@@ -224,7 +224,7 @@ impl HostEnd {
     /// Reports that the driver received `bytes` directly into the place that [`Self::data_wanted`]
     /// returned.
     pub fn data_received(&mut self, bytes: &[u8]) {
-        let (slot, _) = self.incoming.expect("data was wanted");
+        let (slot, _) = self.incoming.expect("the framer reports only expected data");
         self.framer.data_received(bytes);
         self.count_received(slot, bytes.len() as u32);
     }
@@ -261,7 +261,8 @@ impl HostEnd {
                 }
                 Framed::Pdu(_) => unreachable!("the framer checks the direction"),
                 Framed::Data(bytes) => {
-                    let (slot, _) = self.incoming.expect("data follows a checked header");
+                    let (slot, _) =
+                        self.incoming.expect("the header's check set the incoming slot");
                     let offset = self.count_received(slot, bytes.len() as u32);
                     Some(Event::Data { slot, offset, bytes })
                 }
@@ -355,7 +356,7 @@ impl HostEnd {
     }
 
     fn data_end(&mut self, pdu_intact: bool) -> Option<Event<'static>> {
-        let (slot, ends) = self.incoming.take().expect("data follows a checked header");
+        let (slot, ends) = self.incoming.take().expect("the header's check set the incoming slot");
         let Slot::Reading { received, intact, .. } = &mut self.slots[usize::from(slot.0)] else {
             panic!("data for {slot:?}, which is not reading")
         };

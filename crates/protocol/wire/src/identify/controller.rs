@@ -105,11 +105,11 @@ layout! {
         358 rsvd_358: [u8; 10], "Reserved.";
         368 megcap: U128, "Max endurance group capacity in bytes (MEGCAP).";
         384 rsvd_384: [u8; 2], "Reserved.";
-        386 cqt: U16, "Command quiesce time in milliseconds, 0 if not said (CQT), since 2.1.";
+        386 cqt: U16, "Command quiesce time in milliseconds, 0 if not reported (CQT), since 2.1.";
         388 rsvd_388: [u8; 124], "Reserved.";
         512 sqes: u8, "SQ entry size: required in bits 3:0, maximum in bits 7:4 (SQES).";
         513 cqes: u8, "CQ entry size: required in bits 3:0, maximum in bits 7:4 (CQES).";
-        514 maxcmd: U16, "Maximum outstanding commands per queue (MAXCMD); fabrics need it.";
+        514 maxcmd: U16, "Maximum outstanding commands per queue (MAXCMD); required over fabrics.";
         516 nn: U32, "Number of namespaces: the largest namespace ID (NN).";
         520 oncs: U16, "Optional NVM command support (ONCS).";
         522 fuses: U16, "Fused operation support (FUSES).";

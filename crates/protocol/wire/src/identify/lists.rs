@@ -64,7 +64,7 @@ impl NamespaceIdDescriptor {
 layout! {
     /// Controller List in ascending order (CNS 12h, 13h) (Base 2.0c, "Controller List Format").
     pub struct ControllerList, 4096 {
-        0 count: U16, "Number of identifiers that follow.";
+        0 count: U16, "Number of identifiers in the list.";
         2 ids: [U16; 2047], "Controller identifiers.";
     }
 }

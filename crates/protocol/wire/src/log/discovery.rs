@@ -54,7 +54,7 @@ layout! {
         3 treq: u8, "Transport requirements (TREQ).";
         4 portid: U16, "Port identifier (PORTID).";
         6 cntlid: U16, "Controller ID to connect to, or FFFFh for any (CNTLID).";
-        8 asqsz: U16, "Admin max SQ size in entries, at least 32 (ASQSZ).";
+        8 asqsz: U16, "Maximum entries of an admin submission queue, at least 32 (ASQSZ).";
         10 eflags: U16, "Entry flags (EFLAGS).";
         12 rsvd_12: [u8; 20], "Reserved.";
         32 trsvcid: [u8; 32], "Transport service identifier, for TCP the port, ASCII (TRSVCID).";
@@ -107,8 +107,11 @@ impl DiscoveryLogEntry {
 /// # Panics
 /// When the text does not fit, or is not printable ASCII.
 pub fn text_field<const N: usize>(text: &str) -> [u8; N] {
-    assert!(text.len() <= N, "text longer than its field");
-    assert!(text.bytes().all(|byte| matches!(byte, b' '..=b'~')), "not printable ASCII");
+    assert!(text.len() <= N, "the text is longer than its field");
+    assert!(
+        text.bytes().all(|byte| matches!(byte, b' '..=b'~')),
+        "the text is not printable ASCII"
+    );
     let mut field = [b' '; N];
     field[..text.len()].copy_from_slice(text.as_bytes());
     field

@@ -10,7 +10,7 @@ layout! {
         8 sqid: U16, "Submission queue ID.";
         10 cid: U16, "Command ID.";
         12 status: U16, "Status field in bits 15:1, as in a completion.";
-        14 parameter_error_location: U16, "Byte in bits 7:0 and bit in bits 10:8 of the command.";
+        14 parameter_error_location: U16, "Byte (bits 7:0) and bit (bits 10:8) in the command.";
         16 lba: U64, "First LBA that had the error.";
         24 nsid: U32, "Namespace.";
         28 vendor_log_page: u8, "Vendor specific log page with more information, 0 for none.";
@@ -41,7 +41,7 @@ layout! {
         128 power_on_hours: U128, "Power on hours.";
         144 unsafe_shutdowns: U128, "Unsafe shutdowns.";
         160 media_errors: U128, "Media and data integrity errors.";
-        176 error_log_entries: U128, "Error log entries over the controller's life.";
+        176 error_log_entries: U128, "Error log entries over the controller's lifetime.";
         192 warning_temperature_time: U32, "Minutes above the warning temperature.";
         196 critical_temperature_time: U32, "Minutes above the critical temperature.";
         200 temperature_sensors: [U16; 8], "Temperature sensors 1 to 8 in kelvin, 0 for none.";

@@ -76,7 +76,10 @@ impl LogPageParameters {
     /// # Panics
     /// When the length is 0, not a multiple of 4, or too long for NUMD.
     pub fn new(lid: LogPageId, offset_bytes: u64, length_bytes: u64) -> Self {
-        assert!(length_bytes > 0 && length_bytes.is_multiple_of(4), "not whole dwords");
+        assert!(
+            length_bytes > 0 && length_bytes.is_multiple_of(4),
+            "the length is not a whole number of dwords"
+        );
         let numd_z = u32::try_from(length_bytes / 4 - 1).expect("length exceeds NUMD");
         Self {
             lid,
