@@ -130,7 +130,7 @@ fn check_file(table: &Table, path: &str) -> Result<(), RpcError> {
     }
     let refused = |errno: Errno, sentence: &str| RpcError::from(errno).because(sentence);
     if !path.starts_with('/') {
-        let sentence = "path: the file that the key is in, from the root";
+        let sentence = "path: give the absolute path of the key's file";
         return Err(refused(Errno::NotPermitted, sentence));
     }
     let at = path.to_owned();

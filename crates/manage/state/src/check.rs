@@ -51,7 +51,7 @@ impl Document {
         if let Some(field) = misplaced_list(&said, "", "") {
             return Err(Problem::new(
                 field,
-                "this is a list in the place of an object: name fields",
+                "this is a list, but must be an object: name its fields",
             ));
         }
         document.check_after(before)?;
@@ -80,22 +80,25 @@ impl Document {
     /// The first problem of the document.
     pub fn check_after(&self, before: &Self) -> Result<(), Problem> {
         if self.version != VERSION {
-            let sentence = format!("this farblock knows documents of version {VERSION} only");
+            let sentence = format!("this farblock accepts only documents of version {VERSION}");
             return Err(Problem::new("version", sentence));
         }
         let count = |field: &str, count, most| {
-            let sentence = format!("these are more than the {most} that there may be");
+            let sentence = format!("there are more than {most}: remove some");
             if count > most { Err(Problem::new(field, sentence)) } else { Ok(()) }
         };
         count("listeners", self.listeners.len(), limits::MAX_LISTENERS)?;
         count("referrals", self.referrals.len(), limits::MAX_REFERRALS)?;
         count("subsystems", self.subsystems.len(), limits::MAX_SUBSYSTEMS)?;
         if self.listeners.is_empty() {
-            return Err(Problem::new("listeners", "nobody could connect: name one at least"));
+            return Err(Problem::new(
+                "listeners",
+                "no host could connect: name at least one listener",
+            ));
         }
         for address in self.listeners.keys().chain(self.referrals.keys()) {
             if address.port() == 0 {
-                let sentence = "hosts cannot be told of port 0: choose another";
+                let sentence = "hosts cannot connect to port 0: choose another port";
                 return Err(Problem::new(format!("listeners.{address}"), sentence));
             }
         }
@@ -123,8 +126,8 @@ impl Document {
                     };
                     let field = format!("subsystems.{name}.namespaces.{nsid}.{key}");
                     let sentence = format!(
-                        "namespace {at} of {other} has it, and hosts take disks of one {key} for \
-                         one disk: leave it out at one of the two"
+                        "namespace {at} of {other} has the same {key}, and hosts treat disks with \
+                         the same {key} as one disk: omit it at one of them"
                     );
                     return Err(Problem::new(field, sentence));
                 }
@@ -178,16 +181,16 @@ fn check_subsystem(
     }
     config.controller_ids = subsystem.controller_ids();
     config.check().map_err(|_| {
-        let sentence = format!("use 1 to {CNTLID_MAX}, and no more for min_cntlid than for it");
+        let sentence = format!("use 1 to {CNTLID_MAX}, and not less than min_cntlid");
         Problem::new(at(".max_cntlid"), sentence)
     })?;
     if subsystem.allow_any_host && !subsystem.hosts.is_empty() {
-        let sentence = "every host may connect, so that a list of hosts would mean nothing: set \
-             it to false (farblock ctl allow-any-host NQN off), or list none";
+        let sentence = "every host may connect, so a list of hosts has no effect: set \
+            allow_any_host to false (farblock ctl allow-any-host NQN off), or remove the list";
         return Err(Problem::new(at(".allow_any_host"), sentence));
     }
     if subsystem.hosts.len() > limits::MAX_ALLOWED_HOSTS {
-        let sentence = format!("no more than {} hosts can be listed", limits::MAX_ALLOWED_HOSTS);
+        let sentence = format!("a subsystem can list at most {} hosts", limits::MAX_ALLOWED_HOSTS);
         return Err(Problem::new(at(".hosts"), sentence));
     }
     let mut owners = BTreeMap::new();
@@ -196,7 +199,7 @@ fn check_subsystem(
         nqn_of(field.clone(), name)?;
         check_host(&field, host)?;
         if let Some(other) = host.host_id.and_then(|id| owners.insert(id, name)) {
-            let sentence = format!("{other} has this identifier: each host has its own");
+            let sentence = format!("{other} has the same identifier: give each host its own");
             return Err(Problem::new(format!("{field}.host_id"), sentence));
         }
     }
@@ -227,7 +230,7 @@ fn check_visibility(
         }
         if named.len() > limits::MAX_VISIBLE_TO {
             let most = limits::MAX_VISIBLE_TO;
-            let sentence = format!("a subsystem's namespaces can name {most} hosts, not more");
+            let sentence = format!("the namespaces of a subsystem can name at most {most} hosts");
             return Err(Problem::new(field, sentence));
         }
     }
@@ -240,7 +243,7 @@ fn check_host(field: &str, host: &Host) -> Result<(), Problem> {
     for (name, value) in host.keys().into_iter().chain([own]) {
         let Some(value) = value else { continue };
         if SECRETS.iter().any(|prefix| value.starts_with(prefix)) {
-            let sentence = "this is a secret, and here belongs the file that it is in";
+            let sentence = "this is a secret: name the file that contains it instead";
             return Err(Problem::new(at(name), sentence));
         }
         let in_keyring = name == "tls_key" && value.starts_with(KEYRING);
@@ -248,10 +251,10 @@ fn check_host(field: &str, host: &Host) -> Result<(), Problem> {
         if !is_elsewhere && !Path::new(value).has_root() {
             let sentence = match name {
                 "tls_key" => {
-                    "name the file from the root, or write credential:NAME, or keyring: for the \
-                     kernel's"
+                    "give the absolute path of the file, or credential:NAME, or keyring: for the \
+                     kernel's keyring"
                 }
-                _ => "name the file from the root, or write credential:NAME",
+                _ => "give the absolute path of the file, or credential:NAME",
             };
             return Err(Problem::new(at(name), sentence));
         }
@@ -264,16 +267,16 @@ fn check_host(field: &str, host: &Host) -> Result<(), Problem> {
     })?;
     let needs = own.1.map(|_| own.0).or(filled);
     if let Some(name) = needs.filter(|_| host.dhchap_key.is_none()) {
-        return Err(Problem::new(at(name), "it means nothing without a dhchap_key"));
+        return Err(Problem::new(at(name), "this setting has no effect without a dhchap_key"));
     }
     check_demand(host).map_err(|(name, sentence)| Problem::new(at(name), sentence))?;
     if host.host_id.is_some() && !host.has_key() {
-        let sentence = "it means nothing without a dhchap_key or tls_key";
+        let sentence = "this setting has no effect without a dhchap_key or tls_key";
         return Err(Problem::new(at("host_id"), sentence));
     }
     for (name, list) in lists {
         if list.len() > MAX_ALGORITHMS {
-            return Err(Problem::new(at(name), "there are not so many"));
+            return Err(Problem::new(at(name), "the list is too long: name each algorithm once"));
         }
     }
     Ok(())
@@ -288,22 +291,23 @@ fn check_demand(host: &Host) -> Result<(), (&'static str, String)> {
     };
     if host.dhchap_key.is_none() {
         let sentence = format!(
-            "{word} is demanded of this host, which needs a dhchap_key: name one, or take the \
-             demand away first"
+            "this host's demand is {word}, which needs a dhchap_key: name a key, or remove the \
+             demand first"
         );
         return Err(("dhchap_key", sentence));
     }
     if demand == Demand::Mutual && host.dhchap_ctrl_key.is_none() {
-        let sentence = "this host has to ask the target for proof, which needs a secret of the \
-                        target's: name one, or take the demand away first";
+        let sentence = "this host must request mutual authentication, which needs a secret of the \
+            target: name its file, or remove the demand first";
         return Err(("dhchap_ctrl_key", sentence.to_owned()));
     }
     if demand == Demand::Concat && none_but(&host.dhchap_hashes, "sha512") {
-        let sentence = "no key for TLS comes of an authentication with sha512: add sha256";
+        let sentence = "an authentication with sha512 gives no TLS key: add sha256";
         return Err(("dhchap_hashes", sentence.to_owned()));
     }
     if demand == Demand::Concat && none_but(&host.dhchap_dhgroups, "null") {
-        let sentence = "no key for TLS comes of an authentication without a group: add ffdhe2048";
+        let sentence =
+            "an authentication without a Diffie-Hellman group gives no TLS key: add ffdhe2048";
         return Err(("dhchap_dhgroups", sentence.to_owned()));
     }
     Ok(())
@@ -316,7 +320,7 @@ impl Limits {
     /// The first invalid limit.
     pub fn check(&self) -> Result<(), Problem> {
         if let Some((name, _)) = self.rates().into_iter().find(|(_, rate)| *rate == Some(0)) {
-            let sentence = "nothing could be done then: leave it out for no limit";
+            let sentence = "a limit of 0 allows no I/O: omit it for no limit";
             return Err(Problem::new(name, sentence));
         }
         match self.burst_ms {
@@ -326,7 +330,7 @@ impl Limits {
             }
             _ => match self.weight {
                 Some(weight) if !(1..=MAX_WEIGHT).contains(&weight) => {
-                    let sentence = format!("use 1 to {MAX_WEIGHT}; 100 is what others have");
+                    let sentence = format!("use 1 to {MAX_WEIGHT}; the default is 100");
                     Err(Problem::new("weight", sentence))
                 }
                 _ => Ok(()),
@@ -341,7 +345,9 @@ impl Limits {
     pub fn check_of_namespace(&self) -> Result<(), Problem> {
         self.check()?;
         match self.weight {
-            Some(_) => Err(Problem::new("weight", "hosts have weights, and namespaces have none")),
+            Some(_) => {
+                Err(Problem::new("weight", "only hosts have weights: omit it for a namespace"))
+            }
             None => Ok(()),
         }
     }
@@ -362,12 +368,13 @@ fn check_group(field: &str, group: u32) -> Result<(), Problem> {
 fn check_copy_speed(field: &str, namespace: &Namespace) -> Result<(), Problem> {
     match namespace.copy_bytes_per_second {
         Some(0) => {
-            let sentence = "at 0 bytes a second no leg is ever filled: leave it out for any speed";
+            let sentence =
+                "at 0 bytes per second, the mirror never fills a leg: omit it for no limit";
             Err(Problem::new(field, sentence))
         }
         Some(_) if !namespace.path.trim_start().starts_with("mirror:") => {
             let sentence = format!(
-                "{} is not a mirror, and nothing is copied: leave it out, or use limits",
+                "{} is not a mirror, so it copies nothing: omit this setting, or use limits",
                 namespace.path
             );
             Err(Problem::new(field, sentence))
@@ -394,7 +401,7 @@ fn check_namespace(field: &str, namespace: &Namespace) -> Result<(), Problem> {
     for (key, name, is_nil) in zero {
         if is_nil {
             let sentence =
-                format!("zeroes are not a valid {name}: leave it out for one that is made");
+                format!("zero is not a valid {name}: omit it, and the target generates one");
             return Err(Problem::new(at(key), sentence));
         }
     }
@@ -404,16 +411,16 @@ fn check_namespace(field: &str, namespace: &Namespace) -> Result<(), Problem> {
         Problem::new(format!("{}.{}", at("limits"), problem.field), problem.sentence)
     })?;
     match namespace.size {
-        Some(0) => Err(Problem::new(at("size"), "nothing can be stored in 0 bytes")),
+        Some(0) => Err(Problem::new(at("size"), "a disk cannot have 0 bytes")),
         Some(size) if !size.is_multiple_of(u64::from(namespace.block_size)) => {
             let sentence = format!(
-                "{size} bytes are not a whole number of blocks of {}: use a multiple of it",
+                "{size} bytes are not a whole number of {}-byte blocks: use a multiple",
                 namespace.block_size
             );
             Err(Problem::new(at("size"), sentence))
         }
         Some(size) if i64::try_from(size).is_err() => {
-            Err(Problem::new(at("size"), format!("no disk has {size} bytes")))
+            Err(Problem::new(at("size"), format!("no disk can have {size} bytes")))
         }
         _ => Ok(()),
     }

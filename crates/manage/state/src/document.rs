@@ -106,7 +106,7 @@ impl Tls {
         }
     }
 
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands references")]
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
     fn is_allowed(&self) -> bool {
         *self == Self::Allowed
     }
@@ -152,7 +152,7 @@ impl Ana {
         }
     }
 
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands references")]
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
     fn is_optimized(&self) -> bool {
         *self == Self::Optimized
     }
@@ -422,7 +422,7 @@ fn usual_group() -> u32 {
     USUAL_ANA_GROUP
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands references")]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_usual_group(group: &u32) -> bool {
     *group == USUAL_ANA_GROUP
 }

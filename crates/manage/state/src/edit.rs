@@ -20,8 +20,8 @@ pub fn keys_kept(old: &Document, new: &Value) -> Result<(), Problem> {
         let is_it = |text: &str| text.parse() == Ok(*address);
         let mut listeners = new["listeners"].as_object().into_iter().flatten();
         if listeners.any(|(text, entry)| is_it(text) && entry.get("tls").is_none()) {
-            let sentence = "everybody has to use TLS here, and would not have to any more: say \
-                            tls as well";
+            let sentence =
+                "all hosts must use TLS at this listener, and the change omits tls: include it";
             return Err(Problem::new(format!("listeners.{address}.tls"), sentence));
         }
     }
@@ -30,8 +30,8 @@ pub fn keys_kept(old: &Document, new: &Value) -> Result<(), Problem> {
         let is_left_out = |name| entry.is_some_and(|entry| entry.get(name).is_none());
         if let Some(demand) = had.demand.filter(|_| is_left_out("demand")) {
             let sentence = format!(
-                "{} is demanded of this host, and would not be any more: say demand as well, or \
-                 set it to null",
+                "this host's demand is {}, and the change omits demand: include it, or set it to \
+                 null",
                 demand.name()
             );
             return Err(Problem::new(format!("subsystems.{nqn}.hosts.{host}.demand"), sentence));
@@ -40,8 +40,8 @@ pub fn keys_kept(old: &Document, new: &Value) -> Result<(), Problem> {
         for (name, _) in had {
             if is_left_out(name) {
                 let sentence = format!(
-                    "this host has a key, and without it whoever gives its name could connect: \
-                     name the key as well, or set {name} to null"
+                    "this host has a key, and without the key any peer with this host's name could \
+                     connect: include the key, or set {name} to null"
                 );
                 let field = format!("subsystems.{nqn}.hosts.{host}.{name}");
                 return Err(Problem::new(field, sentence));
@@ -72,8 +72,8 @@ pub fn tls_inherited(old: &Document, said: &Value, new: &mut Document) {
 pub fn doors_kept(old: &Document, new: &Document) -> Result<(), Problem> {
     for (nqn, _, _) in hosts_with_keys(old) {
         if new.subsystems.get(nqn).is_some_and(|subsystem| subsystem.allow_any_host) {
-            let sentence = "hosts with a key are listed, and whoever gives their names could \
-                            connect without it: take them off the list first";
+            let sentence = "the list contains hosts with keys, and any peer with their names could \
+                connect without a key: remove them from the list first";
             return Err(Problem::new(format!("subsystems.{nqn}.allow_any_host"), sentence));
         }
     }
@@ -96,7 +96,7 @@ pub fn patch(target: &mut Value, patch_with: &Value) {
     if !target.is_object() {
         *target = Value::Object(serde_json::Map::new());
     }
-    let fields = target.as_object_mut().expect("made one above");
+    let fields = target.as_object_mut().expect("`target` is an object");
     for (name, change) in changes {
         if change.is_null() {
             fields.remove(name);

@@ -32,7 +32,8 @@ impl FromStr for Eui64 {
     fn from_str(text: &str) -> Result<Self, String> {
         let is_hex = text.len() == DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let number = u64::from_str_radix(text, 16).ok().filter(|_| is_hex);
-        let number = number.ok_or("an EUI-64 is 16 hexadecimal digits, as 0011223344556677")?;
+        let number =
+            number.ok_or("an EUI-64 has 16 hexadecimal digits, for example 0011223344556677")?;
         Ok(Self(number.to_be_bytes()))
     }
 }

@@ -73,7 +73,7 @@ impl<'de> Visitor<'de> for Reader {
         let mut all = Map::new();
         while let Some(name) = entries.next_key::<String>()? {
             if all.contains_key(&name) {
-                return Err(A::Error::custom(format_args!("it says {name:?} twice")));
+                return Err(A::Error::custom(format_args!("the field {name:?} occurs twice")));
             }
             let Once(value) = entries.next_value()?;
             all.insert(name, value);
@@ -96,7 +96,7 @@ mod tests {
     fn duplicate_json_keys_are_refused_at_any_depth() {
         for text in [r#"{"a": 1, "a": 1}"#, r#"[{"b": {"a": 1, "c": 2, "a": null}}]"#] {
             let refused = parse(text.as_bytes()).expect_err("it is ambiguous").to_string();
-            assert!(refused.contains("it says \"a\" twice"), "{refused}");
+            assert!(refused.contains("the field \"a\" occurs twice"), "{refused}");
         }
         let deep = [b"[".repeat(100_000), b"]".repeat(100_000)].concat();
         assert!(parse(&deep).expect_err("nobody needs that").to_string().contains("recursion"));

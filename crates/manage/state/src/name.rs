@@ -75,8 +75,8 @@ impl Document {
         let doubtful = advice.into_iter().filter_map(|(name, (kind, advice))| {
             let reason = check_name(name).err()?;
             Some(format!(
-                "an earlier version accepted the name of this {kind}, and no {kind} has it \
-                 ({reason}): {advice}"
+                "an earlier version accepted the name of this {kind}, but no {kind} can have this \
+                 name ({reason}): {advice}"
             ))
         });
         doubtful.collect()

@@ -37,7 +37,7 @@ impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)?;
         for sentence in &self.left {
-            write!(f, "; and this could not be rolled back: {sentence}")?;
+            write!(f, "; and the rollback failed: {sentence}")?;
         }
         Ok(())
     }

@@ -122,9 +122,9 @@ impl fmt::Display for Step {
                 write!(f, "{address}")?;
                 write_access(f, from, to)
             }
-            Self::RemoveListener(address, _) => write!(f, "listens on {address} no more"),
+            Self::RemoveListener(address, _) => write!(f, "no longer listens on {address}"),
             Self::AddReferral(address) => write!(f, "refers hosts to {address}"),
-            Self::RemoveReferral(address) => write!(f, "refers hosts to {address} no more"),
+            Self::RemoveReferral(address) => write!(f, "no longer refers hosts to {address}"),
             Self::AddSubsystem { nqn, .. } => write!(f, "{nqn}: added"),
             Self::RemoveSubsystem { nqn, .. } => write!(f, "{nqn}: removed"),
             Self::AddNamespace { nqn, nsid, namespace } => {
@@ -139,7 +139,7 @@ impl fmt::Display for Step {
                 match to.size {
                     _ if from.size == to.size => Ok(()),
                     Some(size) => write!(f, " of {}", with_unit(size)),
-                    None => f.write_str(" as large as what stores it"),
+                    None => f.write_str(" with the size of its storage"),
                 }?;
                 match to.ana_group {
                     group if group == from.ana_group => Ok(()),
@@ -152,8 +152,8 @@ impl fmt::Display for Step {
                 }?;
                 match to.copy_bytes_per_second {
                     speed if speed == from.copy_bytes_per_second => Ok(()),
-                    Some(speed) => write!(f, " copying {}/s at most", with_unit(speed)),
-                    None => f.write_str(" copying as fast as it goes"),
+                    Some(speed) => write!(f, " copying at most {}/s", with_unit(speed)),
+                    None => f.write_str(" copying without a speed limit"),
                 }?;
                 write_limits(f, &from.limits, &to.limits)
             }
@@ -256,30 +256,30 @@ fn write_keys(f: &mut fmt::Formatter<'_>, from: &Host, to: &Host) -> fmt::Result
     let has = |host: &Host| (host.dhchap_key.is_some(), host.tls_key.is_some());
     let ((had_secret, had_tls), (has_secret, has_tls)) = (has(from), has(to));
     let secret = match (had_secret, has_secret) {
-        (false, true) => Some("has to authenticate with its key"),
-        (true, false) => Some("need not authenticate any more"),
+        (false, true) => Some("must authenticate with its key"),
+        (true, false) => Some("no longer needs to authenticate"),
         _ => None,
     };
     let tls = match (had_tls, has_tls) {
-        (false, true) => Some("has to use TLS with its key"),
-        (true, false) => Some("need not use TLS any more"),
+        (false, true) => Some("must use TLS with its key"),
+        (true, false) => Some("no longer needs to use TLS"),
         _ => None,
     };
     let demand = match (from.demand, to.demand) {
         (before, after) if before == after => None,
-        (_, Some(Demand::Auth)) => Some("may not lose its key"),
-        (_, Some(Demand::Mutual)) => Some("has to ask the target for proof"),
-        (_, Some(Demand::Concat)) => Some("has to have TLS come of its authentication"),
-        (_, None) => Some("has nothing demanded of it any more"),
+        (_, Some(Demand::Auth)) => Some("must keep its key"),
+        (_, Some(Demand::Mutual)) => Some("must request mutual authentication"),
+        (_, Some(Demand::Concat)) => Some("must use TLS concatenation"),
+        (_, None) => Some("has no demand any more"),
     };
     let what: Vec<_> = secret.into_iter().chain(tls).chain(demand).collect();
     f.write_str(match what.is_empty() {
         true if from == to => match (has_secret, has_tls) {
-            (_, false) => "has another secret in its key file",
-            (false, true) => "has another TLS key in its key file",
-            (true, true) => "has another secret or TLS key in its key files",
+            (_, false) => "has a new secret in its key file",
+            (false, true) => "has a new TLS key in its key file",
+            (true, true) => "has a new secret or TLS key in its key files",
         },
-        true => "has another key, or another way to use it",
+        true => "has a new key, or new key settings",
         false => return f.write_str(&what.join(", and ")),
     })
 }
@@ -291,17 +291,17 @@ fn write_access(f: &mut fmt::Formatter<'_>, from: &Listener, to: &Listener) -> f
     }
     match to.tls {
         _ if from.tls == to.tls => {}
-        Tls::Plain => f.write_str(": there is no TLS")?,
-        Tls::Allowed => f.write_str(": hosts that have a key for it have to use TLS")?,
-        Tls::Required => f.write_str(": everybody has to use TLS")?,
+        Tls::Plain => f.write_str(": no TLS")?,
+        Tls::Allowed => f.write_str(": hosts with a TLS key must use TLS")?,
+        Tls::Required => f.write_str(": all hosts must use TLS")?,
     }
     for (group, state) in &to.ana_groups {
         if from.ana_groups.get(group) != Some(state) {
-            write!(f, ": those of ANA group {group} are {}", state.name())?;
+            write!(f, ": namespaces of ANA group {group} are {}", state.name())?;
         }
     }
     for group in from.ana_groups.keys().filter(|group| !to.ana_groups.contains_key(group)) {
-        write!(f, ": those of ANA group {group} are like the others")?;
+        write!(f, ": namespaces of ANA group {group} have the listener's state")?;
     }
     Ok(())
 }

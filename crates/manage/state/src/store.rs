@@ -62,17 +62,17 @@ impl fmt::Display for StoreError {
                 // Omit the error number that the standard library appends.
                 let text = error.to_string();
                 let words = text.split(" (os error ").next().unwrap_or_default();
-                write!(f, "the state {} cannot be read or written: {words}", path.display())
+                write!(f, "cannot read or write the state file {}: {words}", path.display())
             }
             Self::Damaged(path, problem) => write!(
                 f,
-                "{} holds no state of farblock: {problem}; mend it, or remove it to start from \
+                "{} is not a valid state file: {problem}; repair it, or remove it to start from \
                  the configuration",
                 path.display()
             ),
             Self::Claimed(path) => write!(
                 f,
-                "another farblock keeps its state in {}: each needs a file of its own",
+                "another farblock uses the state file {}: give each process its own file",
                 path.display()
             ),
         }
@@ -163,7 +163,7 @@ impl Store {
         };
         // Reading a pipe would block, and the first change would replace the pipe.
         if !found.is_file() {
-            return Err(io(io::Error::other("it is not a regular file, so name another one")));
+            return Err(io(io::Error::other("it is not a regular file: name another file")));
         }
         let mut text = String::new();
         let file = File::open(&self.path).map_err(io)?;
@@ -195,7 +195,7 @@ impl Store {
 fn claimed(path: &Path) -> io::Result<File> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => {}
-        Ok(_) => return Err(io::Error::other("it is not a regular file, so remove it")),
+        Ok(_) => return Err(io::Error::other("it is not a regular file: remove it")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let mut options = OpenOptions::new();
             options.write(true).create_new(true);

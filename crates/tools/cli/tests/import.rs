@@ -194,7 +194,7 @@ fn an_import_refuses_other_files() {
         import(text).fails(2, &["neither a file of nvmetcli"]);
     }
     let nothing = r#"{"subsystems": [{"subsystem": "nvmf", "config": []}]}"#;
-    import(nothing).fails(2, &["listeners: nobody could connect"]);
+    import(nothing).fails(2, &["listeners: no host could connect"]);
     import(r#"{"subsystems": [{"nqn": 7}, 8], "ports": [9, {"addr": 1}]}"#)
         .fails(2, &["listeners"]);
     scratch.run(["config", "import", "none.json"]).fails(1, &["none.json"]);

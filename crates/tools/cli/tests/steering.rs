@@ -152,14 +152,14 @@ fn a_refused_ctl_command_changes_nothing() {
     let wrong = ["add-namespace", NQN, "mem:1MiB", "--nsid", "20000"];
     scratch.ctl(&wrong).fails(2, &["--nsid", "write 1 to 10240"]);
     scratch.ctl(&["resize", NQN, "1", "2MiB"]).fails(1, &["cannot have 4096"]);
-    scratch.ctl(&["resize", NQN, "1", "100"]).fails(1, &["whole number of blocks"]);
+    scratch.ctl(&["resize", NQN, "1", "100"]).fails(1, &["whole number of 512-byte blocks"]);
     scratch
         .ctl(&["remove-namespace", NQN, "5"])
         .fails(1, &["there is no namespace 5 of subsystem"]);
     scratch.ctl(&["allow-host", NQN, HOST]).fails(1, &["allow_any_host", "mean nothing"]);
     scratch.ctl(&["add-listener", &server.address]).ok();
     let address = server.address.clone();
-    scratch.ctl(&["remove-listener", &address]).fails(1, &["listeners", "name one"]);
+    scratch.ctl(&["remove-listener", &address]).fails(1, &["listeners", "name at least one"]);
     scratch.run(["reload"]).fails(1, &["started without --config"]);
     let used = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let used = used.local_addr().expect("it is bound").to_string();

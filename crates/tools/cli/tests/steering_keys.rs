@@ -123,7 +123,10 @@ fn a_request_that_would_drop_the_key_of_a_host_is_refused() {
     assert!(answer.contains("is a secret") && !answer.contains(secret.trim()), "{answer}");
     scratch.connect(&server, HOST, None).fails(1, &["--dhchap-secret"]);
     let answer = ask("PATCH", &host, "{\"dhchap_key\": null}");
-    assert!(answer.contains("200") && answer.contains("need not authenticate"), "{answer}");
+    assert!(
+        answer.contains("200") && answer.contains("no longer needs to authenticate"),
+        "{answer}"
+    );
     scratch.connect(&server, HOST, None).ok();
     server.stop();
 }
@@ -140,7 +143,7 @@ fn a_key_changes_without_interruption_and_a_removed_key_disconnects_the_host() {
     let connected = scratch.controllers();
     put_together(&[&new, &old], &key);
     scratch.connect(&server, HOST, Some(&new)).fails(1, &["authenti"]);
-    assert!(again().ok().out().contains("another secret in its key file"));
+    assert!(again().ok().out().contains("a new secret in its key file"));
     scratch.connect(&server, HOST, Some(&new)).ok();
     scratch.connect(&server, HOST, Some(&old)).ok();
     put_together(&[&new], &key);
@@ -191,7 +194,7 @@ fn a_configuration_with_keys_is_reloaded_and_persisted() {
     let both = with_key(HOST, "host.key") + &with_key(OTHER, "other.key");
     configuration(&scratch, &both);
     let changed = scratch.run(["reload"]).ok().out();
-    assert!(changed.contains("has to authenticate with its key"), "{changed}");
+    assert!(changed.contains("must authenticate with its key"), "{changed}");
     scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
     scratch.connect(&server, OTHER, Some(&other)).ok();
     scratch.connect(&server, HOST, Some(&key)).ok();
@@ -199,7 +202,7 @@ fn a_configuration_with_keys_is_reloaded_and_persisted() {
     let ours = "host_id = \"01234567-89ab-cdef-0123-456789abcdef\"\n";
     let twice = with_key(HOST, "host.key") + ours + &with_key(OTHER, "other.key") + ours;
     configuration(&scratch, &twice);
-    scratch.run(["reload"]).fails(1, &["host_id", "each host has its own"]);
+    scratch.run(["reload"]).fails(1, &["host_id", "give each host its own"]);
     configuration(&scratch, &(with_key(HOST, "host.key") + ours + &with_key(OTHER, "other.key")));
     scratch.run(["reload"]).ok();
     scratch.connect(&server, HOST, Some(&key)).fails(1, &["HOSTID", "host_id"]);
@@ -235,10 +238,10 @@ fn authentication_demands_on_a_host_are_reported_and_persisted() {
     let [key, target] = scratch.keys(["host.key", "target.key"], &[]);
     let server = serve(&scratch, &key, &[]);
     let allow = |more: &[&str]| scratch.ctl(&[&["allow-host", NQN, HOST], more].concat());
-    allow(&["--demand", "mutual"]).fails(1, &["dhchap_ctrl_key", "take the demand away first"]);
+    allow(&["--demand", "mutual"]).fails(1, &["dhchap_ctrl_key", "remove the demand first"]);
     let said =
         allow(&["--controller-key", "target.key", "--key", "host.key", "--demand", "mutual"]);
-    assert!(said.ok().out().contains("has to ask the target for proof"));
+    assert!(said.ok().out().contains("must request mutual authentication"));
     let connect = |more: &[&str]| {
         let url = format!("{}&hostnqn={HOST}", server.url(1));
         scratch.run([&["id", &url, "--dhchap-secret", &key][..], more].concat())
@@ -248,7 +251,7 @@ fn authentication_demands_on_a_host_are_reported_and_persisted() {
     // Leaving out options must remove neither the demand nor the key.
     allow(&[]).ok();
     connect(&[]).fails(1, &["authentication"]);
-    allow(&["--no-key"]).fails(1, &["dhchap_key", "take the demand away first"]);
+    allow(&["--no-key"]).fails(1, &["dhchap_key", "remove the demand first"]);
     allow(&["--demand", "concat"]).ok();
     connect(&[]).fails(1, &["--concat"]);
     connect(&["--concat"]).ok();

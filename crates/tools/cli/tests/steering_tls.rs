@@ -59,7 +59,7 @@ fn hosts_and_keys_of_a_target_with_tls_change_at_run_time() {
     scratch.ctl(&["set-tls", address, "required"]).ok();
     let reserved = Reserved::at([127, 0, 0, 3]);
     let said = scratch.ctl(&["add-listener", &reserved.address.to_string()]).ok().out();
-    assert!(said.contains("everybody has to use TLS"), "{said}");
+    assert!(said.contains("all hosts must use TLS"), "{said}");
     scratch.ctl(&["set-tls", address, "plain"]).ok();
     scratch.connect(&server, HOST, Some(&key)).fails(1, &["TLS"]);
     server.stop();
@@ -115,7 +115,7 @@ fn a_configuration_sets_tls_for_listeners_and_hosts() {
     let both = [&next, &key].map(|file| std::fs::read_to_string(file).unwrap()).concat();
     std::fs::write(&key, &both).unwrap();
     let said = scratch.run(["reload"]).ok().out();
-    assert!(said.contains("another TLS key in its key file"), "{said}");
+    assert!(said.contains("a new TLS key in its key file"), "{said}");
     scratch.connect_to(&strict(HOST), Some(&next)).ok();
     let old = scratch.text("old.key");
     scratch.run(["keys", "new", "--tls", "--output", &old]).ok();
@@ -130,7 +130,7 @@ fn a_configuration_sets_tls_for_listeners_and_hosts() {
     scratch.connect_to(&strict(HOST), Some(&next)).ok();
     configuration("required", "tls_key = \"host.key\"");
     let said = scratch.run(["reload"]).ok().out();
-    assert!(said.contains("127.0.0.2:") && said.contains("everybody has to use TLS"), "{said}");
+    assert!(said.contains("127.0.0.2:") && said.contains("all hosts must use TLS"), "{said}");
     scratch.connect_to(&open(OTHER), None).fails(1, &["TLS"]);
     server.stop();
     for (host, part) in [

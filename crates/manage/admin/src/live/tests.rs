@@ -97,6 +97,6 @@ fn a_mirror_copies_at_the_speed_in_the_document() {
     assert_eq!(make(Some(1000), 2).unwrap(), []);
     assert_eq!(make(Some(3000), 2).unwrap(), [Some(3000)]);
     assert_eq!(make(None, 2).unwrap(), [Some(0)]);
-    assert!(make(Some(0), 2).unwrap_err().to_string().contains("no leg is ever filled"));
+    assert!(make(Some(0), 2).unwrap_err().to_string().contains("never fills a leg"));
     assert_eq!(make(None, 3).unwrap(), []);
 }
