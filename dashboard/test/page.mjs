@@ -946,7 +946,7 @@ async function steered(browser, wrongs) {
   await answer(page, "Undo", /^Undone: /);
   await seen.waitFor({ state: "detached" });
   hold(/for 127\.0\.0\.1:\d+/.test(left.words) && /user \d+, process/.test(left.words), "a node is changed and back by the page of all, and says who asked for whom", left.words);
-  hold(shown.words.includes("passed on") && shown.words.includes("left"), "and so does the page's own log", shown.words);
+  hold(shown.words.includes("forwarded") && shown.words.includes("left"), "and so does the page's own log", shown.words);
   await close(page);
   await page.getByRole("button", { name: "Back to the cluster" }).click();
   await protect(page, "right", /^Nothing was changed: this token is read-only/);

@@ -77,7 +77,7 @@ fn yes() -> bool {
 #[derive(OpenApi)]
 #[openapi(
     modifiers(&Bearer),
-    info(title = "farblock", description = "Steers a running target.", version = "1"),
+    info(title = "farblock", description = "Controls a running target.", version = "1"),
     paths(
         state_read,
         state_replace,
@@ -144,8 +144,9 @@ impl utoipa::Modify for Bearer {
     fn modify(&self, api: &mut utoipa::openapi::OpenApi) {
         use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder};
         use utoipa::openapi::security::{SecurityRequirement, SecurityScheme};
-        let text = "serve --api and --ui: a token of --api-tokens, whose role is read-only or \
-                    admin, or the dashboard's. None on the control socket, which is its owner's.";
+        let text = "serve --api and --ui require a token: one from the file of --api-tokens, with \
+            the role read-only or admin, or the dashboard's token. The control socket requires \
+            none, because only its owner can open it.";
         let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(text));
         let components = api.components.get_or_insert_default();
         components.add_security_scheme("token", SecurityScheme::Http(bearer.build()));
@@ -174,7 +175,7 @@ pub(crate) fn router(steering: Arc<Steering>) -> Router {
         .merge(host::router())
         .merge(listener::router())
         .merge(referral::router())
-        .fallback(async || trouble(StatusCode::NOT_FOUND, "not found", "there is nothing here"))
+        .fallback(async || trouble(StatusCode::NOT_FOUND, "not found", "this path does not exist"))
         .layer(axum::middleware::from_fn(audit::note))
         .with_state(steering)
 }
@@ -292,7 +293,7 @@ async fn mirror(State(steering): Steered, names: Names, body: Bytes) -> Response
     let order: MirrorOrder = match serde_json::from_slice(&body) {
         Ok(order) => order,
         Err(error) => {
-            let problem = Problem::new("", format!("this asks nothing of a mirror: {error}"));
+            let problem = Problem::new("", format!("this is not an order for a mirror: {error}"));
             return refused(&Refused::Problem(problem));
         }
     };
@@ -306,7 +307,7 @@ async fn mirror(State(steering): Steered, names: Names, body: Bytes) -> Response
     let text = serde_json::to_string_pretty(&status).expect("our own types are JSON");
     let mut answer = json(StatusCode::OK, None, text);
     let asked = serde_json::to_string(&order).expect("our own types are JSON");
-    answer.extensions_mut().insert(Outcome(format!("asked of namespace {nsid}: {asked}")));
+    answer.extensions_mut().insert(Outcome(format!("order for namespace {nsid}: {asked}")));
     answer
 }
 
@@ -465,7 +466,7 @@ fn is_there(document: &Document, place: &[String]) -> bool {
 fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Document, Refused> {
     let mut value = as_value(document);
     let names: Vec<&str> = place.iter().map(String::as_str).collect();
-    let (last, above) = names.split_last().expect("nothing is at the top");
+    let (last, above) = names.split_last().expect("the place of a part has a name");
     let above = pointer(&mut value, above).and_then(Value::as_object_mut);
     let above = above.ok_or_else(|| missing(&place[..place.len() - 1]))?;
     let parse = |body: &Bytes| parse_json(body).map_err(Refused::Problem);
@@ -503,7 +504,7 @@ fn is_only_new(headers: &HeaderMap) -> Result<bool, Refused> {
         None => Ok(false),
         Some("*") => Ok(true),
         Some(_) => {
-            let sentence = "If-None-Match is understood as * alone here, for what is new";
+            let sentence = "If-None-Match must be *, which creates only new objects";
             Err(Refused::Problem(Problem::new("", sentence)))
         }
     }
@@ -537,17 +538,17 @@ fn answer(done: Result<Result<Changed, Refused>, tokio::task::JoinError>) -> Res
 }
 
 fn fault(error: &tokio::task::JoinError) -> Response {
-    trouble(StatusCode::INTERNAL_SERVER_ERROR, "the target has a fault", &error.to_string())
+    trouble(StatusCode::INTERNAL_SERVER_ERROR, "internal error of the target", &error.to_string())
 }
 
 fn refused(refusal: &Refused) -> Response {
     let (status, title) = match refusal {
-        Refused::Stale(_) => (StatusCode::PRECONDITION_FAILED, "changed meanwhile"),
-        Refused::There(_) => (StatusCode::PRECONDITION_FAILED, "there already"),
-        Refused::Problem(_) => (StatusCode::UNPROCESSABLE_ENTITY, "cannot be meant"),
+        Refused::Stale(_) => (StatusCode::PRECONDITION_FAILED, "the document has changed"),
+        Refused::There(_) => (StatusCode::PRECONDITION_FAILED, "already exists"),
+        Refused::Problem(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid request"),
         Refused::Missing(_) => (StatusCode::NOT_FOUND, "not found"),
-        Refused::Failed(_) => (StatusCode::CONFLICT, "cannot be done"),
-        Refused::Store(..) => (StatusCode::INSUFFICIENT_STORAGE, "cannot be kept"),
+        Refused::Failed(_) => (StatusCode::CONFLICT, "the change failed"),
+        Refused::Store(..) => (StatusCode::INSUFFICIENT_STORAGE, "the change cannot be stored"),
         Refused::Configuration(_) => (StatusCode::CONFLICT, "no such configuration"),
     };
     let (detail, field) = match refusal {

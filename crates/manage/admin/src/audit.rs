@@ -76,7 +76,7 @@ impl Line {
 /// visitor that the dashboard names.
 fn who(request: &Request) -> String {
     match behind(request.headers()) {
-        Some(behind) => format!("{} (says: for {behind})", caller(request)),
+        Some(behind) => format!("{} (forwarded for {behind})", caller(request)),
         None => caller(request),
     }
 }
@@ -122,7 +122,7 @@ async fn in_our_form(answer: Response) -> Response {
         (StatusCode::METHOD_NOT_ALLOWED, _) => {
             "this address does not support the method: see the header Allow"
         }
-        (StatusCode::PAYLOAD_TOO_LARGE, _) => "a request has at most 2 MiB",
+        (StatusCode::PAYLOAD_TOO_LARGE, _) => "a request can have at most 2 MiB",
         (_, "") => "the target cannot parse the request",
         (_, said) => said,
     };

@@ -44,16 +44,16 @@ pub(crate) async fn busy<Who: Active>(request: Request, next: Next) -> Response 
 /// have checked the other header.
 async fn whole(request: Request) -> Result<Request, Response> {
     if request.headers().get_all(HOST).iter().count() > 1 {
-        return Err(refused(StatusCode::BAD_REQUEST, "write one Host header"));
+        return Err(refused(StatusCode::BAD_REQUEST, "send exactly one Host header"));
     }
     let (head, body) = request.into_parts();
     match Limited::new(body, BODY_BYTES).collect().await {
         Ok(body) => Ok(Request::from_parts(head, Body::from(body.to_bytes()))),
         Err(error) if error.is::<LengthLimitError>() => {
-            let sentence = format!("a request has at most {} MiB: ask for less", BODY_BYTES >> 20);
+            let sentence = format!("a request can have at most {} MiB", BODY_BYTES >> 20);
             Err(refused(StatusCode::PAYLOAD_TOO_LARGE, &sentence))
         }
-        Err(_) => Err(refused(StatusCode::BAD_REQUEST, "the request has no end")),
+        Err(_) => Err(refused(StatusCode::BAD_REQUEST, "the request is incomplete")),
     }
 }
 

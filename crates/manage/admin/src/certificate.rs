@@ -89,13 +89,13 @@ impl Certificate {
         let key = Arc::clone(&self.0.now.read().unwrap_or_else(PoisonError::into_inner).1);
         match dates(&key.cert) {
             Err(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => Some(
-                "the certificate has expired, so no client connects: renew it (or this machine's \
-                 clock is wrong)",
+                "the certificate has expired, so clients refuse it: renew it, or correct this \
+                 machine's clock",
             ),
             Err(CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }) => {
                 Some(
-                    "the certificate is not valid yet, so no client connects: look at this \
-                     machine's clock",
+                    "the certificate is not valid yet, so clients refuse it: check this machine's \
+                     clock",
                 )
             }
             _ => None,
@@ -104,7 +104,9 @@ impl Certificate {
 
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         let config = ServerConfig::builder_with_provider(provider());
-        let config = config.with_safe_default_protocol_versions().expect("the provider has them");
+        let config = config
+            .with_safe_default_protocol_versions()
+            .expect("the provider supports these versions");
         let resolver = Arc::clone(&self.0) as Arc<dyn ResolvesServerCert>;
         let mut config = config.with_no_client_auth().with_cert_resolver(resolver);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -120,7 +122,7 @@ fn dates(chain: &[CertificateDer<'static>]) -> Result<(), CertificateError> {
     roots.add_parsable_certificates(chain.iter().cloned());
     let web = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
     let Ok(web) = web else { return Ok(()) };
-    let name = ServerName::try_from("localhost").expect("it is a name");
+    let name = ServerName::try_from("localhost").expect("localhost is a valid name");
     match web.verify_server_cert(first, rest, &name, &[], UnixTime::now()) {
         Err(Error::InvalidCertificate(error)) => Err(error),
         _ => Ok(()),
@@ -130,28 +132,30 @@ fn dates(chain: &[CertificateDer<'static>]) -> Result<(), CertificateError> {
 /// The problem of a certificate, as the end of a sentence.
 fn fault(error: &Error) -> String {
     let Error::InvalidCertificate(CertificateError::Other(other)) = error else {
-        return format!("it cannot be used: {error}");
+        return format!("the certificate cannot be used: {error}");
     };
     match other.0.downcast_ref() {
         Some(webpki::Error::UnsupportedCertVersion) => {
-            "it is a certificate of X.509 version 1 or 2, and clients believe version 3 only: make \
+            "the certificate has X.509 version 1 or 2, but clients accept only version 3: create \
              one with openssl req -x509 … -addext subjectAltName=DNS:NAME,IP:ADDRESS"
                 .to_owned()
         }
-        Some(inner) => format!("it cannot be used: it is malformed or of a strange kind ({inner})"),
-        None => format!("it cannot be used: {other}"),
+        Some(inner) => format!("the certificate is malformed or of an unsupported kind ({inner})"),
+        None => format!("the certificate cannot be used: {other}"),
     }
 }
 
 fn certified(pem: &Pem) -> Result<CertifiedKey, String> {
     let certificates = certificates(&pem.certificates)?;
     let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(|_| {
-        "there is no private key in it that can be used (one with a passphrase cannot: \
-         openssl pkey -in FILE takes that away)"
+        "the file contains no usable private key (if the key has a passphrase, remove it with \
+         openssl pkey -in FILE)"
             .to_owned()
     })?;
     CertifiedKey::from_der(certificates, key, &provider()).map_err(|error| match error {
-        Error::InconsistentKeys(_) => "the private key is not that of the certificate".to_owned(),
+        Error::InconsistentKeys(_) => {
+            "the private key does not belong to the certificate".to_owned()
+        }
         error => fault(&error),
     })
 }
@@ -160,7 +164,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
-        _ => Err("there is no certificate in it (PEM: -----BEGIN CERTIFICATE-----)".to_owned()),
+        _ => Err("the file contains no certificate (PEM: -----BEGIN CERTIFICATE-----)".to_owned()),
     }
 }
 
@@ -179,12 +183,16 @@ impl Trust {
         let mut roots = RootCertStore::empty();
         for certificate in &known {
             let added = roots.add(certificate.clone());
-            added.map_err(|error| format!("one of its certificates: {}", fault(&error)))?;
+            added.map_err(|error| {
+                format!("a certificate in the file is invalid: {}", fault(&error))
+            })?;
         }
         let web = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
-        let web = web.map_err(|error| format!("it cannot be used: {error}"))?;
+        let web = web.map_err(|error| format!("the certificate cannot be used: {error}"))?;
         let config = ClientConfig::builder_with_provider(provider());
-        let config = config.with_safe_default_protocol_versions().expect("the provider has them");
+        let config = config
+            .with_safe_default_protocol_versions()
+            .expect("the provider supports these versions");
         let verifier = Arc::new(Verifier { web, known });
         let config = config.dangerous().with_custom_certificate_verifier(verifier);
         Ok(Self(Arc::new(config.with_no_client_auth())))
@@ -264,37 +272,38 @@ fn is_strange(reason: &CertificateError) -> bool {
 /// The reason why TLS with `name` failed, as the end of a sentence.
 pub(crate) fn words(name: &str, error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-    let Some(error) = inner else { return format!("no TLS could be agreed on: {error}") };
+    let Some(error) = inner else { return format!("the TLS handshake failed: {error}") };
     let Error::InvalidCertificate(reason) = error else {
         return match error {
             Error::InvalidMessage(_) => {
-                "no TLS is spoken there: write http://, or start the target with --https-cert"
+                "the server does not use TLS: write http://, or start the target with --https-cert"
                     .to_owned()
             }
-            error => format!("no TLS could be agreed on: {error}"),
+            error => format!("the TLS handshake failed: {error}"),
         };
     };
     use CertificateError as Bad;
     match reason {
         Bad::Expired | Bad::ExpiredContext { .. } => {
-            "its certificate has expired: renew it there (or this machine's clock is wrong)"
+            "the server's certificate has expired: renew it, or correct this machine's clock"
                 .to_owned()
         }
         Bad::NotValidYet | Bad::NotValidYetContext { .. } => {
-            "its certificate is not valid yet: look at the clocks of both machines".to_owned()
+            "the server's certificate is not valid yet: check the clocks of both machines"
+                .to_owned()
         }
         Bad::NotValidForName | Bad::NotValidForNameContext { .. } => format!(
-            "its certificate is not for {name}: use the name that it is for, or make one with that \
-             (openssl req … -addext subjectAltName=DNS:NAME,IP:ADDRESS)"
+            "the server's certificate is not for {name}: use a name that the certificate contains, \
+             or create one for this name (openssl req … -addext subjectAltName=DNS:NAME,IP:ADDRESS)"
         ),
         reason if is_strange(reason) => {
-            "its certificate is signed by none of those that --api-ca (of farblock ui: --node-ca) \
-             names: it is another's, or the file is another authority's"
+            "no certificate in the file of --api-ca (farblock ui: --node-ca) signed the server's \
+             certificate: check the address and the file"
                 .to_owned()
         }
         other => {
             let fault = fault(&Error::InvalidCertificate(other.clone()));
-            format!("its certificate cannot be believed: {fault}")
+            format!("the server's certificate is not valid: {fault}")
         }
     }
 }

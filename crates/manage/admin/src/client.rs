@@ -56,7 +56,9 @@ impl Secure {
         let host = parts.map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));
         let name = host.and_then(|host| ServerName::try_from(host.to_owned()).ok());
         let name = name.ok_or_else(|| {
-            format!("{address:?} is not the address of an interface: write https://HOST:PORT")
+            format!(
+                "{address:?} is not the address of a management interface: write https://HOST:PORT"
+            )
         })?;
         Ok(Self { address: address.to_owned(), name, trust: trust.clone() })
     }
@@ -64,7 +66,7 @@ impl Secure {
     /// Connects to the server. The error is the end of a sentence.
     pub(crate) async fn connect(&self) -> Result<TlsStream<TcpStream>, String> {
         let stream = TcpStream::connect(&self.address).await;
-        let stream = stream.map_err(|error| format!("it cannot be reached: {}", plain(&error)))?;
+        let stream = stream.map_err(|error| format!("cannot connect: {}", plain(&error)))?;
         let connector = TlsConnector::from(self.trust.config());
         let secured = connector.connect(self.name.clone(), stream).await;
         secured.map_err(|error| words(&self.name.to_str(), &error))
@@ -122,9 +124,10 @@ impl fmt::Display for ClientError {
                     ),
                     io::ErrorKind::PermissionDenied => write!(
                         f,
-                        "{path} is another user's: a target is steered by whoever started it"
+                        "{path} belongs to another user: only the user who started a target can \
+                         control it"
                     ),
-                    _ => write!(f, "{path} cannot be opened: {error}"),
+                    _ => write!(f, "cannot open {path}: {error}"),
                 }
             }
             Self::Talk(path, sentence) => write!(f, "{}: {sentence}", path.display()),
@@ -155,8 +158,8 @@ impl Client {
         if let Some(address) = url.strip_prefix("https://") {
             let trust = trust.ok_or_else(|| {
                 format!(
-                    "{url} is known by a certificate: name the file of the authority that signed \
-                     it, or a copy of it, by --api-ca"
+                    "{url} has a certificate: give --api-ca the certificate of its authority, or a \
+                     copy of the certificate itself"
                 )
             })?;
             let secure = Secure::new(address.trim_end_matches('/'), trust)?;
@@ -166,22 +169,22 @@ impl Client {
             });
         }
         if trust.is_some() {
-            return Err(format!("{url} has no certificate: write https://, or leave out --api-ca"));
+            return Err(format!("{url} has no certificate: write https://, or omit --api-ca"));
         }
         let address = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
         let address = address.map(|rest| rest.replacen("localhost:", "127.0.0.1:", 1));
         let address = address.and_then(|rest| rest.parse::<SocketAddr>().ok());
         let address = address.ok_or_else(|| {
             format!(
-                "{url:?} is not the address of an interface: write http://127.0.0.1:PORT, or \
-                 https://HOST:PORT and --api-ca FILE"
+                "{url:?} is not the address of a management interface: write \
+                 http://127.0.0.1:PORT, or https://HOST:PORT and --api-ca FILE"
             )
         })?;
         if !IpAddr::is_loopback(&address.ip().to_canonical()) {
             return Err(format!(
-                "{url} is another machine's, and the token would go there unencrypted: use \
-                 https:// (serve --https-cert), or make a tunnel (ssh -L \
-                 {port}:127.0.0.1:{port} HOST) and use http://127.0.0.1:{port}",
+                "{url} is on another machine, and http:// sends the token unencrypted: use \
+                 https:// (serve --https-cert), or create a tunnel (ssh -L {port}:127.0.0.1:{port} \
+                 HOST) and use http://127.0.0.1:{port}",
                 port = address.port()
             ));
         }
@@ -266,9 +269,10 @@ impl Client {
                 let stream =
                     UnixStream::connect(path).await.map_err(|error| match error.kind() {
                         // The backlog of the listener is full.
-                        io::ErrorKind::WouldBlock => {
-                            self.talk(&"the target does not answer, and many wait for it already")
-                        }
+                        io::ErrorKind::WouldBlock => self.talk(
+                            &"the target does not answer, and too many other clients \
+                                already wait for it",
+                        ),
                         _ => cannot(error),
                     })?;
                 self.exchange_over(stream, request).await
@@ -293,12 +297,12 @@ impl Client {
         let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
         let response = send(stream, request).await.map_err(|error| match changes {
             true => talk(&format_args!(
-                "the connection ended before the answer came ({error}): what was asked for may be \
-                 done or not, as farblock config show says when the target is there"
+                "the connection ended before the answer ({error}), and the target may have made \
+                 the change: check with farblock config show"
             )),
-            false => talk(&format_args!(
-                "the connection ended before the answer came ({error}): ask again"
-            )),
+            false => {
+                talk(&format_args!("the connection ended before the answer ({error}): try again"))
+            }
         })?;
         let status: StatusCode = response.status();
         let etag = response.headers().get(header::ETAG);
@@ -316,7 +320,7 @@ impl Client {
 /// The value of the `Authorization` header for a token.
 fn bearer(token: &str) -> Result<HeaderValue, String> {
     let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
-        .map_err(|_| "a token is letters, digits and signs of ASCII".to_owned())?;
+        .map_err(|_| "a token consists of printable ASCII characters without spaces".to_owned())?;
     value.set_sensitive(true);
     Ok(value)
 }

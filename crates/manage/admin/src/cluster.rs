@@ -54,7 +54,7 @@ pub(crate) fn router(
     let about = serde_json::to_value(about).expect("our own types are JSON");
     let steered = if ui.may_steer { forward::router(Arc::clone(&nodes)) } else { Router::new() };
     let shown = Shown { nodes, beside, readers: Arc::new(Semaphore::new(READERS)) };
-    let nothing = async || trouble(StatusCode::NOT_FOUND, "not found", "there is nothing here");
+    let nothing = async || trouble(StatusCode::NOT_FOUND, "not found", "this path does not exist");
     let inside = Router::new()
         .route("/v1/nodes", get(all))
         .route("/v1/events", get(events))

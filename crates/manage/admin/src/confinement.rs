@@ -36,7 +36,7 @@ impl Confinement {
         match (self.sandboxed, lacks) {
             (false, _) => "off (--no-sandbox)".to_owned(),
             (true, 0) => "on".to_owned(),
-            (true, _) => format!("on, without {lacks} of its parts (more: status --verbose)"),
+            (true, _) => format!("on, but {lacks} of its parts failed (see status --verbose)"),
         }
     }
 }
@@ -45,24 +45,24 @@ impl fmt::Display for Confinement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let said = |is_so, yes, no| if is_so { yes } else { no };
         if !self.sandboxed {
-            f.write_str("switched off; ")?;
+            f.write_str("off; ")?;
         }
         f.write_str(said(self.no_new_privileges, "no new privileges", "new privileges possible"))?;
         f.write_str(said(
             self.system_calls_filtered,
             ", system calls filtered",
-            ", all system calls",
+            ", all system calls allowed",
         ))?;
-        f.write_str(said(self.runs_no_program, ", runs no program", ", may run programs"))?;
+        f.write_str(said(self.runs_no_program, ", cannot run programs", ", may run programs"))?;
         match &self.allowed_paths {
-            Some(paths) => write!(f, ", opens only what is below {}", paths.join(", "))?,
-            None => f.write_str(", opens whatever its user may")?,
+            Some(paths) => write!(f, ", opens only files below {}", paths.join(", "))?,
+            None => f.write_str(", opens any file that its user can open")?,
         }
         match &self.capabilities[..] {
             [] => f.write_str(", no capabilities")?,
             some => write!(f, ", capabilities {}", some.join(" "))?,
         }
-        f.write_str(said(self.dumpable, "", ", memory is not dumped"))?;
+        f.write_str(said(self.dumpable, "", ", no core dumps"))?;
         self.lacks.iter().try_for_each(|sentence| write!(f, "; {sentence}"))
     }
 }

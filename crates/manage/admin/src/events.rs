@@ -190,7 +190,7 @@ impl Events {
 /// Answers with a stream of events, or with an error if there are too many readers.
 pub(crate) fn stream(body: Option<Channel<Bytes>>) -> Response {
     let Some(body) = body else {
-        let detail = format!("{READERS} programs read events already: stop one of them");
+        let detail = format!("{READERS} programs already read events: stop one of them");
         return trouble(StatusCode::SERVICE_UNAVAILABLE, "too many readers", &detail);
     };
     let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];

@@ -54,7 +54,7 @@ async fn pass(
 ) -> Response {
     let name = names.get("node").map_or("", String::as_str);
     let Some(node) = nodes.iter().find(|node| node.name == name) else {
-        let detail = format!("there is no target {name:?} on this page");
+        let detail = format!("this page has no target {name:?}");
         return trouble(StatusCode::NOT_FOUND, "not found", &detail);
     };
     // Keep the escapes of the URL as received, since names may contain any character.
@@ -67,13 +67,13 @@ async fn pass(
     };
     let answer = answer.unwrap_or_else(|why| {
         let detail = format!("{name}: {why}");
-        trouble(StatusCode::BAD_GATEWAY, "no answer of the target", &detail)
+        trouble(StatusCode::BAD_GATEWAY, "no answer from the target", &detail)
     });
     if !only_looks {
         let status = answer.status().as_u16();
         let log = || {
             tracing::info!(target: AUDIT, who = %visitor, node = %name, request = %asked, status,
-                "passed on");
+                "forwarded");
         };
         match answer.status().is_success() {
             true => log(),
@@ -105,7 +105,7 @@ async fn exchange(node: &Node, question: Request<Full<Bytes>>) -> Result<Respons
         let answer = node.send(question).await?;
         let (status, headers) = (answer.status(), answer.headers().clone());
         if status == StatusCode::UNAUTHORIZED {
-            return Err("it has another token".to_owned());
+            return Err("the target has another token".to_owned());
         }
         let mut response = Response::new(Body::from(client::whole(answer, MAX_BYTES).await?));
         *response.status_mut() = status;
@@ -117,7 +117,7 @@ async fn exchange(node: &Node, question: Request<Full<Bytes>>) -> Result<Respons
         Ok(response)
     };
     let answered = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await;
-    answered.unwrap_or_else(|_| Err("it does not answer in time".to_owned()))
+    answered.unwrap_or_else(|_| Err("the target does not answer in time".to_owned()))
 }
 
 #[cfg(test)]
@@ -176,7 +176,7 @@ mod tests {
     #[tokio::test]
     async fn a_401_of_a_target_is_not_forwarded_as_a_401() {
         let refused = asked(&target(StatusCode::UNAUTHORIZED).await, "subsystems/a").await;
-        assert_eq!(refused.unwrap_err(), "it has another token");
+        assert_eq!(refused.unwrap_err(), "the target has another token");
         let place = NodePlace::Socket("/nonexistent/socket".into());
         let gone = asked(&Node { name: "gone".to_owned(), place }, "state").await;
         assert_eq!(gone.unwrap_err(), "No such file or directory");

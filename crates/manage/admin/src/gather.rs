@@ -209,8 +209,10 @@ impl EventStream {
             let began = Instant::now();
             let frame = timeout(SILENCE, body.frame()).await;
             waited += began.elapsed();
-            let frame = frame.map_err(|_| "it says nothing any more".to_owned())?;
-            let frame = frame.ok_or("it has ended")?.map_err(|_| "it has ended".to_owned())?;
+            let frame = frame.map_err(|_| "the target stopped sending events".to_owned())?;
+            let frame = frame
+                .ok_or("the target closed the event stream")?
+                .map_err(|_| "the target closed the event stream".to_owned())?;
             events.take(frame.data_ref().map_or(&[][..], |data| data))?;
             let mut count = 0_u32;
             while let Some((name, data)) = events.next() {
@@ -234,7 +236,7 @@ impl EventStream {
             }
             if !self.is_fleet && waited > TOO_SLOW {
                 let seconds = TOO_SLOW.as_secs();
-                return Err(format!("its counters have not come for {seconds} s"));
+                return Err(format!("the target has not sent its counters for {seconds} s"));
             }
             if without_status >= Some(WITHOUT_STATUS) {
                 return Ok(true);
@@ -265,7 +267,7 @@ impl EventStream {
         }
         #[derive(Deserialize)]
         struct Lost {
-            #[allow(dead_code, reason = "it is only to be there")]
+            #[allow(dead_code, reason = "only its presence is checked")]
             count: u64,
         }
         let is_word = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';

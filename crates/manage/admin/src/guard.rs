@@ -29,8 +29,8 @@ impl Token {
         match text.bytes().all(|byte| byte.is_ascii_graphic()) && lengths.contains(&text.len()) {
             true => Ok(Self(text.to_owned())),
             false => Err(format!(
-                "a token is {SHORTEST_TOKEN_BYTES} to {LONGEST_TOKEN_BYTES} letters, digits and \
-                 signs of ASCII, without spaces"
+                "a token has {SHORTEST_TOKEN_BYTES} to {LONGEST_TOKEN_BYTES} printable ASCII \
+                 characters, without spaces"
             )),
         }
     }
@@ -81,7 +81,7 @@ pub(crate) fn host(request: &Request<Body>) -> Option<&str> {
 /// The answer to a request for another server name.
 pub(crate) fn misdirected() -> Response {
     let detail = "use this machine's address, or localhost: the target refuses other host names, \
-                  since another site's name could lead here\n";
+        because an attacker could point another name to this address\n";
     (StatusCode::MISDIRECTED_REQUEST, detail).into_response()
 }
 

@@ -261,8 +261,8 @@ impl Live {
         let mut others = self.disks.of_file(&wanted);
         if let Some(((nqn, nsid), _)) = others.find(|(_, file)| has_it(file)) {
             return Err(format!(
-                "{} is shared already, as namespace {nsid} of {nqn}: remove that first (two \
-                 writers would destroy it)",
+                "{} is already shared as namespace {nsid} of {nqn}: remove that namespace first \
+                 (two writers would destroy the data)",
                 namespace.path
             ));
         }
@@ -270,7 +270,7 @@ impl Live {
         let checked = Ok(opened).and_then(|mut opened| {
             let is_one = |other: &Opened| Arc::ptr_eq(&other.namespace, &opened.namespace);
             if self.disks.has_store(&opened.namespace) && !instead.is_some_and(is_one) {
-                return Err(format!("{} is shared already", namespace.path));
+                return Err(format!("{} is already shared", namespace.path));
             }
             if let (Some(file), Some(size)) = (&opened.file, namespace.size) {
                 self.measure(file, Some(size))?;
@@ -283,8 +283,8 @@ impl Live {
                 !instead.is_some_and(is_its) && self.disks.has_identity(&opened.identity);
             if let Some(uuid) = namespace.uuid.filter(|_| is_twice) {
                 return Err(format!(
-                    "another disk that is shared here has the UUID {uuid}, and hosts would take \
-                     the two for one: give this one another"
+                    "another shared disk has the UUID {uuid}, and hosts would treat both as one \
+                     disk: give this disk another UUID"
                 ));
             }
             if is_twice {
@@ -317,7 +317,8 @@ impl Live {
             if opened.is_ok() && wanted.claim() {
                 return opened;
             }
-            let problem = opened.err().unwrap_or_else(|| "it was opened too late".to_owned());
+            let problem =
+                opened.err().unwrap_or_else(|| "the disk opened after the time limit".to_owned());
             for file in unlocked {
                 if let Err(error) = file.lock() {
                     taken_away(&error.to_string());
@@ -353,7 +354,7 @@ impl Live {
         self.removals.push(removal.map_err(|error| error.to_string())?);
         self.legs.set(nqn, nsid, None);
         self.copy_speeds.remove(&(nqn.to_owned(), nsid));
-        Ok(self.disks.remove(nqn, nsid).expect("what is shared is known"))
+        Ok(self.disks.remove(nqn, nsid).expect("every shared namespace is listed"))
     }
 
     /// Replaces the storage of a namespace.
@@ -373,11 +374,11 @@ impl Live {
         self.legs.set(nqn, nsid, new.legs.as_ref());
         self.copy_speeds.remove(&(nqn.to_owned(), nsid));
         let old = self.disks.insert((nqn.to_owned(), nsid), new);
-        Ok(old.expect("what is shared is known"))
+        Ok(old.expect("every shared namespace is listed"))
     }
 
     fn change(&mut self, nqn: &str, nsid: u32, from: &Namespace, to: &Namespace) -> Taken {
-        let opened = self.disks.get(nqn, nsid).expect("what is shared is known").clone();
+        let opened = self.disks.get(nqn, nsid).expect("every shared namespace is listed").clone();
         let mut undo = Undo::Changed(nqn.to_owned(), nsid, from.clone(), None);
         // Reopen only a disk that was opened read-only. A disk that was opened writable may be
         // write-protected now, and reopening would not change that.
@@ -390,7 +391,7 @@ impl Live {
             Ok(()) => Ok(undo),
             Err(reason) => match self.take_back(undo) {
                 Ok(()) => Err(reason),
-                Err(left) => Err(format!("{reason}; and this could not be rolled back: {left}")),
+                Err(left) => Err(format!("{reason}; and the rollback failed: {left}")),
             },
         }
     }
@@ -413,7 +414,7 @@ impl Live {
 
     /// Applies the size, the write protection and all other settings to a namespace.
     pub(crate) fn shape(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
-        let opened = self.disks.get(nqn, nsid).expect("what is shared is known");
+        let opened = self.disks.get(nqn, nsid).expect("every shared namespace is listed");
         if let Some(file) = &opened.file {
             self.measure(file, to.size)?;
         }
@@ -424,7 +425,7 @@ impl Live {
     /// not wait for a file that hangs.
     fn share_as(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
         let id = NamespaceId(nsid);
-        let opened = self.disks.get(nqn, nsid).expect("what is shared is known");
+        let opened = self.disks.get(nqn, nsid).expect("every shared namespace is listed");
         let has = opened.namespace.geometry().blocks;
         if let Some(wanted) = blocks(to).filter(|blocks| *blocks > has) {
             return Err(too_small(opened, wanted, has));
@@ -563,7 +564,7 @@ impl Running for Live {
 }
 
 fn taken_away(problem: &str) {
-    tracing::warn!("another program has locked a file of this target meanwhile: {problem}");
+    tracing::warn!("another program has locked a file of this target in the meantime: {problem}");
 }
 
 fn blocks(namespace: &Namespace) -> Option<u64> {
@@ -572,8 +573,8 @@ fn blocks(namespace: &Namespace) -> Option<u64> {
 
 fn too_small(opened: &Opened, wanted: u64, has: u64) -> String {
     format!(
-        "{} has {has} blocks and cannot have {wanted}: farblock extends only files; ask for less, \
-         or enlarge the disk",
+        "{} has {has} blocks and cannot have {wanted}: farblock extends only files; choose a \
+         smaller size, or enlarge the disk",
         opened.namespace.describe()
     )
 }
@@ -587,7 +588,9 @@ fn drain(removals: Vec<Removal>) {
         return;
     }
     for removal in &slow {
-        tracing::warn!("{removal:?} continues in the background: its last operations take long");
+        tracing::warn!(
+            "{removal:?} continues in the background, because its last operations take long"
+        );
     }
     let wait = move || {
         for mut removal in slow {
@@ -598,7 +601,7 @@ fn drain(removals: Vec<Removal>) {
     };
     let waiting = std::thread::Builder::new().name("removal".to_owned()).spawn(wait);
     if let Err(error) = waiting {
-        tracing::warn!("no thread can wait for the end of removals: {error}");
+        tracing::warn!("cannot start a thread that waits for removals: {error}");
     }
 }
 

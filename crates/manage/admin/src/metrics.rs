@@ -73,7 +73,7 @@ pub fn render(status: Status, stats: Stats) -> String {
     let mut registry = Registry::with_prefix("farblock");
     registry.register_collector(Box::new(Scrape { status, stats }));
     let mut text = String::new();
-    encode(&mut text, &registry).expect("a string takes everything");
+    encode(&mut text, &registry).expect("writing to a string cannot fail");
     text
 }
 

@@ -26,7 +26,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(1000);
 /// The maximum size of one answer, in bytes.
 pub(crate) const MAX_BYTES: usize = 16 << 20;
 /// The error for a target whose answer is invalid.
-pub(crate) const NONSENSE: &str = "its answer makes no sense";
+pub(crate) const NONSENSE: &str = "the answer of the target is invalid";
 
 /// A target, with its name on the page.
 #[derive(Clone, Debug)]
@@ -88,7 +88,7 @@ pub(crate) async fn ask(node: Node, documents: bool) -> Said {
 
 pub(crate) async fn within<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let answered = tokio::time::timeout(ANSWER_TIMEOUT, asked).await;
-    answered.unwrap_or_else(|_| Err("it does not answer in time".to_owned()))
+    answered.unwrap_or_else(|_| Err("the target does not answer in time".to_owned()))
 }
 
 impl Node {
@@ -135,8 +135,8 @@ impl Node {
 /// The error for an answer with this status.
 pub(crate) fn refusal(status: StatusCode) -> String {
     match status {
-        StatusCode::UNAUTHORIZED => "it has another token".to_owned(),
-        other => format!("it answers with {}", other.as_u16()),
+        StatusCode::UNAUTHORIZED => "the target has another token".to_owned(),
+        other => format!("the target answers with HTTP status {}", other.as_u16()),
     }
 }
 
@@ -195,7 +195,7 @@ mod tests {
         let seven = any(async || "7");
         let said = ask(target(Router::new().fallback_service(seven.clone())).await, true).await;
         assert!(said.status.is_none() && said.stats.is_none());
-        assert_eq!(said.error.as_deref(), Some("its answer makes no sense"));
+        assert_eq!(said.error.as_deref(), Some("the answer of the target is invalid"));
         let said = ask(target(idle().fallback_service(seven)).await, true).await;
         assert_eq!(
             (said.status.map(|it| it.pid), said.document, said.error),
@@ -213,10 +213,10 @@ mod tests {
             (Some(7), None, None)
         );
         let said = ask(target(Router::new().fallback_service(never)).await, true).await;
-        assert_eq!(said.error.as_deref(), Some("it does not answer in time"));
+        assert_eq!(said.error.as_deref(), Some("the target does not answer in time"));
         let strange = Router::new().fallback_service(any(async || "<html>"));
         let said = ask(target(strange).await, false).await;
-        assert_eq!(said.error.as_deref(), Some("its answer makes no sense"));
+        assert_eq!(said.error.as_deref(), Some("the answer of the target is invalid"));
         let place = NodePlace::Socket("/nonexistent/socket".into());
         let said = ask(Node { name: "gone".to_owned(), place }, false).await;
         assert_eq!(said.error.as_deref(), Some("No such file or directory"));

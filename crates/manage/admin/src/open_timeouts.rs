@@ -22,7 +22,10 @@ pub enum Aside {
     /// Reading the keys of a host.
     Key,
     /// Reading the configuration.
-    #[cfg_attr(not(unix), allow(dead_code, reason = "nothing has it read again there"))]
+    #[cfg_attr(
+        not(unix),
+        allow(dead_code, reason = "only a target on Unix rereads its configuration")
+    )]
     Configuration,
     /// Measuring, extending, locking or closing an open file.
     File,
@@ -36,7 +39,7 @@ impl Aside {
         match self {
             Self::Disk => ("disks do not answer", "open"),
             Self::Key => ("key files do not answer", "read"),
-            Self::Configuration => ("readings of the configuration hang", "read"),
+            Self::Configuration => ("reads of the configuration hang", "read"),
             Self::File => ("files do not answer", "use"),
         }
     }
@@ -148,8 +151,8 @@ impl OpenTimeouts {
         let counted = Counted(Arc::clone(&self.stuck), kind);
         if before >= STUCK_MAX {
             return Err(format!(
-                "{STUCK_MAX} {those} already, so the target does not try {what}: repair the \
-                 storage behind them, then try again"
+                "{STUCK_MAX} {those}, so the target does not try {what}: repair the storage behind \
+                 them, then try again"
             ));
         }
         let (sender, receiver) = channel();
@@ -161,9 +164,8 @@ impl OpenTimeouts {
             // After the time limit there is no receiver, so sending fails.
             let _ = sender.send(done);
         });
-        let thread = thread.map_err(|error| {
-            format!("{what} cannot be opened: no thread could be started: {error}")
-        })?;
+        let thread = thread
+            .map_err(|error| format!("cannot open {what}: cannot start a thread: {error}"))?;
         let done = match receiver.recv_timeout(self.longest) {
             Err(RecvTimeoutError::Timeout) if !wanted.settle(GIVEN_UP) => {
                 receiver.recv().map_err(|_| RecvTimeoutError::Disconnected)
@@ -178,11 +180,11 @@ impl OpenTimeouts {
                 done
             }
             Err(RecvTimeoutError::Timeout) => Err(format!(
-                "{what} does not answer: the target could not {to_do} it within {} seconds; repair \
-                 the storage behind it, then try again",
+                "{what} does not answer: the target could not {to_do} it within {} seconds; \
+                 repair the storage behind it, then try again",
                 self.longest.as_secs_f64()
             )),
-            Err(RecvTimeoutError::Disconnected) => Err(format!("{what}: opening it has failed")),
+            Err(RecvTimeoutError::Disconnected) => Err(format!("opening {what} failed")),
         }
     }
 }

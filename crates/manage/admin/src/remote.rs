@@ -83,8 +83,10 @@ impl Tokens {
             holders[..index].iter().any(|it| it.name == one.name || it.token.is_the(&one.token))
         };
         match holders.len() {
-            0 => Err("there is no token in it".to_owned()),
-            count if count > TOKENS_MAX => Err(format!("it has more than {TOKENS_MAX} tokens")),
+            0 => Err("the file contains no token".to_owned()),
+            count if count > TOKENS_MAX => {
+                Err(format!("the file contains more than {TOKENS_MAX} tokens"))
+            }
             _ if holders.iter().enumerate().any(is_twice) => {
                 Err("two tokens have the same name or secret".to_owned())
             }
@@ -106,7 +108,7 @@ fn holder(line: &str) -> Result<Holder, String> {
         return Err("write NAME read-only|admin TOKEN".to_owned());
     };
     if name.len() > NAME_BYTES_MAX || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(format!("a name is up to {NAME_BYTES_MAX} letters, digits and signs of ASCII"));
+        return Err(format!("a name has at most {NAME_BYTES_MAX} printable ASCII characters"));
     }
     let role = match role {
         "read-only" => Role::ReadOnly,
@@ -190,9 +192,9 @@ async fn guard(
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     let is_ours = guarding.is_secure || host.is_some_and(is_an_address);
     if request.headers().contains_key(header::ORIGIN) || !is_ours {
-        let detail = "programs use this interface, at this machine's address or localhost: \
-                      web pages and other host names get no answer";
-        return trouble(StatusCode::MISDIRECTED_REQUEST, "not answered", detail);
+        let detail = "this interface is for programs, at this machine's address or localhost: it \
+            refuses web pages and other host names";
+        return trouble(StatusCode::MISDIRECTED_REQUEST, "refused", detail);
     }
     let Some(holder) = bearer(request.headers()).and_then(|given| guarding.tokens.holder(given))
     else {
@@ -224,7 +226,7 @@ async fn not_let_in(guarding: &Guard, from: SocketAddr) -> Response {
 }
 
 fn no_token() -> Response {
-    let detail = "this interface needs a token from the file of the target's --api-tokens";
+    let detail = "this interface needs a token from the target's --api-tokens file";
     let mut refusal = trouble(StatusCode::UNAUTHORIZED, "no valid token", detail);
     refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -233,7 +235,7 @@ fn no_token() -> Response {
 
 fn too_many() -> Response {
     let detail = "this address sent too many wrong tokens: try again in a minute, or send a token \
-                  from the file of the target's --api-tokens";
+        from the target's --api-tokens file";
     let mut refusal = trouble(StatusCode::TOO_MANY_REQUESTS, "too many attempts", detail);
     refusal.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("60"));
     refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

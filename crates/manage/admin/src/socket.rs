@@ -35,10 +35,16 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
         Ok(found) if !found.file_type().is_socket() => {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something else is there"));
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "the path exists, but is not a socket",
+            ));
         }
         Ok(_) if UnixStream::connect(path).is_ok() => {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another farblock answers there"));
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                "another farblock process uses this socket",
+            ));
         }
         Ok(_) => fs::remove_file(path)?,
     }
@@ -79,15 +85,15 @@ fn check_folder(folder: &Path) -> io::Result<()> {
     let (mode, shown) = (found.mode(), folder.display());
     if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
         return Err(io::Error::other(format!(
-            "others can write to the folder {shown} (mode {:04o}) and put their own socket there: \
-             chmod 700 {shown}, or choose another place with --control",
+            "other users can write to the folder {shown} (mode {:04o}) and put their own socket \
+             there: chmod 700 {shown}, or choose another place with --control",
             mode & 0o7777
         )));
     }
     let us = rustix::process::geteuid().as_raw();
     if found.uid() != us && found.uid() != 0 {
         return Err(io::Error::other(format!(
-            "the folder {shown} is another user's, who can put another socket there: choose \
+            "the folder {shown} belongs to another user, who could replace the socket: choose \
              another place with --control"
         )));
     }
@@ -168,13 +174,12 @@ impl fmt::Display for OthersStep {
         match self.by {
             By::Owning(user) => write!(
                 f,
-                "another user (number {user}) owns {shown} and can put something else there: chown \
-                 it"
+                "user {user} owns {shown} and could replace its contents: change its owner (chown)"
             ),
             By::Writing(mode) => write!(
                 f,
-                "others can write to {shown} (mode {:04o}) and put something else there: chmod \
-                 go-w {shown}",
+                "other users can write to {shown} (mode {:04o}) and could replace its contents: \
+                 chmod go-w {shown}",
                 mode & 0o7777
             ),
         }

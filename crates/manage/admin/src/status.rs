@@ -283,8 +283,9 @@ pub fn warnings(report: &Report) -> Vec<String> {
         count => format!(" and {count} more"),
     };
     vec![format!(
-        "whoever reaches {} can use {first}{others}: a host's name is believed without a key \
-         (farblock ctl allow-host … --tls-key FILE), and nothing is encrypted",
+        "any peer that can reach {} can use {first}{others}, because the target trusts a host's \
+         name without a key, and nothing is encrypted: give each host a key (farblock ctl \
+         allow-host … --tls-key FILE)",
         reached.join(", ")
     )]
 }

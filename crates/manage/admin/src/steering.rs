@@ -43,7 +43,7 @@ impl Changed {
         let listed = self.steps.len().min(SUMMARY_STEPS);
         let text = self.steps[..listed].join("; ");
         match self.steps.len() - listed {
-            0 if text.is_empty() => "nothing was to be changed".to_owned(),
+            0 if text.is_empty() => "nothing to change".to_owned(),
             0 => format!("changed: {text}"),
             more => format!("changed: {text}; and {more} more"),
         }
@@ -74,16 +74,18 @@ impl fmt::Display for Refused {
         match self {
             Self::Stale(etag) => write!(
                 f,
-                "another client has changed the document meanwhile: read its version {etag}, and \
-                 repeat the change there"
+                "another client has changed the document: read version {etag}, and repeat the \
+                 change"
             ),
             Self::Problem(problem) => problem.fmt(f),
             Self::Missing(what) => write!(f, "there is no {what}"),
-            Self::There(what) => write!(f, "there is a {what} already"),
+            Self::There(what) => write!(f, "{what} already exists"),
             Self::Failed(failed) => failed.fmt(f),
             Self::Store(error, left) => {
                 write!(f, "the change could not be stored, so the target rolled it back: {error}")?;
-                left.iter().try_for_each(|sentence| write!(f, "; but {sentence}"))
+                left.iter().try_for_each(|sentence| {
+                    write!(f, "; but a step could not be rolled back: {sentence}")
+                })
             }
             Self::Configuration(sentence) => f.write_str(sentence),
         }
@@ -446,7 +448,7 @@ impl Inner {
         }
         let (name, namespace) = (nqn.clone(), from.clone());
         let failed = |reason| {
-            let reason = format!("{nqn}: namespace {nsid} stays as it is: {reason}");
+            let reason = format!("{nqn}: namespace {nsid} is unchanged: {reason}");
             let step = Box::new(Step::RemoveNamespace { nqn: name, nsid, namespace });
             Refused::Failed(Failed { step, reason, left: Vec::new() })
         };
@@ -504,7 +506,7 @@ mod tests {
             let steps = (1..=count).map(|step| format!("step {step}")).collect();
             Changed { steps, etag: String::new() }.summary()
         };
-        assert_eq!(summary(0), "nothing was to be changed");
+        assert_eq!(summary(0), "nothing to change");
         assert_eq!(summary(2), "changed: step 1; step 2");
         assert!(summary(SUMMARY_STEPS).ends_with("; step 8"));
         assert!(summary(SUMMARY_STEPS + 1).ends_with("; step 8; and 1 more"));

@@ -20,7 +20,7 @@ const HANDSHAKE: u8 = 0x16;
 
 /// The answer to a client that uses plain HTTP.
 const NO_TLS: &str = r#"{"title": "this is HTTPS", "status": 400,
-"detail": "this address is HTTPS, and nothing is said here in plain: write https://"}
+"detail": "this address is HTTPS and refuses plain HTTP: write https://"}
 "#;
 
 pub(crate) struct TlsListener {

@@ -99,16 +99,16 @@ pub(crate) fn guarded(inside: Router, about: serde_json::Value, ui: Ui, is_secur
 async fn guard(State(ui): State<Arc<Ui>>, request: Request, next: Next) -> Response {
     if !bearer(request.headers()).is_some_and(|given| ui.token.is(given)) {
         let detail = "the dashboard needs the token that farblock serve printed at its start, or \
-                      the one in the file of its --ui-token";
+            the token in its --ui-token file";
         let mut refusal = trouble(StatusCode::UNAUTHORIZED, "no valid token", detail);
         let scheme = HeaderValue::from_static("Bearer");
         refusal.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         return refusal;
     }
     if !ui.may_steer && !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let detail = "this page is read-only: to change things here, start farblock serve with \
-                      --ui-steer, or farblock ui with --steer; or use farblock ctl";
-        return trouble(StatusCode::FORBIDDEN, "not allowed here", detail);
+        let detail = "this page is read-only: to make changes here, start farblock serve with \
+            --ui-steer, or farblock ui with --steer; or use farblock ctl";
+        return trouble(StatusCode::FORBIDDEN, "not allowed", detail);
     }
     next.run(request).await
 }

@@ -106,8 +106,9 @@ fn a_client_accepts_only_a_certificate_of_the_given_authority_and_name() {
     let admin = secret(&scratch, "admin", ADMIN);
     let place = ["--api", url.as_str(), "--token-file", &admin, "--api-ca", "ours.pem"];
     scratch.run(["ctl", "add-namespace", NQN, "mem:2MiB"].iter().chain(&place)).ok();
-    status(&scratch, &url, "theirs.pem").fails_in_a_line(1, &["none of those", "--api-ca"]);
-    status(&scratch, &url, "key.pem").fails_in_a_line(1, &["key.pem", "no certificate in it"]);
+    status(&scratch, &url, "theirs.pem")
+        .fails_in_a_line(1, &["no certificate in the file of", "--api-ca"]);
+    status(&scratch, &url, "key.pem").fails_in_a_line(1, &["key.pem", "contains no certificate"]);
     let plain = format!("http://127.0.0.1:{port}");
     let token = secret(&scratch, "token", WATCH);
     scratch
@@ -176,13 +177,13 @@ fn a_client_reports_why_it_refuses_a_certificate() {
     let (server, port) = start(&scratch, &[]);
     let url = format!("https://127.0.0.1:{port}");
     status(&scratch, &url, "cert.pem").ok();
-    status(&scratch, &url, "ours.pem").fails_in_a_line(1, &["none of those"]);
+    status(&scratch, &url, "ours.pem").fails_in_a_line(1, &["no certificate in the file of"]);
     server.stop();
     let tokens = tokens(&scratch);
     let server = scratch.serve(["mem:1MiB", "--api", "127.0.0.1:0", "--api-tokens", &tokens]);
     let plain = said(&server, "interface at http://");
     status(&scratch, &format!("https://{plain}"), "ours.pem")
-        .fails_in_a_line(1, &["no TLS is spoken there"]);
+        .fails_in_a_line(1, &["does not use TLS"]);
 }
 
 #[test]
@@ -199,11 +200,11 @@ fn serve_refuses_unusable_certificates_and_keys() {
     scratch.run(api.iter().chain(&["--https-cert", "cert.pem"])).fails(2, &["--https-key"]);
     scratch.run(api).fails_in_a_line(2, &["other machines", "--https-cert"]);
     serve("none.pem", "key.pem").fails_in_a_line(1, &["none.pem"]);
-    serve("key.pem", "key.pem").fails_in_a_line(1, &["no certificate in it"]);
-    serve("cert.pem", "tokens").fails_in_a_line(1, &["no private key in it"]);
+    serve("key.pem", "key.pem").fails_in_a_line(1, &["contains no certificate"]);
+    serve("cert.pem", "tokens").fails_in_a_line(1, &["no usable private key"]);
     let another = KeyPair::generate().unwrap().serialize_pem();
     let another = secret(&scratch, "another.pem", &another);
-    serve("cert.pem", &another).fails_in_a_line(1, &["not that of the certificate"]);
+    serve("cert.pem", &another).fails_in_a_line(1, &["does not belong to the certificate"]);
     std::fs::set_permissions(&another, PermissionsExt::from_mode(0o644)).unwrap();
     serve("cert.pem", &another).fails_in_a_line(1, &["chmod 600"]);
     let pipe = scratch.text("pipe");
@@ -226,7 +227,7 @@ fn a_running_target_uses_a_renewed_certificate() {
     status(&scratch, &url, "old.pem").ok();
     certify(&scratch, &params(&["127.0.0.1"]), &new);
     until("the new certificate", || status(&scratch, &url, "new.pem").code == Some(0));
-    status(&scratch, &url, "old.pem").fails_in_a_line(1, &["none of those"]);
+    status(&scratch, &url, "old.pem").fails_in_a_line(1, &["no certificate in the file of"]);
     assert!(server.stop().stderr.contains("new connections use the new certificate"));
 }
 
@@ -326,7 +327,7 @@ fn the_ui_shows_only_targets_with_a_trusted_certificate() {
         answer
     };
     assert!(nodes("ours.pem").contains(NQN));
-    assert!(nodes("theirs.pem").contains("none of those"));
+    assert!(nodes("theirs.pem").contains("no certificate in the file of"));
     let node = format!("https://localhost:{port}");
     scratch.run(["ui", "--node", &node, "--node-token", &watch]).fails_in_a_line(2, &["--node-ca"]);
 }

@@ -33,7 +33,7 @@ fn api_errors_have_one_format_and_changes_are_logged() {
         ("DELETE /v1/state", "", "405", "the header Allow"),
         ("POST /v1/reload?dry_run=perhaps", "", "400", "dry_run"),
         ("PUT /v1/state", large.as_str(), "413", "2 MiB"),
-        ("GET /nowhere", "", "404", "nothing here"),
+        ("GET /nowhere", "", "404", "this path does not exist"),
         ("PUT /v1/state", "{", "422", "EOF"),
     ] {
         let answer = ask(&socket, request, body);
@@ -73,7 +73,7 @@ fn serve_refuses_a_control_socket_in_a_folder_that_others_can_write() {
             scratch.serve(["mem:1MiB", "--control", &socket]).stop();
         } else {
             let outcome = scratch.run(["serve", "mem:1MiB", "--control", &socket]);
-            outcome.fails_in_a_line(1, &["others can write", "chmod 700"]);
+            outcome.fails_in_a_line(1, &["other users can write", "chmod 700"]);
         }
     }
 }
@@ -126,8 +126,12 @@ fn serve_warns_of_a_public_listener_without_keys() {
         let server = scratch.serve([&["--nqn", NQN, "mem:1MiB"], args].concat());
         let status = scratch.run(["status"]).ok().out();
         let log = server.stop().stderr;
-        assert_eq!(log.contains("whoever reaches"), status.contains("warning: whoever"), "{log}");
-        log.contains("whoever reaches 0.0.0.0:")
+        assert_eq!(
+            log.contains("any peer that can reach"),
+            status.contains("warning: any peer"),
+            "{log}"
+        );
+        log.contains("any peer that can reach 0.0.0.0:")
     };
     scratch.run(["keys", "new", "--output", "host.key"]).ok();
     assert!(told(&["--listen", "0.0.0.0:0"]));

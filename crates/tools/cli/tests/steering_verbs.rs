@@ -132,7 +132,7 @@ fn a_file_moved_to_the_path_of_a_disk_is_used_after_the_command() {
     blocks.write(1, &[7; 512]).expect("it was left alone");
     // The path has no file, so the old disk stays shared, and the error gives the reason.
     std::fs::rename(&path, scratch.path("old.img")).expect("moved");
-    replace().fails_in_a_line(1, &["namespace 1 stays as it is", "disk.img"]);
+    replace().fails_in_a_line(1, &["namespace 1 is unchanged", "disk.img"]);
     blocks.write(2, &[7; 512]).expect("it was left alone");
     std::fs::rename(&next, &path).expect("moved");
     let said = replace().ok().out();

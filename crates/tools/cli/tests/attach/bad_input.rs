@@ -120,12 +120,12 @@ fn attach_refuses_a_runtime_folder_that_other_users_can_replace() {
     };
     for mode in [0o777, 0o775] {
         fs::set_permissions(&place, Permissions::from_mode(mode)).expect("ours");
-        refused(&format!("/place (mode {mode:04o}) and put something else there: chmod go-w"));
+        refused(&format!("/place (mode {mode:04o}) and could replace its contents: chmod go-w"));
     }
     fs::set_permissions(&place, Permissions::from_mode(0o755)).expect("ours");
     if is_root() {
         std::os::unix::fs::chown(&place, Some(1001), None).expect("root may");
-        refused("another user (number 1001) owns ");
+        refused("user 1001 owns ");
         std::os::unix::fs::chown(&place, Some(0), None).expect("root may");
     }
     attachments.run(attach).ok();
