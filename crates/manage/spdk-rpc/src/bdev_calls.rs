@@ -40,7 +40,7 @@ fn parse_raid<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "some are taken and mean nothing here")]
+#[expect(dead_code, reason = "accepted for compatibility, and ignored")]
 struct MallocCreate {
     name: Option<String>,
     block_size: u32,
@@ -82,7 +82,7 @@ fn free_name(rpc: &SpdkRpc, table: &mut Table) -> String {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "some are taken and mean nothing here")]
+#[expect(dead_code, reason = "accepted for compatibility, and ignored")]
 struct NullCreate {
     name: String,
     block_size: u32,
@@ -112,7 +112,7 @@ fn null_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
 fn check_metadata(md_size: u32, dif_type: i32) -> Result<(), RpcError> {
     match (md_size, dif_type) {
         (0, 0) => Ok(()),
-        _ => Err(invalid("md_size, dif_type: farblock has no metadata, leave them out")),
+        _ => Err(invalid("md_size, dif_type: farblock has no metadata: omit them")),
     }
 }
 
@@ -128,13 +128,14 @@ fn sized(kind: &str, block_size: u32, num_blocks: u64) -> Result<Namespace, RpcE
     check_block_size(block_size)?;
     let bytes = num_blocks.checked_mul(u64::from(block_size));
     let bytes = bytes.filter(|&bytes| bytes > 0 && i64::try_from(bytes).is_ok());
-    let bytes = bytes.ok_or_else(|| invalid(format!("num_blocks: {num_blocks} is not a size")))?;
+    let bytes =
+        bytes.ok_or_else(|| invalid(format!("num_blocks: {num_blocks} is not a valid size")))?;
     Ok(Namespace { block_size, ..Namespace::new(format!("{kind}:{bytes}")) })
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "some are taken and mean nothing here")]
+#[expect(dead_code, reason = "accepted for compatibility, and ignored")]
 struct AioCreate {
     name: String,
     filename: String,
@@ -167,7 +168,7 @@ fn aio_rescan(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let bdev = view.bdev(&asked.name).filter(|bdev| bdev.kind == BdevKind::Aio);
     let bdev = bdev.ok_or(RpcError::from(Errno::NoDevice))?;
     let file = bdev.opened.as_ref().and_then(|opened| opened.file.clone());
-    let file = file.ok_or_else(|| invalid(format!("{}: it is not open", asked.name)))?;
+    let file = file.ok_or_else(|| invalid(format!("{}: the bdev is not open", asked.name)))?;
     let measure = move || Ok(file.measure().map_err(|error| error.to_string()));
     let measured = table.patience.with(Aside::File, &asked.name, measure);
     measured.map_err(|sentence| RpcError::from(Errno::Busy).because(sentence))?.map_err(invalid)?;
@@ -201,7 +202,7 @@ fn file(
     // Do not open a FIFO or a character device: that could hang or have side effects.
     let open = move |found: Metadata| match found.is_file() || found.file_type().is_block_device() {
         true => OpenOptions::new().read(true).write(!read_only).open(&aside)?.metadata(),
-        false => Err(io::Error::other("it is neither a file nor a block device")),
+        false => Err(io::Error::other("the path is neither a file nor a block device")),
     };
     let at = path.clone();
     let found = patience.with(Aside::Disk, name, move || Ok(std::fs::metadata(at).and_then(open)));
@@ -219,12 +220,12 @@ fn file(
     let block_size = match block_size.filter(|&size| size > 0) {
         Some(size) => size,
         None if found.is_file() => {
-            return Err(invalid("block_size: a file has none of its own, say 512 or 4096"));
+            return Err(invalid("block_size: a file has no block size: give 512 or 4096"));
         }
         None => 512,
     };
     check_block_size(block_size)?;
-    let path = path.to_str().ok_or_else(|| invalid("filename: it has to be UTF-8"))?;
+    let path = path.to_str().ok_or_else(|| invalid("filename: must be UTF-8"))?;
     // With this prefix, the file name may contain a colon.
     let path = format!("file:{path}");
     Ok(Namespace { block_size, read_only, ..Namespace::new(path) })
@@ -294,11 +295,11 @@ fn raid_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
         Err(errno.within(&what).because(sentence))
     };
     if !matches!(asked.raid_level.as_str(), "raid0" | "0") || asked.superblock {
-        return failed(Errno::Invalid, "farblock has raid0, without a superblock");
+        return failed(Errno::Invalid, "farblock supports only raid0 without a superblock");
     }
     let strip_kib = asked.strip_size_kb.unwrap_or_default();
     if !strip_kib.is_power_of_two() {
-        return failed(Errno::Invalid, "strip_size_kb: a power of two");
+        return failed(Errno::Invalid, "strip_size_kb: must be a power of two");
     }
     let view = rpc.view();
     let mut bases = Vec::new();
@@ -311,8 +312,9 @@ fn raid_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
             Some(base) => base.clone(),
         };
         if base.kind == BdevKind::Raid || base.namespace.path.contains(',') {
-            let sentence =
-                format!("{name}: neither a RAID bdev nor a file with a comma in its name");
+            let sentence = format!(
+                "{name}: a base bdev cannot be a RAID bdev, or a file with a comma in its name"
+            );
             return failed(Errno::Invalid, &sentence);
         }
         // The namespace of another user may have taken the lock since.
@@ -384,7 +386,7 @@ fn delete(rpc: &SpdkRpc, table: &Table, kind: BdevKind, params: Params) -> Answe
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "there are no superblocks here")]
+#[expect(dead_code, reason = "farblock writes no superblocks")]
 struct RaidDelete {
     name: String,
     clear_sb: Option<IgnoredAny>,
@@ -421,7 +423,7 @@ fn remove(rpc: &SpdkRpc, table: &Table, view: View, bdev: Bdev) -> Answer {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "nothing here appears later")]
+#[expect(dead_code, reason = "no bdev of farblock appears later")]
 struct GetBdevs {
     name: Option<String>,
     timeout: Option<IgnoredAny>,

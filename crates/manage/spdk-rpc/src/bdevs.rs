@@ -82,16 +82,18 @@ impl Bdevs {
     /// Checks that a bdev with this name can be created.
     pub(super) fn check_name(&self, name: &str) -> Result<(), RpcError> {
         if name.is_empty() || name.chars().count() > MAX_NAME {
-            let sentence = format!("name: 1 to {MAX_NAME} characters");
+            let sentence = format!("name: use 1 to {MAX_NAME} characters");
             return Err(RpcError::from(Errno::Invalid).because(sentence));
         }
         let made = self.lock();
         if made.len() == MAX_BDEVS {
-            let sentence = format!("there are no more than {MAX_BDEVS} bdevs: delete one");
+            let sentence = format!("at most {MAX_BDEVS} bdevs can exist: delete one");
             return Err(RpcError::from(Errno::NoSpace).because(sentence));
         }
         match made.iter().any(|bdev| has_name(bdev, name)) {
-            true => Err(RpcError::from(Errno::Exists).because(format!("there is a bdev {name}"))),
+            true => {
+                Err(RpcError::from(Errno::Exists).because(format!("a bdev {name} already exists")))
+            }
             false => Ok(()),
         }
     }
@@ -99,7 +101,7 @@ impl Bdevs {
     pub(super) fn add(&self, bdev: Bdev) -> Result<(), RpcError> {
         let mut made = self.lock();
         if made.iter().any(|other| other.uuid == bdev.uuid) {
-            let sentence = format!("there is a bdev with the UUID {}", bdev.uuid);
+            let sentence = format!("a bdev with the UUID {} already exists", bdev.uuid);
             return Err(RpcError::from(Errno::Exists).because(sentence));
         }
         made.push(bdev);

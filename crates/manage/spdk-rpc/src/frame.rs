@@ -16,7 +16,7 @@ impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoRequest => f.write_str("a request is a JSON object, or an array of them"),
-            Self::TooDeep => write!(f, "a request is nested more than {MAX_DEPTH} deep"),
+            Self::TooDeep => write!(f, "a request is nested more than {MAX_DEPTH} levels deep"),
             Self::TooLong => write!(f, "a request has more than {MAX_REQUEST_BYTES} bytes"),
         }
     }

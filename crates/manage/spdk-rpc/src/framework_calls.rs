@@ -50,7 +50,7 @@ const fn tuning(name: &'static str) -> Method {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "there are no aliases")]
+#[expect(dead_code, reason = "farblock's methods have no aliases")]
 struct GetMethods {
     #[serde(default)]
     current: bool,
@@ -86,7 +86,7 @@ fn get_subsystems(_: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "there are no batches in it")]
+#[expect(dead_code, reason = "farblock's configuration has no batches")]
 struct GetConfig {
     name: String,
     with_batches: Option<IgnoredAny>,

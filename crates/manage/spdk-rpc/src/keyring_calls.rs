@@ -107,14 +107,14 @@ fn add_key(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: AddKey = parse(params)?;
     let name = bare(&asked.name);
     if name.is_empty() || name.contains(':') || name.chars().count() > MAX_NAME {
-        let sentence = format!("name: 1 to {MAX_NAME} characters, no colon among them");
+        let sentence = format!("name: use 1 to {MAX_NAME} characters without colons");
         return Err(RpcError::from(Errno::Invalid).because(sentence));
     }
     if Keyring::of(table, &rpc.steering.document().0).file(name).is_some() {
-        return Err(RpcError::from(Errno::Exists).because(format!("there is a key {name}")));
+        return Err(RpcError::from(Errno::Exists).because(format!("a key {name} already exists")));
     }
     if table.keys.len() >= MAX_KEYS {
-        let sentence = format!("there are no more than {MAX_KEYS} keys: remove one");
+        let sentence = format!("at most {MAX_KEYS} keys can exist: remove one");
         return Err(RpcError::from(Errno::NoSpace).because(sentence));
     }
     check_file(table, &asked.path)?;
@@ -148,8 +148,8 @@ fn check_file(table: &Table, path: &str) -> Result<(), RpcError> {
     match is_ours && found.mode() & OTHERS == 0 {
         true => Ok(()),
         false => {
-            let sentence = "path: a file of the target's own user, which nobody else can read: \
-                            chmod 600";
+            let sentence = "path: the file must belong to the target's user, and no other user may \
+                read it: chmod 600";
             Err(refused(Errno::NotPermitted, sentence))
         }
     }
@@ -169,7 +169,7 @@ fn remove_key(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
         return Err(RpcError::from(Errno::NoKey).because(format!("there is no key {name}")));
     };
     if used(&document).any(|used| used == file) {
-        let sentence = format!("a host has the key {name}: nvmf_subsystem_remove_host first");
+        let sentence = format!("a host uses the key {name}: call nvmf_subsystem_remove_host first");
         return Err(RpcError::from(Errno::Busy).because(sentence));
     }
     table.keys.remove(name);

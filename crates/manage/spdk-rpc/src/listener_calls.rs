@@ -34,23 +34,24 @@ impl Address {
             RpcError::invalid().because(format!("listen_address.{field}: {sentence}"))
         };
         if !self.trtype.eq_ignore_ascii_case("tcp") {
-            return Err(invalid("trtype", "farblock has TCP"));
+            return Err(invalid("trtype", "farblock supports only TCP"));
         }
-        let ip: IpAddr = self.traddr.parse().map_err(|_| invalid("traddr", "an IP address"))?;
+        let ip: IpAddr =
+            self.traddr.parse().map_err(|_| invalid("traddr", "must be an IP address"))?;
         let family = if ip.is_ipv4() { "ipv4" } else { "ipv6" };
         if self.adrfam.as_ref().is_some_and(|given| !given.eq_ignore_ascii_case(family)) {
             return Err(invalid("adrfam", &format!("this address is {family}")));
         }
         let port = self.trsvcid.as_deref().and_then(|port| port.parse().ok());
         let port = port.filter(|&port: &u16| port > 0);
-        let port = port.ok_or_else(|| invalid("trsvcid", "a port, 1 to 65535"))?;
+        let port = port.ok_or_else(|| invalid("trsvcid", "must be a port, 1 to 65535"))?;
         Ok(SocketAddr::new(ip, port))
     }
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "some are taken and mean nothing here")]
+#[expect(dead_code, reason = "accepted for compatibility, and ignored")]
 struct AddListener {
     nqn: String,
     tgt_name: Option<String>,
@@ -70,13 +71,15 @@ fn add_listener(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let address = asked.listen_address.parse()?;
     let state = asked.ana_state.as_deref().map(state_of).transpose()?;
     if table.transport.is_none() {
-        let sentence = "there is no transport yet: nvmf_create_transport with trtype TCP first";
+        let sentence = "no transport exists: call nvmf_create_transport with trtype TCP first";
         return Err(RpcError::invalid().because(sentence));
     }
     let nqn = key(&asked.nqn);
     let mut listening = table.listeners(nqn, &document);
     if listening.contains(&address) {
-        return Err(RpcError::invalid().because(format!("it listens on {address} already")));
+        return Err(
+            RpcError::invalid().because(format!("the subsystem already listens on {address}"))
+        );
     }
     let covering = document.listeners.iter().find(|(listener, _)| covers(listener, &address));
     let is_open = covering.is_some_and(|(_, one)| one.tls != Tls::Required);
@@ -231,7 +234,8 @@ const STATES: [(&str, Ana); 5] = [
 
 fn state_of(name: &str) -> Result<Ana, RpcError> {
     let found = STATES.iter().find(|(known, _)| *known == name);
-    let sentence = "ana_state: optimized, non_optimized, inaccessible, persistent_loss or change";
+    let sentence =
+        "ana_state: must be optimized, non_optimized, inaccessible, persistent_loss or change";
     found.map(|(_, state)| *state).ok_or_else(|| RpcError::invalid().because(sentence))
 }
 

@@ -158,7 +158,7 @@ fn answer_batch(batch: Vec<Value>, call: &mut dyn FnMut(&str, Params) -> Answer)
     let mut answers = String::new();
     for request in batch {
         let answer = if answers.len() > MAX_BATCH_BYTES {
-            let sentence = "the answers to this batch are too long: ask for less at once";
+            let sentence = "the answers to this batch are too long: send smaller batches";
             Some(refusal(INVALID_REQUEST, "Invalid RpcRequest", sentence))
         } else {
             answer_one(request, call)
@@ -179,14 +179,14 @@ fn answer_one(request: Value, call: &mut dyn FnMut(&str, Params) -> Answer) -> O
         Err(error) => return invalid(&error.to_string()),
     };
     if request.jsonrpc.is_some_and(|version| version != "2.0") {
-        return invalid("jsonrpc: this speaks 2.0");
+        return invalid("jsonrpc: must be 2.0");
     }
     let id = request.id.unwrap_or(Value::Null);
     if !matches!(id, Value::Null | Value::Number(_) | Value::String(_)) {
-        return invalid("id: a number or a string");
+        return invalid("id: must be a number or a string");
     }
     if matches!(request.params, Some(Value::Bool(_) | Value::Number(_) | Value::String(_))) {
-        return invalid("params: an object");
+        return invalid("params: must be an object");
     }
     let params = Params(request.params.filter(|params| !params.is_null()));
     let answer = call(&request.method, params);

@@ -97,7 +97,7 @@ fn create_transport(_: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     if !asked.trtype.eq_ignore_ascii_case("tcp") {
         let message = format!("Invalid transport type '{}'", asked.trtype);
         let error = RpcError::new(INVALID_PARAMETERS, message);
-        return Err(error.because("farblock has TCP"));
+        return Err(error.because("farblock supports only TCP"));
     }
     unsupported(asked.dif_insert_or_strip, "dif_insert_or_strip: farblock has no metadata")?;
     if table.transport.is_some() {
@@ -144,7 +144,7 @@ fn transport() -> Value {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "some are taken and mean nothing here")]
+#[expect(dead_code, reason = "accepted for compatibility, and ignored")]
 struct CreateSubsystem {
     nqn: String,
     tgt_name: Option<String>,
@@ -168,14 +168,14 @@ struct CreateSubsystem {
 fn create_subsystem(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: CreateSubsystem = parse(params)?;
     check_target(asked.tgt_name.as_deref())?;
-    unsupported(asked.passthrough, "passthrough: farblock has none, leave it out")?;
-    unsupported(asked.enable_nssr, "enable_nssr: farblock has none, leave it out")?;
-    unsupported(asked.admin_label.is_some(), "admin_label: farblock has none, leave it out")?;
+    unsupported(asked.passthrough, "passthrough: not supported, omit it")?;
+    unsupported(asked.enable_nssr, "enable_nssr: not supported, omit it")?;
+    unsupported(asked.admin_label.is_some(), "admin_label: not supported, omit it")?;
     let (min_cntlid, max_cntlid) = asked_ids(&asked)?;
     let nqn = asked.nqn;
     let failed = || RpcError::new(INTERNAL_ERROR, format!("Unable to create subsystem {nqn}"));
     if rpc.steering.document().0.subsystems.contains_key(&nqn) {
-        return Err(failed().because("there is one of this name"));
+        return Err(failed().because("a subsystem of this name already exists"));
     }
     let subsystem = Subsystem {
         serial: asked.serial_number,
@@ -398,9 +398,9 @@ fn add_ns(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let free = || (1..=most).find(|nsid| !subsystem.namespaces.contains_key(nsid));
     let nsid = wanted.nsid.filter(|&nsid| nsid > 0).or_else(free);
     let nsid = nsid.filter(|nsid| (1..=most).contains(nsid));
-    let nsid = nsid.ok_or_else(|| invalid(format!("nsid: 1 to {most}")))?;
+    let nsid = nsid.ok_or_else(|| invalid(format!("nsid: use 1 to {most}")))?;
     if subsystem.namespaces.contains_key(&nsid) {
-        return Err(invalid(format!("nsid: there is a namespace {nsid}")));
+        return Err(invalid(format!("nsid: namespace {nsid} already exists")));
     }
     let ana_group = wanted.anagrpid.unwrap_or(USUAL_ANA_GROUP);
     let visible_to = wanted.no_auto_visible.then(BTreeSet::new);
@@ -417,8 +417,11 @@ fn add_ns(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
 }
 
 fn check_namespace(wanted: &AskedNamespace) -> Result<(), RpcError> {
-    unsupported(wanted.ptpl_file.is_some(), "ptpl_file: farblock keeps that with the data")?;
-    unsupported(wanted.hide_metadata, "hide_metadata: farblock has none, leave it out")
+    unsupported(
+        wanted.ptpl_file.is_some(),
+        "ptpl_file: farblock stores reservations with the data, omit it",
+    )?;
+    unsupported(wanted.hide_metadata, "hide_metadata: not supported, omit it")
 }
 
 fn share(
@@ -453,7 +456,7 @@ fn remove_ns(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
     check_target(asked.tgt_name.as_deref())?;
     let view = rpc.view();
     if !view.subsystem(&asked.nqn)?.namespaces.contains_key(&asked.nsid) {
-        let sentence = format!("nsid: there is no namespace {}", asked.nsid);
+        let sentence = format!("nsid: namespace {} does not exist", asked.nsid);
         return Err(RpcError::invalid().because(sentence));
     }
     let removed = rpc.change(|document| {
@@ -491,8 +494,8 @@ impl AddHost {
 }
 
 /// The error for a host key if every host may connect.
-const NOBODY_IS_ASKED: &str = "every host may connect to this subsystem, and nobody would be asked \
-                               for a key: nvmf_subsystem_allow_any_host with false first";
+const NOBODY_IS_ASKED: &str = "every host may connect to this subsystem without a key: call \
+    nvmf_subsystem_allow_any_host with false first";
 
 fn add_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: AddHost = parse(params)?;
@@ -500,7 +503,7 @@ fn add_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let view = rpc.view();
     let subsystem = view.subsystem(&asked.nqn)?;
     if hosts(table, &asked.nqn, subsystem).any(|(host, _)| *host == asked.host) {
-        return Err(RpcError::internal().because(format!("{} is listed already", asked.host)));
+        return Err(RpcError::internal().because(format!("{} is already listed", asked.host)));
     }
     let keyring = Keyring::of(table, &view.document);
     let entry = keyed(&keyring, &asked, RpcError::internal())?;
@@ -525,7 +528,8 @@ fn add_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
 fn keyed(keyring: &Keyring, asked: &AddHost, alone: RpcError) -> Result<Host, RpcError> {
     let file = |parameter: &str, name: &Option<String>, error: RpcError| {
         let Some(name) = name else { return Ok(None) };
-        let missing = || format!("{parameter}: there is no such key (keyring_file_add_key)");
+        let missing =
+            || format!("{parameter}: this key does not exist: add it with keyring_file_add_key");
         let file = keyring.file(name).cloned();
         file.map(Some).ok_or_else(|| error.because(missing()))
     };
@@ -536,7 +540,7 @@ fn keyed(keyring: &Keyring, asked: &AddHost, alone: RpcError) -> Result<Host, Rp
         ..Host::default()
     };
     if host.dhchap_key.is_none() && host.dhchap_ctrl_key.is_some() {
-        let sentence = "dhchap_ctrlr_key: it means nothing without a dhchap_key";
+        let sentence = "dhchap_ctrlr_key: has no effect without a dhchap_key";
         return Err(alone.because(sentence));
     }
     Ok(host)
@@ -603,7 +607,7 @@ fn add_dormant(table: &mut Table, view: &View, nqn: String, host: String) -> Ans
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "controllers end at once here")]
+#[expect(dead_code, reason = "farblock closes controllers immediately")]
 struct RemoveHost {
     nqn: String,
     host: String,

@@ -29,7 +29,10 @@ fn set_limit(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
     let view = rpc.view();
     let bdev = view.bdev(&asked.name).ok_or(Errno::NoDevice)?;
     if let Some(raid) = view.raid_over(&bdev.name) {
-        return Err(invalid(format!("{} is a part of {}: limit that", bdev.name, raid.name)));
+        return Err(invalid(format!(
+            "{0} is a part of {1}: limit {1} instead",
+            bdev.name, raid.name
+        )));
     }
     let limits = asked.over(limits(&view, bdev))?;
     let uses: Vec<_> = view.uses_of(&bdev.name).map(|one| (one.nqn.clone(), one.nsid)).collect();
@@ -61,7 +64,7 @@ impl SetLimit {
         let bytes = |mib: Option<u64>, before: Option<u64>| -> Result<_, RpcError> {
             let Some(mib) = mib else { return Ok(before) };
             let bytes = mib.checked_mul(MIB);
-            let bytes = bytes.ok_or_else(|| invalid(format!("{mib} MiB are too many")))?;
+            let bytes = bytes.ok_or_else(|| invalid(format!("{mib} MiB/s is too large")))?;
             Ok(Some(bytes).filter(|bytes| *bytes > 0))
         };
         Ok(Limits {
@@ -99,7 +102,7 @@ pub(super) fn saved(view: &View, bdev: &Bdev) -> Option<Value> {
     let limits = limits(view, bdev);
     if limits.read_iops.or(limits.write_iops).is_some() || limits.burst_ms.is_some() {
         let what = "read_iops, write_iops and burst_ms";
-        tracing::warn!("{what} of {} have no place in a configuration of SPDK's", bdev.name);
+        tracing::warn!("an SPDK configuration cannot express {what} of {}", bdev.name);
     }
     let mut params = shown(view, bdev);
     if params.as_object()?.values().all(|rate| *rate == json!(0)) {

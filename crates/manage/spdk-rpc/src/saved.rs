@@ -30,12 +30,12 @@ fn bdev_config(view: &View, bdev: &Bdev) -> Vec<Value> {
         Ok(creation) => creation,
         Err(why) => {
             let path = &bdev.namespace.path;
-            tracing::warn!("{path} is left out of what a client of SPDK's saves: {why}");
+            tracing::warn!("the configuration for SPDK clients omits {path}: {why}");
             return Vec::new();
         }
     };
     if bdev.kind == BdevKind::Aio && current(view, bdev).size.is_some() {
-        let what = "is as large as its file in what a client of SPDK's saves";
+        let what = "has the size of its file in the configuration for SPDK clients";
         tracing::warn!("{} {what}: bdev_aio_create has no size", bdev.namespace.path);
     }
     let limits = qos_calls::saved(view, bdev).map(|it| call("bdev_set_qos_limit", &it));
@@ -57,7 +57,7 @@ fn creation(view: &View, bdev: &Bdev) -> Result<(&'static str, Value), &'static 
     let is_read_only = namespace.read_only;
     let filename = namespace.path.strip_prefix("file:").unwrap_or(&namespace.path);
     let mut params = json!({ "name": bdev.name, "uuid": bdev.uuid.to_string() });
-    let writable = "no call makes it read-only, and it would be written to";
+    let writable = "no SPDK call makes it read-only, so hosts could write to it";
     match bdev.kind {
         BdevKind::Other => Err("SPDK has no bdev of this kind"),
         BdevKind::Malloc | BdevKind::Null if is_read_only => Err(writable),
@@ -151,13 +151,13 @@ fn host_config(keyring: &Keyring, nqn: &str, name: &str, host: &Host) -> Option<
     ];
     if let Some((what, _)) = asked.into_iter().find(|(_, is_asked)| *is_asked) {
         tracing::warn!(
-            "host {name} of {nqn} is left out of what a client of SPDK's saves: it has {what}, \
-             which no call sets"
+            "the configuration for SPDK clients omits host {name} of {nqn}: it has {what}, which \
+             no SPDK call sets"
         );
         return None;
     }
     if !host.limits.is_empty() {
-        let what = "has limits that have no place in a configuration of SPDK's";
+        let what = "has limits that an SPDK configuration cannot express";
         tracing::warn!("host {name} of {nqn} {what}");
     }
     let mut params = json!({ "nqn": nqn, "host": name });

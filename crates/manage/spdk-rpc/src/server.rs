@@ -74,7 +74,7 @@ async fn accept(socket: std::os::unix::net::UnixListener, rpc: Arc<SpdkRpc>) -> 
         let rpc = Arc::clone(&rpc);
         tokio::spawn(async move {
             if let Err(error) = answer(stream, rpc).await {
-                tracing::debug!("a client of SPDK's methods is gone: {error}");
+                tracing::debug!("an SPDK client disconnected: {error}");
             }
         });
     }

@@ -120,7 +120,7 @@ fn get_iostat(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
     let asked: GetIostat = params.parse().map_err(|sentence| error.because(sentence))?;
     let resets = asked.reset_mode.is_some_and(|mode| mode != "none");
     if resets || asked.per_channel {
-        let sentence = "reset_mode, per_channel: counters are of the whole, and only go up";
+        let sentence = "reset_mode, per_channel: farblock has only totals, and never resets them";
         return Err(RpcError::from(Errno::NotSupported).because(sentence));
     }
     let (view, stats) = (rpc.view(), rpc.steering.counts());

@@ -166,7 +166,7 @@ fn a_bdev_is_shared_only_once() {
     fixture.ask("nvmf_subsystem_add_ns", &params);
     let shared = fixture.document().subsystems[NQN].namespaces[&1].clone();
     let refused = fixture.add(OTHER, 1, shared.clone()).unwrap_err();
-    assert!(refused.contains(&format!("namespace 1 of {NQN} has it")), "{refused}");
+    assert!(refused.contains(&format!("namespace 1 of {NQN} has the same")), "{refused}");
     let parts = json!({
         "name": "raid", "raid_level": "raid0", "strip_size_kb": 4, "base_bdevs": ["b", "c"],
     });

@@ -27,15 +27,15 @@ fn change(rpc: &SpdkRpc, _: &mut Table, params: Params, sees: bool) -> Answer {
     let view = rpc.view();
     let namespace = view.subsystem(&asked.nqn)?.namespaces.get(&asked.nsid);
     let invalid = |sentence: String| RpcError::invalid().because(sentence);
-    let missing = || invalid(format!("nsid: there is no namespace {}", asked.nsid));
+    let missing = || invalid(format!("nsid: namespace {} does not exist", asked.nsid));
     let seen_by = &namespace.ok_or_else(missing)?.visible_to;
     let mut hosts: BTreeSet<String> = seen_by.clone().ok_or_else(|| {
-        invalid("every host sees this one: add it with no_auto_visible".to_owned())
+        invalid("every host sees this namespace: add it with no_auto_visible".to_owned())
     })?;
     if sees {
         hosts.insert(asked.host);
     } else if !hosts.remove(&asked.host) {
-        return Err(invalid(format!("host: {} does not see it", asked.host)));
+        return Err(invalid(format!("host: {} does not see the namespace", asked.host)));
     }
     let changed = rpc.change(|document| {
         let subsystem = document.subsystems.get_mut(&asked.nqn);
