@@ -63,7 +63,7 @@ fn front_blocks(
     let block_size = u64::from(geometry.block_size);
     if bytes == 0 || !bytes.is_multiple_of(block_size) {
         return Err(OpenError::Set(format!(
-            "{} of {} are not made of {block_size}-byte blocks: choose a multiple",
+            "{} of {} is not a whole number of {block_size}-byte blocks: choose a multiple",
             Size(bytes),
             child.describe()
         )));
@@ -71,8 +71,8 @@ fn front_blocks(
     let blocks = bytes / block_size;
     if blocks > geometry.blocks {
         return Err(OpenError::Set(format!(
-            "{} is shorter than the {} of it that belong to the concatenation: it was cut short, \
-             or is another disk; make it as long as it was, with what it had",
+            "{} is shorter than its part of the concatenation, {}: it was truncated, or is another \
+             disk; restore its former size and data",
             child.describe(),
             Size(bytes)
         )));

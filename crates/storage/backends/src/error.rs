@@ -111,18 +111,15 @@ impl fmt::Display for OpenError {
                 "blocks cannot have {bytes} bytes: the block size is a power of two from \
                  {MIN_BLOCK_SIZE_BYTES} to {MAX_BLOCK_SIZE_BYTES}, usually 512 or 4096"
             ),
-            OpenError::NoCapacity => f.write_str("a disk of 0 bytes is of no use: give it a size"),
+            OpenError::NoCapacity => f.write_str("a disk cannot have 0 bytes: give it a size"),
             OpenError::PartialBlock { bytes, block_size } => write!(
                 f,
                 "{bytes} bytes are not a whole number of {block_size}-byte blocks: make the size a \
                  multiple of {block_size}"
             ),
-            OpenError::TooLarge { bytes, max_bytes } => write!(
-                f,
-                "{} are too much: the largest size that works is {}",
-                Size(*bytes),
-                Size(*max_bytes)
-            ),
+            OpenError::TooLarge { bytes, max_bytes } => {
+                write!(f, "{} is too large: the maximum is {}", Size(*bytes), Size(*max_bytes))
+            }
             OpenError::File { path, problem } => {
                 write!(f, "{} {}", path.display(), Sentence { path, problem })
             }
@@ -154,7 +151,7 @@ impl fmt::Display for Sentence<'_> {
                  system mounted",
             ),
             FileProblem::NeedsAdministrator => {
-                f.write_str("opens for administrators only: start this as one")
+                f.write_str("can be opened only by an administrator: run farblock as administrator")
             }
             FileProblem::MayNotRead => {
                 f.write_str("may not be read by this user: change its permissions or its owner")
@@ -168,12 +165,11 @@ impl fmt::Display for Sentence<'_> {
             FileProblem::Directory => f.write_str("is a directory: name a file in it"),
             FileProblem::NoDisk => f.write_str("is neither a regular file nor a block device"),
             FileProblem::Empty => f.write_str(
-                "is empty: check that its data are where they should be, and give a new disk its \
-                 size first",
+                "is empty: check that the name is right, and give a new disk its size first",
             ),
             FileProblem::PartialBlock { bytes, block_size } => {
                 if let Some(contents) = contents(self.path) {
-                    return write!(f, "holds {contents}, and is no disk: name another file");
+                    return write!(f, "contains {contents}, and is not a disk: name another file");
                 }
                 write!(
                     f,
@@ -192,11 +188,11 @@ impl fmt::Display for Sentence<'_> {
             ),
             FileProblem::Longer(error) => write!(
                 f,
-                "cannot be made longer: {}: ask for less, or make room in its file system",
+                "cannot be extended: {}: choose a smaller size, or free space in its file system",
                 words(error)
             ),
             FileProblem::OpenedToRead => f.write_str(
-                "is opened to be read only, and cannot be made longer: let hosts write to it first",
+                "is open read-only, and cannot be extended: make the namespace writable first",
             ),
             FileProblem::Other(error) => write!(f, "cannot be opened: {}", words(error)),
         }
@@ -207,24 +203,24 @@ impl fmt::Display for Sentence<'_> {
 fn used(problem: &FileProblem) -> String {
     match problem {
         FileProblem::InUse { by, read_only: false } => format!(
-            "is in use by {by}: stop that use first (two writers would destroy it), or share it \
-             with --read-only if the other one only reads"
+            "is in use by {by}: stop this use first (two writers would destroy it), or share the \
+             disk with --read-only if the other user only reads"
         ),
         FileProblem::InUse { by, read_only: true } => format!(
-            "is in use by {by}, which may write to it: stop that use first, since the contents \
-             would change underneath"
+            "is in use by {by}, which may write to it: stop this use first, because the data could \
+             change at any time"
         ),
         FileProblem::Locked { read_only: true } => {
-            "is being written by another program or elsewhere here: stop its writer, since what it \
-             shows would change underneath"
+            "is being written by another program, or is another disk of this process: stop the \
+             writer, because the data could change at any time"
                 .to_owned()
         }
         FileProblem::Locked { read_only: false } => {
-            "is in use, by another program or twice here: stop its other user (two writers would \
-             destroy it)"
+            "is in use by another program, or is another disk of this process: stop the other user \
+             (two writers would destroy it)"
                 .to_owned()
         }
-        _ => "is in use by the system: unmount it, or take it out of its RAID or volume group"
+        _ => "is in use by the system: unmount it, or remove it from its RAID or volume group"
             .to_owned(),
     }
 }
@@ -253,7 +249,7 @@ fn contents(path: &std::path::Path) -> Option<&'static str> {
     };
     Some(match text.trim_start() {
         text if text.starts_with('{') && text.contains("\"configured\"") => {
-            "the state that a farblock target keeps"
+            "the state of a farblock target"
         }
         text if text.contains("DHHC-1:") || text.contains("NVMeTLSkey-1:") => "keys",
         text if text.lines().any(is_token) => "tokens of a farblock target",

@@ -60,7 +60,7 @@ impl Limit {
     /// # Panics
     /// If `rate` is zero.
     pub fn ops_per_second(mut self, rate: u64) -> Limit {
-        assert!(rate > 0, "a limit of nothing per second");
+        assert!(rate > 0, "the limit is zero");
         self.rates.ops_per_second = Some(rate);
         self
     }
@@ -70,7 +70,7 @@ impl Limit {
     /// # Panics
     /// If `rate` is zero.
     pub fn bytes_per_second(mut self, rate: u64) -> Limit {
-        assert!(rate > 0, "a limit of nothing per second");
+        assert!(rate > 0, "the limit is zero");
         self.rates.bytes_per_second = Some(rate);
         self
     }

@@ -232,7 +232,11 @@ impl Queue for MemQueue {
         _fua: bool,
         data: &[u8],
     ) -> Option<Result<(), BlockError>> {
-        assert_eq!(data.len(), self.geometry.bytes(blocks), "bytes of so many blocks");
+        assert_eq!(
+            data.len(),
+            self.geometry.bytes(blocks),
+            "the length of the data differs from the blocks"
+        );
         let checked = self.geometry.check(Command::Write, lba, u64::from(blocks));
         Some(checked.and_then(|()| self.store.write(self.geometry.offset(lba), data)))
     }
@@ -468,7 +472,7 @@ impl Store {
         let bytes = place.as_mut().expect("checked by the caller");
         if bytes.exclusive().is_none() {
             let mut copy = self.allocate_to_replace()?;
-            let others = copy.exclusive().expect("nobody else's");
+            let others = copy.exclusive().expect("no reader has the new chunk");
             others[..within.start].copy_from_slice(&bytes[..within.start]);
             others[within.end..].copy_from_slice(&bytes[within.end..]);
             let replaced = place.take().expect("seen above");
@@ -476,9 +480,8 @@ impl Store {
             chunk.not_lent.store(READS_NOT_LENT, Ordering::Relaxed);
             self.free(replaced);
         }
-        let bytes =
-            place.as_mut().expect("the chunk has memory: its own, or the copy that replaced it");
-        let bytes = bytes.exclusive().expect("nobody is lent anything without the lock");
+        let bytes = place.as_mut().expect("the chunk has its own memory or the copy's");
+        let bytes = bytes.exclusive().expect("no reader can borrow without the lock");
         Ok(&mut bytes[within])
     }
 

@@ -25,7 +25,7 @@ impl Spec {
     /// Opens the namespace. For `mem:`, each call opens a new RAM disk.
     pub fn open(&self, block_size: u32, read_only: bool) -> Result<Arc<dyn Namespace>, OpenError> {
         self.open_with(block_size, read_only, &|spec| {
-            Err(OpenError::Rbd(format!("{spec}: such disks cannot be used here")))
+            Err(OpenError::Rbd(format!("{spec}: this program does not support such disks")))
         })
     }
 
@@ -74,8 +74,8 @@ impl Spec {
             }
             Spec::Mirror { .. } => {
                 return Err(OpenError::Spec(SpecError(format!(
-                    "{self}: a mirror is shared by `farblock serve`, as a whole and not within \
-                     another disk"
+                    "{self}: only `farblock serve` can share a mirror, and no other disk can \
+                     contain one"
                 ))));
             }
             Spec::Delay { fixed, jitter, inner } => {
@@ -117,9 +117,9 @@ impl Spec {
         });
         let children = with_sizes.collect();
         Err(OpenError::Set(format!(
-            "how much of {unknown} belongs to the concatenation is written down nowhere, and if it \
-             were larger the next time, all behind it would be elsewhere: write the sizes, as in \
-             {} if none of them has changed since the concatenation was made",
+            "the size of {unknown} in the concatenation is written down nowhere, and a change of \
+             this size would move all data behind it: write the sizes, as in {} if no size has \
+             changed since you created the concatenation",
             Spec::Concat { children }
         )))
     }

@@ -82,7 +82,8 @@ impl Range {
         let fault = |sentence: String| Err(OpenError::Set(sentence));
         if !offset_bytes.is_multiple_of(size) || !bytes.is_multiple_of(size) || bytes == 0 {
             return fault(format!(
-                "a range of {} from {} on is not made of {size}-byte blocks: choose multiples",
+                "a range of {} at {} does not consist of whole {size}-byte blocks: choose \
+                 multiples",
                 Size(bytes),
                 Size(offset_bytes)
             ));
@@ -90,7 +91,7 @@ impl Range {
         let (start, blocks) = (offset_bytes / size, bytes / size);
         if start.checked_add(blocks).is_none_or(|end| end > geometry.blocks) {
             return fault(format!(
-                "a range of {} from {} on ends beyond {}",
+                "a range of {} at {} ends beyond {}",
                 Size(bytes),
                 Size(offset_bytes),
                 inner.describe()
@@ -98,7 +99,7 @@ impl Range {
         }
         let Some(taken) = Taken::new(&inner, start, start + blocks) else {
             return fault(format!(
-                "a range of {} from {} on overlaps another one of {}",
+                "a range of {} at {} overlaps another range of {}",
                 Size(bytes),
                 Size(offset_bytes),
                 inner.describe()

@@ -161,7 +161,7 @@ impl Spec {
     fn parse_within(text: &str, depth: usize) -> Result<Spec, SpecError> {
         if depth > MAX_DEPTH {
             return Err(SpecError(format!(
-                "more than {MAX_DEPTH} disks are within one another here: leave some out"
+                "disks are nested more than {MAX_DEPTH} levels deep: use fewer levels"
             )));
         }
         let within = depth + 1;
@@ -297,7 +297,9 @@ impl Spec {
             child.check_no_set(kind)?;
             let mut before = children[..at].iter().map(Spec::without_front);
             if matches!(child, Spec::Remote(_)) && before.any(|other| other == child) {
-                return Err(SpecError(format!("{kind}: has {child} twice: name each disk once")));
+                return Err(SpecError(format!(
+                    "{kind}: contains {child} twice: name each disk once"
+                )));
             }
         }
         Ok(children)
@@ -309,8 +311,8 @@ impl Spec {
             return Ok(());
         }
         Err(SpecError(format!(
-            "{kind}: cannot have {self} in it, since the commas would be of both: share that by \
-             itself, and name it here by its address"
+            "{kind}: cannot contain {self}, because its commas would be ambiguous: share {self} \
+             separately, and use its URL here"
         )))
     }
 
@@ -363,7 +365,7 @@ fn decorated<'a>(
 ) -> Result<(&'a str, Box<Spec>), SpecError> {
     match rest.split_once(',') {
         Some((argument, inner)) => Ok((argument, Box::new(Spec::parse_within(inner, within)?))),
-        None => Err(SpecError(format!("{text} lacks what it applies to: add a comma and a disk"))),
+        None => Err(SpecError(format!("{text} names no disk: add a comma and a disk"))),
     }
 }
 

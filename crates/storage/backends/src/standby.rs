@@ -33,7 +33,7 @@ pub fn instead_of(
     let Some(bytes) = drbd::bytes_elsewhere(path, &error) else { return Err(error) };
     let (path, options) = (path.to_owned(), *options);
     let name = format!("DRBD device {}", path.display());
-    tracing::info!("{name} is secondary here: it is served when it is primary");
+    tracing::info!("{name} is secondary on this node: the target serves it once it is primary");
     let blocks = bytes / u64::from(options.block_size);
     let geometry = Geometry {
         read_only: options.read_only,
@@ -44,7 +44,10 @@ pub fn instead_of(
     };
     let open = move || {
         let device = FileDisk::open(&path, &options)?;
-        tracing::info!("DRBD device {} is primary here, and served", path.display());
+        tracing::info!(
+            "DRBD device {} is primary on this node: the target serves it",
+            path.display()
+        );
         Ok(Arc::new(device) as Arc<dyn Namespace>)
     };
     Ok(Arc::new(Standby::new(name, geometry, open)))
@@ -91,7 +94,7 @@ impl Standby {
         let waiting = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("standby".to_owned());
         if let Err(error) = thread.spawn(move || waiting.wait(&open)) {
-            tracing::warn!("nobody will notice when {} can be used: {error}", shared.name);
+            tracing::warn!("cannot watch whether {} becomes primary: {error}", shared.name);
         }
         Standby(shared)
     }
@@ -131,7 +134,7 @@ impl StandbyShared {
         let watch = device.changes().map(|of| of.watch(move |change| changes.tell(change)));
         *lock(&self.watch) = watch;
         let is_first = self.device.set(device).is_ok();
-        assert!(is_first, "one thread opens it, once");
+        assert!(is_first, "the device opened twice");
         self.changes.tell(Change::Availability);
         self.changes.tell(Change::Geometry);
     }
@@ -148,7 +151,7 @@ impl Namespace for Standby {
     fn describe(&self) -> String {
         match self.0.device.get() {
             Some(device) => device.describe(),
-            None => format!("{} (secondary here)", self.0.name),
+            None => format!("{} (secondary on this node)", self.0.name),
         }
     }
 

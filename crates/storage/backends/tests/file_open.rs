@@ -33,13 +33,16 @@ fn unusable_files_are_refused() {
     let directory = refusal(&dir.path(""), &options);
     assert!(directory.contains("is a directory"), "{directory}");
     let empty = refusal(&dir.file(0), &options);
-    assert!(empty.contains("is empty: check that") && !empty.contains("truncate"), "{empty}");
+    assert!(
+        empty.contains("is empty: check that the name") && !empty.contains("truncate"),
+        "{empty}"
+    );
     let odd = refusal(&dir.file(10_000), &options);
     assert!(odd.contains("extend it with") && odd.contains(" 10240"), "{odd}");
     let odd = refusal(&dir.file(512), &FileOptions::new(4096));
     assert!(odd.contains("not a whole number of 4096-byte blocks"), "{odd}");
     for (contents, said) in [
-        ("{\n  \"configured\": {}}", "the state that a farblock target keeps"),
+        ("{\n  \"configured\": {}}", "the state of a farblock target"),
         ("# ours\nops admin 0123456789abcdef\n", "tokens of a farblock target"),
         ("NVMeTLSkey-1:01:AAEC:\n", "keys"),
         ("root:x:0:0:größe\n", "text"),
@@ -47,7 +50,7 @@ fn unusable_files_are_refused() {
         let path = dir.path("text");
         std::fs::write(&path, contents).unwrap();
         let text = refusal(&path, &options);
-        assert!(text.contains(&format!("holds {said}, and is no disk")), "{text}");
+        assert!(text.contains(&format!("contains {said}, and is not a disk")), "{text}");
         assert!(!text.contains("truncate"), "{text}");
     }
     let error = FileDisk::open(dir.file(512), &FileOptions::new(520)).err().unwrap();
@@ -74,7 +77,7 @@ fn a_file_has_one_writer_or_many_readers() {
     let (writable, read_only) = (FileOptions::new(512), FileOptions::new(512).read_only());
     let writer = FileDisk::open(&path, &writable).unwrap();
     assert!(refusal(&path, &writable).contains("two writers would destroy it"));
-    let written = if cfg!(target_os = "linux") { "which may write" } else { "stop its writer" };
+    let written = if cfg!(target_os = "linux") { "which may write" } else { "stop the writer" };
     assert!(refusal(&path, &read_only).contains(written));
     // A queue keeps the file open and locked.
     let disk = Blocking::new(&writer).unwrap();
@@ -157,7 +160,7 @@ fn the_description_names_the_file_and_its_options() {
     let disk = FileDisk::open(&path, &FileOptions::new(512).buffered()).unwrap();
     assert_eq!(
         disk.describe(),
-        format!("file {text} (1 MiB, 512-byte blocks, page cache: as asked)")
+        format!("file {text} (1 MiB, 512-byte blocks, page cache: as requested)")
     );
     drop(disk);
     let disk = FileDisk::open(&path, &FileOptions::new(4096).read_only()).unwrap();
@@ -199,7 +202,7 @@ on_both_engines! {
             assert_eq!(blocks.read(700, &mut [0; 512]), Err(BlockError::ReadFailed));
             assert_eq!(blocks.flush(), Err(BlockError::WriteFailed));
             assert_eq!(told.recv(), Ok(Change::Contents));
-            assert!(disk.trouble().unwrap().contains("short while it was in use"));
+            assert!(disk.trouble().unwrap().contains("while it was in use"));
             disk.lengthen(1 << 20).unwrap();
             blocks.write(1024, &[7; 512]).unwrap();
         }
@@ -249,7 +252,7 @@ fn growth_of_a_file_is_reported_on_request() {
     disk.lengthen_while(1 << 20, || false).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "nobody waits for that any more");
     let refused = disk.lengthen(u64::MAX).unwrap_err().to_string();
-    assert!(refused.contains("cannot be made longer"), "{refused}");
+    assert!(refused.contains("cannot be extended"), "{refused}");
     assert!(!refused.contains("os error"), "{refused}");
     disk.lengthen(1 << 20).unwrap();
     assert_eq!((file.metadata().unwrap().len(), disk.geometry().blocks), (1 << 20, 2048));

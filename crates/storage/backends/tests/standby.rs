@@ -54,7 +54,7 @@ on_both_engines! {
         let _watch = disk.changes().unwrap().watch(move |change| tell.send(change).unwrap());
         let mut early = Blocking::with_engine(&disk, engine).unwrap();
         assert_eq!((disk.availability(), disk.geometry().blocks), (Availability::Waiting, 16));
-        assert!(disk.describe().contains("secondary here"), "{}", disk.describe());
+        assert!(disk.describe().contains("secondary on this node"), "{}", disk.describe());
         let data = vec![7; BLOCK_SIZE as usize];
         assert_eq!(early.write(3, &data), Err(BlockError::Disconnected));
         assert_eq!(early.flush(), Err(BlockError::Disconnected));

@@ -128,7 +128,7 @@ impl Blocking {
         self.queue.submit(op);
         self.wait();
         assert!(self.done.len() == 1, "one operation completed {} times", self.done.len());
-        self.done.pop().expect("counted above")
+        self.done.pop().expect("the assertion above counted one")
     }
 
     /// Returns a buffer for [`execute`](Self::execute), with unspecified contents.
@@ -207,7 +207,7 @@ impl Blocking {
                 return;
             }
             let polled = self.reactor.poll(None::<Duration>, &mut self.ready);
-            polled.expect("the event loop cannot go on");
+            polled.expect("the event loop failed");
             self.ready.clear();
         }
     }

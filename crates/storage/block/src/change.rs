@@ -96,13 +96,13 @@ impl Changes {
 
 impl fmt::Debug for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Changes({} told)", self.generation())
+        write!(f, "Changes({} reported)", self.generation())
     }
 }
 
 /// Keeps a callback of [`Changes::watch`] registered. Dropping it deregisters the callback. After
 /// the drop, one call may still be in progress.
-#[must_use = "the callback is forgotten with the watch"]
+#[must_use = "dropping the watch removes the callback"]
 pub struct Watch {
     watchers: Arc<Watchers>,
     id: u64,

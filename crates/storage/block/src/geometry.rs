@@ -39,7 +39,7 @@ impl Geometry {
     /// If `block_size` is not a power of two within the limits, or if the capacity in bytes exceeds
     /// `i64::MAX` (the range of file offsets).
     pub fn new(block_size: u32, blocks: u64) -> Geometry {
-        assert!(Self::is_block_size(block_size), "{block_size} bytes is not a size for a block");
+        assert!(Self::is_block_size(block_size), "{block_size} bytes is not a valid block size");
         let bytes = blocks.checked_mul(u64::from(block_size));
         assert!(bytes.is_some_and(|n| i64::try_from(n).is_ok()), "{blocks} blocks are too many");
         Geometry {

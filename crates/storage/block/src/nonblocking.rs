@@ -103,7 +103,7 @@ impl Future for Operation {
                 *outcome = Outcome::Awaited(context.waker().clone());
                 Poll::Pending
             }
-            Outcome::Taken => panic!("a future that was ready is polled again"),
+            Outcome::Taken => panic!("polled after completion"),
         }
     }
 }
@@ -241,7 +241,7 @@ impl AsyncNamespace {
 }
 
 async fn moved(operation: Operation) -> Result<Buffer, BlockError> {
-    operation.await.map(|buffer| buffer.expect("it was given one"))
+    operation.await.map(|buffer| buffer.expect("the operation has a buffer"))
 }
 
 async fn done(operation: Operation) -> Result<(), BlockError> {
@@ -283,7 +283,7 @@ impl Worker {
             done.drain(..).for_each(|done| self.complete(done));
             if let Err(error) = self.reactor.poll(None, &mut ready) {
                 lock(&self.inbox.state).stopped = true;
-                panic!("the event loop cannot go on: {error}");
+                panic!("the event loop failed: {error}");
             }
         }
     }

@@ -150,7 +150,10 @@ impl Op {
         if self.command.moves_data() {
             let length = length(&self.buffer);
             let expected = geometry.bytes(self.blocks);
-            assert!(length == expected, "{length} bytes of buffer where {expected} are needed");
+            assert!(
+                length == expected,
+                "the buffer has {length} bytes, but the operation needs {expected}"
+            );
         }
         Ok(())
     }
@@ -241,8 +244,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "511 bytes of buffer where 512 are needed")]
-    fn a_buffer_of_the_wrong_length_panics() {
+    #[should_panic(expected = "the buffer has 511 bytes, but the operation needs 512")]
+    fn a_buffer_of_the_wrong_length_is_a_bug() {
         let op = Op::read(0, 1, Buffer::new(511), 1);
         let _ = op.check(&Geometry::new(512, 1));
     }

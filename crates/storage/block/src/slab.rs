@@ -40,7 +40,7 @@ impl<T> Slab<T> {
     /// # Panics
     /// If there is no entry, because an operation was completed twice.
     pub fn at(&mut self, key: u64) -> &mut T {
-        self.0.get_mut(key as usize).expect("completed twice")
+        self.0.get_mut(key as usize).expect("an operation completed twice")
     }
 
     /// Removes and returns the entry at `key`.
@@ -48,7 +48,7 @@ impl<T> Slab<T> {
     /// # Panics
     /// If there is no entry, because an operation was completed twice.
     pub fn remove(&mut self, key: u64) -> T {
-        self.0.try_remove(key as usize).expect("completed twice")
+        self.0.try_remove(key as usize).expect("an operation completed twice")
     }
 
     /// Returns the keys of all entries for which `holds` is true.
@@ -80,8 +80,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "completed twice")]
-    fn removing_a_key_twice_panics() {
+    #[should_panic(expected = "an operation completed twice")]
+    fn a_key_works_once() {
         let mut slab = Slab::new();
         let key = slab.insert(());
         slab.remove(key);

@@ -149,7 +149,7 @@ fn operations_fail_when_every_leg_is_unavailable_for_long() {
     assert_eq!(blocks.write(0, &[2; 512]), Err(BlockError::Disconnected));
     assert_eq!(blocks.read(0, &mut [0; 512]), Err(BlockError::Disconnected));
     let last = pair.mirror.status().legs.into_iter().find(|leg| leg.state == LegState::InSync);
-    assert_eq!(last.expect("the last leg stays").reason.as_deref(), Some("it is away"));
+    assert_eq!(last.expect("the last leg stays").reason.as_deref(), Some("the leg is unavailable"));
     pair.powers.iter().for_each(|power| power.lasts(i64::MAX));
     support::wait_until(|| blocks.write(0, &[3; 512]).is_ok());
     support::wait_until(|| support::is_whole(&pair.mirror));

@@ -128,7 +128,8 @@ fn serve_refuses_missing_empty_and_misaligned_disks() {
     }
     serve("stripe:64KiB,mem:1MiB,none.img").fails_in_a_line(1, &["none.img"]);
     let disk = scratch.disk("disk.img", 1 << 20);
-    let other_user = if cfg!(target_os = "linux") { "as another disk" } else { "or twice here" };
+    let other_user =
+        if cfg!(target_os = "linux") { "as another disk" } else { "another disk of this process" };
     scratch
         .run(["serve", "--listen", "127.0.0.1:0", &disk, &disk])
         .fails_in_a_line(1, &["in use", other_user]);

@@ -181,7 +181,9 @@ impl FileShared {
         } else if self.extent.is_quiet.load(Ordering::SeqCst) {
             self.extent.restore();
             let path = &self.extent.name;
-            tracing::warn!("{path} was cut short while it was in use, and has its size again");
+            tracing::warn!(
+                "{path} was truncated while it was in use, and has its former size again"
+            );
         }
     }
 
@@ -207,12 +209,12 @@ impl FileShared {
         match end {
             u64::MAX => None,
             0 => Some(format!(
-                "another program cut {name} short while it was in use and written: it had \
-                 {before}, and nothing of it is used; restore the file, then open it again"
+                "another program truncated {name} from {before} while it was in use and written, \
+                 so farblock uses none of its data: restore the file, then open it again"
             )),
             end => Some(format!(
-                "another program cut {name} short to {} while it was in use: it had {before}; \
-                 restore the file, then open it again",
+                "another program truncated {name} from {before} to {} while it was in use: restore \
+                 the file, then open it again",
                 size(end)
             )),
         }

@@ -77,7 +77,7 @@ pub(super) fn attend(
             let thread = std::thread::Builder::new().name("file-sizes".to_owned());
             match thread.spawn(move || run(system)) {
                 Ok(_) => drop(systems.insert(system, BTreeMap::from([(number, one)]))),
-                Err(error) => tracing::warn!("nobody will notice files that grow: {error}"),
+                Err(error) => tracing::warn!("cannot watch for files that grow: {error}"),
             }
         }
     }
@@ -161,7 +161,7 @@ impl Entry {
         if before != found {
             match shared.name_text() {
                 Some(text) => tracing::warn!("{text}"),
-                None => tracing::warn!("{} has its name again", self.path.display()),
+                None => tracing::warn!("{} has its former name again", self.path.display()),
             }
         }
         before == NAMED && found != NAMED
@@ -227,8 +227,8 @@ impl FileShared {
         match self.name.load(Ordering::Relaxed) {
             NAMED => None,
             DELETED => Some(format!(
-                "{path} was deleted, or replaced by another file, while it is in use: what is \
-                 written to it is lost when it is closed; copy the disk elsewhere before that"
+                "{path} was deleted, or replaced by another file, while it is in use: closing it \
+                 loses its data, so copy the disk to another file first"
             )),
             _ => Some(format!(
                 "{path} was renamed while it is in use, and the next start would not find it: give \
@@ -241,7 +241,7 @@ impl FileShared {
     pub(super) fn system(&self) -> Option<&std::fs::File> {
         match &self.file {
             File::System(file) => Some(file),
-            #[allow(unreachable_patterns, reason = "there is another where it is simulated")]
+            #[allow(unreachable_patterns, reason = "a simulated build has another variant")]
             _ => None,
         }
     }

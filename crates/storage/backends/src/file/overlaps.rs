@@ -92,7 +92,7 @@ impl Overlaps {
     pub(super) fn release(&self, ticket: Ticket) {
         let mut table = self.table();
         let at = table.position(ticket);
-        let released = table.claims.remove(at).expect("found just now");
+        let released = table.claims.remove(at).expect("the search found this claim");
         table.changes -= usize::from(released.changes);
         for later in at..table.claims.len() {
             let claim = &table.claims[later];

@@ -44,7 +44,7 @@ pub(super) fn open(
     let kind = kind_at(path)?;
     let file = open_locked(path, options, kind)?;
     if !options.direct {
-        return Ok((file, kind, Caching::Buffered { reason: "as asked".to_owned() }));
+        return Ok((file, kind, Caching::Buffered { reason: "as requested".to_owned() }));
     }
     match system::direct(&file, kind, options.block_size) {
         Ok(memory_alignment) => Ok((file, kind, Caching::Direct { memory_alignment })),
@@ -265,7 +265,7 @@ mod system {
     }
 
     pub(super) fn direct(_: &File, _: FileKind, _: u32) -> Result<usize, String> {
-        Err("direct I/O is for Linux and Windows only".to_owned())
+        Err("farblock uses direct I/O only on Linux and Windows".to_owned())
     }
 
     /// Zeroing ranges counts as supported until the reactor refuses it.

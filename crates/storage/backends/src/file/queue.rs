@@ -248,7 +248,7 @@ impl FileQueue {
         let Some(overlaps) = &shared.overlaps else { return };
         let mut at = 0;
         while let Some(&key) = self.waiting.get(at) {
-            let ticket = self.pending.at(key).ticket.expect("it waits for its claim");
+            let ticket = self.pending.at(key).ticket.expect("the operation waits for its claim");
             if overlaps.is_granted(ticket) {
                 self.waiting.swap_remove(at);
                 self.start(key, None);

@@ -92,7 +92,7 @@ impl Pages {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (mut chunk, is_zero) = taken?;
         if zeroed && !is_zero {
-            chunk.exclusive().expect("nobody reads what was given back").fill(0);
+            chunk.exclusive().expect("a freed chunk has no readers").fill(0);
         }
         Ok(chunk)
     }

@@ -16,12 +16,16 @@ fn lend(driver: &mut Driver, geometry: Geometry, lba: u64, blocks: u32) -> Optio
     driver.queue(0).expect_read(lba);
     let result = driver.queue(0).read_borrowed(lba, blocks, &mut views);
     let Some(result) = result else {
-        assert!(views.is_empty(), "something is lent, and it is not said");
+        assert!(views.is_empty(), "the queue returned `None` and buffers");
         return None;
     };
     assert_eq!(result, Ok(()));
     let bytes: usize = views.iter().map(|view| view.len()).sum();
-    assert_eq!(bytes, geometry.bytes(blocks), "bytes lent of {blocks} blocks");
+    assert_eq!(
+        bytes,
+        geometry.bytes(blocks),
+        "the length of the borrowed buffers of {blocks} blocks"
+    );
     Some(views)
 }
 
@@ -44,15 +48,23 @@ pub(super) fn borrowed_reads_do_not_change(context: &mut Context<'_>) {
         let Some(views) = lend(&mut driver, geometry, lba, blocks) else { continue };
         let after = context.filled(geometry, blocks).to_vec();
         driver.write(0, geometry, lba, &after);
-        context.expect(&concat(&views), &before, "what was lent before it was written");
+        context.expect(&concat(&views), &before, "borrowed data after a write to its blocks");
         let read = driver.read(0, geometry, lba, blocks);
-        context.expect(&read, &after, "what was written while it was lent");
+        context.expect(&read, &after, "blocks written while their old data was borrowed");
         for deallocate in [false, true] {
             driver.must(0, Op::write_zeroes(lba, blocks, deallocate, 0));
-            context.expect(&concat(&views), &before, "what was lent before it was made zero");
+            context.expect(
+                &concat(&views),
+                &before,
+                "borrowed data after a Write Zeroes to its blocks",
+            );
         }
         driver.must(0, Op::deallocate(lba, blocks, 0));
-        context.expect(&concat(&views), &before, "what was lent before it was deallocated");
+        context.expect(
+            &concat(&views),
+            &before,
+            "borrowed data after a deallocation of its blocks",
+        );
     }
 }
 
@@ -64,7 +76,7 @@ pub(super) fn borrowed_buffers_outlive_their_queue(context: &mut Context<'_>) {
     driver.write(0, geometry, 3, &data);
     let Some(views) = lend(&mut driver, geometry, 3, BLOCKS) else { return };
     drop((driver, namespace));
-    context.expect(&concat(&views), &data, "what was lent by a namespace that is gone");
+    context.expect(&concat(&views), &data, "borrowed data after its namespace was dropped");
 }
 
 pub(super) fn stored_writes_are_read(context: &mut Context<'_>) {
@@ -76,7 +88,7 @@ pub(super) fn stored_writes_are_read(context: &mut Context<'_>) {
         let Some(result) = driver.queue(0).write_inline(lba, blocks, fua, &data) else { continue };
         assert_eq!(result, Ok(()));
         let read = driver.read(0, geometry, lba, blocks);
-        context.expect(&read, &data, "what was stored");
+        context.expect(&read, &data, "blocks written inline");
     }
 }
 
@@ -90,7 +102,7 @@ pub(super) fn ranges_are_checked_at_once(context: &mut Context<'_>) {
         driver.queue(0).expect_read(lba);
         let lent = driver.queue(0).read_borrowed(lba, 2, &mut views);
         assert!(lent.is_none_or(|result| result == Err(BlockError::OutOfRange)), "{lba}: {lent:?}");
-        assert!(views.is_empty(), "lent from beyond the end, at {lba}");
+        assert!(views.is_empty(), "buffers returned for a range beyond the end, at {lba}");
         let stored = driver.queue(0).write_inline(lba, 2, false, &data);
         let refused = stored.is_none_or(|result| result == Err(BlockError::OutOfRange));
         assert!(refused, "{lba}: {stored:?}");

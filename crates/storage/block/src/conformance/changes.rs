@@ -32,7 +32,7 @@ impl Suite {
 fn listen(namespace: &Arc<dyn Namespace>) -> (Watch, Receiver<u64>) {
     let (tell, told) = channel();
     let (tell, seen) = (Mutex::new(tell), Arc::downgrade(namespace));
-    let changes = namespace.changes().expect("what changes tells of it");
+    let changes = namespace.changes().expect("a namespace that grows reports changes");
     let watch = changes.watch(move |change| {
         if let (Change::Geometry, Some(namespace)) = (change, seen.upgrade()) {
             let _ = tell.lock().unwrap().send(namespace.geometry().blocks);
@@ -47,8 +47,8 @@ fn growth_is_reported_once(growing: &Growing, engine: EngineKind, seed: u64) {
     let mut driver = Driver::with(namespace, engine);
     let (watch, told) = listen(namespace);
     grow(before.blocks * 2);
-    let blocks = told.recv_timeout(WAIT_LIMIT).expect("growth is told");
-    assert_eq!(blocks, before.blocks * 2, "it is told before it is there");
+    let blocks = told.recv_timeout(WAIT_LIMIT).expect("the watch reports the growth");
+    assert_eq!(blocks, before.blocks * 2, "the growth was reported before the geometry changed");
     let after = namespace.geometry();
     assert_eq!(after, crate::Geometry { blocks, ..before }, "nothing else changed");
     // The change applies to an open queue and to a new queue.
@@ -56,16 +56,22 @@ fn growth_is_reported_once(growing: &Growing, engine: EngineKind, seed: u64) {
     Random::new(seed).fill(&mut data);
     let another = driver.open(namespace);
     driver.write(0, after, blocks - 2, &data);
-    assert!(driver.read(another, after, blocks - 2, 2) == data, "the new end is not what it was");
-    assert!(driver.read(0, after, blocks - 2, 2) == data, "the new end is not what it was");
+    assert!(
+        driver.read(another, after, blocks - 2, 2) == data,
+        "the new last blocks differ from the written data"
+    );
+    assert!(
+        driver.read(0, after, blocks - 2, 2) == data,
+        "the new last blocks differ from the written data"
+    );
     drop(watch);
     grow(before.blocks * 3);
     let deadline = Instant::now() + WAIT_LIMIT;
     while namespace.geometry().blocks != before.blocks * 3 {
-        assert!(Instant::now() < deadline, "it does not grow a second time");
+        assert!(Instant::now() < deadline, "the namespace does not grow a second time");
         driver.turn(std::time::Duration::from_millis(5));
     }
-    assert!(told.try_recv().is_err(), "it is told twice, or to nobody's ears");
+    assert!(told.try_recv().is_err(), "the growth was reported twice, or to a dropped watch");
 }
 
 pub(super) fn writes_do_not_notify_watchers(context: &mut Context<'_>) {
@@ -83,5 +89,5 @@ pub(super) fn writes_do_not_notify_watchers(context: &mut Context<'_>) {
     }
     driver.close(0);
     assert_eq!(namespace.geometry(), geometry);
-    assert!(told.try_recv().is_err(), "its geometry is told and has not changed");
+    assert!(told.try_recv().is_err(), "a change was reported without a change of geometry");
 }

@@ -23,7 +23,7 @@ impl Driver {
         let config = Config { engine, ..Config::default() };
         let reactor = Reactor::new(&config).expect("a reactor");
         let right = engine == EngineKind::Auto || reactor.engine() == engine;
-        assert!(right, "{} instead of the engine {engine}", reactor.engine());
+        assert!(right, "the engine is {} instead of {engine}", reactor.engine());
         let task = reactor.add_task();
         Driver { queues: Vec::new(), reactor, task, ready: Vec::new() }
     }
@@ -72,7 +72,11 @@ impl Driver {
     pub fn wait(&mut self, queue: usize, count: usize) -> Vec<Completion> {
         let mut done = Vec::new();
         self.wait_until(queue, count, &mut done);
-        assert_eq!(done.len(), count, "more completions than operations: {done:?}");
+        assert_eq!(
+            done.len(),
+            count,
+            "the number of completions differs from the operations: {done:?}"
+        );
         done
     }
 
@@ -134,7 +138,7 @@ impl Driver {
             let mut buffer = Buffer::new(geometry.bytes(blocks));
             buffer.fill(0xa5); // A read that does nothing must not look like zeroes.
             let read = self.must(queue, Op::read(lba, blocks, buffer, 0));
-            data.extend_from_slice(&read.expect("a read gives its buffer back"));
+            data.extend_from_slice(&read.expect("a read returns its buffer"));
             lba += u64::from(blocks);
         }
         data
@@ -193,9 +197,9 @@ impl Driver {
     /// Runs the event loop once, until a task is ready or `timeout` has passed. If a queue does not
     /// mark its parent as ready, the driver reaches its time limit.
     pub fn turn(&mut self, timeout: Duration) {
-        self.reactor.poll(Some(timeout), &mut self.ready).expect("the event loop");
+        self.reactor.poll(Some(timeout), &mut self.ready).expect("the event loop works");
         for task in self.ready.drain(..) {
-            assert!(task == self.task, "a queue made a foreign task ready");
+            assert!(task == self.task, "the queue made another task ready");
         }
     }
 }

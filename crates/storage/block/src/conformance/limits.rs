@@ -30,10 +30,16 @@ pub(super) fn the_geometry_is_valid(context: &mut Context<'_>) {
     let geometry = namespace.geometry();
     assert_eq!(geometry.block_size, context.block_size);
     assert!(Geometry::is_block_size(geometry.block_size));
-    assert!(i64::try_from(geometry.capacity_bytes()).is_ok(), "no file offset reaches the end");
-    assert_eq!(namespace.geometry(), geometry, "it changes while nobody does anything");
+    assert!(
+        i64::try_from(geometry.capacity_bytes()).is_ok(),
+        "the capacity exceeds the largest file offset"
+    );
+    assert_eq!(namespace.geometry(), geometry, "the geometry changes without an operation");
     let line = namespace.describe();
-    assert!(!line.trim().is_empty() && !line.contains('\n'), "no line for a log: {line:?}");
+    assert!(
+        !line.trim().is_empty() && !line.contains('\n'),
+        "the description is not one line: {line:?}"
+    );
 }
 
 pub(super) fn ranges_beyond_the_end_are_refused(context: &mut Context<'_>) {
@@ -66,7 +72,11 @@ pub(super) fn ranges_beyond_the_end_are_refused(context: &mut Context<'_>) {
             let done = driver.run(0, op(geometry, command, lba, blocks));
             assert_eq!(done.result, Err(BlockError::OutOfRange), "{command:?} {blocks} at {lba}");
             let expected = command.moves_data().then(|| geometry.bytes(blocks));
-            assert_eq!(done.buffer.map(|buffer| buffer.len()), expected, "its buffer is lost");
+            assert_eq!(
+                done.buffer.map(|buffer| buffer.len()),
+                expected,
+                "the completion has no buffer"
+            );
         }
     }
     let read = driver.read(0, geometry, end - 1, 1);
@@ -84,7 +94,10 @@ pub(super) fn operations_on_zero_blocks_succeed(context: &mut Context<'_>) {
             driver.must(0, Op::with(command, lba, 0, None, 1));
             if command.moves_data() {
                 let back = driver.must(0, Op::with(command, lba, 0, Some(Buffer::new(0)), 1));
-                assert!(back.is_some_and(|buffer| buffer.is_empty()), "the empty buffer is lost");
+                assert!(
+                    back.is_some_and(|buffer| buffer.is_empty()),
+                    "the completion lacks the empty buffer"
+                );
             }
         }
         for lba in [geometry.blocks + 1, u64::MAX] {
@@ -93,7 +106,7 @@ pub(super) fn operations_on_zero_blocks_succeed(context: &mut Context<'_>) {
         }
     }
     let read = driver.read(0, geometry, 0, 1);
-    context.expect(&read, &first, "the first block after operations on nothing");
+    context.expect(&read, &first, "the first block after operations without blocks");
 }
 
 pub(super) fn more_than_max_blocks_is_refused(context: &mut Context<'_>) {
@@ -116,7 +129,7 @@ pub(super) fn more_than_max_blocks_is_refused(context: &mut Context<'_>) {
 pub(super) fn a_read_only_namespace_refuses_changes(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
-    assert!(geometry.read_only, "it does not say that it is read-only");
+    assert!(geometry.read_only, "the geometry does not report read-only");
     let mut driver = context.driver_of(&namespace);
     let before = driver.read(0, geometry, 0, 16);
     for command in CHANGES {

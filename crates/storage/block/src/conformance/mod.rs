@@ -211,7 +211,10 @@ impl Context<'_> {
         let capacity = namespace.geometry().capacity_bytes();
         assert!(capacity >= MIN_BYTES, "the suite needs {MIN_BYTES} bytes, not {capacity}");
         let limit = namespace.geometry().max_blocks;
-        assert!(limit == 0 || limit >= MIN_MAX_BLOCKS, "{limit} blocks at once are too few");
+        assert!(
+            limit == 0 || limit >= MIN_MAX_BLOCKS,
+            "a transfer limit of {limit} blocks is too small for the suite"
+        );
         namespace
     }
 

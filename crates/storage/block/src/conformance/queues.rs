@@ -123,7 +123,7 @@ pub(super) fn poll_without_completions_returns_nothing(context: &mut Context<'_>
     driver.queue(0).poll(&mut done);
     driver.turn(Duration::ZERO);
     driver.queue(0).poll(&mut done);
-    assert!(done.is_empty(), "completions of nothing: {done:?}");
+    assert!(done.is_empty(), "completions without operations: {done:?}");
     // `poll` appends, and keeps earlier entries.
     done.push(Op::flush(77).complete(Ok(())));
     driver.must(0, Op::flush(1));
@@ -153,12 +153,16 @@ pub(super) fn queues_on_one_reactor_share_contents(context: &mut Context<'_>) {
         let mut tokens: Vec<u64> = driver.wait(queue, 16).iter().map(|done| done.token).collect();
         tokens.sort_unstable();
         let first = queue as u64 * 100;
-        assert_eq!(tokens, (first..first + 16).collect::<Vec<_>>(), "another queue's tokens");
+        assert_eq!(
+            tokens,
+            (first..first + 16).collect::<Vec<_>>(),
+            "the completions have tokens of another queue"
+        );
     }
     for (queue, data) in model.iter().enumerate() {
         let reader = (queue + 1) % QUEUES;
         let read = driver.read(reader, geometry, queue as u64 * 64, 64);
-        context.expect(&read, data, "what another queue wrote");
+        context.expect(&read, data, "blocks that another queue wrote");
     }
 }
 
@@ -196,7 +200,7 @@ struct Meeting {
 impl Meeting {
     /// Reports an arrival, and waits until `count` threads have arrived in total.
     fn wait_for(&self, count: usize) {
-        *self.arrivals.lock().expect("nobody panics here") += 1;
+        *self.arrivals.lock().expect("no holder panics") += 1;
         self.changed.notify_all();
         os::wait_while(&self.arrivals, &self.changed, WAIT_LIMIT, |arrivals| *arrivals < count);
     }
@@ -263,10 +267,10 @@ pub(super) fn contents_outlive_a_queue(context: &mut Context<'_>) {
     driver.close(0);
     let again = driver.open(&namespace);
     let read = driver.read(again, geometry, 99, 32);
-    context.expect(&read, &data, "what a closed queue wrote");
+    context.expect(&read, &data, "blocks that a closed queue wrote");
     drop(driver);
     let read = context.driver_of(&namespace).read(0, geometry, 99, 32);
-    context.expect(&read, &data, "what a queue on another reactor wrote");
+    context.expect(&read, &data, "blocks that a queue on another reactor wrote");
 }
 
 pub(super) fn a_queue_can_be_dropped_in_flight(context: &mut Context<'_>) {
@@ -294,7 +298,7 @@ pub(super) fn a_queue_can_be_dropped_in_flight(context: &mut Context<'_>) {
         driver.must(other, Op::flush(1));
         let third = driver.open(&namespace);
         let read = driver.read(third, geometry, 0, 16);
-        context.expect(&read, &data, "the same through a third queue");
+        context.expect(&read, &data, "the same blocks through a third queue");
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) fn a_write_changes_no_neighbour(context: &mut Context<'_>) {
         driver.write(0, geometry, 1000 + at as u64, &block);
         model[at * size..(at + 1) * size].copy_from_slice(&block);
         let read = driver.read(0, geometry, 1000, 24);
-        context.expect(&read, &model, "24 blocks around one");
+        context.expect(&read, &model, "24 blocks after a write to one of them");
     }
 }
 
@@ -107,13 +107,21 @@ pub(super) fn completions_return_the_buffers(context: &mut Context<'_>) {
         let buffer = context.filled(geometry, blocks);
         let identity = (buffer.as_ptr(), buffer.len());
         let written = driver.must(0, Op::write(5, blocks, buffer, 1)).expect("a write's buffer");
-        assert_eq!((written.as_ptr(), written.len()), identity, "another buffer after a write");
+        assert_eq!(
+            (written.as_ptr(), written.len()),
+            identity,
+            "the write returned another buffer"
+        );
         let read = driver.must(0, Op::read(5, blocks, written, 2)).expect("a read's buffer");
-        assert_eq!((read.as_ptr(), read.len()), identity, "another buffer after a read");
+        assert_eq!((read.as_ptr(), read.len()), identity, "the read returned another buffer");
         let refused = driver.run(0, Op::read(geometry.blocks, blocks, read, 3));
         assert_eq!(refused.result, Err(BlockError::OutOfRange));
         let refused = refused.buffer.expect("a refused read's buffer");
-        assert_eq!((refused.as_ptr(), refused.len()), identity, "another buffer after an error");
+        assert_eq!(
+            (refused.as_ptr(), refused.len()),
+            identity,
+            "the refused read returned another buffer"
+        );
     }
     assert!(driver.must(0, Op::flush(1)).is_none());
     assert!(driver.must(0, Op::write_zeroes(0, 8, true, 1)).is_none());
@@ -188,13 +196,17 @@ pub(super) fn deallocated_reads_are_stable(context: &mut Context<'_>) {
         driver.write(0, geometry, lba, &data);
         driver.must(0, Op::deallocate(lba + 8, blocks, 1));
         let read = driver.read(0, geometry, lba, blocks + 16);
-        context.expect(&read[..8 * size], &data[..8 * size], "before what was deallocated");
+        context.expect(
+            &read[..8 * size],
+            &data[..8 * size],
+            "the blocks before a deallocated range",
+        );
         let after = (blocks as usize + 8) * size;
-        context.expect(&read[after..], &data[after..], "after what was deallocated");
+        context.expect(&read[after..], &data[after..], "the blocks after a deallocated range");
         let pairs = read.chunks(size).zip(data.chunks(size));
         for (at, (now, old)) in pairs.enumerate() {
             let zero = now.iter().all(|&byte| byte == 0);
-            assert!(zero || now == old, "block {at} is neither zero nor what it was");
+            assert!(zero || now == old, "block {at} is neither zero nor unchanged");
         }
         for _ in 0..3 {
             let again = driver.read(0, geometry, lba, blocks + 16);
@@ -202,7 +214,7 @@ pub(super) fn deallocated_reads_are_stable(context: &mut Context<'_>) {
         }
         driver.write(0, geometry, lba, &data);
         let read = driver.read(0, geometry, lba, blocks + 16);
-        context.expect(&read, &data, "what was written after deallocating");
+        context.expect(&read, &data, "blocks written after a deallocation");
     }
 }
 

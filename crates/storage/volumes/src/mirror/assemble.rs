@@ -172,8 +172,8 @@ fn places(found: &[Found], newest: &Record, take_empty: bool) -> Result<Vec<usiz
     let legs = newest.standings.len();
     if found.len() < legs {
         return refuse(format!(
-            "the mirror has {legs} legs, but only {} are named: name all legs, also those that are \
-             away",
+            "the mirror has {legs} legs, but only {} are named: name all legs, including \
+             unavailable legs",
             found.len()
         ));
     }
@@ -208,7 +208,7 @@ fn places(found: &[Found], newest: &Record, take_empty: bool) -> Result<Vec<usiz
         }
     }
     for (named, leg) in found.iter().enumerate().filter(|(_, leg)| record(leg).is_none()) {
-        let free = places.iter().position(Option::is_none).expect("as many as are named");
+        let free = places.iter().position(Option::is_none).expect("every leg has its place");
         if let What::Unmarked { geometry, .. } = &leg.what
             && !newest.is_behind(free)
         {
@@ -337,14 +337,14 @@ fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
             }
             What::Unmarked { end_is_empty: false, claimed: None, .. } if at == 0 => {
                 return refuse(format!(
-                    "the mirror needs the last MiB of {0} for its record, and there are data in \
-                     it: if {0} was a leg of a mirror, it was cut, so give it its former size; \
+                    "the mirror needs the last MiB of {0} for its record, and this MiB contains \
+                     data: if {0} was a leg of a mirror, it was cut, so give it its former size; \
                      otherwise make {0} 1 MiB larger first",
                     leg.name
                 ));
             }
             What::Unmarked { geometry, .. } => geometries.push(*geometry),
-            What::Marked(_) | What::Unusable(_) => unreachable!("looked at before"),
+            What::Marked(_) | What::Unusable(_) => unreachable!("handled above"),
         }
     }
     let first = geometries[0];
@@ -416,8 +416,9 @@ fn keeps_its_data(
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], MirrorError> {
     let mut bytes = [0; N];
     if !farblock_reactor::os::fill_simulated(&mut bytes) {
-        getrandom::fill(&mut bytes)
-            .map_err(|error| MirrorError(format!("the system gave no random numbers: {error}")))?;
+        getrandom::fill(&mut bytes).map_err(|error| {
+            MirrorError(format!("cannot get random numbers from the system: {error}"))
+        })?;
     }
     Ok(bytes)
 }

@@ -149,7 +149,7 @@ impl Keeper {
         let Some(given) = self.audit.given[leg] else { return Shown::Unknown };
         let Some(found) = found else {
             return match self.shared.legs[leg].is_there() {
-                true => Shown::Other("its record cannot be read"),
+                true => Shown::Other("the leg's record cannot be read"),
                 false => Shown::Unknown,
             };
         };
@@ -163,11 +163,12 @@ impl Keeper {
                 Shown::Right
             }
             Ok(_) => Shown::Other(
-                "it holds another mirror record than the last one written to it: it is another \
-                 copy of this leg",
+                "the leg does not contain the last mirror record that was written to it: it is \
+                 another copy of this leg",
             ),
             Err(_) => Shown::Other(
-                "its mirror record is lost: the leg was cut, or another program overwrote it",
+                "the mirror record of the leg is lost: the leg was truncated, or another program \
+                 overwrote the record",
             ),
         }
     }

@@ -264,7 +264,7 @@ impl Keeper {
         }
         loop {
             let number = random().map(u64::from_le_bytes);
-            self.record.advance(number.expect("there were random numbers before"));
+            self.record.advance(number.expect("random numbers were available before"));
             let in_sync = self.shared.in_sync() | promoted.map_or(0, bit);
             let standing = |leg| match in_sync & bit(leg) {
                 0 => Standing::Behind,

@@ -67,7 +67,7 @@ impl Panel {
     /// Waits until the keeper is woken or the timeout ends.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) {
         let polled = self.reactor.poll(timeout, &mut self.ready);
-        polled.expect("the event loop cannot go on");
+        polled.expect("the event loop failed");
         self.reactor.take_events(self.task, &mut self.events);
         self.events.clear();
     }
@@ -120,7 +120,7 @@ impl Panel {
 
     /// Like [`Panel::run`], for one operation.
     pub(crate) fn run_one(&mut self, leg: usize, op: Op) -> Completion {
-        self.run(vec![(leg, op)]).pop().expect("one operation ends once").done
+        self.run(vec![(leg, op)]).pop().expect("each operation completes once").done
     }
 
     fn collect(&mut self, ended: &mut Vec<Ended>) {

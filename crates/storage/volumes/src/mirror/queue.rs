@@ -117,7 +117,7 @@ impl MirrorQueue {
             return self.give_up(key);
         }
         let whole = self.wholes.at(key);
-        let command = whole.op.as_ref().expect("it is not completed").command;
+        let command = whole.op.as_ref().expect("the operation has not completed").command;
         match command {
             Command::Read if whole.pending != 0 => self.redirect_read(key),
             Command::Read => self.begin_read(key),
@@ -183,7 +183,7 @@ impl MirrorQueue {
         self.wholes.at(key).pending = legs;
         for leg in members(legs) {
             let part = self.parts.insert(LegOperation { leg, whole: Some(key), begun: None });
-            let op = self.wholes.at(key).op.as_ref().expect("it is not completed");
+            let op = self.wholes.at(key).op.as_ref().expect("the operation has not completed");
             let copy = op.buffer.as_ref().map(|buffer| {
                 let mut copy = self.reactor.buffers().take(buffer.len());
                 copy.copy_from_slice(buffer);
@@ -279,7 +279,7 @@ impl MirrorQueue {
         let part = self.parts.insert(LegOperation { leg, whole: Some(key), begun: Some(now) });
         let whole = self.wholes.at(key);
         (whole.pending, whole.part) = (bit(leg), Some(part));
-        let op = whole.op.as_ref().expect("it is not completed");
+        let op = whole.op.as_ref().expect("the operation has not completed");
         let (lba, blocks) = (op.lba, op.blocks);
         let buffer = self.reactor.buffers().take(self.shared.geometry.bytes(blocks));
         self.give(leg, Op::read(lba, blocks, buffer, part));
@@ -332,7 +332,7 @@ impl MirrorQueue {
                 // The mirror may have put this leg out meanwhile. The leg may then have lost data
                 // before it answered.
                 (Ok(()), Some(read)) if self.shared.trusted() & bit(leg) != 0 => {
-                    let op = whole.op.as_mut().expect("it is not completed");
+                    let op = whole.op.as_mut().expect("the operation has not completed");
                     op.buffer.as_deref_mut().expect("checked at submission").copy_from_slice(read);
                     self.finish(key, Ok(()));
                 }
@@ -417,7 +417,7 @@ impl MirrorQueue {
     /// so legs may differ.
     fn doubt(&mut self, key: u64) {
         let whole = self.wholes.at(key);
-        let op = whole.op.as_ref().expect("it is not completed");
+        let op = whole.op.as_ref().expect("the operation has not completed");
         let regions = match op.command {
             // A leg may have lost data that was acknowledged since the last flush.
             Command::Flush => 0..self.shared.regions.len(),
@@ -428,7 +428,7 @@ impl MirrorQueue {
 
     fn finish(&mut self, key: u64, result: Result<(), BlockError>) {
         let whole = self.wholes.at(key);
-        let op = whole.op.take().expect("completed once");
+        let op = whole.op.take().expect("each operation completes once");
         if op.command == Command::Flush && whole.unwanted && whole.given() != 0 && result.is_err() {
             self.shared.owes_failure.store(true, Ordering::SeqCst);
         }

@@ -92,7 +92,7 @@ impl Regions {
         let mut awaited = false;
         for region in range {
             let before = self.words[region].fetch_sub(1, Ordering::SeqCst);
-            assert!(before & COUNT > 0, "a region is left twice");
+            assert!(before & COUNT > 0, "the region's count is already zero");
             awaited |= before & CLOSED != 0 && before & COUNT == 1;
         }
         awaited

@@ -118,8 +118,9 @@ impl Leg {
         let former = before * u64::from(now.block_size);
         (now.blocks > before).then(|| {
             format!(
-                "it has grown from {} to {}, and the next start would not find its record: stop \
-                 the mirror first, then give it its former size (a file: truncate -s {former})",
+                "the leg has grown from {} to {}, and the next start would not find its record: \
+                 stop the mirror first, then give it its former size (a file: truncate -s \
+                 {former})",
                 ExactSize(former),
                 ExactSize(now.capacity_bytes())
             )
@@ -133,8 +134,8 @@ impl Leg {
     /// The reason to report while the leg is unavailable.
     pub(crate) fn absence(&self) -> String {
         match self.namespace().and_then(|leg| leg.trouble()) {
-            Some(why) => format!("it is away: {why}"),
-            None => "it is away".to_owned(),
+            Some(why) => format!("the leg is unavailable: {why}"),
+            None => "the leg is unavailable".to_owned(),
         }
     }
 
@@ -438,7 +439,7 @@ impl Shared {
         }
         if change == Change::Geometry && self.legs[leg].has_shrunk() {
             // The record at the end of the leg is lost along with some of its data.
-            self.put_out(leg, "it has shrunk");
+            self.put_out(leg, "the leg has shrunk");
         }
         if change == Change::Geometry
             && let Some(growth) = self.legs[leg].growth()
@@ -446,7 +447,7 @@ impl Shared {
             tracing::warn!(leg = %self.legs[leg].name, "{growth}");
         }
         if change == Change::Loss
-            && !self.put_out(leg, "it may have lost writes that were not flushed")
+            && !self.put_out(leg, "the leg may have lost writes that were not flushed")
         {
             self.changes.tell(Change::Loss);
         }

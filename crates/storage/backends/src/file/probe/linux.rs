@@ -84,14 +84,14 @@ pub(super) fn direct(file: &File, kind: FileKind, block_size: u32) -> Result<usi
     let (memory, offset) = alignments(file, kind)?;
     if offset.is_some_and(|offset| offset > block_size) {
         let offset = offset.unwrap_or_default();
-        return Err(format!("direct I/O needs blocks of {offset} bytes here"));
+        return Err(format!("direct I/O on this disk needs blocks of {offset} bytes"));
     }
     let set = |direct: bool| {
         let mut flags = rustix::fs::fcntl_getfl(file)?;
         flags.set(OFlags::DIRECT, direct);
         rustix::fs::fcntl_setfl(file, flags)
     };
-    set(true).map_err(|_| "the file system has no direct I/O".to_owned())?;
+    set(true).map_err(|_| "the file system does not support direct I/O".to_owned())?;
     match trial_read(file, block_size) {
         Ok(()) => Ok(memory as usize),
         Err(error) => {
@@ -107,7 +107,7 @@ fn alignments(file: &File, kind: FileKind) -> Result<(u32, Option<u32>), String>
         && found.stx_mask & STATX_DIOALIGN.bits() != 0
     {
         return match (found.stx_dio_mem_align, found.stx_dio_offset_align) {
-            (0, _) | (_, 0) => Err("the file takes no direct I/O".to_owned()),
+            (0, _) | (_, 0) => Err("the file does not support direct I/O".to_owned()),
             (memory, offset) => Ok((memory, Some(offset))),
         };
     }

@@ -74,7 +74,7 @@ pub(super) fn direct(file: &File, kind: FileKind, block_size: u32) -> Result<usi
     if let Some(sector) = sector_bytes(file, kind)
         && sector > block_size
     {
-        return Err(format!("direct I/O needs blocks of {sector} bytes here"));
+        return Err(format!("direct I/O on this disk needs blocks of {sector} bytes"));
     }
     // Read the second block, if it exists: its offset has the smallest alignment of all blocks.
     let mut buffer = Buffer::new(block_size as usize);
