@@ -416,7 +416,10 @@ mod tests {
         let router = Router::new().route("/v1/events", get(async move || events.concat()));
         let all = told(router, 4).await;
         assert_eq!(names(&all), ["status", "host_ended", "stats", "gone"]);
-        assert_eq!((&all[0].1["pid"], &all[3].1), (&7.into(), &"its answer makes no sense".into()));
+        assert_eq!(
+            (&all[0].1["pid"], &all[3].1),
+            (&7.into(), &"the answer of the target is invalid".into())
+        );
     }
 
     /// A node that sends bytes but never a complete event counts as unreachable.
@@ -489,9 +492,9 @@ mod tests {
     async fn a_silent_target_and_a_wrong_token_are_reported() {
         let never = any(async || std::future::pending::<()>().await);
         let all = told(Router::new().fallback_service(never), 1).await;
-        assert_eq!(all[0], ("gone".to_owned(), "it does not answer in time".into()));
+        assert_eq!(all[0], ("gone".to_owned(), "the target does not answer in time".into()));
         let refuses = any(async || StatusCode::UNAUTHORIZED);
         let all = told(Router::new().fallback_service(refuses), 1).await;
-        assert_eq!(all[0], ("gone".to_owned(), "it has another token".into()));
+        assert_eq!(all[0], ("gone".to_owned(), "the target has another token".into()));
     }
 }

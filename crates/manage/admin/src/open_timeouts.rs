@@ -216,7 +216,7 @@ mod tests {
             }
             let refused = hang(kind).expect_err("there are too many");
             assert!(refused.contains(kind.words().0), "{refused}");
-            assert!(refused.contains("already"), "{refused}");
+            assert!(refused.contains("so the target does not try"), "{refused}");
         }
         let patient = OpenTimeouts { longest: LONG, ..patience.clone() };
         patient.with(Aside::Disk, "a disk", || Ok(())).expect("disks are another matter");

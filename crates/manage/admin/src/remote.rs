@@ -261,11 +261,11 @@ mod tests {
             (String::new(), "no token"),
             (format!("ops {SECRET}"), "line 1: write NAME"),
             (format!("ops root {SECRET}"), "a role is"),
-            ("ops admin short".to_owned(), "a token is"),
+            ("ops admin short".to_owned(), "a token has"),
             (format!("a admin {SECRET}\nb admin {SECRET}"), "same name or secret"),
             (format!("a admin {SECRET}\na admin {other}"), "same name or secret"),
-            (format!("{} admin {SECRET}", "n".repeat(NAME_BYTES_MAX + 1)), "a name is"),
-            (format!("a\u{1b}[2J admin {SECRET}"), "a name is"),
+            (format!("{} admin {SECRET}", "n".repeat(NAME_BYTES_MAX + 1)), "a name has"),
+            (format!("a\u{1b}[2J admin {SECRET}"), "a name has"),
         ] {
             let problem = Tokens::parse(&bad).unwrap_err();
             assert!(problem.contains(why) && !problem.contains(SECRET), "{problem}");

@@ -176,7 +176,7 @@ impl SpdkRpc {
             Ok(changed) => {
                 if !changed.steps.is_empty() {
                     let summary = changed.summary();
-                    tracing::info!(target: AUDIT, who = "a client of SPDK's", "{summary}");
+                    tracing::info!(target: AUDIT, who = "an SPDK client", "{summary}");
                 }
                 seen.etag = changed.etag;
                 Ok(())

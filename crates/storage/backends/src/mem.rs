@@ -232,11 +232,7 @@ impl Queue for MemQueue {
         _fua: bool,
         data: &[u8],
     ) -> Option<Result<(), BlockError>> {
-        assert_eq!(
-            data.len(),
-            self.geometry.bytes(blocks),
-            "the length of the data differs from the blocks"
-        );
+        assert_eq!(data.len(), self.geometry.bytes(blocks), "the length of `data`");
         let checked = self.geometry.check(Command::Write, lba, u64::from(blocks));
         Some(checked.and_then(|()| self.store.write(self.geometry.offset(lba), data)))
     }

@@ -88,11 +88,7 @@ impl Queue for NullQueue {
         _fua: bool,
         data: &[u8],
     ) -> Option<Result<(), BlockError>> {
-        assert_eq!(
-            data.len(),
-            self.geometry.bytes(blocks),
-            "the length of the data differs from the blocks"
-        );
+        assert_eq!(data.len(), self.geometry.bytes(blocks), "the length of `data`");
         Some(self.geometry.check(Command::Write, lba, u64::from(blocks)))
     }
 

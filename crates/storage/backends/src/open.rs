@@ -143,14 +143,14 @@ mod tests {
         let open = |text: &str| Spec::parse(text).unwrap().open(512, false);
         let message = |text| open(text).err().expect("it opened").to_string();
         assert!(open("stripe:64KiB,mem:1MiB,mem:2MiB").is_ok());
-        assert!(message("mirror:mem:1MiB,mem:1MiB").contains("not within another disk"));
+        assert!(message("mirror:mem:1MiB,mem:1MiB").contains("no other disk can contain one"));
         assert!(message("mem:1000").contains("multiple of 512"));
         assert!(message("stripe:100,mem:1MiB").contains("do not suit"));
         assert!(message("stripe:64KiB,mem:32KiB").contains("no stripe set"));
         assert!(message("no/such/disk.img").contains("no/such/disk.img does not exist"));
         assert!(message("range:1MiB+1MiB,mem:1MiB").contains("ends beyond memory"));
         assert!(message("range:0+100,mem:1MiB").contains("choose multiples"));
-        assert!(message("concat:nvme+tcp://a/n").contains("cannot be used here"));
+        assert!(message("concat:nvme+tcp://a/n").contains("does not support such disks"));
         let concat = open("concat:512KiB@mem:1MiB,mem:1MiB").unwrap();
         assert_eq!(concat.geometry().capacity_bytes(), 3 << 19);
         assert!(message("concat:2MiB@mem:1MiB,mem:1MiB").contains("shorter than the 2 MiB"));

@@ -480,7 +480,7 @@ mod tests {
         assert!(Spec::parse(&("delay:1us,".repeat(MAX_DEPTH) + "a.img")).is_ok());
         for part in ["delay:1us,", "range:0+512,", "limit:1/s,", "fault:1,", "stripe:", "concat:"] {
             let error = Spec::parse(&(part.repeat(100_000) + "a.img")).expect_err("too many");
-            assert!(error.to_string().contains("within one another"), "{part}: {error}");
+            assert!(error.to_string().contains("nested more than"), "{part}: {error}");
         }
         assert!(Spec::parse(&"mirror:".repeat(100_000)).is_err());
     }

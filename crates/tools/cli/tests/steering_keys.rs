@@ -75,7 +75,7 @@ fn a_host_added_to_a_target_with_keys_needs_its_own_key() {
     scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
     // Leaving out the option must not remove a key.
     scratch.ctl(&["allow-host", NQN, OTHER]).ok();
-    scratch.ctl(&["allow-any-host", NQN, "on"]).fails(1, &["allow_any_host", "hosts with a key"]);
+    scratch.ctl(&["allow-any-host", NQN, "on"]).fails(1, &["allow_any_host", "hosts with keys"]);
     scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
     let status = scratch.run(["status", "--json"]).ok().json();
     let shown = scratch.run(["keys", "show", &other]).ok().out();
