@@ -308,7 +308,7 @@ impl Lender {
     /// may access it. If the buffer is only a source (for a send or a file write), the memory need
     /// not be writable, and other code may read it.
     pub unsafe fn lend(&self, start: NonNull<u8>, len: usize) -> Buffer {
-        assert!(isize::try_from(len).is_ok(), "{len} bytes are no memory");
+        assert!(isize::try_from(len).is_ok(), "no allocation can have {len} bytes");
         let loan = self.loans.get().wrapping_add(1);
         self.loans.set(loan);
         Buffer { start, len, owner: Arc::clone(&self.owner.owner), is_view: false, loan }
@@ -334,7 +334,7 @@ impl SharedBuffer {
     pub fn new(mut buffer: Buffer) -> SharedBuffer {
         // Other parts of the same allocation must not count as views of this buffer.
         let whole = std::mem::replace(&mut buffer.owner, Arc::new(Allocation::new(0)));
-        Arc::get_mut(&mut buffer.owner).expect("made just now").whole = Some(whole);
+        Arc::get_mut(&mut buffer.owner).expect("no other handle exists yet").whole = Some(whole);
         SharedBuffer(buffer)
     }
 

@@ -10,7 +10,10 @@ use crate::buffer::HUGE_PAGE_BYTES as PAGE_BYTES;
 /// Maps zeroed memory that is aligned to huge pages. The kernel allocates the huge pages when the
 /// program first touches them. `None` if memory is exhausted.
 pub(crate) fn map(len: usize) -> Option<NonNull<u8>> {
-    debug_assert!(len.is_multiple_of(PAGE_BYTES) && len > 0, "{len} bytes in huge pages");
+    debug_assert!(
+        len.is_multiple_of(PAGE_BYTES) && len > 0,
+        "{len} bytes are not a whole number of huge pages"
+    );
     // The mapping is only aligned to ordinary pages, so map one huge page more: it then contains an
     // aligned part.
     let room = len.checked_add(PAGE_BYTES)?;
@@ -37,7 +40,7 @@ pub(crate) fn map(len: usize) -> Option<NonNull<u8>> {
 /// `None` if memory is exhausted.
 #[cfg(not(miri))]
 pub(crate) fn map_pages(len: usize) -> Option<NonNull<u8>> {
-    debug_assert!(len > 0, "nothing is to be mapped");
+    debug_assert!(len > 0, "the length is zero");
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: this creates a mapping at an address that the kernel chooses.
     let mapped = unsafe { mmap_anonymous(null_mut(), len, protection, MapFlags::PRIVATE) };
@@ -53,6 +56,6 @@ pub(crate) unsafe fn unmap(start: *mut u8, len: usize) {
     if len > 0 {
         // SAFETY: the caller guarantees that nothing refers to this part.
         let result = unsafe { munmap(start.cast(), len) };
-        debug_assert!(result.is_ok(), "memory is given back: {result:?}");
+        debug_assert!(result.is_ok(), "munmap failed: {result:?}");
     }
 }

@@ -54,7 +54,7 @@ impl BufferPool {
     /// others.
     fn new_buffer(&self, class: usize) -> Buffer {
         let mut made = Buffer::several(MIN_CLASS_BYTES << class);
-        let first = made.pop().expect("one at least");
+        let first = made.pop().expect("the pool creates at least one buffer");
         let kept: usize = made.iter().map(|buffer| buffer.len()).sum();
         self.retained_bytes.set(self.retained_bytes.get() + kept);
         self.classes.borrow_mut()[class].append(&mut made);

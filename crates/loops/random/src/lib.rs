@@ -49,7 +49,7 @@ impl Random {
     ///
     /// If `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        assert!(bound > 0, "no number is below 0");
+        assert!(bound > 0, "the bound is zero");
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
@@ -64,7 +64,7 @@ impl Random {
     ///
     /// If the range is empty.
     pub fn within(&mut self, range: Range<u64>) -> u64 {
-        assert!(!range.is_empty(), "no number lies in {range:?}");
+        assert!(!range.is_empty(), "the range {range:?} is empty");
         range.start + self.below(range.end - range.start)
     }
 

@@ -46,7 +46,7 @@ pub struct ParseEngineError(String);
 
 impl fmt::Display for ParseEngineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no engine is called {:?}: use auto, uring or portable", self.0)
+        write!(f, "{:?} is not an engine: use auto, uring or portable", self.0)
     }
 }
 

@@ -54,7 +54,10 @@ macro_rules! dispatch_handle {
             #[cfg(feature = "sim")]
             (Engine::Sim($engine), $sim($own)) => Ok($simulated),
             #[cfg(feature = "sim")]
-            _ => Err(io::Error::new(io::ErrorKind::Unsupported, "it belongs to another world")),
+            _ => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the simulated engine needs a simulated thread",
+            )),
         }
     };
 }
@@ -81,7 +84,7 @@ impl Engine {
 
     #[cfg(not(target_os = "linux"))]
     fn uring(_: &Arc<WakerShared>) -> io::Result<Engine> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring is a Linux interface"))
+        Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring exists only on Linux"))
     }
 
     pub(crate) fn kind(&self) -> EngineKind {
@@ -121,7 +124,10 @@ impl Engine {
 
     /// Sends and receives as much as possible without a turn. The call is cheap if there is nothing
     /// to do.
-    #[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "io_uring's alone"))]
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(unused_variables, reason = "only io_uring uses it")
+    )]
     pub(crate) fn look(&mut self, cx: &mut Context<'_>) {
         match self {
             #[cfg(target_os = "linux")]

@@ -69,7 +69,10 @@ static NEXT_ENGINE: AtomicU64 = AtomicU64::new(0);
 impl Sim {
     pub(crate) fn new(shared: &Arc<WakerShared>) -> io::Result<Sim> {
         if !is_entered() {
-            return Err(io::Error::new(ErrorKind::Unsupported, "the thread is in no simulation"));
+            return Err(io::Error::new(
+                ErrorKind::Unsupported,
+                "the thread does not run in a simulation",
+            ));
         }
         let number = NEXT_ENGINE.fetch_add(1, Ordering::Relaxed);
         shared.set_alarm(Box::new(Ring(number)));
@@ -123,7 +126,7 @@ impl Sim {
         while let Some(live) = with_state(|state| state.take_stream(number, next)) {
             next = live + 1;
             let Some(&key) = self.live.get(&live) else { continue };
-            let stream = self.streams.find_mut(key).expect("those that live are there");
+            let stream = self.streams.find_mut(key).expect("a living stream is listed");
             stream.attempt(key, cx);
         }
     }
@@ -288,14 +291,14 @@ impl Open {
         let mut result = Ok(());
         let mut all = batch.is_empty();
         while !all && result.is_ok() {
-            let slice = batch.slices_from(*cursor).next().expect("it is not empty");
+            let slice = batch.slices_from(*cursor).next().expect("the cursor is inside the batch");
             match with_state(|state| state.write(&self.stream, slice)) {
                 Ok(sent) => all = batch.advance(cursor, sent),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) => result = Err(error),
             }
         }
-        let (batch, _) = self.send.take().expect("still there");
+        let (batch, _) = self.send.take().expect("the send is outstanding");
         cx.deliver(self.task, Event::Sent { stream: StreamId(key), batch, result });
     }
 

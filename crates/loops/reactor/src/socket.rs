@@ -32,7 +32,7 @@ impl Congestion {
         let chosen = CHOSEN.get_or_init(|| self);
         match chosen.0 == name {
             true => Ok(()),
-            false => Err(format!("the congestion control is {chosen} already")),
+            false => Err(format!("the congestion control is already {chosen}")),
         }
     }
 
@@ -45,7 +45,7 @@ impl Congestion {
         let list = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
         set.map_err(|_| {
             format!(
-                "this user may not choose the congestion control {self}: take one of {} \
+                "this user may not choose the congestion control {self}: use one of {} \
                  (net.ipv4.tcp_allowed_congestion_control)",
                 list().unwrap_or_default().trim().replace(' ', ", ")
             )
@@ -54,9 +54,7 @@ impl Congestion {
 
     #[cfg(not(target_os = "linux"))]
     fn try_on_a_socket(&self) -> Result<(), String> {
-        Err("only Linux lets a program choose the congestion control: remove the `congestion` \
-             setting"
-            .to_owned())
+        Err("only Linux lets a program choose the congestion control: omit it".to_owned())
     }
 }
 
@@ -74,7 +72,9 @@ impl FromStr for Congestion {
         const MAX_BYTES: usize = 15;
         let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         if text.is_empty() || text.len() > MAX_BYTES || !is_name {
-            return Err(format!("{text:?} is no congestion control: take cubic or reno"));
+            return Err(format!(
+                "{text:?} is not a congestion control: use for example cubic or reno"
+            ));
         }
         Ok(Congestion(text.to_owned()))
     }
@@ -162,7 +162,10 @@ mod tests {
     fn invalid_congestion_control_names_are_refused() {
         assert_eq!("cubic".parse::<Congestion>().unwrap().to_string(), "cubic");
         for name in ["", "a name", "a_name_of_16_byte", "../x"] {
-            assert!(name.parse::<Congestion>().unwrap_err().contains("take cubic"), "{name}");
+            assert!(
+                name.parse::<Congestion>().unwrap_err().contains("use for example cubic"),
+                "{name}"
+            );
         }
     }
 

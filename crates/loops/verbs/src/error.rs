@@ -70,7 +70,7 @@ fn advice(verb: &str, error: &io::Error) -> Option<&'static str> {
         ("rdma_bind_addr" | "rdma_resolve_addr" | "rdma_listen", kind)
             if no_device || kind == AddrNotAvailable =>
         {
-            Some("no RDMA device has this address; see `rdma link`")
+            Some("no RDMA device has this address: `rdma link` lists the devices")
         }
         ("ibv_reg_mr", OutOfMemory) => Some("raise the limit of locked memory (`ulimit -l`)"),
         _ => None,

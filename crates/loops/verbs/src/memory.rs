@@ -47,12 +47,12 @@ impl Pages {
     }
 
     fn layout(bytes: usize) -> Layout {
-        assert!(bytes > 0, "pages have at least one byte");
-        Layout::from_size_align(bytes, Self::ALIGNMENT).expect("bytes within the address space")
+        assert!(bytes > 0, "the length is zero");
+        Layout::from_size_align(bytes, Self::ALIGNMENT).expect("the length fits the address space")
     }
 
     fn check(&self, offset: usize, bytes: usize) {
-        let end = offset.checked_add(bytes).expect("a range within the address space");
+        let end = offset.checked_add(bytes).expect("the range fits the address space");
         assert!(end <= self.bytes, "bytes {offset}..{end} of {}", self.bytes);
     }
 

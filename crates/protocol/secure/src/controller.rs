@@ -332,7 +332,7 @@ impl Controller {
                 "the host requested TLS concatenation, which is available only on admin queues, \
                  and only where the listener has TLS",
             ),
-            _ => mismatch("the host requested another secure channel than this queue supports"),
+            _ => mismatch("the host requested a secure channel that this queue does not support"),
         }
     }
 
@@ -390,7 +390,9 @@ impl Controller {
     ) -> Result<(), Failure> {
         let wrong = |what| Failure::ours(FailureReason::INCORRECT_PAYLOAD, what);
         if usize::from(head.hl) != asked.hash.bytes() || head.cvalid > 1 {
-            return Err(wrong("the host's reply does not fit the chosen hash function"));
+            return Err(wrong(
+                "the length of the host's reply does not match the chosen hash function",
+            ));
         }
         let is_mutual = self.is_mutual(head)?;
         let shared = asked.keys.shared(value);
@@ -406,8 +408,8 @@ impl Controller {
         };
         if !self.is_hosts(&question, response) {
             let sentence = format!(
-                "the host's proof does not match any secret that this target has for it ({} of \
-                 them): compare the secret and the host NQN at both ends",
+                "the host's proof does not match any secret that this target has for the host ({} \
+                 secrets): compare the secret and the host NQN at both ends",
                 self.terms.host_secrets.len()
             );
             return Err(Failure::ours(FailureReason::FAILED, sentence));
@@ -436,7 +438,9 @@ impl Controller {
         let has_sequence = head.seqnum.get() != 0;
         let is_mutual = match (self.has_concatenated(), head.cvalid == 1) {
             (true, false) => {
-                return Err(wrong("the host requested a secure channel without a challenge"));
+                return Err(wrong(
+                    "the host requested a secure channel, but did not challenge the controller",
+                ));
             }
             (false, true) if !has_sequence => {
                 return Err(wrong("the host's challenge has the sequence number 0"));

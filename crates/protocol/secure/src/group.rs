@@ -140,13 +140,17 @@ impl Group {
     /// Returns base^exponent modulo the prime, padded to the length of the group.
     fn power(self, base: BoxedUint, exponent: &[u8]) -> Zeroizing<Vec<u8>> {
         let bits = self.exponent_bits();
-        let exponent = BoxedUint::from_be_slice(exponent, bits).expect("as long as it is asked");
+        let exponent = BoxedUint::from_be_slice(exponent, bits).expect("the lengths match");
         let exponent = Zeroizing::new(exponent);
         let parameters = BoxedMontyParams::new(self.modulus());
         let base = BoxedMontyForm::new(base, &parameters);
         let power = Zeroizing::new(base.pow_bounded_exp(&exponent, bits).retrieve());
         let bytes = Zeroizing::new(power.to_be_bytes().into_vec());
-        debug_assert_eq!(bytes.len(), self.bytes(), "padded to the group's length");
+        debug_assert_eq!(
+            bytes.len(),
+            self.bytes(),
+            "the value is not padded to the length of the group"
+        );
         bytes
     }
 }
@@ -188,7 +192,7 @@ impl KeyPair {
         let public = match group {
             Group::Null => Vec::new(),
             group => {
-                let generator = group.number(&[GENERATOR]).expect("it is small");
+                let generator = group.number(&[GENERATOR]).expect("the number is small");
                 group.power(generator, &exponent).to_vec()
             }
         };
@@ -213,7 +217,7 @@ impl KeyPair {
         let value = self.group.number(theirs).ok_or(BadValue)?;
         // For the values 0, 1 and p - 1, any eavesdropper would know the shared secret. All valid
         // values are below p.
-        let least = self.group.number(&[2]).expect("it is small");
+        let least = self.group.number(&[2]).expect("the number is small");
         let most = self.group.modulus().get().wrapping_sub(&least);
         if theirs.is_empty() || value < least || value > most {
             return Err(BadValue);

@@ -173,7 +173,7 @@ impl Host {
             HostState::Replying { asked, agreed, .. } => HostState::AwaitsSuccess { asked, agreed },
             HostState::Confirming(agreed) => HostState::Done(agreed),
             HostState::Refusing(failure) => HostState::Failed(failure),
-            _ => panic!("nothing was to be sent"),
+            _ => panic!("the host has no message to send"),
         };
     }
 
@@ -198,7 +198,7 @@ impl Host {
                     "the controller sent a message out of sequence",
                 ))
             }
-            _ => panic!("nothing was to be received"),
+            _ => panic!("the host expects no message"),
         };
         self.state = match next {
             Ok(state) => state,
@@ -277,7 +277,7 @@ impl Host {
             Failure::ours(FailureReason::HASH_UNUSABLE, what)
         })?;
         if hash.bytes() != usize::from(head.hl) {
-            let what = format!("the controller states a wrong length for {hash}: {}", head.hl);
+            let what = format!("the controller sent a wrong length for {hash}: {}", head.hl);
             return Err(Failure::ours(FailureReason::HASH_UNUSABLE, what));
         }
         let group = Group::from_id(head.dhg_id).filter(|group| groups.contains(group));
@@ -345,7 +345,8 @@ impl Host {
         response: &[u8],
     ) -> Result<HostState, Failure> {
         if usize::from(head.hl) != agreed.hash.bytes() || head.rvalid > 1 {
-            let what = "the controller's proof does not fit the chosen hash function";
+            let what =
+                "the length of the controller's proof does not match the chosen hash function";
             return Err(Failure::ours(FailureReason::INCORRECT_PAYLOAD, what));
         }
         if !agreed.is_mutual {

@@ -86,7 +86,8 @@ impl<'a> Message<'a> {
 /// descriptor.
 pub(crate) fn offer(descriptors: &[u8]) -> Result<Option<Offer>, FailureReason> {
     for bytes in descriptors.chunks_exact(ProtocolDescriptor::LEN) {
-        let descriptor = ProtocolDescriptor::parse(bytes).expect("as long as one");
+        let descriptor =
+            ProtocolDescriptor::parse(bytes).expect("the chunk has the length of a descriptor");
         if descriptor.auth_id != ProtocolId::DH_HMAC_CHAP.0 {
             continue;
         }
@@ -107,7 +108,10 @@ pub(crate) fn negotiate(
     hashes: &[u8],
     groups: &[u8],
 ) -> Vec<u8> {
-    assert!(hashes.len() <= HASHES_MAX && groups.len() <= GROUPS_MAX, "there are not so many");
+    assert!(
+        hashes.len() <= HASHES_MAX && groups.len() <= GROUPS_MAX,
+        "more groups than the message can list"
+    );
     let (t_id, sc_c) = (transaction.into(), concatenation.0);
     let head = Negotiate { t_id, sc_c, napd: 1, ..Negotiate::zeroed() };
     let mut descriptor = ProtocolDescriptor {

@@ -291,7 +291,7 @@ impl fmt::Display for Derivation {
             Derivation::Specified => "as specified",
             Derivation::Compatible => "as with nvme-cli's --compat",
             Derivation::Unframed => "as with Linux 6.15 to 6.17",
-            Derivation::Given => "as the keyring has it",
+            Derivation::Given => "as stored in the keyring",
         })
     }
 }

@@ -175,7 +175,7 @@ impl fmt::Display for TlsError {
                 write!(f, "no key for the identity \"{}\" is configured", offered.join("\", \""))?;
                 if !known.is_empty() {
                     let known = known.join(", ");
-                    write!(f, "; the host has other keys for the subsystem, of the forms {known}")?;
+                    write!(f, "; for this subsystem the host has only keys of the forms {known}")?;
                 }
                 Ok(())
             }

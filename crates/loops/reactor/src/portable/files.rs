@@ -67,7 +67,10 @@ impl FilePool {
             match builder.spawn(move || state.work()) {
                 Ok(thread) => pool.threads.push(thread),
                 Err(error) if number == 0 => return Err(error),
-                Err(error) => tracing::warn!(%error, number, "fewer file threads than asked for"),
+                Err(error) => {
+                    tracing::warn!(%error, number, "the system started fewer file threads than \
+                        requested")
+                }
             }
         }
         Ok(pool)

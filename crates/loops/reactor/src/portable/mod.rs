@@ -150,7 +150,7 @@ impl Portable {
         self.file_pool = None;
     }
 
-    #[cfg_attr(not(unix), expect(unused_variables, reason = "there are no watches"))]
+    #[cfg_attr(not(unix), expect(unused_variables, reason = "this system has no watches"))]
     fn take_readiness(&mut self, cx: &mut Context<'_>) {
         for event in &self.events {
             if event.token() == WAKER {

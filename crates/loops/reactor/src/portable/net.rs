@@ -253,7 +253,7 @@ impl Stream {
             writes += 1;
         }
         if all || result.is_err() {
-            let (batch, _) = self.send.take().expect("still there");
+            let (batch, _) = self.send.take().expect("the send is outstanding");
             cx.deliver(self.task, Event::Sent { stream: StreamId(key), batch, result });
         }
     }

@@ -303,7 +303,8 @@ impl WorldState {
     /// Completes each operation in flight fully, partly or not at all. Returns a new handle. Later
     /// operations through the old handle have no effect.
     pub(super) fn orphan(&mut self, medium: Medium) -> Medium {
-        let disk = self.media.disks.get_mut(medium.index).expect("it is this world's");
+        let disk =
+            self.media.disks.get_mut(medium.index).expect("the medium belongs to this simulation");
         disk.now = self.now;
         disk.generation += 1;
         let mut flying = std::mem::take(&mut disk.flying);

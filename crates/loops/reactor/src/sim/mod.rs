@@ -390,7 +390,7 @@ impl Inner {
         let next = state.queue.peek().map(|&Reverse((at, _, _))| at);
         let waiting = waiting.into_iter().chain(deadline).map(nanos).min();
         let Some(next) = next.into_iter().chain(waiting).min() else {
-            panic!("nothing will ever happen again; waiting: {:?}", self.threads.names());
+            panic!("deadlock: every thread waits, and no event is due: {:?}", self.threads.names());
         };
         state.now = state.now.max(next);
         state.happen();
@@ -400,7 +400,7 @@ impl Inner {
 }
 
 fn current() -> Rc<Inner> {
-    WORLD.with(|world| world.borrow().clone()).expect("the thread is in a simulated world")
+    WORLD.with(|world| world.borrow().clone()).expect("the thread runs in a simulation")
 }
 
 pub(crate) fn with_state<R>(act: impl FnOnce(&mut WorldState) -> R) -> R {

@@ -588,12 +588,12 @@ impl Stream {
     }
 
     pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        *self.read_timeout.lock().expect("nobody panics with it") = timeout;
+        *self.read_timeout.lock().expect("no holder panics") = timeout;
         Ok(())
     }
 
     pub(crate) fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        *self.write_timeout.lock().expect("nobody panics with it") = timeout;
+        *self.write_timeout.lock().expect("no holder panics") = timeout;
         Ok(())
     }
 
@@ -601,12 +601,12 @@ impl Stream {
         with_state(|state| state.net.links[self.link].ends[self.side as usize].resets = true);
     }
 
-    #[allow(clippy::unnecessary_wraps, reason = "as the system's")]
+    #[allow(clippy::unnecessary_wraps, reason = "the signature of the system's call")]
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(with_state(|state| state.net.links[self.link].addresses[self.side as usize]))
     }
 
-    #[allow(clippy::unnecessary_wraps, reason = "as the system's")]
+    #[allow(clippy::unnecessary_wraps, reason = "the signature of the system's call")]
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(with_state(|state| state.net.links[self.link].addresses[self.side.other() as usize]))
     }
@@ -632,14 +632,14 @@ impl Stream {
 
 impl Read for Stream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let timeout = *self.read_timeout.lock().expect("nobody panics with it");
+        let timeout = *self.read_timeout.lock().expect("no holder panics");
         self.wait(timeout, |state, stream| state.read(stream, into))
     }
 }
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let timeout = *self.write_timeout.lock().expect("nobody panics with it");
+        let timeout = *self.write_timeout.lock().expect("no holder panics");
         self.wait(timeout, |state, stream| state.write(stream, bytes))
     }
 

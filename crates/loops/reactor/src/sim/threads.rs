@@ -188,7 +188,7 @@ impl Default for Threads {
 
 impl Threads {
     pub(super) fn spawn(&self, name: String, body: impl FnOnce() + 'static) {
-        let stack = DefaultStack::new(STACK_BYTES).expect("memory for a stack");
+        let stack = DefaultStack::new(STACK_BYTES).expect("the system has memory for a stack");
         let coroutine = Coroutine::with_stack(stack, move |suspend: &Suspend, ()| {
             current().threads.running.set(suspend);
             body();

@@ -118,7 +118,7 @@ impl Uring {
     fn receive_directly(&mut self, cx: &mut Context<'_>, key: Key) -> Look {
         let stream = self.streams.find_mut(key).expect("open while a receive is outstanding");
         let look = match &mut stream.recv {
-            Recv::None => unreachable!("there is a receive to be carried out"),
+            Recv::None => unreachable!("a receive is pending"),
             Recv::Any { .. } => stream.receive_any(cx, key, &mut self.spare, &mut self.large_spare),
             Recv::Into { .. } => stream.receive_into(cx, key),
         };
@@ -139,7 +139,7 @@ impl Stream {
     /// Sends as much as the socket accepts. Returns the result if the send is complete; `None` if
     /// data remains.
     fn send_now(&mut self) -> Option<io::Result<()>> {
-        let send = self.send.as_mut().expect("there is a send");
+        let send = self.send.as_mut().expect("a send is pending");
         let Send { batch, cursor, message } = send;
         message.fill(batch, *cursor);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;

@@ -167,7 +167,7 @@ impl Uring {
             CompletionKind::Watch => self.complete_watch(cx, completion),
             CompletionKind::Alarm => self.alarm_armed = false,
             CompletionKind::Cancel => {}
-            CompletionKind::Probe => unreachable!("probed before there was an engine"),
+            CompletionKind::Probe => unreachable!("the probe runs before the engine exists"),
         }
     }
 
@@ -208,7 +208,10 @@ impl Uring {
             let step = Wait::Until(Some(Instant::now() + SHUT_DOWN_STEP));
             let reaped = submitted.and_then(|()| self.turn(cx, step));
             if reaped.is_err() || Instant::now() > give_up {
-                tracing::error!(in_flight = self.ring.in_flight(), "leaking memory in flight");
+                tracing::error!(
+                    in_flight = self.ring.in_flight(),
+                    "leaking the memory of operations in flight"
+                );
                 return self.leak();
             }
         }

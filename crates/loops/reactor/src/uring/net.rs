@@ -225,7 +225,7 @@ impl Uring {
         // If the socket has no data, wait for readiness before the first attempt.
         let priority = if stream.drained { RECV_POLL_FIRST } else { 0 };
         let entry = match &mut stream.recv {
-            Recv::None => unreachable!("there is a receive to be submitted"),
+            Recv::None => unreachable!("a receive is pending"),
             Recv::Any { limit } => {
                 let group = Group::of(recv_bytes(*limit));
                 let provided = match group {
@@ -257,7 +257,7 @@ impl Uring {
         stream.drained = !completion.has_more_bytes();
         let (task, closing, stream_id) = (stream.task, stream.is_closing(), StreamId(key));
         let again = match mem::replace(&mut stream.recv, Recv::None) {
-            Recv::None => unreachable!("nothing was received into"),
+            Recv::None => unreachable!("the completion belongs to a receive"),
             Recv::Any { limit } => match self.received_any(cx, &completion, limit, closing) {
                 Some(result) => {
                     cx.deliver(task, Event::Received { stream: stream_id, result });
@@ -352,7 +352,7 @@ impl Uring {
     pub(super) fn submit_send(&mut self, key: Key) {
         let stream = self.streams.find_mut(key).expect("open while a send is outstanding");
         let fd = stream.fd();
-        let Send { batch, cursor, message } = stream.send.as_mut().expect("there is a send");
+        let Send { batch, cursor, message } = stream.send.as_mut().expect("a send is pending");
         message.fill(batch, *cursor);
         // The kernel continues partial sends as far as possible.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
@@ -388,7 +388,7 @@ impl Uring {
 
     pub(super) fn end_send(&mut self, cx: &mut Context<'_>, key: Key, result: io::Result<()>) {
         let stream = self.streams.find_mut(key).expect("open while a send is outstanding");
-        let Send { batch, message, .. } = stream.send.take().expect("it ends now");
+        let Send { batch, message, .. } = stream.send.take().expect("the send completes here");
         if self.messages.len() < KEPT_MESSAGES {
             self.messages.push(message);
         }

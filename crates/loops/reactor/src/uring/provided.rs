@@ -81,7 +81,12 @@ impl ProvidedBuffers {
         // SAFETY: the ring is page-aligned and large enough. The owner unregisters it, or closes
         // the io_uring, before this struct is dropped.
         unsafe { submitter.register_buf_ring_with_flags(address, PLACES, group.id(), 0) }.map_err(
-            |error| io::Error::new(error.kind(), format!("no provided buffer rings: {error}")),
+            |error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("the kernel has no provided buffer rings: {error}"),
+                )
+            },
         )?;
         Ok(ProvidedBuffers { group, places, buffers: Vec::new(), tail: 0 })
     }

@@ -56,7 +56,7 @@ impl Uring {
     }
 
     fn arm_watch(&mut self, key: Key) {
-        let watch = self.watches.find(key).expect("armed while it is there");
+        let watch = self.watches.find(key).expect("an armed watch is listed");
         let fd = Fd(watch.descriptor.as_raw_fd());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
         // SAFETY: a poll refers to no memory. The descriptor stays open until the last completion

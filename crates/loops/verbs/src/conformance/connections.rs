@@ -12,7 +12,10 @@ fn with_data(private_data: &[u8]) -> ConnParam {
 /// The connection manager may add zeroes.
 fn assert_padded(data: &[u8], expected: &[u8]) {
     assert_eq!(data.get(..expected.len()), Some(expected));
-    assert!(data[expected.len()..].iter().all(|byte| *byte == 0), "zeroes follow: {data:?}");
+    assert!(
+        data[expected.len()..].iter().all(|byte| *byte == 0),
+        "the bytes after the data are not zero: {data:?}"
+    );
 }
 
 pub(super) fn private_data_reaches_both_ends<V: Verbs + Clone>(stand: &Stand<V>) {
@@ -34,7 +37,7 @@ pub(super) fn private_data_reaches_both_ends<V: Verbs + Clone>(stand: &Stand<V>)
     assert_eq!(target.verbs.local_addr(&listener), Some((stand.address, port).into()));
     let device = host.verbs.device(&host.id).expect("a device");
     let all = host.verbs.devices().expect("devices");
-    assert!(all.iter().any(|other| other.name == device.name), "{device:?} among {all:?}");
+    assert!(all.iter().any(|other| other.name == device.name), "{device:?} is not in {all:?}");
     assert!(device.ports.iter().any(|port| port.is_active), "{device:?}");
 }
 
@@ -71,7 +74,7 @@ pub(super) fn too_much_private_data_is_refused<V: Verbs + Clone>(stand: &Stand<V
     let (_channel, id) = stand.route(port);
     host.queues.make_qp(&stand.host, &id);
     let too_much = with_data(&[1; limits::REQUEST_DATA_BYTES + 1]);
-    stand.host.connect(&id, &too_much).expect_err("one byte too many");
+    stand.host.connect(&id, &too_much).expect_err("the data is one byte too long");
 }
 
 pub(super) fn a_disconnection_flushes_and_notifies<V: Verbs + Clone>(stand: &Stand<V>) {

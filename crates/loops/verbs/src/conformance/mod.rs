@@ -22,7 +22,7 @@ macro_rules! cases {
         pub fn run<V: Verbs + Clone>(stand: &Stand<V>, name: &str) {
             match name {
                 $(stringify!($case) => $module::$case(stand),)+
-                _ => panic!("there is no case {name}"),
+                _ => panic!("the case {name} does not exist"),
             }
         }
     };

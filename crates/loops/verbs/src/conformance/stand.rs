@@ -109,7 +109,7 @@ pub(super) fn expect_event<V: Verbs>(
 ) -> CmEvent<V::Id> {
     let name = format!("the event {expected:?}");
     let event = wait_for(&name, || verbs.get_cm_event(channel).expect("a working channel"));
-    assert_eq!(event.event, expected, "with status {}", event.status);
+    assert_eq!(event.event, expected, "the event has status {}", event.status);
     event
 }
 
@@ -184,7 +184,7 @@ impl<V: Verbs> End<V> {
     }
 
     pub(super) fn slice(&self, offset: usize, bytes: u32) -> Slice {
-        self.keys().slice(offset, bytes).expect("inside the registration")
+        self.keys().slice(offset, bytes).expect("the range is inside the registration")
     }
 
     pub(super) fn fill(&self, offset: usize, bytes: &[u8]) {

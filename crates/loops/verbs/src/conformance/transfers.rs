@@ -53,7 +53,7 @@ pub(super) fn inline_bytes_may_be_reused_at_once<V: Verbs + Clone>(stand: &Stand
     let read = Operation::Read { address: target.keys().address(), rkey: target.keys().rkey() };
     let payload = Payload::Inline(&bytes);
     let request = SendRequest { payload, ..SendRequest::new(3, read, &[]) };
-    host.verbs.post_send(&host.id, &[request]).expect_err("a READ cannot write to lent bytes");
+    host.verbs.post_send(&host.id, &[request]).expect_err("a READ cannot write to borrowed bytes");
 }
 
 pub(super) fn writes_and_reads_move_memory<V: Verbs + Clone>(stand: &Stand<V>) {

@@ -31,10 +31,10 @@ fn values(expressions: &[(String, String)]) -> BTreeMap<String, usize> {
     }
     source.push_str("return 0; }\n");
     let scratch = Scratch(env::temp_dir().join(format!("farblock-verbs-{}", process::id())));
-    fs::create_dir_all(&scratch.0).expect("a folder for the program");
+    fs::create_dir_all(&scratch.0).expect("the test creates a folder");
     let program = scratch.0.join("layout");
     let text = program.with_extension("c");
-    fs::write(&text, source).expect("the program's text");
+    fs::write(&text, source).expect("the test writes the program's source");
     let built = Command::new("cc").arg("-o").arg(&program).arg(&text).output();
     let built = built.unwrap_or_else(|error| panic!("cc does not run ({error}): {PACKAGES}"));
     let words = String::from_utf8_lossy(&built.stderr);
@@ -96,7 +96,7 @@ fn structures_and_codes_match_the_c_headers() {
         claims.iter().map(|(name, expression, _)| (name.clone(), expression.clone())).collect();
     let found = values(&expressions);
     for (name, _, value) in claims {
-        assert_eq!(found.get(&name), Some(&value), "{name} (left: the C headers)");
+        assert_eq!(found.get(&name), Some(&value), "{name} differs from the C headers (left)");
     }
 }
 

@@ -59,7 +59,10 @@ pub(super) fn advice() -> String {
 #[cfg(windows)]
 fn folder() -> Result<std::path::PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    program.parent().map(Into::into).ok_or_else(|| "the program is in no folder".to_owned())
+    program
+        .parent()
+        .map(Into::into)
+        .ok_or_else(|| "the folder of the program is unknown".to_owned())
 }
 
 /// Returns the names of OpenSSL's files on this kind of processor.

@@ -133,7 +133,7 @@ impl WorldState {
                     self.schedule(if knows { Duration::ZERO } else { GHOST_TIME }, fail(side));
                 }
             }
-            Break::Stall(..) => unreachable!("it is not broken"),
+            Break::Stall(..) => unreachable!("a stall does not break the connection"),
         }
     }
 

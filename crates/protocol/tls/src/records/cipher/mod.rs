@@ -82,7 +82,12 @@ impl Cipher {
         body: &[u8],
         plain: &mut [u8],
     ) -> Option<usize> {
-        assert!(plain.len() == body.len(), "{} bytes for {}", plain.len(), body.len());
+        assert!(
+            plain.len() == body.len(),
+            "the buffer has {} bytes instead of {}",
+            plain.len(),
+            body.len()
+        );
         match self {
             Self::Narrow(key) => key.open(nonce, header, body, plain),
             #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
