@@ -247,7 +247,7 @@ fn next(jobs: &Receiver<(Origin, Job)>, backlog: &mut Backlog<Job>) -> Option<Jo
 fn fill(bytes: &mut [u8]) {
     if !os::fill_simulated(bytes) {
         // The system delivered random bytes when the target started, so this does not fail.
-        getrandom::fill(bytes).expect("the system gives random numbers");
+        getrandom::fill(bytes).expect("the system returns random numbers");
     }
 }
 

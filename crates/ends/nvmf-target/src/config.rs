@@ -211,7 +211,7 @@ impl fmt::Display for StartError {
                 write!(f, "{address} is listed twice: list each listen address once")
             }
             Self::Reactor(engine, error) => write!(f, "cannot start the {engine} engine: {error}"),
-            Self::Random(error) => write!(f, "the system gave no random numbers: {error}"),
+            Self::Random(error) => write!(f, "cannot get random numbers from the system: {error}"),
             Self::Thread(error) => write!(f, "cannot start a thread: {error}"),
             Self::Core(core, error) => {
                 write!(

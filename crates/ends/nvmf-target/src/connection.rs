@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// A connection. Each further transport adds a variant. With a single variant, calls need no
 /// dispatch.
-#[cfg_attr(test, expect(clippy::large_enum_variant, reason = "only tests have a second"))]
+#[cfg_attr(test, expect(clippy::large_enum_variant, reason = "only tests have a second variant"))]
 pub(crate) enum Connection {
     Tcp(Session<Tcp>),
     #[cfg(test)]

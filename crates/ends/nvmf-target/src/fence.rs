@@ -158,7 +158,7 @@ impl SharedEndings {
     /// Records the remaining changes of a closed queue. Returns the queues to notify.
     fn know(&self, id: EndingId, changes: Changes) -> Vec<Route> {
         let mut endings = self.write();
-        let ending = endings.by_id.get_mut(&id).expect("it began and is not over");
+        let ending = endings.by_id.get_mut(&id).expect("a fence in progress is listed");
         ending.changes = Some(changes);
         std::mem::take(&mut ending.waiters)
     }
@@ -319,8 +319,8 @@ impl Queues {
 
     /// Returns a controller instance that has queues, and its host.
     fn life(&mut self, instance: Instance) -> (&mut Life, &mut Host) {
-        let life = self.lives.get_mut(&instance).expect("as long as it has queues");
-        let host = self.hosts.get_mut(&life.host).expect("as long as it has lives");
+        let life = self.lives.get_mut(&instance).expect("an instance with queues is listed");
+        let host = self.hosts.get_mut(&life.host).expect("a host with controllers is listed");
         (life, host)
     }
 

@@ -62,7 +62,7 @@ impl InPlace {
         }
         let place = self.turns.iter().position(|line| self.has_room(*line))?;
         let id = self.turns.remove(place).expect("found just now");
-        let line = self.lines.get_mut(&id).expect("somebody waits in it");
+        let line = self.lines.get_mut(&id).expect("a line with waiting operations is listed");
         let key = line.queue.pop_front()?;
         if !line.queue.is_empty() {
             self.turns.push_back(id);

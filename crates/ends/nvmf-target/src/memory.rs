@@ -104,7 +104,7 @@ impl Account {
         let holder = self.holder(id);
         holder.connections -= 1;
         if holder.connections == 0 {
-            assert_eq!(holder.held_bytes, 0, "its last connection holds nothing");
+            assert_eq!(holder.held_bytes, 0, "the holder's last connection has freed its memory");
             let holder = self.holders[id.0 as usize].take().expect("looked at above");
             self.by_name.remove(&holder.name);
             self.free.push(id);

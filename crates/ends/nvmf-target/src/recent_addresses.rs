@@ -22,7 +22,7 @@ impl RecentAddresses {
         }
         self.in_order.push_back(address);
         if self.in_order.len() > limits::KNOWN_ADDRESSES {
-            let oldest = self.in_order.pop_front().expect("there are many");
+            let oldest = self.in_order.pop_front().expect("the list is full");
             self.all.remove(&oldest);
         }
     }

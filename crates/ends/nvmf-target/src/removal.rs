@@ -17,7 +17,7 @@ pub(crate) type Share = Sender<Infallible>;
 /// The namespace's file closes and unlocks once every core has closed its queue and this value is
 /// dropped or [waited](Self::wait) for, unless the file has other owners. A close may take long.
 /// Therefore do not drop this value on a core before the removal [is over](Self::is_over).
-#[must_use = "the namespace is in use until this is over"]
+#[must_use = "the namespace stays in use until the removal completes"]
 pub struct Removal {
     shares: Receiver<Infallible>,
     namespace: Arc<dyn Namespace>,

@@ -73,7 +73,7 @@ pub(crate) struct Shares {
 
 impl Shares {
     fn at(&mut self, id: ShareId) -> &mut Share {
-        self.all[id.0].as_mut().expect("its queues keep it")
+        self.all[id.0].as_mut().expect("a share with queues is open")
     }
 
     pub(crate) fn join(&mut self, subsystem: SubsystemId, host: &str, weight: u32) -> ShareId {
@@ -132,7 +132,7 @@ impl Shares {
         self.is_shared = self.round < self.shared_until;
         let all = &mut self.all;
         self.taken.retain(|id| {
-            let share = all[id.0].as_mut().expect("its queues keep it");
+            let share = all[id.0].as_mut().expect("a share with queues is open");
             share.left = (share.left + share.round()).min(share.round());
             share.has_taken = share.left < share.round();
             share.has_taken

@@ -150,7 +150,7 @@ impl Slots {
     pub(crate) fn gone(&mut self, serial: u64) {
         self.settle(serial);
         let Some(slot) = self.slots.remove(&serial) else { return };
-        let own = self.origins.get_mut(&slot.origin).expect("it has a connection");
+        let own = self.origins.get_mut(&slot.origin).expect("the origin of a connection is listed");
         own.connections -= 1;
         if own.connections == 0 {
             self.origins.remove(&slot.origin);

@@ -79,7 +79,7 @@ impl Volumes {
     }
 
     fn at(&mut self, id: VolumeId) -> &mut Volume {
-        self.volumes[id.0].as_mut().expect("nobody keeps the number of what is closed")
+        self.volumes[id.0].as_mut().expect("every identifier belongs to an open volume")
     }
 
     pub(crate) fn geometry(&mut self, id: VolumeId) -> Geometry {
@@ -189,7 +189,7 @@ impl Volumes {
     /// closed queue.
     pub(crate) fn close_retired(&mut self, reactor: &Reactor) -> Option<VolumeId> {
         let is_idle = |id: VolumeId| {
-            let volume = self.volumes[id.0].as_ref().expect("it is not closed yet");
+            let volume = self.volumes[id.0].as_ref().expect("the volume is still open");
             let mut parked = self.claimed.iter().flat_map(|claimed| &claimed.parked);
             !volume.dirty && volume.queue.in_flight() == 0 && parked.all(|(other, _)| *other != id)
         };

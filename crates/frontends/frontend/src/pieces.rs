@@ -65,7 +65,7 @@ impl Piece {
         match std::mem::replace(&mut self.step, Step::Whole) {
             Step::Whole => self.buffer = buffer,
             Step::ReadBlock if done.result.is_ok() => {
-                let mut block = buffer.expect("a read gives its buffer back");
+                let mut block = buffer.expect("a read returns its buffer");
                 let part = self.start as usize..(self.start + self.length) as usize;
                 match &self.buffer {
                     Some(data) => block[part.clone()].copy_from_slice(&data[part]),

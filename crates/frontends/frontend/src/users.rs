@@ -59,7 +59,7 @@ pub struct Listed<'a>(pub &'a [User]);
 impl fmt::Display for Listed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
-            return f.write_str("a process that this user cannot see uses it");
+            return f.write_str("a process that this user cannot see uses the disk");
         }
         for (index, user) in self.0.iter().enumerate() {
             write!(f, "{}{user}", if index == 0 { "" } else { "; " })?;

@@ -20,7 +20,7 @@ pub struct GeometryWatch {
 impl GeometryWatch {
     /// Starts the watch, which calls `changed` whenever the geometry differs from the last one
     /// seen. The first comparison is with `known`, the server's initial geometry.
-    #[must_use = "nothing is watched when it is dropped"]
+    #[must_use = "dropping this ends the watch"]
     pub fn start(
         thread_name: &'static str,
         disk: &Disk,

@@ -63,10 +63,10 @@ impl Arbiter {
         match report {
             Report::Wants => self.waiting.push_back(core),
             Report::Closed => {
-                let closed = self.closed.as_mut().expect("gates close when they are told to");
+                let closed = self.closed.as_mut().expect("the arbiter ordered the gates to close");
                 *closed += 1;
                 if *closed == self.cores {
-                    let next = self.waiting.pop_front().expect("somebody wanted it");
+                    let next = self.waiting.pop_front().expect("a core waits for the grant");
                     order(next, Order::Grant);
                 }
             }
@@ -178,7 +178,7 @@ impl<T> Gate<T> {
     /// # Panics
     /// If the arbiter has not granted this core its turn.
     pub fn next_merge(&mut self) -> Result<T, Report> {
-        let GateState::Merging(left) = &mut self.state else { panic!("merging without a grant") };
+        let GateState::Merging(left) = &mut self.state else { panic!("merge without a grant") };
         if *left > 0
             && let Some(merge) = self.merges.pop_front()
         {

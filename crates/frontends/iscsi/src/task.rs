@@ -273,12 +273,12 @@ impl Task {
         let read = || Op::read(lba, blocks, pool.take(geometry.bytes(blocks)), token);
         match self.command {
             Command::Write { fua, .. } => {
-                let data = piece.buffer.take().expect("its data is here");
+                let data = piece.buffer.take().expect("the data of the piece has arrived");
                 let op = Op::write(lba, blocks, data, token);
                 if fua { op.durable() } else { op }
             }
             Command::WriteVerify { .. } => {
-                let data = piece.buffer.take().expect("its data is here");
+                let data = piece.buffer.take().expect("the data of the piece has arrived");
                 Op::write(lba, blocks, data, token).durable()
             }
             Command::WriteSame { unmap, .. } => match piece.buffer.take() {

@@ -153,7 +153,7 @@ impl Unit {
             Command::ReservationOut { action, scope, kind, .. } => {
                 self.reservations.change(who, (action, scope, kind), parameters)
             }
-            _ => unreachable!("{command:?} is for the medium"),
+            _ => unreachable!("{command:?} needs the medium"),
         }
     }
 

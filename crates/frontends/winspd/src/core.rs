@@ -233,7 +233,7 @@ impl<A: Answer> Worker<A> {
         }
         if let Some(mut part) = buffer {
             // Join the two parts of the request's buffer again.
-            part.unsplit(task.rest.take().expect("the other part of the buffer"));
+            part.unsplit(task.rest.take().expect("the task has the rest of the buffer"));
             task.rest = Some(part);
         }
         self.unmap(&mut task, token);

@@ -23,7 +23,7 @@
 //! attach the disk instead. Finding the users of a disk. Dismounting the disk's volumes before a
 //! stop. ARM64, for which WinSpd has no library.
 
-#![cfg_attr(not(windows), allow(dead_code, reason = "only what is tested anywhere is built there"))]
+#![cfg_attr(not(windows), allow(dead_code, reason = "other systems build only the tested parts"))]
 
 mod core;
 #[cfg(windows)]

@@ -305,7 +305,10 @@ impl Drop for Unit {
 impl Answer for Arc<Unit> {
     fn answer(&mut self, response: &Response, data: Option<&mut [u8]>) {
         let whole = self.context.max_bytes();
-        assert!(data.as_ref().is_none_or(|data| data.len() as u64 >= whole), "a short buffer");
+        assert!(
+            data.as_ref().is_none_or(|data| data.len() as u64 >= whole),
+            "the buffer is too short"
+        );
         let data = data.map_or(ptr::null_mut(), |bytes| bytes.as_mut_ptr());
         // SAFETY: the data has the size of the largest transfer, and the library copies only a part
         // of it.

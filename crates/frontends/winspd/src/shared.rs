@@ -224,7 +224,10 @@ impl UnitShared {
 
     /// Keeps a buffer for a later request, unless enough spare buffers exist.
     pub(crate) fn give_buffer(&self, buffer: Buffer) {
-        assert!(buffer.len() == self.max_transfer_bytes as usize, "a whole transfer's buffer");
+        assert!(
+            buffer.len() == self.max_transfer_bytes as usize,
+            "the buffer does not have the length of a transfer"
+        );
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
         if spares.len() < limits::SPARE_BUFFERS {
             spares.push(buffer);

@@ -147,7 +147,7 @@ impl<W: Work> Turns<W> {
     /// Moves a waiting address to its new place in the order, after its total work became `spent`.
     fn move_to(&mut self, address: IpAddr, spent: u64) {
         let Some(line) = self.lines.get_mut(&address) else { return };
-        let next = line.works.front().expect("it waits for something").cost();
+        let next = line.works.front().expect("a waiting connection has work").cost();
         let spent = if next.is_beginning { spent + next.work } else { spent };
         self.serial += 1;
         let old = std::mem::replace(&mut line.place, (spent, Reverse(self.serial)));
@@ -158,8 +158,11 @@ impl<W: Work> Turns<W> {
     fn pop(&mut self) -> Option<(IpAddr, W)> {
         loop {
             let &(place, address) = self.order.first()?;
-            let line = self.lines.get_mut(&address).expect("it waits");
-            let work = line.works.pop_front().expect("it waits for something");
+            let line = self
+                .lines
+                .get_mut(&address)
+                .expect("the address of a waiting connection is listed");
+            let work = line.works.pop_front().expect("a waiting connection has work");
             self.count -= 1;
             if line.works.is_empty() {
                 self.lines.remove(&address);

@@ -74,7 +74,7 @@ impl<T: Transport> Session<T> {
         let request = self.request(slot);
         let command = ConnectCommand::from_sqe(&request.sqe);
         let buffer = request.buffer.as_ref().expect("pulled into a buffer");
-        let data = ConnectData::parse(buffer).expect("as long as was asked for");
+        let data = ConnectData::parse(buffer).expect("the buffer has the length of Connect data");
         let request = ConnectRequest {
             command: &command,
             data: &data,

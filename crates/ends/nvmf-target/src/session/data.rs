@@ -69,7 +69,7 @@ impl<T: Transport> Session<T> {
     }
 
     fn holder(&self) -> HolderId {
-        self.held.holder.expect("from the start to the end")
+        self.held.holder.expect("a session always has a holder")
     }
 
     /// Charges this connection's memory to its host, after Connect has named the host.
@@ -127,7 +127,7 @@ impl<T: Transport> Session<T> {
 
     /// Removes the connection from its memory holder.
     pub(crate) fn leave(&mut self, cx: &mut Context) {
-        debug_assert_eq!(self.held.bytes, 0, "all was given back");
+        debug_assert_eq!(self.held.bytes, 0, "the session has freed its memory");
         let Some(holder) = self.held.holder.take() else { return };
         cx.release_bytes(holder, self.held.bytes + self.held.kept_bytes);
         cx.memory.leave(holder);

@@ -192,7 +192,7 @@ impl<T: Transport> Session<T> {
 
     fn pull_command(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let Work::Io(command) = self.request(slot).work else { return Answer::Pass };
-        let pointer = command.data_from_host().expect("its path asks for data");
+        let pointer = command.data_from_host().expect("only commands with data take this path");
         self.pull(cx, slot, pointer).map_or_else(Answer::Refuse, |()| Answer::Wait)
     }
 
@@ -214,7 +214,7 @@ impl<T: Transport> Session<T> {
     /// Defers a read within the round, and announces it early to the namespace.
     fn join_round(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let Work::Io(IoCommand::Read { namespace, lba, .. }) = self.request(slot).work else {
-            unreachable!("only reads join a round")
+            unreachable!("a round contains only reads")
         };
         match self.volume(cx, namespace) {
             Ok(volume) => {

@@ -143,7 +143,7 @@ impl<T: Transport> Session<T> {
         result: Result<(), BlockError>,
     ) -> Result<(), Status> {
         if result.is_err() {
-            assert!(cx.borrowed.is_empty(), "something is borrowed with an error");
+            assert!(cx.borrowed.is_empty(), "the queue returned buffers and an error");
             self.note_result(cx, slot, result);
             return Err(status::of_result(result));
         }

@@ -172,7 +172,7 @@ impl TargetShared {
         has_library(policy)?;
         let mut all = self.listening.all.lock().expect("no holder panics");
         let free = |port: &u16| all.iter().all(|listened| listened.port.0 != *port);
-        let port = PortId((1..u16::MAX).find(free).expect("there are few"));
+        let port = PortId((1..u16::MAX).find(free).expect("fewer listeners than ports exist"));
         {
             let mut management = self.lock_running()?;
             let added = management.registry.add_listener(entry(port, address));

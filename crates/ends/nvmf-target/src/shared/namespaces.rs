@@ -358,9 +358,9 @@ impl TargetShared {
             self.meters.forget_namespace(subsystem, nsid);
             self.store_errors.forget((subsystem, nsid));
             self.observed.log_change(&Event::NamespaceRemoved(nqn.to_owned(), nsid.0));
-            Ok(Some(removed.expect("the registry had it")))
+            Ok(Some(removed.expect("the registry listed the namespace")))
         })?;
-        Ok(removed.expect("it was removed"))
+        Ok(removed.expect("the change removed the namespace"))
     }
 
     pub(crate) fn replace_namespace(
@@ -398,7 +398,7 @@ impl TargetShared {
             Ok(Some(std::mem::replace(exported, new)))
         })?;
         changed_in.into_iter().for_each(|subsystem| self.watch_export(subsystem, nsid));
-        Ok(removed.expect("it was replaced"))
+        Ok(removed.expect("the change replaced the namespace"))
     }
 
     pub(crate) fn resize_namespace(

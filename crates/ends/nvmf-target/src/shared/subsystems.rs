@@ -77,7 +77,8 @@ impl TargetShared {
         let namespaces: Vec<_> = {
             let management = self.lock_running()?;
             let id = self.subsystem_id(&management, nqn)?;
-            let config = management.registry.subsystem(id).expect("it was found");
+            let config =
+                management.registry.subsystem(id).expect("the lookup above found the subsystem");
             config.namespaces.keys().copied().collect()
         };
         self.begin_batch();

@@ -181,7 +181,8 @@ impl Transport for Tcp {
                 digest.update(&buffer);
             }
             let range = 0..buffer.len();
-            left = left.checked_sub(buffer.len()).expect("no more than was announced");
+            left =
+                left.checked_sub(buffer.len()).expect("the host sends at most the announced bytes");
             self.outbox.payload(std::mem::take(&mut held), buffer, range);
         }
         // If data were missing, the host would take the next bytes for them.
@@ -298,7 +299,7 @@ impl Session<Tcp> {
         let tcp = &mut self.transport;
         tcp.receiving = false;
         let Some((slot, offset, _)) = tcp.end.data_wanted() else {
-            panic!("received straight without data wanted")
+            panic!("received data directly, but expected none")
         };
         let count = result.unwrap_or(0);
         let start = offset as usize;

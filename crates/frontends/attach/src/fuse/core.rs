@@ -281,7 +281,7 @@ impl Requests {
                     front.unsplit(next);
                     front
                 });
-                let whole = whole.expect("a read reads something");
+                let whole = whole.expect("a read has a length");
                 reply.data(&whole[start..start + length as usize]);
                 self.reactor.buffers().give(whole);
             }

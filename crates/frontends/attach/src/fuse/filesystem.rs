@@ -152,7 +152,7 @@ impl Filesystem for Disk {
             config.set_max_background(limits::MAX_BACKGROUND),
             config.set_congestion_threshold(limits::MAX_BACKGROUND),
         );
-        assert!(matches!(limits, (Ok(_), Ok(_), Ok(_))), "limits that the library takes");
+        assert!(matches!(limits, (Ok(_), Ok(_), Ok(_))), "the library accepts these limits");
         Ok(())
     }
 

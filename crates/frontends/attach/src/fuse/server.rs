@@ -260,7 +260,7 @@ impl Server {
     /// Starts to watch the namespace's geometry. Also reports a difference between `known` and the
     /// current geometry.
     fn watch(&mut self, known: Geometry) {
-        let notifier = self.session.as_ref().expect("there is one to be told").notifier.clone();
+        let notifier = self.session.as_ref().expect("the server has a session").notifier.clone();
         let shared = Arc::clone(&self.shared);
         let changed = move || {
             if let Err(error) = shared.resized_for(&notifier) {

@@ -173,7 +173,7 @@ impl Driver {
         let mut bytes = [0; PARAMS_BYTES];
         bytes[..4].copy_from_slice(&(PARAMS_BYTES as u32).to_ne_bytes());
         let bytes = self.call(control::GET_PARAMS, id, 0, &bytes, "report the disk's geometry")?;
-        Ok(Params::parse(&bytes.try_into().expect("as many bytes as were given")))
+        Ok(Params::parse(&bytes.try_into().expect("the length is unchanged")))
     }
 
     /// Starts the block device. The kernel then reads the partition table, so a server must be
@@ -239,7 +239,7 @@ fn of(device: u32) -> uapi::Control {
 }
 
 fn parse_info(bytes: &[u8]) -> Info {
-    Info::parse(bytes.try_into().expect("as many bytes as were given"))
+    Info::parse(bytes.try_into().expect("the length is unchanged"))
 }
 
 /// Repeats `attempt` until it succeeds, its error is not `worth_waiting`, or `timeout` has passed.

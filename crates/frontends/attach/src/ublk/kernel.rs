@@ -47,7 +47,7 @@ impl Control {
             .build();
         // SAFETY: the buffer does not move until the completion; if none arrives, the code below
         // leaks it.
-        unsafe { self.ring.submission().push(&entry) }.expect("one command at a time");
+        unsafe { self.ring.submission().push(&entry) }.expect("the ring has room for one command");
         loop {
             let waited = self.ring.submit_and_wait(1);
             if let Some(completion) = self.ring.completion().next() {
@@ -122,12 +122,13 @@ impl Commands {
             .build()
             .user_data(u64::from(tag));
         let before = self.buffers[usize::from(tag)].replace(buffer);
-        assert!(before.is_none(), "a tag is with the kernel once");
+        assert!(before.is_none(), "the kernel already holds this tag");
         self.with_kernel += 1;
         // SAFETY: the kernel accesses the buffer only while this thread enters the ring (see the
         // module's text). `Commands` keeps the buffer until the kernel returns it, and does not
         // enter the ring without it.
-        unsafe { self.ring.submission().push(&entry) }.expect("an entry for every tag");
+        unsafe { self.ring.submission().push(&entry) }
+            .expect("the ring has an entry for every tag");
     }
 
     /// The number of commands that the kernel holds.
@@ -146,7 +147,7 @@ impl Commands {
         }
         for completion in self.ring.completion() {
             let tag = completion.user_data() as u16;
-            let buffer = self.buffers[usize::from(tag)].take().expect("the kernel had it");
+            let buffer = self.buffers[usize::from(tag)].take().expect("the kernel held this tag");
             self.with_kernel -= 1;
             let request = match completion.result() {
                 0 => Ok(self.descriptors.read(tag)),

@@ -351,7 +351,7 @@ impl Server {
         let (asked, answers) = mpsc::channel();
         let workers = start_workers(info, reactor, &shared, node, asked)?;
         let mut server = Server { shared, info, path, workers, changes: None };
-        let ended = |_| io::Error::other("a thread ended at once");
+        let ended = |_| io::Error::other("a thread exited during the start");
         let served = (0..info.queues).try_for_each(|_| answers.recv().map_err(ended).flatten());
         if let Err(error) = served {
             server.end_workers(Order::Leave).ok();

@@ -91,7 +91,7 @@ fn put<const N: usize>(bytes: &mut [u8], offset: usize, value: [u8; N]) {
 }
 
 fn at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
-    bytes[offset..offset + N].try_into().expect("as long as it is")
+    bytes[offset..offset + N].try_into().expect("the field has this length")
 }
 
 /// A command to the control device.

@@ -286,7 +286,7 @@ impl Worker {
         let slot = &mut self.slots[usize::from(tag)];
         if let Some(piece) = slot.pieces.get_mut(index) {
             let next = piece.end(&mut done, slot.fua, self.reactor.buffers());
-            assert!(next.is_none(), "the kernel asks for whole blocks");
+            assert!(next.is_none(), "the kernel requests only whole blocks");
         }
         slot.result = slot.result.and(done.result);
         slot.pending -= 1;

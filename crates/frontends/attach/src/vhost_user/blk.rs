@@ -114,7 +114,7 @@ pub(super) fn config_space(geometry: &Geometry, queues: usize, writeback: bool) 
     bytes.extend([exponent, 0]);
     bytes.extend(minimum.to_le_bytes());
     bytes.extend(geometry.optimal_blocks.to_le_bytes());
-    assert!(bytes.len() == WRITEBACK_OFFSET as usize, "the fields before it have 32 bytes");
+    assert!(bytes.len() == WRITEBACK_OFFSET as usize, "32 bytes precede the field");
     bytes.extend([u8::from(writeback), 0]);
     bytes.extend((queues as u16).to_le_bytes());
     bytes.extend((u32::MAX / per_block * per_block).to_le_bytes()); // max_discard_sectors

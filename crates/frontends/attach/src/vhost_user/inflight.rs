@@ -110,11 +110,13 @@ impl Notes {
     }
 
     fn load_u16(&self, at: usize) -> u16 {
-        self.slice().load(self.start + at, Ordering::Acquire).expect("inside of the map")
+        self.slice().load(self.start + at, Ordering::Acquire).expect("the offset is inside the map")
     }
 
     fn store_u16(&self, at: usize, value: u16) {
-        self.slice().store(value, self.start + at, Ordering::Release).expect("inside of the map");
+        self.slice()
+            .store(value, self.start + at, Ordering::Release)
+            .expect("the offset is inside the map");
     }
 
     fn note_at(head: u16) -> usize {
@@ -123,17 +125,19 @@ impl Notes {
 
     fn in_flight(&self, head: u16) -> bool {
         let at = self.start + Notes::note_at(head);
-        self.slice().load::<u8>(at, Ordering::Acquire).expect("inside of the map") == 1
+        self.slice().load::<u8>(at, Ordering::Acquire).expect("the offset is inside the map") == 1
     }
 
     fn set_in_flight(&self, head: u16, value: bool) {
         let at = self.start + Notes::note_at(head);
-        self.slice().store(u8::from(value), at, Ordering::Release).expect("inside of the map");
+        self.slice()
+            .store(u8::from(value), at, Ordering::Release)
+            .expect("the offset is inside the map");
     }
 
     fn counter(&self, head: u16) -> u64 {
         let at = self.start + Notes::note_at(head) + COUNTER_AT;
-        self.slice().load(at, Ordering::Acquire).expect("inside of the map")
+        self.slice().load(at, Ordering::Acquire).expect("the offset is inside the map")
     }
 
     /// Returns the heads of the requests that a previous server left in flight, oldest first.
@@ -175,7 +179,9 @@ impl Notes {
     /// Sets the note of a request before the server executes it.
     pub(super) fn taken(&mut self, head: u16) {
         let at = self.start + Notes::note_at(head) + COUNTER_AT;
-        self.slice().store(self.counter, at, Ordering::Release).expect("inside of the map");
+        self.slice()
+            .store(self.counter, at, Ordering::Release)
+            .expect("the offset is inside the map");
         self.counter = self.counter.wrapping_add(1);
         self.set_in_flight(head, true);
     }

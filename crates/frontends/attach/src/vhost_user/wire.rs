@@ -187,7 +187,10 @@ fn send(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if let Some(rights) = &rights {
-        assert!(ancillary.push(SendAncillaryMessage::ScmRights(rights)), "there is space for one");
+        assert!(
+            ancillary.push(SendAncillaryMessage::ScmRights(rights)),
+            "the buffer has space for one message"
+        );
     }
     // The kernel sends so few bytes to an empty socket completely or not at all.
     let slices = &[IoSlice::new(&bytes)];

@@ -171,7 +171,10 @@ impl Worker {
     }
 
     fn start_ring(&mut self, setup: Setup) -> Result<(), String> {
-        assert!(self.ring.is_none() && self.queue.in_flight() == 0, "the last one has ended");
+        assert!(
+            self.ring.is_none() && self.queue.in_flight() == 0,
+            "the last operation has completed"
+        );
         let (ring, kick) = Ring::new(setup)?;
         let watch = self.reactor.watch(self.kicks, kick).map_err(|e| format!("a kick: {e}"))?;
         self.watch = Some(watch);
@@ -193,7 +196,7 @@ impl Worker {
     fn report(&mut self) {
         if self.leaving.is_some() && self.queue.in_flight() == 0 {
             self.held = 0;
-            let _ = self.leaving.take().expect("looked just now").send(());
+            let _ = self.leaving.take().expect("the caller checked this").send(());
         }
         if self.ring.as_ref().is_none_or(|ring| ring.outstanding() == 0)
             && let Some(answer) = self.halting.take()
@@ -235,7 +238,7 @@ impl Worker {
     }
 
     fn read(&mut self, head: u16) {
-        let ring = self.ring.as_mut().expect("taken from it");
+        let ring = self.ring.as_mut().expect("the request came from this ring");
         let slot = &mut self.slots[usize::from(head)];
         match slot.request.read(&ring.guest, ring.table, head) {
             Ok(()) => self.start(head),
@@ -321,7 +324,7 @@ impl Worker {
             let count = piece_blocks.min(blocks - first);
             let mut buffer = self.reactor.buffers().take(self.geometry.bytes(count));
             if command.writes() {
-                let ring = self.ring.as_ref().expect("requests come from it");
+                let ring = self.ring.as_ref().expect("the request came from this ring");
                 let segments = &self.slots[usize::from(head)].request.from_guest;
                 let offset = self.geometry.bytes(first) as u64;
                 let copied = chain::copy_from(&ring.guest, segments, offset, &mut buffer);
@@ -341,7 +344,7 @@ impl Worker {
     }
 
     fn identify(&mut self, head: u16) -> Result<(), u8> {
-        let ring = self.ring.as_ref().expect("requests come from it");
+        let ring = self.ring.as_ref().expect("the request came from this ring");
         let slot = &mut self.slots[usize::from(head)];
         let segments = &slot.request.to_guest;
         let length = chain::total(segments).min(blk::ID_BYTES as u64);
@@ -360,7 +363,7 @@ impl Worker {
             return Err(status::IOERR);
         }
         let mut bytes = [0; MAX_BYTES];
-        let ring = self.ring.as_ref().expect("requests come from it");
+        let ring = self.ring.as_ref().expect("the request came from this ring");
         chain::copy_from(&ring.guest, &request.from_guest, 0, &mut bytes[..length])
             .filter(|()| !ring.guest.is_lost())
             .ok_or(status::IOERR)?;

@@ -185,7 +185,7 @@ impl Connection {
         self.uncount(slot);
         let mut sending = Sending { tag, offset: 0, data_sn: 0, moves, end, bursts: self.bursts() };
         for piece in pieces.drain(..) {
-            let buffer = piece.buffer.expect("a read gives its buffer back");
+            let buffer = piece.buffer.expect("a read returns its buffer");
             if sending.offset == moves {
                 cx.reactor.buffers().give(buffer);
                 continue;

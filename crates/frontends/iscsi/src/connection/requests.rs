@@ -148,7 +148,9 @@ impl Connection {
     fn login(&mut self, cx: &mut Context) {
         let request: LoginRequest = view(&self.input.bhs);
         let data = std::mem::take(&mut self.input.collected);
-        let Session::LoggingIn(login) = &mut self.session else { unreachable!("it logs in") };
+        let Session::LoggingIn(login) = &mut self.session else {
+            unreachable!("the session is logging in")
+        };
         let is_first = login.initiator.name.is_empty();
         let answer = login.handle(&request, &data, &cx.unit.identity.target);
         if is_first {
@@ -184,7 +186,7 @@ impl Connection {
         let Session::Admitting(complete) =
             std::mem::replace(&mut self.session, Session::FullFeature)
         else {
-            unreachable!("only a login is admitted")
+            unreachable!("the phase admits only a login")
         };
         let (login, request, answer) = *complete;
         let number = cx.session_number();

@@ -116,7 +116,8 @@ impl Connection {
         if task.is_aborted {
             self.finish(cx, slot);
         } else if !is_ours && task.failure.is_none() {
-            let data = Unit::answer_for_nobody(&task.command).expect("it was judged");
+            let data = Unit::answer_for_nobody(&task.command)
+                .expect("the check above accepted the command");
             self.answer_bytes(slot, &data);
             self.release(cx, slot);
         } else {

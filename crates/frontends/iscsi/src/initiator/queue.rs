@@ -138,7 +138,7 @@ impl SessionQueue {
             self.flights[tag as usize] = Some(op);
         }
         if !batch.is_empty() {
-            let batch = self.batch.take().expect("looked just now");
+            let batch = self.batch.take().expect("the caller checked this");
             self.reactor.send(self.stream, batch);
         }
     }

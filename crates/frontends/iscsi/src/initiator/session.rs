@@ -127,7 +127,7 @@ impl Session {
         self.stream.write_all(&all)?;
         let (bhs, said) = self.take()?;
         if bhs[0] != response::LOGIN {
-            return Err(nonsense("something else than a login answer"));
+            return Err(nonsense("another PDU instead of a login answer"));
         }
         let answer: LoginResponse = wire::view(&bhs);
         self.numbers.status = answer.stat_sn.get().wrapping_add(1);
@@ -194,7 +194,7 @@ impl Session {
                     return Ok((answer.status, data));
                 }
                 response::NOP_IN if wire::view::<Response>(&bhs).target_tag == wire::NO_TAG => {}
-                _ => return Err(nonsense("something else than the command's answer")),
+                _ => return Err(nonsense("another PDU instead of the command's answer")),
             }
         }
     }

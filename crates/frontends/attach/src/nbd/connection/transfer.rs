@@ -33,7 +33,7 @@ pub(in crate::nbd) fn token_owner(token: u64) -> (super::ConnectionKey, Slot, us
 impl Connection {
     /// Checks a complete header. Returns true if the received bytes may contain more work.
     pub(super) fn header(&mut self, cx: &mut Context) -> bool {
-        let Phase::Header(bytes, _) = &self.phase else { unreachable!("there is a header") };
+        let Phase::Header(bytes, _) = &self.phase else { unreachable!("a header has arrived") };
         let Some(header) = Header::parse(bytes) else {
             cx.complain("NBD protocol errors", &self.peer, || {
                 let peer = &self.peer;
@@ -146,12 +146,14 @@ impl Connection {
 
     /// Copies a write's data to its destination. Returns false if it needs more bytes.
     pub(super) fn payload(&mut self, cx: &mut Context, input: &mut &[u8]) -> bool {
-        let Phase::Payload(slot, index, filled) = self.phase else { unreachable!("data comes") };
+        let Phase::Payload(slot, index, filled) = self.phase else {
+            unreachable!("the connection receives data")
+        };
         if input.is_empty() {
             return false;
         }
         let piece = &mut self.request(slot).pieces[index];
-        let wanted = &mut piece.buffer.as_mut().expect("it is here to be filled")
+        let wanted = &mut piece.buffer.as_mut().expect("a receiving piece has a buffer")
             [piece.start as usize + filled..(piece.start + piece.length) as usize];
         let count = wanted.len().min(input.len());
         wanted[..count].copy_from_slice(&input[..count]);
@@ -182,7 +184,7 @@ impl Connection {
         if range.len() < limits::DIRECT_RECEIVE_BYTES {
             return None;
         }
-        Some((piece.buffer.take().expect("it is here to be filled"), range))
+        Some((piece.buffer.take().expect("a receiving piece has a buffer"), range))
     }
 
     pub(super) fn received_into(
@@ -192,7 +194,9 @@ impl Connection {
         result: std::io::Result<usize>,
     ) {
         self.receiving = false;
-        let Phase::Payload(slot, index, filled) = self.phase else { unreachable!("data comes") };
+        let Phase::Payload(slot, index, filled) = self.phase else {
+            unreachable!("the connection receives data")
+        };
         self.request(slot).pieces[index].buffer = Some(buffer);
         match result {
             Ok(count) if count > 0 => {
@@ -315,7 +319,7 @@ impl Connection {
         }
         request.held_bytes = 0;
         for piece in request.pieces.drain(..) {
-            let buffer = piece.buffer.expect("a read gives its buffer back");
+            let buffer = piece.buffer.expect("a read returns its buffer");
             let range = piece.start as usize..(piece.start + piece.length) as usize;
             self.outbox.payload(u64::from(piece.length), buffer, range);
         }

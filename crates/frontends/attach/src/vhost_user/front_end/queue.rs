@@ -230,7 +230,7 @@ impl FrontQueue {
     }
 
     fn ring(&mut self) -> &mut Ring {
-        self.ring.as_mut().expect("there until it is dropped")
+        self.ring.as_mut().expect("the ring exists until the drop")
     }
 
     /// The result of an operation that needs no request: it fails at once or is empty.
@@ -253,7 +253,7 @@ impl FrontQueue {
 
     /// Puts waiting operations into the ring until the ring is full.
     fn fill(&mut self) {
-        let ring = self.ring.as_mut().expect("there until it is dropped");
+        let ring = self.ring.as_mut().expect("the ring exists until the drop");
         while let Some(&slot) = ring.free.last()
             && let Some(op) = self.waiting.pop_front()
         {
@@ -266,7 +266,7 @@ impl FrontQueue {
             let (kind, sector, data) = match op.command {
                 Command::Read => (request::IN, sector, (data, bytes)),
                 Command::Write => {
-                    let buffer = op.buffer.as_ref().expect("a write has one");
+                    let buffer = op.buffer.as_ref().expect("a write has a buffer");
                     ring.write(data, buffer);
                     (request::OUT, sector, (data, bytes))
                 }
