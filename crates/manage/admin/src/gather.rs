@@ -435,7 +435,10 @@ mod tests {
             axum::body::Body::new(body)
         };
         let all = told(Router::new().route("/v1/events", get(drip)), 1).await;
-        assert_eq!(all[0], ("gone".to_owned(), "its counters have not come for 10 s".into()));
+        assert_eq!(
+            all[0],
+            ("gone".to_owned(), "the target has not sent its counters for 10 s".into())
+        );
     }
 
     /// If a node sends an `attached` event, it does not describe the machine of the page.

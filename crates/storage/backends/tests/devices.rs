@@ -51,7 +51,8 @@ on_both_engines! {
             let disk = fresh(&dir, &last, 4096, &FileOptions::new(block_size));
             assert_eq!(disk.is_direct(), block_size == 4096, "{}", disk.describe());
             if block_size == 512 {
-                assert!(disk.describe().contains("direct I/O needs blocks of 4096 bytes"));
+                assert!(disk.describe().contains("direct I/O on this disk needs blocks of 4096 \
+                    bytes"));
             }
             Arc::new(disk) as Arc<_>
         };

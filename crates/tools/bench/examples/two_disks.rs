@@ -12,7 +12,7 @@ use farblock_bench::{Cancel, Plan, Side, Snapshot, compare, html, table};
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [local, remote, page] = &words[..] else {
-        return Err("two disks and the name of a page, please".into());
+        return Err("name two disks and the file of the HTML page".into());
     };
     let open = |name: &str| -> Result<Side, Box<dyn Error>> {
         let namespace = name.parse::<Spec>()?.open(512, false)?;

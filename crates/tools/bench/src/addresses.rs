@@ -27,18 +27,22 @@ impl Span {
         let bytes = u64::from(pattern.block_size_bytes);
         let block_size = u64::from(geometry.block_size);
         if bytes == 0 || !bytes.is_multiple_of(block_size) {
-            return Err(format!("{bytes} bytes are not whole blocks of {block_size} bytes"));
+            return Err(format!(
+                "{bytes} bytes are not a whole number of {block_size}-byte blocks"
+            ));
         }
         let capacity = geometry.capacity_bytes();
         let used = size.unwrap_or(capacity);
         if used > capacity {
-            return Err(format!("{used} bytes are to be used, and it has {capacity}"));
+            return Err(format!(
+                "the size option is {used} bytes, but the namespace has only {capacity}"
+            ));
         }
         let ios = used / bytes;
         let regions = if pattern.rw.is_random() { 1 } else { u64::from(pattern.numjobs) };
         if ios < regions {
             let needed = regions * bytes;
-            return Err(format!("it needs at least {needed} bytes, and {used} are to be used"));
+            return Err(format!("it needs at least {needed} bytes, but may use only {used}"));
         }
         let io_blocks = (bytes / block_size) as u32; // at most MAX_BLOCK_SIZE_BYTES / 512
         let op_blocks = match geometry.max_blocks {
@@ -129,7 +133,7 @@ mod tests {
             Span::new(geometry, &pattern(rw, jobs), size).expect_err("it does not fit")
         };
         let small = Geometry::new(512, 8);
-        assert!(why(&Geometry::new(8192, 100), Rw::Read, 1, None).contains("not whole blocks"));
+        assert!(why(&Geometry::new(8192, 100), Rw::Read, 1, None).contains("not a whole number"));
         assert!(why(&small, Rw::Read, 2, None).contains("needs at least 8192 bytes"));
         assert!(why(&small, Rw::RandRead, 1, Some(512)).contains("needs at least 4096 bytes"));
         assert!(why(&small, Rw::RandRead, 1, Some(8192)).contains("and it has 4096"));

@@ -44,9 +44,9 @@ impl PatternReport {
         let sleeps = local.sleeps_per_io.zip(remote.sleeps_per_io);
         let most = match sleeps.filter(|(local, remote)| remote - local >= FEW_SLEEPS) {
             Some((local, remote)) => {
-                format!("wake-ups: {longer}{busy}, {remote:.1} sleeps an I/O (local {local:.1})")
+                format!("wake-ups: {longer}{busy}, {remote:.1} sleeps per I/O (local {local:.1})")
             }
-            None => format!("the way there and back: {longer}{busy}"),
+            None => format!("the round trip: {longer}{busy}"),
         };
         let floor = floor_ns.map(|floor_ns| format!("; bare sockets: {} µs", format::us(floor_ns)));
         Some(most + &floor.unwrap_or_default())
@@ -68,7 +68,9 @@ fn used_up(remote: &Figures, own: u32, cores: u32) -> Option<String> {
     } else {
         return None;
     };
-    Some(format!("{whose}: host {host:.0} %, target {target:.0} % of one, of {cores}"))
+    Some(format!(
+        "{whose}: host {host:.0} %, target {target:.0} %, where 100 % is one of {cores} processors"
+    ))
 }
 
 fn busy(remote: &Figures, cores: u32) -> String {
@@ -111,21 +113,24 @@ mod tests {
     fn a_remote_disk_as_fast_as_local_waits_for_the_disk() {
         // Processor use does not matter here, because the event loops may be spinning.
         says(&measured((40_000.0, 200.0), (38_000.0, 210.0, 26.0, 26.0)), 2, "the disk");
-        says(&measured((40_000.0, 200.0), (37_900.0, 211.0, 5.0, 5.0)), 2, "the way");
+        says(&measured((40_000.0, 200.0), (37_900.0, 211.0, 5.0, 5.0)), 2, "the round trip");
     }
 
     #[test]
     fn busy_processors_are_named_as_the_bottleneck() {
         let both = measured((40_000.0, 200.0), (20_000.0, 400.0, 45.0, 45.0));
         let text = says(&both, 2, "all processors: ");
-        assert!(text.ends_with("host 90 %, target 90 % of one, of 2"), "{text}");
+        assert!(
+            text.ends_with("host 90 %, target 90 %, where 100 % is one of 2 processors"),
+            "{text}"
+        );
         let host = measured((40_000.0, 200.0), (20_000.0, 400.0, 90.0, 30.0));
         says(&host, 16, "the host's processors");
         let target = measured((40_000.0, 200.0), (20_000.0, 400.0, 30.0, 90.0));
         says(&target, 16, "the target's processors");
         // The machine is as busy, but each end uses only half of the processors of the two jobs.
         let neither = measured((40_000.0, 200.0), (20_000.0, 400.0, 45.0, 45.0));
-        says(&neither, 16, "the way there and back");
+        says(&neither, 16, "the round trip");
     }
 
     #[test]
@@ -137,9 +142,9 @@ mod tests {
         sleep(&mut report.local, 0.9);
         sleep(&mut report.remote, 2.4);
         let text = says(&report, 2, "wake-ups: 200.0 µs longer, processors");
-        assert!(text.ends_with("50 % busy, 2.4 sleeps an I/O (local 0.9)"), "{text}");
+        assert!(text.ends_with("50 % busy, 2.4 sleeps per I/O (local 0.9)"), "{text}");
         sleep(&mut report.remote, 0.9);
-        says(&report, 2, "the way there and back");
+        says(&report, 2, "the round trip");
     }
 
     #[test]
@@ -149,14 +154,14 @@ mod tests {
         let text = says(&report, 2, "the network");
         assert!(text.ends_with("bare sockets alone take 100.0 µs"), "{text}");
         report.floor = Some(figures(500_000.0, 4096, 99_000.0, None));
-        let text = says(&report, 2, "the way there and back");
+        let text = says(&report, 2, "the round trip");
         assert!(text.ends_with("; bare sockets: 99.0 µs"), "{text}");
         // A floor that is slower than the remote disk does not explain the difference.
         let slow_floor = figures(10_000.0, 4096, 700_000.0, None);
         let remote = report.remote.as_ref().expect("measured");
         report.remote_percent_of_floor = Percent::new(&slow_floor, remote);
         report.floor = Some(slow_floor);
-        let text = says(&report, 2, "the way there and back");
+        let text = says(&report, 2, "the round trip");
         assert!(!text.contains("sockets"), "{text}");
     }
 

@@ -404,7 +404,7 @@ const GONE_LOOKS: u32 = 10;
 /// The pause between two such checks.
 const GONE_PAUSE: Duration = Duration::from_millis(50);
 /// The message for an error if the namespace was removed.
-const GONE: &str = "the namespace was removed at the target, or another one took its place";
+const GONE: &str = "the namespace was removed at the target, or replaced by another namespace";
 
 /// Explains a failed run. For a lost connection, gives its cause. A removed namespace has no
 /// blocks, but a remote namespace reports that only a moment after its commands fail with various
@@ -443,23 +443,23 @@ fn phase_of(tick: Tick, times: Times) -> (Phase, Duration, Option<Duration>) {
 }
 
 fn method(plan: &Plan, sides: &[(SideName, Under<'_>)]) -> Method {
-    let order = "Within a run one side right after the other, never two at once; the side that \
-                 goes first alternates from run to run, beginning with the local one.";
-    let latency = "Latency runs from submission to completion as the job sees them. An I/O counts \
-                   if it completes within the measured time. One I/O error ends a run.";
-    let addresses = "Random jobs use the whole size; sequential jobs each have an equal region of \
-                     it (fio's offset_increment). Written data is random, and no page is written \
-                     twice.";
-    let average = "Figures are the mean of the runs; percentiles and maxima are of all runs' I/Os \
-                   together.";
-    let cpu = "CPU is that of one core: 100 % is one core busy all the time. The host's includes \
-               the load generator. How much of it may go into latency, --spin says.";
-    let known = "More runs follow until the rates' ratio is known to within 5 % either way (with a \
-                 confidence of 95 %), or until there were as many runs as allowed.";
-    let brief = "The floor's runs are shorter: bare sockets are sooner known than a disk.";
-    let floor = "The floor is the same load on bare sockets: as many connections, bytes and I/Os \
-                 in flight, no protocol and no disk. Its threads never sleep, so they are no more \
-                 than there are cores, and its CPU is what they burn.";
+    let order = "Within a run, the sides run one after the other. The first side alternates from \
+        run to run, and the first run begins with the local side.";
+    let latency = "Latency is the time from submission to completion, as the job sees it. An I/O \
+        counts if it completes within the measured time. An I/O error ends the run.";
+    let addresses = "A random job uses the whole size. Sequential jobs divide the size into equal \
+        regions (fio's offset_increment). Written data is random, and no two written pages are \
+        equal.";
+    let average = "Figures are means of the runs. Percentiles and maxima cover the I/Os of all \
+        runs together.";
+    let cpu = "100 % CPU is one core that is always busy. The host's CPU includes the load \
+        generator. The option --spin sets how much CPU the host may spend to reduce latency.";
+    let known = "More runs follow until the ratio of the rates is known to within ±5 % (with a \
+        confidence of 95 %), or until the maximum number of runs.";
+    let brief = "The floor's runs are shorter, because bare sockets vary less than a disk.";
+    let floor = "The floor is the same load on bare sockets: the same number of connections, bytes \
+        and I/Os in flight, without a protocol or a disk. Its threads never sleep, so it has at \
+        most one thread per core, and its CPU includes this busy waiting.";
     let is_brief = plan.floor.as_ref().is_some_and(|floor| floor.briefly.is_some());
     let notes = [
         (sides.len() > 1, order),

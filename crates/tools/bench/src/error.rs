@@ -25,8 +25,8 @@ pub enum BenchError {
     BadPlan(&'static str),
     /// A pattern writes to a namespace that may hold user data.
     #[error(
-        "{what} would overwrite data on {namespace}: pass --allow-writes to let it, or choose \
-         read patterns only"
+        "{what} would overwrite data on {namespace}: pass --allow-writes to permit that, or choose \
+         only read patterns"
     )]
     WritesRefused {
         /// The writer, such as the pattern `4k random write`.
@@ -100,7 +100,7 @@ pub enum RunError {
         error: BlockError,
     },
     /// A job could not open a queue.
-    #[error("job {job}: opening a queue failed: {error}")]
+    #[error("job {job}: cannot open a queue: {error}")]
     Open {
         /// The number of the job, from 0.
         job: u32,
@@ -117,7 +117,7 @@ pub enum RunError {
         error: io::Error,
     },
     /// The thread of a job could not be started.
-    #[error("job {job}: no thread could be started: {error}")]
+    #[error("job {job}: cannot start a thread: {error}")]
     Thread {
         /// The number of the job, from 0.
         job: u32,
@@ -139,10 +139,10 @@ pub enum RunError {
     #[error("the floor: {}", floor_words(.0))]
     Floor(#[source] io::Error),
     /// The agreed start time had passed before everything was ready.
-    #[error("the agreed start had passed {0:?} before everything was ready")]
+    #[error("everything was ready only {0:?} after the agreed start")]
     Late(Duration),
     /// No I/O completed in the measured time.
-    #[error("not one I/O completed in the measured time")]
+    #[error("no I/O completed in the measured time")]
     NothingMeasured,
     /// The run was cancelled.
     #[error("cancelled")]
@@ -152,20 +152,22 @@ pub enum RunError {
 fn floor_words(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
-            "nothing listens there: start `farblock bench --floor-serve` on that machine".to_owned()
+            "no program listens at this address: start `farblock bench --floor-serve` on that \
+             machine"
+                .to_owned()
         }
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
             "the other end closed the connection; is it `farblock bench --floor-serve`?".to_owned()
         }
         io::ErrorKind::InvalidData => {
-            "what listens there is no `farblock bench --floor-serve`".to_owned()
+            "the program at this address is not `farblock bench --floor-serve`".to_owned()
         }
         io::ErrorKind::TimedOut => "the other end does not answer; is that machine up, does a \
                                     firewall let the port through, and is it `farblock bench \
                                     --floor-serve`?"
             .to_owned(),
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            "there is no way to that address from here".to_owned()
+            "this machine has no route to that address".to_owned()
         }
         _ => error.to_string(),
     }

@@ -81,7 +81,7 @@ fn lead(report: &Report) -> Option<String> {
         range(&of_local, |p| p.iops)?,
         range(&of_local, |p| p.mean_latency)?,
         floor
-            .map(|floor| format!(", and {floor} of the floor’s: what bare sockets move"))
+            .map(|floor| format!(", and {floor} of the floor’s (bare sockets)"))
             .unwrap_or_default(),
     ))
 }
@@ -91,11 +91,7 @@ fn alert(page: &mut String, report: &Report) {
         return;
     }
     page.push_str("<div class=\"alert\" role=\"note\"><strong>");
-    page.push_str(if report.has_errors() {
-        "Not everything could be measured"
-    } else {
-        "Interrupted"
-    });
+    page.push_str(if report.has_errors() { "Some results are missing" } else { "Interrupted" });
     page.push_str("</strong><ul>\n");
     for pattern in &report.patterns {
         for failure in &pattern.errors {
@@ -402,7 +398,7 @@ mod tests {
         assert!(page.contains("<rect class=\"floor\""), "a bar");
         assert!(page.contains("<dt>Floor</dt><dd>bare sockets"), "{page}");
         assert!(page.contains("<br>80.0 % of the floor’s IOPS"), "{page}");
-        assert!(page.contains("and 80 % of the floor’s: what bare sockets move."), "{page}");
+        assert!(page.contains("and 80 % of the floor’s (bare sockets)."), "{page}");
         assert!(!render(&testing::report()).contains("floor</"), "only where it was measured");
     }
 

@@ -23,7 +23,7 @@ impl Latencies {
     pub fn new() -> Latencies {
         let max_ns = MAX_LATENCY.as_nanos() as u64;
         let histogram = Histogram::new_with_bounds(1, max_ns, LATENCY_DIGITS)
-            .expect("constant bounds that the histogram takes");
+            .expect("the histogram accepts these constant bounds");
         Latencies { histogram, sum_ns: 0, max_ns: 0 }
     }
 
@@ -48,7 +48,7 @@ impl Latencies {
 
     /// Adds all latencies of `other`.
     pub fn merge(&mut self, other: &Latencies) {
-        self.histogram.add(&other.histogram).expect("histograms of the same bounds");
+        self.histogram.add(&other.histogram).expect("both histograms have the same bounds");
         self.sum_ns += other.sum_ns;
         self.max_ns = self.max_ns.max(other.max_ns);
     }

@@ -125,16 +125,16 @@ impl Plan {
     /// Checks everything that can be known before the first I/O.
     pub(crate) fn check(&self, sides: &[&Side]) -> Result<(), BenchError> {
         if sides.is_empty() {
-            return Err(BenchError::BadPlan("neither a local nor a remote namespace"));
+            return Err(BenchError::BadPlan("it has neither a local nor a remote namespace"));
         }
         if self.patterns.is_empty() {
-            return Err(BenchError::BadPlan("no patterns"));
+            return Err(BenchError::BadPlan("it has no patterns"));
         }
         if self.runs == 0 || self.last_run() > MAX_RUNS {
             return Err(BenchError::BadPlan("the number of runs is between 1 and 1000"));
         }
         if self.runtime.is_zero() && self.io_size.is_none() {
-            return Err(BenchError::BadPlan("no time to measure in"));
+            return Err(BenchError::BadPlan("it has no measuring time"));
         }
         for pattern in &self.scaled_patterns() {
             pattern.validate()?;

@@ -215,7 +215,7 @@ mod tests {
                 let body = move || {
                     burn(WORK);
                     done.send(()).expect("the test waits");
-                    let _ = wait.lock().expect("nobody panics with it").recv();
+                    let _ = wait.lock().expect("no holder panics").recv();
                 };
                 thread::Builder::new().name(name.to_owned()).spawn(body).expect("a thread")
             })

@@ -26,7 +26,7 @@ impl RecordedLatencies {
     pub fn of(latencies: &Latencies) -> RecordedLatencies {
         let mut bytes = Vec::new();
         let written = V2Serializer::new().serialize(&latencies.histogram, &mut bytes);
-        written.expect("memory takes it, and there are fewer counts than an encoding holds");
+        written.expect("writing to memory cannot fail, and the counts fit the encoding");
         RecordedLatencies {
             histogram: STANDARD.encode(bytes),
             sum_ns: u64::try_from(latencies.sum_ns).unwrap_or(u64::MAX),
@@ -40,21 +40,21 @@ impl RecordedLatencies {
     /// The reason why the text is invalid.
     pub fn latencies(&self) -> Result<Latencies, String> {
         if self.histogram.len() > MAX_ENCODED_BYTES {
-            return Err(format!("a histogram of more than {MAX_ENCODED_BYTES} characters"));
+            return Err(format!("the histogram has more than {MAX_ENCODED_BYTES} characters"));
         }
         let bytes = STANDARD.decode(&self.histogram).map_err(|error| error.to_string())?;
         // The parser allocates as much memory as the header says, so check the header first.
         if header_field(&bytes, 4) != Some(bytes.len().saturating_sub(HEADER_BYTES) as u32) {
-            return Err("a histogram of another length than its header says".to_owned());
+            return Err("the length of the histogram differs from its header".to_owned());
         }
         if header_field(&bytes, 12) != Some(u32::from(LATENCY_DIGITS)) {
-            return Err("a histogram with other digits than ours".to_owned());
+            return Err("the histogram has an unsupported precision".to_owned());
         }
         let read = Deserializer::new().deserialize::<u64, _>(&mut bytes.as_slice());
-        let histogram = read.map_err(|error| format!("no histogram: {error}"))?;
+        let histogram = read.map_err(|error| format!("the histogram is invalid: {error}"))?;
         let mut latencies = Latencies::new();
         let added = latencies.histogram.add(&histogram);
-        added.map_err(|error| format!("a histogram of other bounds: {error}"))?;
+        added.map_err(|error| format!("the histogram has other bounds: {error}"))?;
         latencies.sum_ns = u128::from(self.sum_ns);
         latencies.max_ns = self.max_ns;
         Ok(latencies)
@@ -113,7 +113,7 @@ mod tests {
         assert!(with(&length).is_err_and(|error| error.contains("length")));
         let mut digits = bytes.clone();
         digits[15] = 5;
-        assert!(with(&digits).is_err_and(|error| error.contains("digits")));
+        assert!(with(&digits).is_err_and(|error| error.contains("precision")));
         for at in 0..bytes.len() {
             for value in [0, 0x7f, 0x80, 0xff] {
                 let mut changed = bytes.clone();

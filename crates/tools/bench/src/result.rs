@@ -263,7 +263,7 @@ impl PatternReport {
         let percent = self.remote_percent_of_floor?;
         (percent.iops > 100.0).then_some(
             "the floor was slower than the remote disk, so it does not count as a floor: its \
-             threads never sleep, and lacked processors of their own",
+             threads never sleep, and lacked processors for themselves",
         )
     }
 

@@ -72,7 +72,7 @@ impl Slots {
         block_size: u32,
         random: &mut Random,
     ) -> Slots {
-        assert!(buffer_bytes(pattern) <= MAX_BUFFER_BYTES, "the plan checks this");
+        assert!(buffer_bytes(pattern) <= MAX_BUFFER_BYTES, "the plan limits the buffers");
         let idle_slot =
             Slot { command: Command::Read, lba: 0, submitted: Instant::now(), ops_left: 0 };
         let ops = pattern.iodepth * span.ops_per_io();
@@ -147,7 +147,7 @@ impl Slots {
     /// Handles a completion. Returns the I/O if this was its last operation, or the failure.
     pub(crate) fn complete(&mut self, completion: Completion) -> Result<Option<Finished>, Failed> {
         let per_io = self.span.ops_per_io();
-        let token = u32::try_from(completion.token).expect("a token that was never given out");
+        let token = u32::try_from(completion.token).expect("the token belongs to a slot");
         let index = token / per_io;
         let slot = &mut self.slots[index as usize];
         assert!(slot.ops_left > 0, "an operation completed twice");
@@ -156,7 +156,7 @@ impl Slots {
             Command::Write => &mut self.write_buffers,
             _ => &mut self.read_buffers,
         };
-        let buffer = completion.buffer.expect("a completion brings its buffer back");
+        let buffer = completion.buffer.expect("a completion returns its buffer");
         let home = &mut buffers[token as usize];
         assert!(home.is_none(), "an operation completed twice");
         *home = Some(buffer);

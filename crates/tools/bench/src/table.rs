@@ -230,7 +230,7 @@ fn remarks(report: &Report, columns: usize) -> String {
         line(format!("{}: {doubt}", names.join(", ")));
     }
     if report.interrupted {
-        line("interrupted: later runs and patterns were not measured".to_owned());
+        line("interrupted: later runs and patterns are missing".to_owned());
     }
     text
 }
@@ -243,12 +243,12 @@ fn spread(pattern: &PatternReport) -> Option<String> {
     let own = spread_percent(&local)?;
     let (percent, name) = (pattern.remote_percent_of_local?.iops, &pattern.pattern.name);
     let verdict = if low <= 100.0 && high >= 100.0 {
-        "no difference was shown"
+        "the difference is not significant"
     } else {
-        "the difference is more than chance"
+        "the difference is significant"
     };
     Some(format!(
-        "{name}: remote gives {percent:.0} % of local ({low:.0} to {high:.0} % with a confidence \
+        "{name}: remote reaches {percent:.0} % of local ({low:.0} to {high:.0} % with a confidence \
          of 95 %: {verdict}); the {} runs of the local disk alone differ by up to {own:.0} %",
         local.len()
     ))

@@ -178,11 +178,11 @@ impl Comparison {
     fn add(&mut self, a: &Load, b: Option<&Load>) {
         let name = &a.name;
         let Some(b) = b else {
-            return self.missing.push(format!("{name}: B has no such load"));
+            return self.missing.push(format!("{name}: B does not have this load"));
         };
         if a.setup != b.setup {
             let (a, b) = (&a.setup, &b.setup);
-            return self.missing.push(format!("{name}: not the same load: {a} in A, {b} in B"));
+            return self.missing.push(format!("{name}: the loads differ: {a} in A, {b} in B"));
         }
         if let (false, Some(why)) = (a.series.is_empty(), &b.failure) {
             self.missing.push(format!("{name}: B failed: {why}"));
@@ -431,8 +431,8 @@ mod tests {
         let comparison = Comparison::of(&whole, &less);
         let failures = comparison.failures(5.0);
         assert_eq!(failures.len(), 3, "{failures:?}");
-        assert!(failures[0].ends_with("B has no such load"), "{failures:?}");
-        assert!(failures[1].contains("not the same load: "), "{failures:?}");
+        assert!(failures[0].ends_with("B does not have this load"), "{failures:?}");
+        assert!(failures[1].contains("the loads differ: "), "{failures:?}");
         assert!(failures[2].ends_with("B failed: the wire was cut"), "{failures:?}");
         let back = Comparison::of(&less, &whole);
         assert!(back.remarks[0].ends_with("is only in B"), "{back:?}");

@@ -95,7 +95,7 @@ fn a_peer_with_invalid_data_is_disconnected_and_disturbs_no_other() {
 fn a_missing_or_wrong_floor_server_is_reported() {
     let load = load(Pattern::new(Rw::RandRead, 4096, 1, 1));
     let error = drive(NOBODY, &load, &Cancel::new()).expect_err("nobody listens");
-    assert!(error.to_string().contains("nothing listens"), "{error}");
+    assert!(error.to_string().contains("no program listens"), "{error}");
 
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -198,8 +198,8 @@ fn unsupported_floor_plans_are_refused_before_the_first_io() {
     let rate = Pattern { rate_iops: Some(100), ..Pattern::new(Rw::RandRead, 4096, 1, 1) };
     for (plan, part) in [
         (plan(NOBODY), "--floor-serve"),
-        (timeless, "the floor needs a time"),
-        (with(rate), "no fixed rate"),
+        (timeless, "the floor needs a measuring time"),
+        (with(rate), "does not support a fixed rate"),
         (with(Pattern::new(Rw::Read, 32 << 20, 1, 1)), "at most 16 MiB"),
     ] {
         let mut progress = |_: &Snapshot<'_>| panic!("nothing is measured");

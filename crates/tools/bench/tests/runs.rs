@@ -203,15 +203,15 @@ fn invalid_plans_are_refused_before_any_io() {
     let good = plan(vec![Pattern::new(Rw::Read, 4096, 1, 1)], 1);
     let refused = |plan: Plan| run(&plan, Some(&side), None).expect_err("refused").to_string();
     assert!(run(&good, None, None).expect_err("refused").to_string().contains("neither"));
-    assert!(refused(Plan { patterns: Vec::new(), ..good.clone() }).contains("no patterns"));
+    assert!(refused(Plan { patterns: Vec::new(), ..good.clone() }).contains("it has no patterns"));
     assert!(refused(Plan { runs: 0, ..good.clone() }).contains("number of runs"));
     let no_time = Plan { runtime: Duration::ZERO, io_size: None, ..good.clone() };
-    assert!(refused(no_time).contains("no time"));
+    assert!(refused(no_time).contains("no measuring time"));
     assert!(refused(Plan { size: Some(1 << 30), ..good.clone() }).contains("does not fit"));
     let huge = Pattern::new(Rw::Read, 64 << 20, 8, 1024);
     assert!(refused(Plan { patterns: vec![huge], ..good.clone() }).contains("buffers take more"));
     let odd = Pattern::new(Rw::Read, 100, 1, 1);
-    assert!(refused(Plan { patterns: vec![odd], ..good }).contains("not whole blocks"));
+    assert!(refused(Plan { patterns: vec![odd], ..good }).contains("not a whole number"));
     assert_eq!(fake.seen.queues.load(Relaxed), 0);
 }
 

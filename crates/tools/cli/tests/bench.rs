@@ -150,7 +150,7 @@ fn bench_refuses_an_unusable_floor_before_it_measures() {
     #[cfg(windows)]
     let free = "127.0.0.1:1";
     bench(&scratch, &["mem:64MiB", "--floor", free])
-        .fails_in_a_line(1, &[free, "nothing listens there", "--floor-serve"]);
+        .fails_in_a_line(1, &[free, "no program listens at this address", "--floor-serve"]);
     let target = scratch.serve(["mem:1MiB"]);
     bench(&scratch, &["mem:64MiB", "--floor", &target.address])
         .fails_in_a_line(1, &[&target.address, "`farblock bench --floor-serve`"]);
@@ -218,12 +218,12 @@ fn bench_refuses_invalid_options() {
         (&["mem:1MiB", "--rw", "read", "--numjobs", "2000"], &["whole number from 1 to 1024"]),
         (&["mem:1MiB", "--rw", "read", "--rate-iops", "0"], &["whole number from 1 to"]),
         (&["mem:1MiB", "--rw", "rw", "--rwmixread", "101"], &["101"]),
-        (&["mem:1MiB", "--rw", "read", "--runtime", "0"], &["no time to measure"]),
+        (&["mem:1MiB", "--rw", "read", "--runtime", "0"], &["no measuring time"]),
         (&["mem:1MiB", "--rw", "read", "--runtime", "soon"], &["not a time: write seconds"]),
         (&["--target-pid", "1"], &["LOCAL"]),
         (&["nvme+tcp://127.0.0.1:1", "--patterns", "read"], &["names no subsystem"]),
         (&["--json", "-", "--html", "-"], &["both"]),
-        (&["--floor", "127.0.0.1:4421"], &["REMOTE-URL", "leave the address out"]),
+        (&["--floor", "127.0.0.1:4421"], &["REMOTE-URL", "omit the address"]),
         (&["--floor", "mem:1MiB"], &["ADDR:PORT", "last option"]),
         (&["mem:1MiB", "--rw", "read", "--rate-iops", "9", "--floor"], &["cannot be used with"]),
         (&["null:1GiB", "--rw", "read", "--bs", "32M", "--floor"], &["16 MiB"]),
@@ -241,9 +241,9 @@ fn bench_refuses_invalid_options() {
     bench(&scratch, &["--json", "no/such/file.json"])
         .fails_in_a_line(1, &["cannot create no/such/file.json"]);
     bench(&scratch, &["--directory", "no/such/place"])
-        .fails_in_a_line(1, &["no place for a disk file", "no/such/place", "--directory"]);
+        .fails_in_a_line(1, &["cannot create a disk file", "no/such/place", "--directory"]);
     bench(&scratch, &["--size", "1000t"])
-        .fails_in_a_line(1, &["no place for a disk file", "free", "--size"]);
+        .fails_in_a_line(1, &["cannot create a disk file", "free", "--size"]);
     bench(&scratch, &["mem:1MiB,", "--rw", "read"]).fails_in_a_line(2, &["not known"]);
 }
 
@@ -307,7 +307,7 @@ fn bench_compare_fails_for_slower_results() {
 
     report["patterns"] = Value::Array(Vec::new());
     std::fs::write(&b, report.to_string()).unwrap();
-    compare(&[&a, &b, "--fail-if-slower", "5"]).fails(1, &["B has no such load"]);
+    compare(&[&a, &b, "--fail-if-slower", "5"]).fails(1, &["B does not have this load"]);
     compare(&[&b, &b]).fails_in_a_line(2, &["no load in common"]);
 }
 

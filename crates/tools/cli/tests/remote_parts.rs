@@ -288,7 +288,7 @@ fn a_part_that_changed_its_size_moves_no_data_of_other_parts() {
     assert_eq!(data, [7; 512]);
     drop((blocks, disk));
     server.stop().ok();
-    serve(&named).fails(1, &["is shorter than the 8 MiB of it"]);
+    serve(&named).fails(1, &["is shorter than its part of the concatenation, 8 MiB"]);
 }
 
 /// Checks that two sets cannot contain the same remote disk, because they would overwrite each

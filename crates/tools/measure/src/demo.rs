@@ -31,8 +31,8 @@ pub(super) fn sides(args: &BenchArgs, global: &Global, plan: &Plan) -> Result<Si
     let (disk, file) = disk(args, &mut notes)?;
     if !disk.is_direct() {
         notes.push(
-            "note: the disk file goes through the page cache, so this measures memory more than \
-             a disk; --directory chooses another place"
+            "note: the disk file uses the page cache, so the results describe memory more than a \
+             disk; choose another place with --directory"
                 .to_owned(),
         );
     }
@@ -108,13 +108,14 @@ fn disk(args: &BenchArgs, notes: &mut Vec<String>) -> Result<Made> {
                 ));
                 if bytes < SIZE_BYTES && args.size.is_none() {
                     notes.push(format!(
-                        "note: scaled down from {}, since space is scarce there",
+                        "note: scaled down from {}, because free space is scarce there",
                         Size(SIZE_BYTES)
                     ));
                 }
                 if is_memory(&place) {
                     notes.push(
-                        "note: that is in memory and no disk; --directory chooses another place"
+                        "note: this place is in memory, not on a disk; choose another place with \
+                         --directory"
                             .to_owned(),
                     );
                 }
@@ -123,9 +124,10 @@ fn disk(args: &BenchArgs, notes: &mut Vec<String>) -> Result<Made> {
             Err(reason) => reasons.push(reason),
         }
     }
-    let reason = reasons.into_iter().next().unwrap_or_else(|| "there is no directory".to_owned());
+    let reason = reasons.into_iter().next().unwrap_or_else(|| "no directory exists".to_owned());
     Err(Failure::run(format_args!(
-        "there is no place for a disk file: {reason}; choose one with --directory, and --size"
+        "cannot create a disk file: {reason}; choose its place with --directory, and its size with \
+         --size"
     )))
 }
 

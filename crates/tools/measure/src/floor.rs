@@ -40,7 +40,7 @@ pub(super) fn open(args: &BenchArgs) -> Result<Option<Open>> {
         FloorPlace::Here => here(None).map(Some),
         FloorPlace::There(_) if args.disks.is_empty() => Err(Failure::usage(
             "without disks the bench stays in this process, so --floor takes no address: name the \
-             REMOTE-URL on that machine as well, or leave the address out",
+             REMOTE-URL on that machine as well, or omit the address",
         )),
         FloorPlace::There(address) => {
             probe(address)
@@ -90,7 +90,7 @@ pub(super) fn serve(address: SocketAddr, stop: &Stop, global: &Global) -> Result
     let mut text = String::new();
     if !global.quiet {
         text = format!(
-            "the other end of a bench on another machine: bare sockets, no disk. Run there\n  \
+            "the server of a floor for another machine: bare sockets, no disk. Run there\n  \
              farblock bench REMOTE-URL --patterns read --floor {}\n",
             reachable(listening)
         );

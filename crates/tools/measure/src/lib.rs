@@ -70,7 +70,7 @@ pub fn run(mut args: BenchArgs, json: bool, global: &Global, open_local: OpenLoc
     closed?;
     if measured.interrupted {
         return Err(Failure::Interrupted(
-            "interrupted: what was measured until then is reported".to_owned(),
+            "interrupted: the report contains the results until then".to_owned(),
         ));
     }
     // A failure of a floor that the user did not request does not fail the command.
@@ -99,9 +99,7 @@ pub fn watch(stop: &Stop, cancel: &Cancel) -> Result<()> {
 
 fn explain(error: &BenchError) -> Failure {
     match error {
-        BenchError::Cancelled => {
-            Failure::Interrupted("interrupted before anything was measured".into())
-        }
+        BenchError::Cancelled => Failure::Interrupted("interrupted before the first result".into()),
         BenchError::FillFailed { .. } | BenchError::Floor { .. } => Failure::run(error),
         BenchError::WritesRefused { .. } => {
             Failure::usage(format_args!("{error} (for example --patterns read)"))

@@ -20,7 +20,7 @@ impl Bar {
     pub(super) fn new(quiet: bool) -> Bar {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let style = ProgressStyle::with_template("{bar:12} {percent:>3} %  {wide_msg}")
-                .expect("the template is ours");
+                .expect("the template is valid");
             let bar = ProgressBar::new(STEPS).with_style(style);
             bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
             bar
@@ -62,7 +62,7 @@ impl Progress for Bar {
 fn heading(snapshot: &Snapshot<'_>) -> String {
     let side = snapshot.side.name();
     if snapshot.phase == Phase::Fill {
-        return format!("writing data to the {side} disk, so that there is something to read");
+        return format!("writing data to the {side} disk, for the read patterns");
     }
     let (index, count) = (snapshot.pattern_index + 1, snapshot.pattern_count);
     let run = match snapshot.runs {

@@ -34,7 +34,7 @@ impl Files {
         let files = Files { json: open(&args.json)?, html: open(&args.html)?, columns };
         match (&files.json, &files.html) {
             (Some(Destination::StandardOutput), Some(Destination::StandardOutput)) => {
-                Err(Failure::usage("JSON and HTML cannot both go to the standard output"))
+                Err(Failure::usage("the standard output can get either JSON or HTML, not both"))
             }
             _ => Ok(files),
         }

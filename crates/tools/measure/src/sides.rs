@@ -40,7 +40,7 @@ impl Sides {
         drop(file);
         stopped.map_err(|error| {
             Failure::run(format_args!(
-                "an event loop had failed: {}",
+                "an event loop failed: {}",
                 farblock_command::error::os(&error)
             ))
         })
@@ -81,7 +81,7 @@ pub(super) fn open(
         [one @ Disk::Remote(_)] => (None, Some(opener.side(one)?)),
         [one] => (Some(opener.side(one)?), None),
         [first, second] => (Some(opener.side(first)?), Some(opener.side(second)?)),
-        _ => return Err(Failure::usage("two disks are the most that can be compared")),
+        _ => return Err(Failure::usage("a bench compares at most two disks")),
     };
     let remarks: Vec<String> = parsed.iter().filter_map(holes).collect();
     let notes = remarks.iter().map(|remark| format!("note: {remark}")).collect();
@@ -101,9 +101,10 @@ fn holes(disk: &Disk) -> Option<String> {
         // A file system may store a few blocks in another form.
         (stored < bytes / 100 * 99).then(|| {
             format!(
-                "{0} has holes: only {1} of its {2} were ever written, and reading the rest \
-                 needs no disk, so the figures of reads are too good; write all of it first, for \
-                 example with `head -c {bytes} /dev/urandom >{0}`, which overwrites it",
+                "{0} has holes: only {1} of its {2} were ever written, and reads of the rest do \
+                 not use the disk, so the results of reads are too good; write the whole file \
+                 first, for example with `head -c {bytes} /dev/urandom >{0}`, which overwrites the \
+                 file",
                 path.display(),
                 Size(stored),
                 Size(bytes)
@@ -221,7 +222,7 @@ fn separate(process: u32) -> Result<Meters> {
     Meters::separate(process).map_err(|error| {
         let error = farblock_command::error::os(&error);
         Failure::usage(format_args!(
-            "--target-pid {process}: {error}; it has to be a process of this machine"
+            "--target-pid {process}: {error}; name a process of this machine"
         ))
     })
 }

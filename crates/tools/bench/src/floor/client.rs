@@ -400,7 +400,7 @@ impl Lane {
 
     /// Removes the oldest request, whose answer is complete.
     fn next(&mut self) -> (FloorRequest, Instant) {
-        self.asked.pop_front().expect("only what was asked is counted as answered")
+        self.asked.pop_front().expect("each answer belongs to a request")
     }
 }
 

@@ -90,7 +90,7 @@ impl Floor {
     /// Checks that the patterns can run on the floor, and that the server answers.
     pub(crate) fn check(&self, runtime: Duration, patterns: &[Pattern]) -> Result<(), BenchError> {
         if runtime.is_zero() {
-            return Err(BenchError::BadPlan("the floor needs a time to measure in"));
+            return Err(BenchError::BadPlan("the floor needs a measuring time"));
         }
         for pattern in patterns {
             let wrong = |why: &str| {
@@ -98,7 +98,7 @@ impl Floor {
                 Err(BenchError::BadPattern { text, why })
             };
             if pattern.rate_iops.is_some() {
-                return wrong("the floor has no fixed rate, only as fast as it goes");
+                return wrong("the floor does not support a fixed rate");
             }
             if pattern.block_size_bytes > FLOOR_MAX_BYTES {
                 return wrong("the floor's I/Os are at most 16 MiB");

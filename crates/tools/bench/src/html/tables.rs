@@ -125,15 +125,13 @@ pub(super) fn all_figures(page: &mut String, report: &Report) {
     let parties = Party::both(report);
     let _ = write!(
         page,
-        "<section>\n<h2>All figures</h2>\n<p class=\"hint\">Latencies in µs. CPU % is that of one \
-         core. Memory is what the process has resident.</p>\n\
-         <div class=\"scroll\" {}><table class=\"wide\">\n\
-         <caption>Each pattern and side</caption>\n<thead>\n<tr>\
-         <th class=\"word\" rowspan=\"2\" scope=\"col\">pattern</th>\
-         <th class=\"word\" rowspan=\"2\" scope=\"col\">jobs × depth</th>\
-         <th class=\"word\" rowspan=\"2\" scope=\"col\">side</th>\
-         <th rowspan=\"2\" scope=\"col\">IOPS</th><th rowspan=\"2\" scope=\"col\">MiB/s</th>\
-         <th colspan=\"5\" scope=\"colgroup\">latency, µs</th>",
+        "<section>\n<h2>All figures</h2>\n<p class=\"hint\">Latencies in µs. 100 % CPU is one busy \
+         core. Memory is the process’s resident memory.</p>\n<div class=\"scroll\" {}><table \
+         class=\"wide\">\n<caption>Each pattern and side</caption>\n<thead>\n<tr><th \
+         class=\"word\" rowspan=\"2\" scope=\"col\">pattern</th><th class=\"word\" rowspan=\"2\" \
+         scope=\"col\">jobs × depth</th><th class=\"word\" rowspan=\"2\" \
+         scope=\"col\">side</th><th rowspan=\"2\" scope=\"col\">IOPS</th><th rowspan=\"2\" \
+         scope=\"col\">MiB/s</th><th colspan=\"5\" scope=\"colgroup\">latency, µs</th>",
         by_keys("Each pattern and side")
     );
     for party in &parties {

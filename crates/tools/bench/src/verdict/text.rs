@@ -27,11 +27,11 @@ pub fn render_within(comparison: &Comparison, columns: usize) -> String {
         }
     }
     if comparison.loads.is_empty() {
-        line("\nnothing that both have was measured");
+        line("\nA and B have no measured load in common");
     }
     if !comparison.loads.is_empty() {
-        let legend = "A and B: medians of the runs. The change is that of the geometric mean, with \
-                      its interval by Welch's t.";
+        let legend = "A and B: medians of the runs. The change is the change of the geometric \
+            mean, with its confidence interval by Welch's t-test.";
         line("");
         line(&wrap(legend, 0, columns));
     }
