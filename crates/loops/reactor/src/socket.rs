@@ -54,7 +54,9 @@ impl Congestion {
 
     #[cfg(not(target_os = "linux"))]
     fn try_on_a_socket(&self) -> Result<(), String> {
-        Err("only Linux lets a program choose the congestion control: omit it".to_owned())
+        Err("only Linux lets a program choose the congestion control: remove the `congestion` \
+             setting"
+            .to_owned())
     }
 }
 

@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the buffer has 511 bytes, but the operation needs 512")]
-    fn a_buffer_of_the_wrong_length_is_a_bug() {
+    fn a_buffer_of_the_wrong_length_panics() {
         let op = Op::read(0, 1, Buffer::new(511), 1);
         let _ = op.check(&Geometry::new(512, 1));
     }

@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "an operation completed twice")]
-    fn a_key_works_once() {
+    fn removing_a_key_twice_panics() {
         let mut slab = Slab::new();
         let key = slab.insert(());
         slab.remove(key);

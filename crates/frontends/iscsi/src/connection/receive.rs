@@ -275,7 +275,7 @@ impl Connection {
         self.input.receiving = false;
         let Phase::Data(destination @ Destination::Task(slot, offset), filled) = self.input.phase
         else {
-            unreachable!("the data belongs to a task");
+            unreachable!("received data although no task expects any");
         };
         let count = result.unwrap_or(0);
         let geometry = cx.unit.geometry;
