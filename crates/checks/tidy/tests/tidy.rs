@@ -26,6 +26,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("iscsi", &["block", "frontend", "reactor"]),
     ("winspd", &["block", "frontend", "reactor"]),
     ("attach", &["block", "frontend", "reactor"]),
+    (
+        "daemon",
+        &[
+            "admin", "attach", "bench", "block", "command", "frontend", "host", "iscsi", "reactor",
+            "winspd", "wire",
+        ],
+    ),
     ("state", &["proto", "wire"]),
     ("admin", &["backends", "block", "proto", "state", "target"]),
     ("spdk-rpc", &["admin", "backends", "block", "proto", "state", "target"]),
@@ -52,13 +59,6 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "command",
         &["admin", "backends", "block", "host", "proto", "reactor", "secure", "state", "wire"],
-    ),
-    (
-        "daemon",
-        &[
-            "admin", "attach", "bench", "block", "command", "frontend", "host", "iscsi", "reactor",
-            "winspd", "wire",
-        ],
     ),
     ("measure", &["backends", "bench", "block", "command", "host", "proto", "target"]),
     (

@@ -35,7 +35,7 @@ fn alert_rules_and_the_grafana_dashboard_query_existing_metrics() {
     promtool(&["test", "rules", &format!("{contrib}/alerts-test.yml")], "");
     let source = concat!(
         include_str!("../../../manage/admin/src/metrics.rs"),
-        include_str!("../../daemon/src/metrics.rs")
+        include_str!("../../../frontends/daemon/src/metrics.rs")
     );
     let dashboard = std::fs::read_to_string(format!("{contrib}/grafana.json")).unwrap();
     let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
