@@ -4,7 +4,7 @@
 use super::folder::Folder;
 use super::settings::Settings;
 use super::{rights, ways};
-use farblock_admin::Confinement;
+use farblock_admin_api::Confinement;
 use farblock_command::broker::{Broker, keys};
 use farblock_command::error::Result;
 use farblock_command::sandbox::Paths;

@@ -9,7 +9,7 @@ use super::settings::Settings;
 use super::status::{AttachmentState, Status};
 use super::ways;
 #[cfg(target_os = "linux")]
-use farblock_admin::{AttachedPath, AttachedStatus, ReadAttached};
+use farblock_admin_api::{AttachedPath, AttachedStatus, ReadAttached};
 use farblock_command::error::Result;
 use farblock_host::Options;
 use farblock_host::url::Url;

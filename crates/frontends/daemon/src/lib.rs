@@ -106,7 +106,7 @@ pub use elsewhere::{attach, authenticate, detach, list, names, part};
 #[cfg(all(unix, not(target_os = "linux")))]
 pub fn watch(
     _: Option<&std::path::Path>,
-) -> farblock_command::error::Result<farblock_admin::ReadAttached> {
+) -> farblock_command::error::Result<farblock_admin_api::ReadAttached> {
     Err(farblock_command::error::Failure::usage(
         "attachments work only on Linux and Windows: leave out --attached",
     ))

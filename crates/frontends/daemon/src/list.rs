@@ -11,7 +11,7 @@ use super::status::{AttachmentState, Offer, Status};
 use super::supervisor::GIVEN_UP;
 use super::system;
 use super::ways::{self, StopError};
-use farblock_admin::Confinement;
+use farblock_admin_api::Confinement;
 use farblock_block::size::Size;
 use farblock_command::error::Result;
 use farblock_command::output;

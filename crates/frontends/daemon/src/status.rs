@@ -1,6 +1,6 @@
 //! The status of an attachment, as its server reports it and `farblock list` shows it.
 
-use farblock_admin::Confinement;
+use farblock_admin_api::Confinement;
 use farblock_block::{Availability, Geometry, LatencyCounts, Namespace};
 use farblock_host::disk::{Disk, DiskLatency, DiskState, PathState, PathStatus};
 use farblock_wire::log::AnaState;

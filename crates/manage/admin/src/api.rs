@@ -6,7 +6,6 @@
 
 use crate::audit;
 use crate::blame::located;
-use crate::confinement::Confinement;
 use crate::events::{Events, Happening, OfTarget, stream};
 use crate::legs::{Difference, LegStatus, MirrorOrder, MirrorStatus};
 use crate::metrics::{as_plain_text, render};
@@ -22,6 +21,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use farblock_admin_api::Confinement;
 use farblock_state::{
     Ana, Document, Host, Limits, Listener, Namespace, Problem, Referral, Subsystem, Tls,
 };

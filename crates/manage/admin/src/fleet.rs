@@ -6,11 +6,11 @@ use crate::busy::busy;
 use crate::callers::Peer;
 use crate::events::{Besides, Events, Told, json, stream, written};
 use crate::serving::{Server, ended};
-use crate::socket;
 use axum::middleware::from_fn;
 use axum::response::Response;
 use axum::routing::get;
 use axum::{Json, Router};
+use farblock_admin_api::bind_socket;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
@@ -68,7 +68,7 @@ pub type ReadFleet = Arc<dyn Fn() -> FleetStatus + Send + Sync>;
 /// # Errors
 /// The reason why the socket cannot be created.
 pub fn serve_fleet(path: &Path, read: ReadFleet) -> Result<Server, (String, io::Error)> {
-    let listener = socket::bind(path).map_err(|error| (path.display().to_string(), error))?;
+    let listener = bind_socket(path).map_err(|error| (path.display().to_string(), error))?;
     let work = move || async move {
         let events = Events::new();
         let once = Arc::clone(&read);

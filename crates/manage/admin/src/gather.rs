@@ -7,13 +7,13 @@
 //! run an older version. Others have too many readers already. Such nodes are polled once a second
 //! instead.
 
-use crate::attached::{LastAttached, ReadAttached};
+use crate::attached::LastAttached;
 use crate::events::{Happening, SLOWEST, json, written};
 use crate::fleet::FleetStatus;
 use crate::nodes::{self, MAX_BYTES, MAX_NODES, NONSENSE, Node, NodePlace};
-use crate::socket::sockets_in;
 use crate::stats::Stats;
 use crate::status::Status;
+use farblock_admin_api::{ReadAttached, sockets_in};
 use farblock_state::Document;
 use http_body_util::BodyExt;
 use http_body_util::channel::{Channel, Sender as Stream};
@@ -444,7 +444,8 @@ mod tests {
     /// If a node sends an `attached` event, it does not describe the machine of the page.
     #[tokio::test]
     async fn disks_attached_on_this_machine_are_reported() {
-        let disk = crate::AttachedStatus { name: "fb0".to_owned(), ..Default::default() };
+        let disk =
+            farblock_admin_api::AttachedStatus { name: "fb0".to_owned(), ..Default::default() };
         let read: ReadAttached = Arc::new(move || vec![disk.clone()]);
         let beside = Beside { attached: Some(read), ..Beside::default() };
         let mut body = stream(&[], beside, &Arc::new(Semaphore::new(1))).expect("a place");

@@ -16,12 +16,10 @@
 
 #![forbid(unsafe_code)]
 
-mod confinement;
 mod legs;
 mod live;
 mod metrics;
 mod open_disks;
-mod open_timeouts;
 mod opener;
 mod stats;
 mod status;
@@ -70,19 +68,15 @@ mod server;
 #[cfg(unix)]
 mod serving;
 #[cfg(unix)]
-mod socket;
-#[cfg(unix)]
 mod tls_listener;
 #[cfg(any(test, feature = "trial"))]
 pub mod trial;
 #[cfg(unix)]
 mod ui;
 
-pub use confinement::Confinement;
 pub use legs::{Difference, LegStatus, Legs, MirrorOrder, MirrorStatus, Mirrored, part_name};
 pub use live::{access, rates, sharing, tls_policy};
 pub use metrics::{as_plain_text, render as render_metrics};
-pub use open_timeouts::{Aside, OpenTimeouts};
 pub use opener::{Announcement, Cause, Disks, Keys, NotOpened, Open, Opened};
 pub use stats::{
     ConnectionStats, CoreStats, ErrorStats, HostStats, IoStats, Latency, NamespaceStats, Stats,
@@ -95,8 +89,6 @@ pub use steering::{Changed, Configured, Confined, Refused, Reread, Steering};
 
 #[cfg(unix)]
 pub use api::openapi;
-#[cfg(unix)]
-pub use attached::{AttachedPath, AttachedStatus, ReadAttached};
 #[cfg(unix)]
 pub use audit::AUDIT;
 #[cfg(unix)]
@@ -121,9 +113,5 @@ pub use remote::{Remote, Role, Tokens};
 pub use server::{OnTcp, serve, serve_cluster};
 #[cfg(unix)]
 pub use serving::Server;
-#[cfg(unix)]
-pub use socket::{OthersStep, bind as bind_socket, step_of_others};
-#[cfg(unix)]
-pub use socket::{sockets_in, unfinished_in};
 #[cfg(unix)]
 pub use ui::Ui;

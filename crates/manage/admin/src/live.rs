@@ -2,8 +2,8 @@
 
 use crate::legs::{AllLegs, MirrorOrder};
 use crate::open_disks::{OpenDisks, absolute};
-use crate::open_timeouts::{Aside, OpenTimeouts, Wanted};
 use crate::opener::{Disks, Keys, Open, Opened};
+use farblock_admin_api::{Aside, OpenTimeouts, Wanted};
 use farblock_backends::OpenError;
 use farblock_backends::file::FileDisk;
 use farblock_proto::controller::{AddressFamily, AnaState, PortAccess, Referral};

@@ -14,13 +14,13 @@ use crate::history::History;
 use crate::nodes::Node;
 use crate::remote::{self, Remote};
 use crate::serving::{Server, ended};
-use crate::socket;
 use crate::steering::Steering;
 use crate::tls_listener::TlsListener;
 use crate::ui::{self, Ui};
 use axum::Router;
 use axum::middleware::from_fn;
 use axum::routing::get;
+use farblock_admin_api::bind_socket;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -68,7 +68,7 @@ pub fn serve(
     on_tcp: OnTcp,
 ) -> Result<Server, (String, io::Error)> {
     let named = |path: &Path, error| (path.display().to_string(), error);
-    let bind = |path: &Path| socket::bind(path).map_err(|error| named(path, error));
+    let bind = |path: &Path| bind_socket(path).map_err(|error| named(path, error));
     let socket = control.map(bind).transpose()?;
     // From here on, `server` removes the socket if a step fails.
     let mut server = Server::at(control);
@@ -369,14 +369,14 @@ mod tests {
             stream.read_to_string(&mut answer).expect("an answer");
             assert!(answer.starts_with("HTTP/1.1 409") && answer.contains(words), "{answer}");
         };
-        for count in 0..crate::open_timeouts::STUCK_MAX {
+        for count in 0..farblock_admin_api::STUCK_MAX {
             refused(put("stuck", "mem:1MiB"), "mem:1MiB does not answer");
             opening.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{count}"));
         }
         // The target limits the number of hanging opens.
         refused(put("stuck", "mem:1MiB"), "does not try");
         answered(&ask(&path, "GET /v1/state", ""));
-        for _ in 0..crate::open_timeouts::STUCK_MAX {
+        for _ in 0..farblock_admin_api::STUCK_MAX {
             go_on.send(()).unwrap();
         }
         drop(go_on);

@@ -1,7 +1,7 @@
 //! The status of a target, for people and programs.
 
-use crate::confinement::Confinement;
 use crate::legs::{AllLegs, LegStatus, MirrorStatus};
+use farblock_admin_api::Confinement;
 use farblock_block::Availability;
 use farblock_state::{Document, Host, Limits, Listener, Namespace, Subsystem, Tls};
 use farblock_target::{

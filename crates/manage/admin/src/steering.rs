@@ -1,14 +1,13 @@
 //! A running target and its document. All changes go through this module, one at a time.
 
-use crate::confinement::Confinement;
 use crate::legs::AllLegs;
 #[cfg(unix)]
 use crate::legs::{MirrorOrder, MirrorStatus};
 use crate::live::Live;
-use crate::open_timeouts::Aside;
 use crate::opener::{Disks, Keys, Open};
 use crate::stats::Stats;
 use crate::status::Status;
+use farblock_admin_api::{Aside, Confinement};
 use farblock_state::{Document, Failed, Host, Kept, Problem, Step, Store, StoreError};
 use farblock_state::{doors_kept, merge, steps};
 use farblock_target::{Control, Observer, Report};
@@ -209,7 +208,7 @@ impl Steering {
     /// Sets the time limit for opening disks, key files and the configuration.
     #[cfg(test)]
     pub(crate) fn opening_within(self, longest: std::time::Duration) -> Self {
-        self.lock().live.patience = crate::open_timeouts::OpenTimeouts::new(longest);
+        self.lock().live.patience = farblock_admin_api::OpenTimeouts::new(longest);
         self
     }
 

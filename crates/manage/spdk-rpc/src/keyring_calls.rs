@@ -4,7 +4,7 @@
 use super::limits::{MAX_KEYS, MAX_NAME};
 use super::message::{Answer, Errno, INVALID_PARAMETERS, Params, RpcError};
 use super::{Method, SpdkRpc, Table, method};
-use farblock_admin::Aside;
+use farblock_admin_api::Aside;
 use farblock_state::{Document, Host};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

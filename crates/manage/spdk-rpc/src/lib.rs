@@ -35,7 +35,8 @@ mod visibility_calls;
 pub use bdevs::Bdevs;
 pub use server::{SpdkServer, serve_spdk};
 
-use farblock_admin::{AUDIT, Open, OpenTimeouts, Refused, Reread, Steering};
+use farblock_admin::{AUDIT, Open, Refused, Reread, Steering};
+use farblock_admin_api::OpenTimeouts;
 use farblock_state::{Document, Host};
 use message::{Answer, INVALID_STATE, METHOD_NOT_FOUND, Params, RpcError};
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,7 +2,7 @@
 
 use crate::alike::alike;
 use crate::error::{Failure, Result, os};
-use farblock_admin::{Aside, OpenTimeouts};
+use farblock_admin_api::{Aside, OpenTimeouts};
 use farblock_host::readable::Readable;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;

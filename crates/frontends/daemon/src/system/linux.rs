@@ -181,7 +181,7 @@ pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(),
         // The caller has already checked the runtime directory above this folder.
         return Ok(());
     }
-    match farblock_admin::step_of_others(folder).map_err(|error| os(&error))? {
+    match farblock_admin_api::step_of_others(folder).map_err(|error| os(&error))? {
         None => Ok(()),
         Some(step) => Err(step.to_string()),
     }

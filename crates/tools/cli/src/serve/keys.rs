@@ -4,7 +4,7 @@ use super::located::Source;
 use crate::args::ServeArgs;
 use crate::error::{Failure, Result};
 use crate::values;
-use farblock_admin::{Aside, OpenTimeouts};
+use farblock_admin_api::{Aside, OpenTimeouts};
 use farblock_host::{key_file, tls_keys};
 use farblock_secure::{Group, Hash, Secret, TlsKey};
 use farblock_state::{Demand, Host, Limits};

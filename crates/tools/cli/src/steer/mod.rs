@@ -20,7 +20,8 @@ use args::{
     AllowHostArgs, Change, ConfigArgs, ConfigCommand, ControlArgs, CtlArgs, LimitArgs, ReloadArgs,
     RemoteArgs, StatusArgs, Switch,
 };
-use farblock_admin::{Answer, Client, ClientError, Stats, Status, sockets_in, unfinished_in};
+use farblock_admin::{Answer, Client, ClientError, Stats, Status};
+use farblock_admin_api::{sockets_in, unfinished_in};
 use farblock_state::Tls;
 use serde_json::{Value, json};
 use socket2::{Domain, SockAddr, Socket, Type};

@@ -8,7 +8,7 @@ mod calls;
 mod capabilities;
 mod files;
 
-use farblock_admin::Confinement;
+use farblock_admin_api::Confinement;
 use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
 use std::path::PathBuf;
 use std::sync::OnceLock;

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The time limit for opening a disk, a key file or the configuration.
-pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum number of hanging operations of each kind. Each keeps a thread until the system
 /// returns.
-pub(crate) const STUCK_MAX: usize = 8;
+pub const STUCK_MAX: usize = 8;
 
 /// The kinds of operations. Each kind has its own limit, so that an unreadable configuration does
 /// not prevent the target from opening disks.
@@ -73,7 +73,7 @@ impl Drop for Counted {
 
 /// The state that an operation and its caller share: whether the caller still waits.
 #[derive(Clone, Default)]
-pub(crate) struct Wanted(Arc<AtomicU8>);
+pub struct Wanted(Arc<AtomicU8>);
 
 const PENDING: u8 = 0;
 const CLAIMED: u8 = 1;
@@ -86,19 +86,20 @@ impl Wanted {
     }
 
     /// Whether the caller still waits. The operation must check this before any side effect.
-    pub(crate) fn is(&self) -> bool {
+    pub fn is(&self) -> bool {
         self.0.load(Ordering::Acquire) != GIVEN_UP
     }
 
     /// Makes the caller wait for the result without a time limit, so the operation must then finish
     /// without delay. False if the caller has timed out.
-    pub(crate) fn claim(&self) -> bool {
+    pub fn claim(&self) -> bool {
         self.settle(CLAIMED)
     }
 }
 
 impl OpenTimeouts {
-    pub(crate) fn new(longest: Duration) -> Self {
+    /// Limits each operation to `longest`.
+    pub fn new(longest: Duration) -> Self {
         Self { longest, stuck: Arc::default(), unclosed: Unclosed::default() }
     }
 
@@ -140,7 +141,7 @@ impl OpenTimeouts {
     ///
     /// # Errors
     /// One sentence: the error of the operation, or that the operation takes too long.
-    pub(crate) fn while_wanted<T: Send + 'static>(
+    pub fn while_wanted<T: Send + 'static>(
         &self,
         kind: Aside,
         what: &str,

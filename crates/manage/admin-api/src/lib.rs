@@ -1,0 +1,23 @@
+//! The types of the management API, and small parts that its servers and clients share.
+//!
+//! A process reports the rights that it has dropped ([`Confinement`]). A daemon reports its attached
+//! disk ([`AttachedStatus`]). A slow disk or key file does not block the process ([`OpenTimeouts`]).
+//! Control sockets are files that only their owner can open ([`bind_socket`]).
+//!
+//! This crate does not know targets, hosts or HTTP. `farblock-admin` serves the API.
+
+#![forbid(unsafe_code)]
+
+mod attached;
+mod confinement;
+mod open_timeouts;
+#[cfg(unix)]
+mod socket;
+
+pub use attached::{AttachedPath, AttachedStatus, ReadAttached};
+pub use confinement::Confinement;
+pub use open_timeouts::{Aside, OpenTimeouts, STUCK_MAX, Wanted};
+#[cfg(unix)]
+pub use socket::{OthersStep, bind as bind_socket, step_of_others};
+#[cfg(unix)]
+pub use socket::{sockets_in, unfinished_in};
