@@ -33,10 +33,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "attach",
             "bench",
             "block",
-            "command",
             "frontend",
             "host",
             "iscsi",
+            "program",
             "reactor",
             "winspd",
             "wire",
@@ -67,10 +67,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("testkit", &[]),
     ("tidy", &[]),
     (
-        "command",
+        "program",
         &["admin-api", "backends", "block", "host", "proto", "reactor", "secure", "state", "wire"],
     ),
-    ("measure", &["backends", "bench", "block", "command", "host", "proto", "target"]),
+    ("measure", &["backends", "bench", "block", "host", "program", "proto", "target"]),
     (
         "cli",
         &[
@@ -80,12 +80,12 @@ const ARROWS: &[(&str, &[&str])] = &[
             "backends",
             "bench",
             "block",
-            "command",
             "daemon",
             "fleet",
             "frontend",
             "host",
             "measure",
+            "program",
             "proto",
             "rbd",
             "reactor",
@@ -132,7 +132,7 @@ const MAY_BE_UNSAFE_FILES: &[&str] = &[
     "winspd/src/library.rs",
     "bench/src/windows.rs",
     "daemon/src/system/windows/calls.rs",
-    "command/src/notify.rs",
+    "program/src/notify.rs",
 ];
 
 const MAX_FILE_LINES: usize = 800;

@@ -2,14 +2,14 @@
 
 use super::args::AttachArgs;
 use super::settings::Settings;
-use farblock_command::args::Global;
-use farblock_command::discovery;
-use farblock_command::error::{Failure, Result};
-use farblock_command::output;
-use farblock_command::remote;
-use farblock_command::values::DiscoveryAddress;
 use farblock_host::Options;
 use farblock_host::url::Url;
+use farblock_program::args::Global;
+use farblock_program::discovery;
+use farblock_program::error::{Failure, Result};
+use farblock_program::output;
+use farblock_program::remote;
+use farblock_program::values::DiscoveryAddress;
 
 /// Attaches each namespace. A failure does not stop the others.
 pub(super) fn run(

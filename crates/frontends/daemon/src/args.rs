@@ -1,10 +1,10 @@
 //! The command lines of `attach`, `list` and `detach`.
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
-use farblock_command::args::ConnectionArgs;
-use farblock_command::values::{self, DiscoveryAddress, Listen};
 use farblock_host::disk::Policy;
 use farblock_host::url::Url;
+use farblock_program::args::ConnectionArgs;
+use farblock_program::values::{self, DiscoveryAddress, Listen};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::str::FromStr;

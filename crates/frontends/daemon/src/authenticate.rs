@@ -4,8 +4,8 @@ use super::args::AuthenticateArgs;
 use super::control::{self, Answer, ControlRequest};
 use super::detach;
 use super::folder::{Folder, runtime};
-use farblock_command::error::{Failure, Result, os};
-use farblock_command::output;
+use farblock_program::error::{Failure, Result, os};
+use farblock_program::output;
 use std::io::ErrorKind;
 use std::time::Duration;
 

@@ -3,8 +3,8 @@
 use super::folder::Folder;
 use super::record::{Recorder, predecessor};
 use super::settings::Settings;
-use farblock_command::remote;
 use farblock_host::disk::Disk;
+use farblock_program::remote;
 use std::time::Duration;
 
 /// Connects a disk. Errors include the remedy. `resume` says that programs may use the disk

@@ -10,9 +10,9 @@ use super::status::{AttachmentState, Status};
 use super::ways;
 #[cfg(target_os = "linux")]
 use farblock_admin_api::{AttachedPath, AttachedStatus, ReadAttached};
-use farblock_command::error::Result;
 use farblock_host::Options;
 use farblock_host::url::Url;
+use farblock_program::error::Result;
 use std::path::{Path, PathBuf};
 #[cfg(target_os = "linux")]
 use std::sync::Arc;

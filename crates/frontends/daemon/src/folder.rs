@@ -19,8 +19,8 @@
 
 use super::leftover;
 use super::system::{self, Descriptor};
-use farblock_command::error::{Failure, Result, os};
 use farblock_host::Url;
+use farblock_program::error::{Failure, Result, os};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -272,7 +272,7 @@ impl Folder {
     pub(super) fn write(&self, file: &str, text: &str) -> io::Result<()> {
         let (new, path) = (self.path(&format!("{file}.new")), self.path(file));
         fs::write(&new, text)?;
-        farblock_command::replace::put_over(&new, &path)
+        farblock_program::replace::put_over(&new, &path)
     }
 
     pub(super) fn write_json(&self, file: &str, value: &impl Serialize) -> io::Result<()> {

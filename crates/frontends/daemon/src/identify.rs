@@ -7,7 +7,7 @@ use super::list;
 use super::record;
 use super::settings::Settings;
 use super::status::Offer;
-use farblock_command::error::{Failure, Result, os};
+use farblock_program::error::{Failure, Result, os};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use uuid::Uuid;

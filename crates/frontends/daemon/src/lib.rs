@@ -106,8 +106,8 @@ pub use elsewhere::{attach, authenticate, detach, list, names, part};
 #[cfg(all(unix, not(target_os = "linux")))]
 pub fn watch(
     _: Option<&std::path::Path>,
-) -> farblock_command::error::Result<farblock_admin_api::ReadAttached> {
-    Err(farblock_command::error::Failure::usage(
+) -> farblock_program::error::Result<farblock_admin_api::ReadAttached> {
+    Err(farblock_program::error::Failure::usage(
         "attachments work only on Linux and Windows: leave out --attached",
     ))
 }
@@ -115,8 +115,8 @@ pub fn watch(
 #[cfg(not(any(target_os = "linux", windows)))]
 mod elsewhere {
     use super::args::{AttachArgs, AuthenticateArgs, DetachArgs, ListArgs, PartArgs};
-    use farblock_command::args::Global;
-    use farblock_command::error::{Failure, Result};
+    use farblock_program::args::Global;
+    use farblock_program::error::{Failure, Result};
 
     fn not_here() -> Result<()> {
         Err(Failure::usage(

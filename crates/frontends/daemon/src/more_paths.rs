@@ -6,8 +6,8 @@ use super::folder::{Folder, Role};
 use super::settings::Settings;
 use super::status::Offer;
 use super::ways::StopError;
-use farblock_command::error::{Failure, Result, os};
 use farblock_host::Url;
+use farblock_program::error::{Failure, Result, os};
 use std::path::Path;
 use std::time::Duration;
 

@@ -8,9 +8,9 @@
 use super::status::{Use, UseKind};
 use super::system;
 use farblock_attach::fuse::loop_device;
-use farblock_command::error::{Failure, Result, os};
 use farblock_frontend::users::loops::{self, LoopDevice};
 use farblock_frontend::users::{self, Mount, User};
+use farblock_program::error::{Failure, Result, os};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -4,8 +4,8 @@
 use super::folder::Folder;
 use super::settings::Settings;
 use super::ways;
-use farblock_command::broker::{self, Broker, Message};
-use farblock_command::error::{Failure, Result, os};
+use farblock_program::broker::{self, Broker, Message};
+use farblock_program::error::{Failure, Result, os};
 use rustix::fd::{AsFd, OwnedFd};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

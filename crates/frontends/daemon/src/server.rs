@@ -14,10 +14,10 @@ use super::ways::{self, Attached, Predecessor, Start, StopError};
 use farblock_block::blocking::Blocking;
 use farblock_block::size::Size;
 use farblock_block::{Change, Namespace, Watch};
-use farblock_command::error::{Failure, Result, os};
-use farblock_command::signals;
 use farblock_host::Url;
 use farblock_host::disk::{Disk, DiskState};
+use farblock_program::error::{Failure, Result, os};
+use farblock_program::signals;
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::Duration;
 #[cfg(target_os = "linux")]
-use {super::args::As, farblock_command::broker::Broker};
+use {super::args::As, farblock_program::broker::Broker};
 
 /// Interval between checks for remaining users, after a request to end.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

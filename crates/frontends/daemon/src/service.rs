@@ -8,10 +8,10 @@ mod restorer;
 mod run;
 
 use super::args::{ServiceArgs, ServiceCommand};
-use farblock_command::args::Global;
+use farblock_program::args::Global;
 #[cfg(not(windows))]
-use farblock_command::error::Failure;
-use farblock_command::error::Result;
+use farblock_program::error::Failure;
+use farblock_program::error::Result;
 
 /// The service's name, with which users start and stop it.
 #[cfg(windows)]

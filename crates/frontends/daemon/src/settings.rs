@@ -3,14 +3,14 @@
 
 use super::args::{As, AttachArgs, Timeout, in_words};
 use super::ways::HERE;
-use farblock_command::args::Global;
-use farblock_command::configuration;
-use farblock_command::error::{Failure, Result, os};
-use farblock_command::remote;
-use farblock_command::values::{self, Listen};
 use farblock_host::disk::{DiskOptions, Policy};
 use farblock_host::key_file::is_file;
 use farblock_host::{Group, Hash, HostId, Options, TcpOptions, url::Url};
+use farblock_program::args::Global;
+use farblock_program::configuration;
+use farblock_program::error::{Failure, Result, os};
+use farblock_program::remote;
+use farblock_program::values::{self, Listen};
 use farblock_reactor::{Congestion, EngineKind, Polling};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use std::fmt;

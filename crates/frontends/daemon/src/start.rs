@@ -16,10 +16,10 @@ use super::status::Offer;
 use super::supervisor::{Audience, KEPT, Supervisor, again};
 use super::system::{self, Channel, Descriptor};
 use super::ways::{self, Candidate, StopError};
-use farblock_command::args::Global;
-use farblock_command::error::{Failure, Result, os};
-use farblock_command::output;
-use farblock_command::remote;
+use farblock_program::args::Global;
+use farblock_program::error::{Failure, Result, os};
+use farblock_program::output;
+use farblock_program::remote;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
@@ -278,7 +278,7 @@ pub fn part(args: PartArgs, global: &Global) -> Result<()> {
         #[cfg(target_os = "linux")]
         ProcessPart::Unmount { path, of } => super::release::unmount(&path, of),
         #[cfg(target_os = "linux")]
-        ProcessPart::Keys { subsystems } => farblock_command::broker::keys::run(&subsystems),
+        ProcessPart::Keys { subsystems } => farblock_program::broker::keys::run(&subsystems),
         #[cfg(not(target_os = "linux"))]
         ProcessPart::Loop { .. }
         | ProcessPart::Device { .. }

@@ -5,8 +5,8 @@ use crate::attach::args::{
 };
 use crate::values::{self, DiscoveryAddress};
 use clap::{Args, Parser, Subcommand, ValueHint};
-pub(crate) use farblock_command::args::{ConnectionArgs, Global, HostArgs};
 use farblock_host::url::Url;
+pub(crate) use farblock_program::args::{ConnectionArgs, Global, HostArgs};
 use farblock_state::Ana;
 use std::ffi::OsString;
 use std::net::SocketAddr;

@@ -37,12 +37,12 @@ mod whoami;
 
 use args::{Cli, Command, Global};
 use error::{Failure, Result};
+use farblock_daemon as attach;
 #[cfg(target_os = "linux")]
-use farblock_command::{broker, notify, sandbox};
-use farblock_command::{
+use farblock_program::{broker, notify, sandbox};
+use farblock_program::{
     configuration, descriptors, error, lives, output, remote, replace, signals, table, values,
 };
-use farblock_daemon as attach;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

@@ -2,8 +2,8 @@
 
 use clap::{Args, ValueHint};
 use farblock_bench::Rw;
-use farblock_command::args::ConnectionArgs;
-use farblock_command::values::{self, FloorPlace};
+use farblock_program::args::ConnectionArgs;
+use farblock_program::values::{self, FloorPlace};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -3,12 +3,12 @@
 use super::args::BenchArgs;
 use farblock_bench::floor::{Floor, Server, probe};
 use farblock_bench::{BenchError, Meters, cores};
-use farblock_command::args::Global;
-use farblock_command::error::{Failure, Result, listening, os};
-use farblock_command::output;
-use farblock_command::reachable::reachable;
-use farblock_command::signals::Stop;
-use farblock_command::values::FloorPlace;
+use farblock_program::args::Global;
+use farblock_program::error::{Failure, Result, listening, os};
+use farblock_program::output;
+use farblock_program::reachable::reachable;
+use farblock_program::signals::Stop;
+use farblock_program::values::FloorPlace;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 

@@ -15,10 +15,10 @@ pub use args::BenchArgs;
 use farblock_backends::{OpenError, Spec};
 use farblock_bench::{BenchError, Cancel};
 use farblock_block::Namespace;
-use farblock_command::args::Global;
-use farblock_command::error::{Failure, Result};
-use farblock_command::output;
-use farblock_command::signals::Stop;
+use farblock_program::args::Global;
+use farblock_program::error::{Failure, Result};
+use farblock_program::output;
+use farblock_program::signals::Stop;
 pub use report::Destination;
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ pub fn watch(stop: &Stop, cancel: &Cancel) -> Result<()> {
     };
     let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(body);
     thread.map(drop).map_err(|error| {
-        Failure::run(format_args!("cannot start a thread: {}", farblock_command::error::os(&error)))
+        Failure::run(format_args!("cannot start a thread: {}", farblock_program::error::os(&error)))
     })
 }
 

@@ -2,8 +2,8 @@
 //! take longer than the whole measurement.
 
 use clap::Parser;
-use farblock_command::args::Global;
 use farblock_measure::BenchArgs;
+use farblock_program::args::Global;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -18,7 +18,7 @@ struct Alone {
 
 fn main() -> ExitCode {
     let Alone { global, bench } = Alone::parse();
-    farblock_command::signals::survive_file_size_limit();
+    farblock_program::signals::survive_file_size_limit();
     let open = |spec: &_, block_size, read_only| {
         farblock_backends::Spec::open(spec, block_size, read_only)
     };

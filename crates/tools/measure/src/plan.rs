@@ -2,8 +2,8 @@
 
 use super::args::BenchArgs;
 use farblock_bench::{Pattern, Plan};
-use farblock_command::args::Global;
-use farblock_command::error::{Failure, Result};
+use farblock_program::args::Global;
+use farblock_program::error::{Failure, Result};
 
 /// The minimum number of runs of each disk with `--until-known`. With fewer runs the interval is
 /// too wide to be useful.

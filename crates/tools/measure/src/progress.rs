@@ -1,7 +1,7 @@
 //! The progress of a benchmark: a bar on a terminal, or otherwise a line for each run.
 
 use farblock_bench::{Phase, Progress, SideName, Snapshot, group};
-use farblock_command::output;
+use farblock_program::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 

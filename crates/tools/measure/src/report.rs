@@ -2,9 +2,9 @@
 
 use super::args::BenchArgs;
 use farblock_bench::{Report, html, table};
-use farblock_command::error::{Failure, Result};
-use farblock_command::output;
-use farblock_command::replace::{Replacement, cannot};
+use farblock_program::error::{Failure, Result};
+use farblock_program::output;
+use farblock_program::replace::{Replacement, cannot};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;

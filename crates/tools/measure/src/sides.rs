@@ -6,11 +6,11 @@ use farblock_backends::Spec;
 use farblock_bench::{BenchError, Meters, Plan, Side};
 #[cfg(unix)]
 use farblock_block::size::Size;
-use farblock_command::args::Global;
-use farblock_command::error::{Failure, Result};
-use farblock_command::remote;
 use farblock_host::Options;
 use farblock_host::url::{SCHEME, Url, UrlError};
+use farblock_program::args::Global;
+use farblock_program::error::{Failure, Result};
+use farblock_program::remote;
 use farblock_target::Target;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ impl Sides {
         stopped.map_err(|error| {
             Failure::run(format_args!(
                 "an event loop failed: {}",
-                farblock_command::error::os(&error)
+                farblock_program::error::os(&error)
             ))
         })
     }
@@ -220,7 +220,7 @@ pub(super) fn remote_options(args: &BenchArgs, global: &Global, plan: &Plan) -> 
 #[cfg(any(target_os = "linux", windows))]
 fn separate(process: u32) -> Result<Meters> {
     Meters::separate(process).map_err(|error| {
-        let error = farblock_command::error::os(&error);
+        let error = farblock_program::error::os(&error);
         Failure::usage(format_args!(
             "--target-pid {process}: {error}; name a process of this machine"
         ))

@@ -2,8 +2,8 @@
 
 use super::super::{settings, system};
 use super::NAME;
-use farblock_command::error::{Failure, Result, os};
-use farblock_command::output;
+use farblock_program::error::{Failure, Result, os};
+use farblock_program::output;
 use std::ffi::OsString;
 use std::io;
 use std::thread;

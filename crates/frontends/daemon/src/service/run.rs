@@ -5,8 +5,8 @@
 use super::super::system;
 use super::NAME;
 use super::restorer::Restorer;
-use farblock_command::args::Global;
-use farblock_command::error::{Failure, Result};
+use farblock_program::args::Global;
+use farblock_program::error::{Failure, Result};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,9 +3,9 @@
 
 mod holder;
 
-use farblock_command::error::{Failure, Result, os};
-use farblock_command::notify;
-pub(in super::super) use farblock_command::notify::Notifier;
+use farblock_program::error::{Failure, Result, os};
+use farblock_program::notify;
+pub(in super::super) use farblock_program::notify::Notifier;
 pub(in super::super) use holder::kill_holder;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FlockOperation;

@@ -9,7 +9,7 @@
 mod calls;
 
 pub(in super::super) use calls::{keep_own_files, kill_holder, own_process};
-use farblock_command::error::{Failure, Result, os};
+use farblock_program::error::{Failure, Result, os};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -245,7 +245,7 @@ impl Listener {
         let port = listener.local_addr()?.port();
         let new = path.with_extension("new");
         fs::write(&new, format!("{port} {secret}"))?;
-        farblock_command::replace::put_over(&new, path)?;
+        farblock_program::replace::put_over(&new, path)?;
         Ok(Listener { listener, secret })
     }
 

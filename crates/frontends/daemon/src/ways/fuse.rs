@@ -37,7 +37,7 @@ pub(super) fn device_available() -> Result<(), String> {
     }
     match fs::File::options().read(true).write(true).open(CONTROL) {
         Ok(_) => Ok(()),
-        Err(error) => Err(format!("{CONTROL}: {}", farblock_command::error::os(&error))),
+        Err(error) => Err(format!("{CONTROL}: {}", farblock_program::error::os(&error))),
     }
 }
 
@@ -157,7 +157,7 @@ impl Attached for Fuse {
     fn resized(&mut self, _: u64) -> Result<(), String> {
         // Resize the server before the loop device, because the loop driver asks the kernel for the
         // file's size.
-        self.server.resized().map_err(|error| farblock_command::error::os(&error))?;
+        self.server.resized().map_err(|error| farblock_program::error::os(&error))?;
         self.mounts.resize(self.device.as_deref()).map_err(String::from)
     }
 

@@ -27,11 +27,11 @@ use super::settings::Settings;
 use super::status::{AttachmentState, Use};
 use super::system::Descriptor;
 use farblock_block::Geometry;
-#[cfg(target_os = "linux")]
-use farblock_command::broker::Broker;
-#[cfg(target_os = "linux")]
-use farblock_command::error::{Failure, Result};
 use farblock_host::disk::Disk;
+#[cfg(target_os = "linux")]
+use farblock_program::broker::Broker;
+#[cfg(target_os = "linux")]
+use farblock_program::error::{Failure, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::OnceCell;

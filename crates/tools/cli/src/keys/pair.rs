@@ -5,7 +5,7 @@ use crate::args::PairArgs;
 use crate::error::Result;
 use crate::output;
 use crate::serve::key_reference;
-use farblock_command::shell::quoted;
+use farblock_program::shell::quoted;
 use std::fmt::Write as _;
 use std::path::Path;
 

@@ -25,7 +25,7 @@ impl Wanted {
     /// Returns the URL to open, with the port that the server bound.
     pub(crate) fn url(fragment: &str, address: SocketAddr, is_secure: bool) -> String {
         let scheme = if is_secure { "https" } else { "http" };
-        format!("{scheme}://{}/{fragment}", farblock_command::reachable::reachable(address))
+        format!("{scheme}://{}/{fragment}", farblock_program::reachable::reachable(address))
     }
 
     /// Returns the dashboard and its URL fragment.

@@ -7,7 +7,7 @@ use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::{FileProblem, OpenError, REMOTE_SCHEME, Spec, standby};
 use farblock_block::Namespace;
 use farblock_block::size::Size;
-use farblock_command::alike::alike;
+use farblock_program::alike::alike;
 use farblock_proto::ids::NamespaceId;
 use farblock_target::{ReservationStore, Subsystem};
 use farblock_volumes::{MirrorOptions, Taking};

@@ -93,7 +93,7 @@ impl Root {
         match fs::create_dir(&self.mountpoint) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 let (path, error) =
-                    (self.mountpoint.display(), farblock_command::error::os(&error));
+                    (self.mountpoint.display(), farblock_program::error::os(&error));
                 Err(format!("cannot create {path}: {error}"))
             }
             _ => Ok(Answer::Made(true)),

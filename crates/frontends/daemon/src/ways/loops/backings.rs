@@ -5,9 +5,9 @@
 
 use super::super::super::system;
 use super::{ARGUMENTS, Task, command};
-use farblock_command::error::Result;
-use farblock_command::output;
 use farblock_frontend::users::loops::{Ask, Backing, DriverAnswer, sequence};
+use farblock_program::error::Result;
+use farblock_program::output;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
