@@ -9,7 +9,6 @@
 
 mod args;
 mod bench;
-mod ceph;
 #[cfg(unix)]
 mod cluster;
 mod command_line;
@@ -18,13 +17,11 @@ mod completions;
 mod demo;
 mod discover;
 mod doctor;
-mod elsewhere;
 #[cfg(unix)]
 mod fleet;
 mod identify;
 #[cfg(unix)]
 mod import;
-mod journal;
 mod keys;
 mod logging;
 mod machine;
@@ -38,10 +35,11 @@ mod whoami;
 use args::{Cli, Command, Global};
 use error::{Failure, Result};
 use farblock_daemon as attach;
+use farblock_disks::{self as elsewhere, ceph, journal};
 #[cfg(target_os = "linux")]
 use farblock_program::{broker, notify, sandbox};
 use farblock_program::{
-    configuration, descriptors, error, lives, output, remote, replace, signals, table, values,
+    configuration, descriptors, error, output, remote, replace, signals, table, values,
 };
 use std::process::ExitCode;
 

@@ -1,16 +1,17 @@
 //! Opens the disks that the command line names, including Ceph images and remote disks inside other
 //! disks.
 
+pub mod ceph;
+pub mod journal;
 mod layout;
 
-use crate::ceph;
-use crate::error::Failure;
-use crate::{journal, remote};
+use error::Failure;
 use farblock_backends::{OpenError, Spec};
 use farblock_block::Namespace;
 use farblock_block::size::Size;
 use farblock_host::disk::{Disk, DiskOptions};
 use farblock_host::url::Url;
+use farblock_program::{error, lives, remote};
 use farblock_proto::host::NamespaceInfo;
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -25,17 +26,18 @@ const RECONNECT_DELAY: Duration = Duration::from_secs(2);
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 /// A remote disk that is part of another disk.
-pub(crate) struct Leg {
+pub struct Leg {
     /// The disk's URL, without keys.
-    pub(crate) name: String,
-    pub(crate) namespace: Weak<dyn Namespace>,
+    pub name: String,
+    /// The disk, while the other disk is open.
+    pub namespace: Weak<dyn Namespace>,
     /// The disk's size in bytes when it became part of the other disk.
     capacity_bytes: u64,
 }
 
 impl Leg {
     /// Returns an error message if the disk has shrunk since then, also while the disk is in use.
-    pub(crate) fn missing(&self, namespace: &dyn Namespace) -> Option<String> {
+    pub fn missing(&self, namespace: &dyn Namespace) -> Option<String> {
         let now = namespace.geometry().capacity_bytes();
         (now < self.capacity_bytes).then(|| {
             let before = Size(self.capacity_bytes);
@@ -45,7 +47,7 @@ impl Leg {
 }
 
 /// Returns the options for a remote disk that the host never gives up.
-pub(crate) fn leg_options() -> DiskOptions {
+pub fn leg_options() -> DiskOptions {
     DiskOptions {
         ctrl_loss_timeout: None,
         reconnect_delay: RECONNECT_DELAY,
@@ -53,19 +55,27 @@ pub(crate) fn leg_options() -> DiskOptions {
     }
 }
 
-pub(crate) fn leg_url(text: &str) -> Result<Url, String> {
+/// Parses the URL of a remote disk inside another disk.
+///
+/// # Errors
+/// The text is no URL.
+pub fn leg_url(text: &str) -> Result<Url, String> {
     text.parse().map_err(|error| format!("leg {text}: {error}"))
 }
 
 /// Returns the message of a failure to connect.
-pub(crate) fn said(failure: Failure) -> String {
+pub fn said(failure: Failure) -> String {
     match failure {
         Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
         _ => "the connection failed".to_owned(),
     }
 }
 
-pub(crate) fn open(
+/// Opens a disk.
+///
+/// # Errors
+/// The disk cannot be opened, or the same remote disk is open already.
+pub fn open(
     spec: &Spec,
     block_size: u32,
     read_only: bool,
@@ -74,7 +84,10 @@ pub(crate) fn open(
 }
 
 /// Opens a disk to measure it, without storing the layout in extended attributes of its files.
-pub(crate) fn open_to_measure(
+///
+/// # Errors
+/// As for [`open`].
+pub fn open_to_measure(
     spec: &Spec,
     block_size: u32,
     read_only: bool,
@@ -84,7 +97,10 @@ pub(crate) fn open_to_measure(
 }
 
 /// Opens a disk, and returns the remote disks inside it.
-pub(crate) fn open_with_legs(
+///
+/// # Errors
+/// As for [`open`].
+pub fn open_with_legs(
     spec: &Spec,
     block_size: u32,
     read_only: bool,

@@ -19,7 +19,10 @@ pub(crate) fn open(
 }
 
 /// Refuses invalid names of images, without opening an image.
-pub(crate) fn check(spec: &Spec) -> Result<(), String> {
+///
+/// # Errors
+/// A name is invalid.
+pub fn check(spec: &Spec) -> Result<(), String> {
     match spec {
         Spec::Rbd(text) => text.parse::<Name>().map(drop).map_err(|error| error.to_string()),
         spec => spec.parts().iter().try_for_each(check),
@@ -27,6 +30,6 @@ pub(crate) fn check(spec: &Spec) -> Result<(), String> {
 }
 
 /// Returns the identity of an image, which is the same on every machine that shares the image.
-pub(crate) fn identity(text: &str) -> Option<Uuid> {
+pub fn identity(text: &str) -> Option<Uuid> {
     farblock_rbd::identity(&text.parse().ok()?)
 }

@@ -71,7 +71,10 @@ impl Entry {
 }
 
 /// Starts to keep journals in this folder.
-pub(crate) fn keep_in(folder: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// The folder cannot be created.
+pub fn keep_in(folder: &Path) -> io::Result<()> {
     let own = folder.join("controllers");
     std::fs::create_dir_all(&own)?;
     FOLDER.set(own).expect("a process has one target");
@@ -105,12 +108,18 @@ pub(crate) fn of(url: &Url) -> Result<Option<(Predecessor, Journal)>, String> {
 
 /// Returns the controllers of the disk's previous user. The caller closes those controllers, and
 /// then calls [`begin`] for a new disk.
-pub(crate) fn left(url: &Url) -> Result<Vec<ControllerLife>, String> {
+///
+/// # Errors
+/// The journal cannot be read.
+pub fn left(url: &Url) -> Result<Vec<ControllerLife>, String> {
     Ok(with_entry(url, |_, entry| entry.left.clone())?.unwrap_or_default())
 }
 
 /// Removes these controllers from the journal, after the caller has closed them.
-pub(crate) fn ended(url: &Url, lives: &[ControllerLife]) -> Result<(), String> {
+///
+/// # Errors
+/// The journal cannot be read or written.
+pub fn ended(url: &Url, lives: &[ControllerLife]) -> Result<(), String> {
     let written = with_entry(url, |path, entry| {
         entry.left.retain(|life| !lives.contains(life));
         entry.write(path)
@@ -119,7 +128,10 @@ pub(crate) fn ended(url: &Url, lives: &[ControllerLife]) -> Result<(), String> {
 }
 
 /// Returns a journal for a new disk; `None` if no folder is set.
-pub(crate) fn begin(url: &Url) -> Result<Option<Journal>, String> {
+///
+/// # Errors
+/// The journal cannot be read.
+pub fn begin(url: &Url) -> Result<Option<Journal>, String> {
     with_entry(url, |path, entry| {
         let id = entry.open(Vec::new());
         Journal { path: path.to_owned(), id, succeeds: false }
@@ -149,7 +161,7 @@ fn read(path: &Path) -> Result<Vec<ControllerLife>, String> {
 }
 
 /// Records the controllers of one disk.
-pub(crate) struct Journal {
+pub struct Journal {
     path: PathBuf,
     id: u64,
     /// Whether the disk itself closes its predecessor's controllers.
