@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use farblock_host::disk::Policy;
 use farblock_host::url::Url;
-use farblock_program::args::ConnectionArgs;
+use farblock_program::args::{ConnectionArgs, Timeout};
 use farblock_program::values::{self, DiscoveryAddress, Listen};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -44,35 +44,6 @@ impl As {
         let value = self.to_possible_value().expect("no way is hidden");
         value.get_name().to_owned()
     }
-}
-
-/// A timeout, or no timeout: `10m`, `never`, or nvme-cli's `-1`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(into = "String")]
-pub struct Timeout(pub Option<Duration>);
-
-impl FromStr for Timeout {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Timeout, String> {
-        match text {
-            "never" | "off" | "-1" => Ok(Timeout(None)),
-            text => values::seconds(text)
-                .map(|time| Timeout(Some(time)))
-                .map_err(|error| format!("{error}, or never")),
-        }
-    }
-}
-
-impl From<Timeout> for String {
-    fn from(timeout: Timeout) -> String {
-        timeout.0.map_or("never".to_owned(), in_words)
-    }
-}
-
-/// Formats a duration for the command line.
-pub fn in_words(time: Duration) -> String {
-    format!("{}ms", time.as_millis())
 }
 
 /// Attach a remote disk to this machine

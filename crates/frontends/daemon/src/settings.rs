@@ -1,12 +1,12 @@
 //! The settings of an attachment. They come from the command line and from a TOML file with the
 //! same names, and the server reads them as JSON.
 
-use super::args::{As, AttachArgs, Timeout, in_words};
+use super::args::{As, AttachArgs};
 use super::ways::HERE;
 use farblock_host::disk::{DiskOptions, Policy};
 use farblock_host::key_file::is_file;
 use farblock_host::{Group, Hash, HostId, Options, TcpOptions, url::Url};
-use farblock_program::args::Global;
+use farblock_program::args::{Global, Timeout, in_words};
 use farblock_program::configuration;
 use farblock_program::error::{Failure, Result, os};
 use farblock_program::remote;

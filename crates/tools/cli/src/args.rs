@@ -1,12 +1,12 @@
 //! The command line, in clap's derive form.
 
 use crate::attach::args::{
-    AttachArgs, AuthenticateArgs, DetachArgs, ListArgs, PartArgs, ServiceArgs, Timeout,
+    AttachArgs, AuthenticateArgs, DetachArgs, ListArgs, PartArgs, ServiceArgs,
 };
 use crate::values::{self, DiscoveryAddress};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use farblock_host::url::Url;
-pub(crate) use farblock_program::args::{ConnectionArgs, Global, HostArgs};
+pub(crate) use farblock_program::args::{ConnectionArgs, Global, HostArgs, Timeout};
 use farblock_state::Ana;
 use std::ffi::OsString;
 use std::net::SocketAddr;

@@ -5,8 +5,10 @@ use clap::{ArgAction, Args, ValueHint};
 use farblock_host::HostId;
 use farblock_reactor::{Config, Congestion, EngineKind, Polling};
 use farblock_secure::{Group, Hash};
+use serde::Serialize;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Options of every command.
 #[derive(Args, Debug, Clone)]
@@ -147,6 +149,35 @@ pub struct HostArgs {
     #[arg(long, aliases = ["host-id", "host_id"], value_name = "UUID")]
     #[arg(value_parser = values::own_host_id)]
     pub hostid: Option<HostId>,
+}
+
+/// A timeout, or no timeout: `10m`, `never`, or nvme-cli's `-1`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(into = "String")]
+pub struct Timeout(pub Option<Duration>);
+
+impl FromStr for Timeout {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Timeout, String> {
+        match text {
+            "never" | "off" | "-1" => Ok(Timeout(None)),
+            text => values::seconds(text)
+                .map(|time| Timeout(Some(time)))
+                .map_err(|error| format!("{error}, or never")),
+        }
+    }
+}
+
+impl From<Timeout> for String {
+    fn from(timeout: Timeout) -> String {
+        timeout.0.map_or("never".to_owned(), in_words)
+    }
+}
+
+/// Formats a duration for the command line.
+pub fn in_words(time: Duration) -> String {
+    format!("{}ms", time.as_millis())
 }
 
 /// The format of log lines.
