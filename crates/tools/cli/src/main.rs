@@ -29,7 +29,6 @@ mod serve;
 mod slow;
 #[cfg(unix)]
 mod steer;
-mod transfer;
 mod whoami;
 
 use args::{Cli, Command, Global};
@@ -38,9 +37,8 @@ use farblock_daemon as attach;
 use farblock_disks::{self as elsewhere, ceph, journal};
 #[cfg(target_os = "linux")]
 use farblock_program::{broker, notify, sandbox};
-use farblock_program::{
-    configuration, descriptors, error, output, remote, replace, signals, table, values,
-};
+use farblock_program::{configuration, descriptors, error, output, remote, signals, table, values};
+use farblock_transfer as transfer;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

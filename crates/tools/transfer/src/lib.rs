@@ -5,6 +5,7 @@
 //! memory. With `--resume`, a file records the offset up to which the data are durable
 //! ([`resume`]).
 
+pub mod args;
 mod chunk;
 mod commands;
 mod file_sink;
@@ -19,17 +20,19 @@ mod sink;
 mod source;
 mod verify;
 
-pub(crate) use commands::{copy, read, write};
+pub use commands::{copy, read, write};
 
-use crate::error::{Failure, Result};
-use crate::signals::Stop;
 use chunk::Chunk;
+use error::{Failure, Result};
 use farblock_block::size::FullSize;
 use farblock_block::{Availability, BlockError, Geometry, Namespace, Queue};
+use farblock_disks as elsewhere;
+use farblock_program::{error, output, remote, replace, signals};
 use farblock_reactor::{Config, EngineKind, Reactor, TaskId};
 use indicatif::ProgressBar;
 use resume::Map;
 use serde::Serialize;
+use signals::Stop;
 use sink::Sink;
 use source::{Next, Source};
 use std::io;
@@ -48,14 +51,14 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// The result of a transfer.
 #[derive(Serialize)]
-pub(crate) struct Summary {
-    pub(crate) bytes: u64,
-    pub(crate) seconds: f64,
-    pub(crate) mib_per_second: f64,
+struct Summary {
+    bytes: u64,
+    seconds: f64,
+    mib_per_second: f64,
     /// The number of bytes that an earlier attempt had transferred (`--resume`).
-    pub(crate) resumed_from: u64,
+    resumed_from: u64,
     /// Whether the command read and compared both ends afterwards (`--verify`).
-    pub(crate) verified: bool,
+    verified: bool,
 }
 
 impl Summary {

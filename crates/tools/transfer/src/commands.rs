@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::Path;
 
 /// `farblock read`.
-pub(crate) fn read(args: &ReadArgs, global: &Global) -> Result<()> {
+pub fn read(args: &ReadArgs, global: &Global) -> Result<()> {
     if args.json && args.output == Path::new("-") {
         return Err(Failure::usage(
             "the data and the JSON cannot both go to the standard output: \
@@ -28,7 +28,7 @@ pub(crate) fn read(args: &ReadArgs, global: &Global) -> Result<()> {
 }
 
 /// `farblock write`.
-pub(crate) fn write(args: &WriteArgs, global: &Global) -> Result<()> {
+pub fn write(args: &WriteArgs, global: &Global) -> Result<()> {
     let opener = Opener { global, options: &args.transfer };
     let input = opener.input(&TransferPlace::of_path(&args.input))?;
     let output = opener.output(&TransferPlace::Remote(Box::new(args.url.clone())))?;
@@ -59,7 +59,7 @@ pub(crate) fn write(args: &WriteArgs, global: &Global) -> Result<()> {
 }
 
 /// `farblock copy`.
-pub(crate) fn copy(args: &CopyArgs, global: &Global) -> Result<()> {
+pub fn copy(args: &CopyArgs, global: &Global) -> Result<()> {
     let opener = Opener { global, options: &args.transfer };
     let (source, destination) =
         (TransferPlace::parse(&args.source)?, TransferPlace::parse(&args.destination)?);
