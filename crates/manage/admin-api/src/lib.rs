@@ -2,7 +2,8 @@
 //!
 //! A process reports the rights that it has dropped ([`Confinement`]). A daemon reports its attached
 //! disk ([`AttachedStatus`]). A slow disk or key file does not block the process ([`OpenTimeouts`]).
-//! Control sockets are files that only their owner can open ([`bind_socket`]).
+//! Control sockets are files that only their owner can open ([`bind_socket`]), in the folders that
+//! [`places`] names.
 //!
 //! This crate does not know targets, hosts or HTTP. `farblock-admin` serves the API.
 
@@ -11,6 +12,8 @@
 mod attached;
 mod confinement;
 mod open_timeouts;
+#[cfg(unix)]
+pub mod places;
 #[cfg(unix)]
 mod socket;
 

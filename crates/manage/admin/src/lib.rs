@@ -64,6 +64,8 @@ mod problems;
 #[cfg(unix)]
 mod remote;
 #[cfg(unix)]
+mod running;
+#[cfg(unix)]
 mod server;
 #[cfg(unix)]
 mod serving;
@@ -109,6 +111,8 @@ pub use guard::Token;
 pub use nodes::{MAX_NODES, Node, NodePlace};
 #[cfg(unix)]
 pub use remote::{Remote, Role, Tokens};
+#[cfg(unix)]
+pub use running::{looked_in, running};
 #[cfg(unix)]
 pub use server::{OnTcp, serve, serve_cluster};
 #[cfg(unix)]

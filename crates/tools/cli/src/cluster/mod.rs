@@ -7,9 +7,10 @@ use crate::output;
 use crate::serve::dashboard::{self, Wanted};
 use crate::serve::tokens;
 use crate::signals::Stop;
-use crate::{steer, values};
+use crate::values;
 use args::ClusterArgs;
 use farblock_admin::{Beside, MAX_NODES, Node, NodePlace, Token, Trust, serve_cluster};
+use farblock_admin_api::places;
 use serde_json::json;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &ClusterArgs, json: bool) -> Result<()> {
     let names: Vec<_> = nodes.iter().map(|node| node.name.clone()).collect();
     let watch = || farblock_daemon::watch(args.runtime_dir.as_deref());
     let attached = args.attached.then(watch).transpose()?;
-    let beside = Beside { fleets: steer::fleet_sockets(), attached };
+    let beside = Beside { fleets: places::fleet_sockets(), attached };
     let server = serve_cluster(ui, nodes, beside, certificate)
         .map_err(|(what, error)| listening(what, &error, "--listen"))?;
     let url = Wanted::url(&fragment, server.ui().unwrap_or(args.listen), is_secure);
@@ -139,11 +140,11 @@ fn is_steered_in_secret(named: &Named) -> Result<()> {
 /// is true or a fleet runs.
 fn here(besides: bool) -> Result<Vec<Node>> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let sockets = steer::living().unwrap_or_default();
+    let sockets = places::living().unwrap_or_default();
     let nodes =
         sockets.into_iter().map(|path| Node { name: name(&path), place: NodePlace::Socket(path) });
     let nodes: Vec<_> = nodes.collect();
-    match nodes.is_empty() && !besides && steer::fleets().is_empty() {
+    match nodes.is_empty() && !besides && places::fleets().is_empty() {
         true => Err(Failure::run(
             "no target or fleet of this user runs here: start one with farblock serve or \
              farblock fleet run, name targets with --node, or show attached disks with --attached",

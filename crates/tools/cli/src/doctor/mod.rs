@@ -102,7 +102,7 @@ fn shared_here(patience: std::time::Duration, urls: &[Url]) -> Vec<Finding> {
             url.subsystem.as_deref() == Some(nqn) && url.namespace.is_none_or(|it| it == nsid)
         })
     };
-    let running = crate::steer::running(patience).into_iter().filter_map(|(_, status)| status);
+    let running = farblock_admin::running(patience).into_iter().filter_map(|(_, status)| status);
     running.flat_map(|status| sharing::namespaces(&status, is_meant)).collect()
 }
 
@@ -121,9 +121,9 @@ fn here(args: &DoctorArgs) -> Vec<Finding> {
 
 #[cfg(unix)]
 fn targets(patience: std::time::Duration) -> Vec<Finding> {
-    let running = crate::steer::running(patience);
+    let running = farblock_admin::running(patience);
     if running.is_empty() {
-        return vec![sharing::none(&crate::steer::looked_in())];
+        return vec![sharing::none(&farblock_admin::looked_in())];
     }
     let examine = |(socket, status): (std::path::PathBuf, Option<_>)| match status {
         Some(status) => sharing::examine(&status),

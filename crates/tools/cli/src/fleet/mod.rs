@@ -7,9 +7,9 @@ use crate::args::Global;
 use crate::error::{Failure, Result, listening, os};
 use crate::output;
 use crate::signals::Stop;
-use crate::steer;
 use args::{AgentArgs, FleetArgs, FleetCommand, RunArgs};
 use farblock_admin::{FleetHost, FleetStatus, Server, serve_fleet};
+use farblock_admin_api::places;
 use farblock_bench::{Cancel, cores};
 use farblock_fleet::{
     Allowed, Board, FleetError, FleetTimeouts, GuestFiles, Launcher, Listener, Live, LiveHost,
@@ -256,7 +256,7 @@ fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
     };
     let program = std::env::current_exe();
     let program = program.map_err(|error| Failure::run(os(&error)))?;
-    let place = steer::fleet_sockets().unwrap_or_default();
+    let place = places::fleet_sockets().unwrap_or_default();
     command.arg(program).args(std::env::args_os().skip(1)).env(INSIDE, place);
     Err(Failure::run(format_args!("cannot run unshare: {}", os(&command.exec()))))
 }
@@ -266,9 +266,9 @@ fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
 fn watched(board: &Board) -> Option<Server> {
     // In a user namespace this process runs as root, and cannot derive the user's folder of
     // sockets. So the process outside of the namespace has passed the folder.
-    let place = std::env::var_os(INSIDE).map(PathBuf::from).or_else(steer::fleet_sockets);
+    let place = std::env::var_os(INSIDE).map(PathBuf::from).or_else(places::fleet_sockets);
     let place = place.filter(|place| place.is_absolute())?;
-    steer::remove_left_behind(&place);
+    places::remove_left_behind(&place);
     let board = board.clone();
     let read = Arc::new(move || status(board.read()));
     let served = serve_fleet(&place.join(std::process::id().to_string()), read);

@@ -5,7 +5,7 @@ use crate::args::ServeArgs;
 use crate::broker::{Broker, keys};
 use crate::error::{Failure, Result, os};
 use crate::sandbox::{self, Paths};
-use crate::steer;
+use farblock_admin_api::places;
 use farblock_host::key_file::{KEYRING, is_file, is_keyring};
 use farblock_state::Store;
 use std::fs::DirBuilder;
@@ -72,7 +72,7 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
         })
     });
     let shared = shared.collect::<Result<_>>()?;
-    let default = steer::sockets().filter(|_| !args.no_control && args.control.is_none());
+    let default = places::sockets().filter(|_| !args.no_control && args.control.is_none());
     if let Some(folder) = &default {
         // Ignore an error here: the server of the control socket reports it.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);

@@ -8,10 +8,10 @@ use crate::args::ServeArgs;
 use crate::configuration;
 use crate::error::{Failure, Result, listening, os};
 use crate::signals::Hangup;
-use crate::steer;
 use farblock_admin::{
     Certificate, Configured, Disks, Keys, NotOpened, OnTcp, Open, Opened, Server, Steering, serve,
 };
+use farblock_admin_api::places;
 use farblock_proto::controller::{AddressFamily, Referral};
 use farblock_proto::ids::NamespaceId;
 use farblock_spdk_rpc::{Bdevs, SpdkRpc, SpdkServer, serve_spdk};
@@ -241,7 +241,7 @@ pub(super) fn begin(
 
 /// Starts the control socket and the servers on TCP.
 fn offer(args: &ServeArgs, target: &Target, steering: &Arc<Steering>) -> Result<Option<Steered>> {
-    let default = steer::default_socket(&target.addresses()[0]);
+    let default = places::default_socket(&target.addresses()[0]);
     let control = args.control.clone().or(default).filter(|_| !args.no_control);
     if control.is_none() && !args.no_control {
         tracing::warn!(

@@ -4,8 +4,6 @@
 pub(crate) mod args;
 mod disks;
 mod mirrors;
-#[cfg(target_os = "linux")]
-mod processes;
 mod rates;
 mod shown;
 mod terms;
@@ -20,12 +18,11 @@ use args::{
     AllowHostArgs, Change, ConfigArgs, ConfigCommand, ControlArgs, CtlArgs, LimitArgs, ReloadArgs,
     RemoteArgs, StatusArgs, Switch,
 };
-use farblock_admin::{Answer, Client, ClientError, Stats, Status};
-use farblock_admin_api::{sockets_in, unfinished_in};
+use farblock_admin::{Answer, Client, Stats, Status};
+use farblock_admin_api::places::{default_socket, living};
 use farblock_state::Tls;
 use serde_json::{Value, json};
-use socket2::{Domain, SockAddr, Socket, Type};
-use std::io::{ErrorKind, IsTerminal};
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,76 +32,6 @@ const STALE: u16 = 412;
 /// Moves the terminal's cursor to the corner, and clears the rest of the screen.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 const WATCH_EVERY: Duration = Duration::from_secs(1);
-
-/// The default folder for targets' control sockets; `None` if this system has none.
-pub(crate) fn sockets() -> Option<PathBuf> {
-    place("serve")
-}
-
-/// The folder for the sockets of running fleets; `None` if this system has none.
-pub(crate) fn fleet_sockets() -> Option<PathBuf> {
-    place("fleet")
-}
-
-fn place(of: &str) -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|it| it.is_absolute());
-    if let Some(given) = variable("FARBLOCK_RUNTIME_DIR") {
-        let mut name = given.file_name()?.to_owned();
-        name.push(format!("-{of}"));
-        return Some(given.with_file_name(name));
-    }
-    if rustix::process::geteuid().is_root() {
-        return Some(format!("/run/farblock-{of}").into());
-    }
-    variable("XDG_RUNTIME_DIR").map(|folder| folder.join(format!("farblock-{of}")))
-}
-
-/// The default control socket of a target that listens on `address`.
-pub(crate) fn default_socket(address: &SocketAddr) -> Option<PathBuf> {
-    sockets().map(|folder| folder.join(address.to_string()))
-}
-
-/// The control sockets of this user's running targets.
-pub(crate) fn living() -> Option<Vec<PathBuf>> {
-    sockets().map(|folder| living_in(&folder))
-}
-
-/// The sockets of this user's running fleets.
-pub(crate) fn fleets() -> Vec<PathBuf> {
-    fleet_sockets().map(|folder| living_in(&folder)).unwrap_or_default()
-}
-
-/// Removes the sockets of killed processes, and sockets that a process created but did not finish.
-pub(crate) fn remove_left_behind(folder: &Path) {
-    for path in unfinished_in(folder) {
-        let _ = std::fs::remove_file(&path);
-    }
-    for path in sockets_in(folder) {
-        let connected = connect(&path);
-        if connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
-            let _ = std::fs::remove_file(&path);
-        }
-    }
-}
-
-fn living_in(folder: &Path) -> Vec<PathBuf> {
-    let mut living = sockets_in(folder);
-    living.retain(|path| is_living(path));
-    living.sort();
-    living
-}
-
-/// Whether a process listens on the socket, even if it does not answer.
-fn is_living(path: &Path) -> bool {
-    connect(path).map_or_else(|error| error.kind() == ErrorKind::WouldBlock, |()| true)
-}
-
-/// Connects without blocking: the accept queue of a suspended process may be full.
-fn connect(path: &Path) -> std::io::Result<()> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.set_nonblocking(true)?;
-    socket.connect(&SockAddr::unix(path)?)
-}
 
 /// Returns a client of the target that the options select.
 fn chosen(which: &ControlArgs) -> Result<Client> {
@@ -156,44 +83,6 @@ fn client(given: Option<&Path>) -> Result<Client> {
             )))
         }
     }
-}
-
-/// Returns the sockets of this user's running targets, with each target's status. The status is
-/// `None` if the target does not answer within `patience`.
-pub(crate) fn running(patience: Duration) -> Vec<(PathBuf, Option<Status>)> {
-    let mut living = sockets().map(|folder| sockets_in(&folder)).unwrap_or_default();
-    #[cfg(target_os = "linux")]
-    if sees_every_process() {
-        living.extend(processes::control_sockets());
-    }
-    living.sort();
-    living.dedup();
-    let ask = |path: PathBuf| {
-        let client = Client::new(&path).with_patience(patience);
-        match client.ask("GET", "/v1/status", None, None) {
-            Ok(answer) => Some((path, Some(serde_json::from_str(&answer.body).ok()?))),
-            // No process listens on this socket.
-            Err(ClientError::Connect(..)) => None,
-            Err(ClientError::Talk(..)) => Some((path, None)),
-        }
-    };
-    living.into_iter().filter_map(ask).collect()
-}
-
-/// Describes the places where [`running`] looks for targets, for error messages.
-pub(crate) fn looked_in() -> String {
-    let folder = sockets().map(|folder| folder.display().to_string());
-    let folder = folder.unwrap_or_else(|| "no folder ($XDG_RUNTIME_DIR is not set)".to_owned());
-    match sees_every_process() {
-        true => format!("{folder}, and the --control of each farblock serve"),
-        false => folder,
-    }
-}
-
-/// Whether to include targets with sockets in any folder. FARBLOCK_RUNTIME_DIR restricts the search
-/// to its folder.
-fn sees_every_process() -> bool {
-    cfg!(target_os = "linux") && std::env::var_os("FARBLOCK_RUNTIME_DIR").is_none()
 }
 
 fn ask(

@@ -7,6 +7,7 @@ use crate::error::{Failure, Result};
 use crate::output::spelled;
 use crate::signals::Stop;
 use farblock_admin::Stats;
+use farblock_admin_api::places;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -148,8 +149,8 @@ impl Shown {
 pub(crate) fn run(args: &TopArgs) -> Result<()> {
     let which = &args.which;
     let is_named = which.control.is_some() || which.remote.api.is_some();
-    let fleets = if is_named { Vec::new() } else { super::fleets() };
-    if args.fleet || (!fleets.is_empty() && super::living().is_none_or(|it| it.is_empty())) {
+    let fleets = if is_named { Vec::new() } else { places::fleets() };
+    if args.fleet || (!fleets.is_empty() && places::living().is_none_or(|it| it.is_empty())) {
         return super::top_fleet::run(&fleets);
     }
     let client = chosen(which)?;
