@@ -24,9 +24,6 @@ mod identify;
 mod import;
 mod keys;
 mod logging;
-mod machine;
-mod serve;
-mod slow;
 #[cfg(unix)]
 mod steer;
 mod whoami;
@@ -34,10 +31,13 @@ mod whoami;
 use args::{Cli, Command, Global};
 use error::{Failure, Result};
 use farblock_daemon as attach;
-use farblock_disks::{self as elsewhere, ceph, journal};
+use farblock_disks as elsewhere;
+#[cfg(unix)]
+use farblock_program::configuration;
 #[cfg(target_os = "linux")]
-use farblock_program::{broker, notify, sandbox};
-use farblock_program::{configuration, descriptors, error, output, remote, signals, table, values};
+use farblock_program::sandbox;
+use farblock_program::{descriptors, error, output, remote, signals, table, values};
+use farblock_serve as serve;
 use farblock_transfer as transfer;
 use std::process::ExitCode;
 

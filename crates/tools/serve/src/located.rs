@@ -149,7 +149,7 @@ fn allowed(key: &str) -> Option<String> {
 mod tests {
     #[test]
     fn the_example_configuration_shows_every_key() {
-        let text = include_str!("../../examples/farblock.toml");
+        let text = include_str!("../../cli/examples/farblock.toml");
         for (key, _) in super::EXAMPLES.iter().chain(&[("read_only", "")]) {
             let known = |line: &str| {
                 let line = line.trim_start_matches("# ");

@@ -41,7 +41,7 @@ pub(crate) fn parse(text: &str) -> Result<Spec, String> {
 }
 
 /// Parses a disk name from the command line. A name that is not UTF-8 is always the name of a file.
-pub(crate) fn parse_os(text: &OsStr) -> Result<Spec, String> {
+pub fn parse_os(text: &OsStr) -> Result<Spec, String> {
     text.to_str().map_or_else(|| Ok(Spec::File(text.into())), parse)
 }
 
@@ -121,7 +121,7 @@ fn announce(
 }
 
 /// Returns a disk's name with absolute paths.
-pub(crate) fn name(spec: &Spec) -> String {
+pub fn name(spec: &Spec) -> String {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     map_paths(spec, &absolute).to_string()
 }
@@ -193,7 +193,7 @@ pub(super) fn explained(problem: String) -> String {
 }
 
 /// Returns a warning if RAM disks are larger than the machine's memory.
-pub(crate) fn memory_doubt(specs: &[&Spec]) -> Option<String> {
+pub fn memory_doubt(specs: &[&Spec]) -> Option<String> {
     let wanted: u64 = specs.iter().map(|spec| memory_bytes(spec)).sum();
     let there = crate::machine::memory_bytes()?;
     (wanted > there).then(|| {

@@ -23,7 +23,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 static FOLDER: OnceLock<(PathBuf, File)> = OnceLock::new();
 
 /// Returns the state folder: from the command line, or from systemd for a service.
-pub(in crate::serve) fn wanted(asked_for: Option<&Path>) -> Option<PathBuf> {
+pub(crate) fn wanted(asked_for: Option<&Path>) -> Option<PathBuf> {
     asked_for.map(Path::to_owned).or_else(|| {
         // Take the first of several folders. Paths from systemd are absolute.
         let all = std::env::var_os("STATE_DIRECTORY")?;
@@ -32,7 +32,7 @@ pub(in crate::serve) fn wanted(asked_for: Option<&Path>) -> Option<PathBuf> {
 }
 
 /// Selects the folder for reservations, and locks it.
-pub(in crate::serve) fn keep_in(folder: &Path) -> Result<()> {
+pub(crate) fn keep_in(folder: &Path) -> Result<()> {
     let refused = |error: io::Error| {
         Failure::run(format_args!(
             "cannot store reservations in {}: {}; name another folder with --state-dir",

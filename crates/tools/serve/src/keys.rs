@@ -89,7 +89,7 @@ fn or_all<T: Clone>(listed: Vec<T>, all: &[T]) -> Vec<T> {
 }
 
 /// Returns the name of a key: an absolute path for a file, and any other reference unchanged.
-pub(crate) fn reference(path: &Path) -> String {
+pub fn reference(path: &Path) -> String {
     let text = path.to_string_lossy().into_owned();
     if !key_file::is_file(path) {
         return text;

@@ -16,20 +16,21 @@ const TOKEN_BYTES: usize = 16;
 const FILE_BYTES: u64 = 1024;
 
 /// A dashboard that the options request, and the fragment of its URL with the token.
-pub(crate) struct Wanted {
-    pub(crate) ui: Ui,
+pub struct Wanted {
+    /// The dashboard to serve.
+    pub ui: Ui,
     fragment: String,
 }
 
 impl Wanted {
     /// Returns the URL to open, with the port that the server bound.
-    pub(crate) fn url(fragment: &str, address: SocketAddr, is_secure: bool) -> String {
+    pub fn url(fragment: &str, address: SocketAddr, is_secure: bool) -> String {
         let scheme = if is_secure { "https" } else { "http" };
         format!("{scheme}://{}/{fragment}", farblock_program::reachable::reachable(address))
     }
 
     /// Returns the dashboard and its URL fragment.
-    pub(crate) fn split(self) -> (Ui, String) {
+    pub fn split(self) -> (Ui, String) {
         (self.ui, self.fragment)
     }
 }
@@ -42,16 +43,17 @@ pub(super) fn wanted(args: &UiArgs, is_secure: bool) -> Result<Option<Wanted>> {
 }
 
 /// The address of a dashboard, and the names of its options.
-pub(crate) struct Place {
+pub struct Place {
     /// The options for the address and for the token file, for error messages.
-    pub(crate) options: [&'static str; 2],
-    pub(crate) address: SocketAddr,
+    pub options: [&'static str; 2],
+    /// The address to listen on.
+    pub address: SocketAddr,
     /// Whether a certificate protects the address.
-    pub(crate) is_secure: bool,
+    pub is_secure: bool,
 }
 
 /// Returns a dashboard at `place`, with a token from a file or a new token.
-pub(crate) fn offered(place: &Place, token: Option<&Path>, may_steer: bool) -> Result<Wanted> {
+pub fn offered(place: &Place, token: Option<&Path>, may_steer: bool) -> Result<Wanted> {
     let Place { options: [listen, named], address, is_secure } = *place;
     let is_here = address.ip().to_canonical().is_loopback();
     if !is_here && !is_secure {
@@ -92,7 +94,7 @@ fn made() -> Result<(Token, String)> {
 }
 
 /// Reads the token from a file. Fails if users other than its owner may read the file.
-pub(crate) fn from_file(path: &Path) -> Result<Token> {
+pub fn from_file(path: &Path) -> Result<Token> {
     let shown = path.display();
     let cannot = |error: std::io::Error| {
         Failure::run(format_args!("cannot read the token in {shown}: {}", os(&error)))

@@ -42,7 +42,7 @@ pub(super) fn certificate(args: &ServeArgs) -> Result<Option<Certificate>> {
 }
 
 /// Returns a certificate with its key. It includes the function that reads a renewed certificate.
-pub(crate) fn certified(file: Option<&Path>, key: Option<&Path>) -> Result<Option<Certificate>> {
+pub fn certified(file: Option<&Path>, key: Option<&Path>) -> Result<Option<Certificate>> {
     let (Some(file), Some(key)) = (file, key) else { return Ok(None) };
     let (file, key) = (file.to_owned(), key.to_owned());
     let shown = format!("{} with {}", file.display(), key.display());
@@ -75,7 +75,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// Returns the CA or target certificates to trust, from a file.
-pub(crate) fn trust(path: &Path) -> Result<Trust> {
+pub fn trust(path: &Path) -> Result<Trust> {
     let trust = read(path).and_then(|pem| {
         Trust::new(&pem).map_err(|problem| format!("{}: {problem}", path.display()))
     });

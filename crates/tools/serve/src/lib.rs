@@ -1,59 +1,62 @@
 //! `farblock serve`: runs a target until a signal stops it.
 
 mod announce;
+pub mod args;
 mod config;
 #[cfg(target_os = "linux")]
 mod confined;
 #[cfg(unix)]
-pub(crate) mod dashboard;
+pub mod dashboard;
 mod disks;
 mod document;
 mod identity;
 mod keys;
 mod located;
+mod machine;
 mod mirrored;
 #[cfg(target_os = "linux")]
 mod nodes;
 mod reserved;
+mod slow;
 #[cfg(target_os = "linux")]
 mod sockets;
 #[cfg(unix)]
 mod steered;
 #[cfg(unix)]
-pub(crate) mod tokens;
+pub mod tokens;
 mod twice;
 #[cfg(target_os = "linux")]
 mod watched;
 
-#[cfg(unix)]
-pub(crate) use disks::{memory_doubt, name as disk_name, parse_os as parse_disk};
-pub(crate) use keys::reference as key_reference;
+pub use disks::{memory_doubt, name as disk_name, parse_os as parse_disk};
+pub use keys::reference as key_reference;
 
 #[cfg(unix)]
-use crate::args::ApiArgs;
-use crate::args::{Global, ServeArgs};
-use crate::configuration;
-use crate::error::{Failure, Result};
-#[cfg(target_os = "linux")]
-use crate::notify::Notifier;
-use crate::output;
-use crate::signals::{self, Stop};
-use crate::values;
+use args::ApiArgs;
+use args::{Global, ServeArgs};
 use document::{Opening, Shares};
+use error::{Failure, Result};
 use farblock_admin::Opened;
 use farblock_backends::Spec;
+use farblock_disks::{self as elsewhere, ceph, journal};
+#[cfg(target_os = "linux")]
+use farblock_program::{broker, notify, sandbox};
+use farblock_program::{configuration, error, output, remote, signals, table, values};
 use farblock_proto::ids::NamespaceId;
 #[cfg(target_os = "linux")]
 use farblock_state::Document;
 use farblock_state::Tls;
 use farblock_target::{StartError, Subsystem, Target, TargetConfig};
 use farblock_wire::tcp::PORT_IO;
+#[cfg(target_os = "linux")]
+use notify::Notifier;
+use signals::Stop;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// Runs the command.
-pub(crate) fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
+pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let sockets = handed_over()?;
     args.listen.extend(sockets.iter().filter_map(|socket| socket.local_addr().ok()));
     let args = &args;

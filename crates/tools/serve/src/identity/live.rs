@@ -32,7 +32,7 @@ struct Socket {
 }
 
 /// An announcement. While this value exists, other targets see that an open disk uses the file.
-pub(in crate::serve) struct Announced {
+pub(crate) struct Announced {
     name: String,
 }
 
@@ -74,7 +74,7 @@ thread_local! {
 /// # Errors
 /// Returns a sentence that names both files if a process shares another file with the same
 /// identity. During a [`Gathering`], only [`Gathering::check`] detects this.
-pub(in crate::serve) fn announce(path: &Path, uuid: Uuid) -> Result<Option<Announced>, String> {
+pub(crate) fn announce(path: &Path, uuid: Uuid) -> Result<Option<Announced>, String> {
     let Ok(found) = std::fs::metadata(path) else { return Ok(None) };
     if !found.is_file() {
         return Ok(None);
@@ -98,10 +98,10 @@ pub(in crate::serve) fn announce(path: &Path, uuid: Uuid) -> Result<Option<Annou
 
 /// The files that a target opens at its start, on one thread. Comparing them together reads the
 /// kernel's list of sockets once instead of once for each file.
-pub(in crate::serve) struct Gathering(());
+pub(crate) struct Gathering(());
 
 impl Gathering {
-    pub(in crate::serve) fn begin() -> Gathering {
+    pub(crate) fn begin() -> Gathering {
         GATHERED.set(Some(Vec::new()));
         Gathering(())
     }
@@ -110,7 +110,7 @@ impl Gathering {
     ///
     /// # Errors
     /// Fails like [`announce`].
-    pub(in crate::serve) fn check(self) -> Result<(), String> {
+    pub(crate) fn check(self) -> Result<(), String> {
         refuse_twins(&GATHERED.take().unwrap_or_default())
     }
 }
