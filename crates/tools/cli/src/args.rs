@@ -5,6 +5,7 @@ use crate::attach::args::{
 };
 use crate::values::{self, DiscoveryAddress};
 use clap::{Args, Parser, Subcommand, ValueHint};
+use farblock_doctor::args::DoctorArgs;
 use farblock_host::url::Url;
 pub(crate) use farblock_program::args::{ConnectionArgs, Global, HostArgs};
 use farblock_serve::args::ServeArgs;
@@ -62,7 +63,7 @@ pub(crate) enum Command {
     #[cfg(unix)]
     Fleet(crate::fleet::args::FleetArgs),
     Discover(DiscoverArgs),
-    Doctor(Box<crate::doctor::args::DoctorArgs>),
+    Doctor(Box<DoctorArgs>),
     Id(IdArgs),
     Read(ReadArgs),
     Write(WriteArgs),

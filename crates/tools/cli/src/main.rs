@@ -16,7 +16,6 @@ mod completions;
 #[cfg(unix)]
 mod demo;
 mod discover;
-mod doctor;
 #[cfg(unix)]
 mod fleet;
 mod identify;
@@ -32,6 +31,7 @@ use args::{Cli, Command, Global};
 use error::{Failure, Result};
 use farblock_daemon as attach;
 use farblock_disks as elsewhere;
+use farblock_doctor as doctor;
 #[cfg(unix)]
 use farblock_program::configuration;
 #[cfg(target_os = "linux")]

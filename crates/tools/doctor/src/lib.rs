@@ -9,7 +9,7 @@
 //! - [`attachment`]: an attached disk, and its failed paths.
 //! - [`disk`]: a file or block device to share, and its users.
 
-pub(crate) mod args;
+pub mod args;
 #[cfg(any(target_os = "linux", windows))]
 mod attachment;
 #[cfg(target_os = "linux")]
@@ -23,12 +23,15 @@ mod sharing;
 mod speed;
 mod target;
 
-use crate::args::Global;
-use crate::error::{Failure, Result};
-use crate::{output, remote};
 use args::DoctorArgs;
+use error::{Failure, Result};
+use farblock_daemon as attach;
 use farblock_host::Options;
 use farblock_host::url::Url;
+use farblock_program::args::Global;
+use farblock_program::{error, output, remote, table, values};
+#[cfg(unix)]
+use farblock_serve as serve;
 use finding::{Finding, Verdict};
 use serde::Serialize;
 
@@ -40,7 +43,7 @@ struct Report<'a> {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &DoctorArgs, json: bool, global: &Global) -> Result<()> {
+pub fn run(args: &DoctorArgs, json: bool, global: &Global) -> Result<()> {
     let (patient, findings) = examine(args, global)?;
     let problems = findings.iter().filter(|one| one.verdict == Verdict::Problem).count();
     if json || args.json {

@@ -1,9 +1,9 @@
 //! The command line of `doctor`.
 
-use crate::args::ConnectionArgs;
 use crate::attach::args::RuntimeArgs;
 use crate::values;
 use clap::Args;
+use farblock_program::args::ConnectionArgs;
 use std::time::Duration;
 
 /// Examine this machine, a target, an attachment or a disk, and give advice
@@ -24,7 +24,7 @@ Examples:
 
 Exit codes: 0 no problem (hints are possible), 1 a problem, or doctor failed, 2 wrong usage, 130
 stopped by a signal.")]
-pub(crate) struct DoctorArgs {
+pub struct DoctorArgs {
     /// The URL of a target, a subsystem or a namespace; the name of an attachment; or the path of a
     /// file or block device [default: this machine]
     #[arg(value_name = "URL|NAME|PATH")]
