@@ -103,24 +103,24 @@ mod tests {
             let recorded = recorder.namespace(known).map(|()| recorder.namespace(known));
             recorded.and_then(|again| again).map(|()| (folder, lock))
         };
-        let (first, lock) = begin(&known(1), false, false).expect("the only one");
-        let refused = begin(&known(1), false, false).expect_err("there is one");
+        let (first, lock) = begin(&known(1), false, false).expect("the first claim");
+        let refused = begin(&known(1), false, false).expect_err("the disk is attached already");
         assert!(refused.contains("as fb0") && refused.contains("--shared"), "{refused}");
-        begin(&known(2), false, false).expect("another one");
-        begin(&named, false, false).expect("another one");
-        let _reads = begin(&known(1), true, false).expect("it only reads");
-        let _shares = begin(&known(1), false, true).expect("it is meant");
+        begin(&known(2), false, false).expect("another disk");
+        begin(&named, false, false).expect("another disk");
+        let _reads = begin(&known(1), true, false).expect("a read-only claim");
+        let _shares = begin(&known(1), false, true).expect("a shared claim was requested");
         // The first attachment continues to work.
         let recorder = Recorder::new(&first, &settings(false, false), true);
-        recorder.namespace(&known(1)).expect("it goes on");
+        recorder.namespace(&known(1)).expect("the record is written");
         assert!(claim_again(&first, &settings(false, false)).is_err());
         // Dead and read-only attachments do not write.
         drop((lock, _shares));
-        begin(&known(1), false, false).expect("nobody writes");
+        begin(&known(1), false, false).expect("no other process writes");
         // For namespaces without identifiers, the check compares the subsystem name and the
         // namespace ID.
         let nameless = KnownNamespace::default();
-        let _first = begin(&nameless, false, false).expect("the only one");
+        let _first = begin(&nameless, false, false).expect("the first claim");
         assert!(begin(&nameless, false, false).is_err());
     }
 }

@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn the_folders_of_all_links_to_a_file_are_allowed() {
         let place = tempfile::tempdir().expect("a folder");
-        let root = place.path().canonicalize().expect("it is there");
+        let root = place.path().canonicalize().expect("the path exists");
         let of = |name: &str| root.join(name);
         for folder in ["sec", "sec/v1", "far", "at"] {
             std::fs::create_dir(of(folder)).expect("made");
@@ -177,7 +177,7 @@ mod tests {
             std::os::unix::fs::symlink(to, of(link)).expect("a link");
         }
         let ways = |name: &str| {
-            let real = |folder: PathBuf| folder.canonicalize().expect("it is there");
+            let real = |folder: PathBuf| folder.canonicalize().expect("the path exists");
             let mut ways: Vec<PathBuf> = ways_to(&of(name)).into_iter().map(real).collect();
             ways.sort();
             ways.dedup();

@@ -377,7 +377,7 @@ mod tests {
     fn a_long_log_is_truncated() {
         use std::io::Write;
         let runtime = tempfile::tempdir().expect("a folder");
-        let (folder, _lock) = Folder::claim(runtime.path(), None).expect("nobody has it");
+        let (folder, _lock) = Folder::claim(runtime.path(), None).expect("the name is free");
         let mut log = folder.log().expect("a log");
         log.write_all(b"kept").expect("it is written");
         folder.bound_log();
@@ -396,14 +396,14 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let refused = |path: &Path, part: &str| {
             let sentence = |failure: Failure| failure.sentence().to_owned();
-            let asked = runtime(Some(path)).map(drop).expect_err("it is not private");
-            let claimed = Folder::claim(path, Some("x")).map(drop).expect_err("it is not private");
+            let asked = runtime(Some(path)).map(drop).expect_err("shared by others");
+            let claimed = Folder::claim(path, Some("x")).map(drop).expect_err("shared");
             for sentence in [sentence(asked), sentence(claimed)] {
                 assert!(sentence.contains(part), "{sentence}");
             }
         };
         let mode = |path: &Path, mode| {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("our own file");
         };
         let open = place.path().join("open");
         fs::create_dir(&open).expect("a folder");
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(Folder::all(&open), []);
         assert!(Folder::claim(&open, Some("z")).is_ok());
         if rustix::process::geteuid().is_root() {
-            std::os::unix::fs::chown(&open, Some(65534), None).expect("root may");
+            std::os::unix::fs::chown(&open, Some(65534), None).expect("root may change the owner");
             refused(&open, "belongs to another user");
         }
     }
@@ -434,18 +434,18 @@ mod tests {
     fn an_attachment_name_is_claimed_once() {
         let runtime = tempfile::tempdir().expect("a folder");
         let path = runtime.path();
-        let (first, lock) = Folder::claim(path, None).expect("nobody has it");
+        let (first, lock) = Folder::claim(path, None).expect("the name is free");
         assert_eq!(first.name(), "fb0");
-        let (second, _lock) = Folder::claim(path, None).expect("nobody has it");
+        let (second, _lock) = Folder::claim(path, None).expect("the name is free");
         assert_eq!(second.name(), "fb1");
         assert!(first.is_held(Role::Supervisor) && !first.is_held(Role::Server));
         let Err(Failure::Usage(error)) = Folder::claim(path, Some("fb0")) else {
-            panic!("it is taken");
+            panic!("the folder is claimed");
         };
         assert!(error.contains("already attached"), "{error}");
         drop(lock);
         assert!(first.wait_for_end(Duration::ZERO));
-        let (_, lock) = Folder::claim(path, Some("fb0")).expect("it is free again");
+        let (_, lock) = Folder::claim(path, Some("fb0")).expect("the name is free again");
         assert_eq!(Folder::all(path), [first.clone(), second]);
         first.remove(lock);
         assert!(!first.0.exists());

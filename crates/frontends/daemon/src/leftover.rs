@@ -115,21 +115,21 @@ mod tests {
         let (url, name, origin) = (settings.urls[0].clone(), None, None);
         let quiesce_time = Duration::from_secs(3600);
         let life = ControllerLife { url, name, quiesce_time, origin };
-        let claim = |name| Folder::claim(place.path(), Some(name)).expect("nobody has it");
+        let claim = |name| Folder::claim(place.path(), Some(name)).expect("the name is free");
         let found = |folder: &Folder| {
-            predecessor(folder, &settings, false).expect("nothing is wrong").controllers
+            predecessor(folder, &settings, false).expect("a readable record").controllers
         };
         let (dead, lock) = claim("dead");
         let recorder = Recorder::new(&dead, &settings, true);
         recorder.controllers(std::slice::from_ref(&life)).expect("it is written");
         let (next, _lock) = claim("next");
-        assert_eq!(found(&next), [], "who lives looks after its own");
+        assert_eq!(found(&next), [], "a live server's controllers count as leftover");
         drop(lock);
-        assert_eq!(found(&next), std::slice::from_ref(&life), "nobody has cleaned up");
-        dead.remove_unfinished(dead.lock(Role::Supervisor).expect("nobody has it"));
+        assert_eq!(found(&next), std::slice::from_ref(&life), "no leftover");
+        dead.remove_unfinished(dead.lock(Role::Supervisor).expect("the lock is free"));
         assert!(!dead.0.exists());
         assert_eq!(found(&next), std::slice::from_ref(&life));
-        assert_eq!(found(&claim("dead").0), [life], "the name says nothing");
+        assert_eq!(found(&claim("dead").0), [life], "no leftover");
         let file = files(place.path()).pop().expect("one");
         let long_ago = SystemTime::now() - Duration::from_secs(4000);
         let kept = File::options().append(true).open(&file).expect("ours");
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(files(place.path()).len(), MAX_FILES);
         let is_there = |number| place.path().join(format!(".forever{number}{SUFFIX}")).exists();
         assert_eq!([0, 2, 3].map(is_there), [false, false, true]);
-        assert!(not_over.iter().all(|path| path.exists()), "what is younger stays");
+        assert!(not_over.iter().all(|path| path.exists()), "a newer file was removed");
     }
 
     /// An attachment must assume the worst about an unreadable file.

@@ -262,7 +262,7 @@ mod tests {
             assert!(text.contains(&line), "{line} is missing in {text}");
         }
         assert_eq!(render(&[]), "");
-        assert!(!text.contains("_seconds_bucket"), "what is not measured is told: {text}");
+        assert!(!text.contains("_seconds_bucket"), "an unmeasured latency is reported: {text}");
     }
 
     /// Formats the name, type, labels and help of each metric as a page.
@@ -272,8 +272,8 @@ mod tests {
         for [help, kind, sample] in lines.array_windows() {
             let Some(help) = help.strip_prefix("# HELP ") else { continue };
             let (name, help) = help.split_once(' ').expect("a name");
-            let (_, kind) = kind.rsplit_once(' ').expect("a type follows the help");
-            let labels = sample.split(['{', '}']).nth(1).expect("a sample follows the type");
+            let (_, kind) = kind.rsplit_once(' ').expect("a type after the help");
+            let labels = sample.split(['{', '}']).nth(1).expect("a sample after the type");
             let labels = labels.split(',').filter_map(|label| Some(label.split_once('=')?.0));
             let labels = labels.filter(|label| *label != "le").map(|label| format!("`{label}`"));
             let labels = labels.collect::<Vec<_>>().join(", ");
@@ -302,9 +302,9 @@ to collect the output of `farblock list --metrics`. The first run starts to meas
         if std::env::var_os("FARBLOCK_WRITE_METRICS").is_some() {
             std::fs::write(&path, &made).expect("written");
         }
-        let there = std::fs::read_to_string(&path).expect("it is in the tree");
+        let there = std::fs::read_to_string(&path).expect("a file of the repository");
         let command = "FARBLOCK_WRITE_METRICS=1 cargo test -p farblock-daemon metrics";
-        assert!(there == made, "write it again: {command}");
+        assert!(there == made, "out of date: {command}");
     }
 
     #[test]

@@ -550,7 +550,7 @@ mod tests {
 
     #[test]
     fn options_have_the_format_of_the_kernel() {
-        let least = emit(&options().words().expect("in order"));
+        let least = emit(&options().words().expect("valid words"));
         assert_eq!(
             least,
             "transport=tcp,traddr=10.0.2.2,trsvcid=4420,nqn=nqn.2026-11.org.farblock:a"
@@ -574,7 +574,7 @@ mod tests {
         };
         assert!(!format!("{all:?}").contains("DHHC"), "{all:?}");
         assert_eq!(
-            emit(&all.words().expect("in order")),
+            emit(&all.words().expect("valid words")),
             "transport=tcp,traddr=fe80::1,trsvcid=4420,nqn=nqn.2026-11.org.farblock:a,\
              hostnqn=nqn.2026-11.org.farblock:host,hostid=01234567-89ab-cdef-0123-456789abcdef,\
              host_traddr=10.0.2.15,nr_io_queues=2,queue_size=64,keep_alive_tmo=5,reconnect_delay=1,\
@@ -613,17 +613,17 @@ mod tests {
     #[test]
     fn unknown_options_are_refused() {
         let known = "instance=-1,cntlid=-1,transport=%s,traddr=%s,trsvcid=%s,nqn=%s,hdr_digest\n";
-        let words = options().words().expect("in order");
+        let words = options().words().expect("valid words");
         assert!(check_known(&words, known).is_ok());
-        let words = Options { hdr_digest: true, ..options() }.words().expect("in order");
+        let words = Options { hdr_digest: true, ..options() }.words().expect("valid words");
         assert!(check_known(&words, known).is_ok());
-        let words = Options { data_digest: true, ..options() }.words().expect("in order");
+        let words = Options { data_digest: true, ..options() }.words().expect("valid words");
         let refused = check_known(&words, known).expect_err("refused");
         assert!(matches!(refused, Error::UnknownOption("data_digest")), "{refused}");
         // A kernel without a list of options is too old to authenticate.
         assert!(check_known(&words, "").is_ok());
         let words = Options { dhchap_secret: Some(secret("DHHC-1:00:A:")), ..options() }.words();
-        let refused = check_known(&words.expect("in order"), "").expect_err("refused");
+        let refused = check_known(&words.expect("valid words"), "").expect_err("refused");
         assert!(matches!(refused, Error::UnknownOption("dhchap_secret")), "{refused}");
     }
 

@@ -305,7 +305,7 @@ mod tests {
         }
         let more = whole.replace("\"version\":1", "\"version\":1,\"colour\":\"red\"");
         folder.write(NAMESPACE, &more).expect("it is written");
-        let read = predecessor(folder, &settings(), true).expect("what is more does no harm");
+        let read = predecessor(folder, &settings(), true).expect("an unknown field is ignored");
         assert_eq!(read.namespace, Some(namespace()));
     }
 

@@ -440,7 +440,7 @@ mod tests {
              uuid = '2d6f12ca-6c90-538f-a383-5ab39f554825'\n\
              hostnqn = 'nqn.2026-11.h:a'\nhostid = '01234567-89ab-cdef-0123-456789abcdef'\n",
         )
-        .expect("it is right");
+        .expect("valid settings");
         assert_eq!(settings.check(), Ok(()));
         let options = settings.disk_options();
         assert_eq!(options.policy, Policy::RoundRobin);
@@ -470,8 +470,8 @@ mod tests {
                     header_digest = true\ndata_digest = true\nread_only = true\n\
                     no_device = true\nallow_other = true\n";
         let hyphens = text.replace('_', "-");
-        let (one, other) = (parsed(text).expect("it is right"), parsed(&hyphens));
-        assert_eq!(format!("{one:?}"), format!("{:?}", other.expect("it is right")));
+        let (one, other) = (parsed(text).expect("valid settings"), parsed(&hyphens));
+        assert_eq!(format!("{one:?}"), format!("{:?}", other.expect("valid settings")));
         assert!(one.allow_other && one.disk_options().connection.tcp.data_digest);
         assert!(parsed(&format!("{text}read-only = true\n")).is_err(), "twice");
     }

@@ -316,7 +316,7 @@ mod tests {
         let mut breaking = path(PathState::Live, 1, "");
         assert_eq!(breaches(std::slice::from_ref(&breaking)), None);
         breaking.breaches = Some((1, "it lies".to_owned()));
-        assert_eq!(breaches(std::slice::from_ref(&breaking)), None, "once is a mishap");
+        assert_eq!(breaches(std::slice::from_ref(&breaking)), None, "a single breach is reported");
         breaking.breaches = Some((7, "it lies".to_owned()));
         let told = breaches(&[breaking]).expect("a sentence");
         assert!(told.contains("broken the protocol 7 times, most recently: it lies"), "{told}");

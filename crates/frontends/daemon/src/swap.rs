@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_swap_disk_is_recognized_by_its_signature() {
         let file = tempfile::tempfile().expect("a file");
-        assert!(!has_signature(&file), "an empty one");
+        assert!(!has_signature(&file), "an empty file has a signature");
         file.set_len(1 << 20).expect("a size");
         assert!(!has_signature(&file));
         file.write_all_at(b"SWAPSPACE2", 65_526).expect("it writes");

@@ -123,14 +123,14 @@ mod tests {
     #[test]
     fn ios_above_the_namespace_limit_become_several_operations() {
         let geometry = Geometry { max_blocks: 3, ..Geometry::new(512, 100) };
-        let span = Span::new(&geometry, &pattern(Rw::Read, 1), None).expect("it fits");
+        let span = Span::new(&geometry, &pattern(Rw::Read, 1), None).expect("a valid size");
         assert_eq!((span.op_blocks, span.ops_per_io()), (3, 3));
     }
 
     #[test]
     fn a_pattern_that_does_not_fit_is_refused() {
         let why = |geometry: &Geometry, rw, jobs, size| {
-            Span::new(geometry, &pattern(rw, jobs), size).expect_err("it does not fit")
+            Span::new(geometry, &pattern(rw, jobs), size).expect_err("too large a size")
         };
         let small = Geometry::new(512, 8);
         assert!(why(&Geometry::new(8192, 100), Rw::Read, 1, None).contains("not a whole number"));
@@ -145,7 +145,7 @@ mod tests {
         let span = Span { io_blocks: 8, op_blocks: 8, ios: 7 };
         let mut second = Addresses::new(&pattern(Rw::Read, 2), &span, 1);
         let taken: Vec<u64> = (0..5).map(|_| second.next(&mut random)).collect();
-        assert_eq!(taken, [3, 4, 5, 3, 4], "three each, the seventh is left over");
+        assert_eq!(taken, [3, 4, 5, 3, 4], "three blocks for each job, and one is left over");
     }
 
     #[test]

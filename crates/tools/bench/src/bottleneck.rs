@@ -104,7 +104,7 @@ mod tests {
     }
 
     fn says(report: &PatternReport, cores: u32, start: &str) -> String {
-        let text = report.bottleneck(cores).expect("both sides were measured");
+        let text = report.bottleneck(cores).expect("both sides are measured");
         assert!(text.starts_with(start), "{text:?} should start with {start:?}");
         text
     }

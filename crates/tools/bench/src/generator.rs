@@ -445,7 +445,7 @@ mod tests {
             meters: &meters,
         };
         let namespace: Arc<dyn Namespace> = Arc::new(Hangs);
-        run(&namespace, &spec, cancel, &mut |_| {}).expect_err("nothing completes")
+        run(&namespace, &spec, cancel, &mut |_| {}).expect_err("no operation completes")
     }
 
     #[test]
@@ -498,6 +498,6 @@ mod tests {
         assert_eq!(rate.update(start + Duration::from_secs(2), 1000), 500.0);
         assert_eq!(rate.update(start + Duration::from_secs(3), 1100), 100.0);
         let soon = start + Duration::from_secs(3) + Duration::from_millis(1);
-        assert_eq!(rate.update(soon, 9999), 100.0, "too soon to say");
+        assert_eq!(rate.update(soon, 9999), 100.0, "too early for a rate");
     }
 }

@@ -383,7 +383,7 @@ mod tests {
         let page = render(&testing::report());
         assert_eq!(page.matches("<svg").count(), 9, "three metrics by three block sizes");
         assert_eq!(page.matches("<table").count(), 4);
-        assert_eq!(page.matches(r#"tabindex="0"><table"#).count(), 4, "scrolled by keys");
+        assert_eq!(page.matches(r#"tabindex="0"><table"#).count(), 4, "keyboard access");
         assert_eq!(page.matches("<title id=").count(), 9);
         assert_eq!(page.matches("<desc id=").count(), 9);
         let expected = "Over 5 patterns the remote disk reached 84 to 101 % of the local one’s";

@@ -411,10 +411,10 @@ mod tests {
         let at = |us| start + Duration::from_micros(us);
         assert!(pace.take(at(0)) && !pace.take(at(999)));
         assert!(pace.take(at(3500)), "the second");
-        assert!(pace.take(at(3500)) && pace.take(at(3500)), "two that were missed");
+        assert!(pace.take(at(3500)) && pace.take(at(3500)), "two missed operations");
         assert!(!pace.take(at(3500)));
         assert_eq!(pace.look_again(), Some(at(4000) + RATE_SLACK));
         let late = (0..100).filter(|_| pace.take(at(1_000_000))).count();
-        assert_eq!(late, 11, "what fits into the lag, and the one that is due");
+        assert_eq!(late, 11, "the operations within the lag, and the one that is due");
     }
 }

@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_thread_group_counts_only_its_own_threads() {
         const WORK: Duration = Duration::from_millis(20);
-        let group = ThreadGroup::named(&["cputest-in"]).expect("/proc is there");
+        let group = ThreadGroup::named(&["cputest-in"]).expect("/proc is mounted");
         assert_eq!(group.cpu_time(), Duration::ZERO);
         let (done, burnt) = mpsc::channel();
         let (go_on, wait) = mpsc::channel::<()>();
@@ -220,7 +220,7 @@ mod tests {
                 thread::Builder::new().name(name.to_owned()).spawn(body).expect("a thread")
             })
             .into();
-        (0..3).for_each(|_| burnt.recv().expect("all three say so"));
+        (0..3).for_each(|_| burnt.recv().expect("all three threads report"));
         // Allow a little less: while a thread runs, the kernel's sum may lag behind the thread's
         // clock by a tick.
         assert!(group.cpu_time() >= WORK, "{:?}", group.cpu_time());
@@ -228,7 +228,7 @@ mod tests {
         let before_end = group.cpu_time();
         drop(go_on);
         threads.into_iter().for_each(|thread| thread.join().expect("it ends well"));
-        assert!(group.cpu_time() >= before_end, "ended threads keep counting");
+        assert!(group.cpu_time() >= before_end, "an ended thread's time is lost");
     }
 
     #[test]
@@ -286,8 +286,8 @@ mod tests {
 
     #[test]
     fn sleeps_are_counted() {
-        let before = sleeps().expect("Linux tells");
+        let before = sleeps().expect("Linux reports it");
         std::thread::sleep(Duration::from_millis(1));
-        assert!(sleeps().expect("Linux tells") > before);
+        assert!(sleeps().expect("Linux reports it") > before);
     }
 }

@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(figures.latency.mean_ns, 250_000.0, "the mean of the runs' means");
         assert_eq!(figures.latency.max_ns, 400_000);
         assert_eq!(figures.latency.p50_ns / 1000, 400, "the median of all I/Os");
-        let cpu = figures.host_cpu.expect("measured in both");
+        let cpu = figures.host_cpu.expect("measured on both sides");
         assert!((cpu.percent_of_core - 50.0).abs() < 1e-9);
         assert!((cpu.us_per_io - (5000.0 + 2500.0) / 2.0).abs() < 1e-6);
         assert_eq!((figures.target_cpu, figures.reads), (None, 5000));

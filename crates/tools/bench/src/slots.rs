@@ -238,7 +238,7 @@ mod tests {
         let failed = slots.complete(last.complete(Err(BlockError::NoSpace)));
         let expected =
             Failed { command: Command::Write, lba: 22, blocks: 2, error: BlockError::NoSpace };
-        assert_eq!(failed.expect_err("it failed"), expected);
+        assert_eq!(failed.expect_err("the operation fails"), expected);
         held.drain(..).for_each(|op| drop(op.abandon()));
     }
 

@@ -99,7 +99,7 @@ mod tests {
         while done.len() < count {
             spread.poll(&mut done);
             // This disk completes at once, so the loop need not wait.
-            reactor.poll(Some(Duration::ZERO), &mut ready).expect("the loop turns");
+            reactor.poll(Some(Duration::ZERO), &mut ready).expect("the loop works");
             ready.drain(..).for_each(|task| spread.ready(task));
         }
         done

@@ -374,7 +374,7 @@ mod tests {
             let words = text.split_whitespace().filter(|word| word.contains('.'));
             words.map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
         };
-        assert_eq!(numbers(&text), numbers(&wide), "nothing is left out");
+        assert_eq!(numbers(&text), numbers(&wide), "a number is missing");
         assert_eq!(render_within(&report, 200), wide);
     }
 

@@ -415,9 +415,9 @@ mod tests {
             |factors: &[f64], limit| Comparison::of(&a, &with_runs(factors)).failures(limit).len();
         assert_eq!(fails(&[0.89, 0.90, 0.91], 5.0), 20, "rate and mean latency of all ten loads");
         assert_eq!(fails(&[0.89, 0.90, 0.91], 12.0), 0);
-        assert_eq!(fails(&[0.7, 0.9, 1.1], 5.0), 0, "noise is no reason");
+        assert_eq!(fails(&[0.7, 0.9, 1.1], 5.0), 0, "noise counts as a change");
         assert_eq!(fails(&[1.2, 1.2, 1.2], 5.0), 0, "faster");
-        assert_eq!(fails(&[0.9], 5.0), 20, "one run: the limit alone decides");
+        assert_eq!(fails(&[0.9], 5.0), 20, "one run: only the limit counts");
         assert_eq!(fails(&[0.96], 5.0), 0);
     }
 
@@ -454,7 +454,7 @@ mod tests {
         let zero = with_runs(&[0.0, 1.0]);
         let metrics: Vec<Metric> =
             Comparison::of(&a, &zero).loads[0].changes.iter().map(|c| c.metric).collect();
-        assert!(!metrics.contains(&Metric::Iops), "zero has no ratio: {metrics:?}");
+        assert!(!metrics.contains(&Metric::Iops), "a ratio to zero: {metrics:?}");
         assert_eq!(median(&[]), 0.0);
         assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0])), (2.0, 2.5));
         assert_eq!(

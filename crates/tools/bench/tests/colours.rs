@@ -23,8 +23,8 @@ const PAIRS: [(&str, &str); 12] = [
 /// The light colors and the dark colors of a style sheet.
 fn colours(path: &str) -> [BTreeMap<String, String>; 2] {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    let text = std::fs::read_to_string(&path).expect("it is in the tree");
-    let (light, rest) = text.split_once("prefers-color-scheme: dark").expect("it has both");
+    let text = std::fs::read_to_string(&path).expect("a file of the repository");
+    let (light, rest) = text.split_once("prefers-color-scheme: dark").expect("both colour schemes");
     let dark = rest.split_once("}\n}").map_or(rest, |(dark, _)| dark);
     [light, dark].map(|text| {
         let lines = text.lines().filter_map(|line| {
@@ -41,9 +41,9 @@ fn a_report_has_the_colours_of_the_dashboard() {
     let page = colours("../../../dashboard/src/style.css");
     for (report, page) in report.iter().zip(&page) {
         for (ours, theirs) in PAIRS {
-            let colour = report.get(ours).unwrap_or_else(|| panic!("--{ours} is in the report"));
+            let colour = report.get(ours).unwrap_or_else(|| panic!("no --{ours} in the report"));
             assert!(colour.starts_with('#'), "{ours}: {colour}");
-            assert_eq!(Some(colour), page.get(theirs), "--{ours} is the dashboard's --{theirs}");
+            assert_eq!(Some(colour), page.get(theirs), "--{ours} is not --{theirs}");
         }
     }
 }

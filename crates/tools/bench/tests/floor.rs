@@ -41,7 +41,7 @@ fn measured(server: &Server, mut load: Drive) -> Figures {
 }
 
 fn server() -> Server {
-    Server::start("127.0.0.1:0", 1, &[]).expect("a port is free")
+    Server::start("127.0.0.1:0", 1, &[]).expect("a free port")
 }
 
 #[test]
@@ -100,15 +100,15 @@ fn a_missing_or_wrong_floor_server_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
     let web = thread::spawn(move || {
-        let (mut peer, _) = listener.accept().expect("somebody comes");
+        let (mut peer, _) = listener.accept().expect("a client connects");
         let _ = peer.write_all(&[b'x'; 8192]);
         let _ = peer.read(&mut [0; 4096]);
-        let (peer, _) = listener.accept().expect("somebody comes");
+        let (peer, _) = listener.accept().expect("a client connects");
         drop(peer);
     });
-    let error = drive(address, &load, &Cancel::new()).expect_err("it says nonsense");
+    let error = drive(address, &load, &Cancel::new()).expect_err("an invalid answer");
     assert!(error.to_string().contains("is no"), "{error}");
-    let error = drive(address, &load, &Cancel::new()).expect_err("it hangs up");
+    let error = drive(address, &load, &Cancel::new()).expect_err("the server closes");
     assert!(error.to_string().contains("closed"), "{error}");
     web.join().expect("no panic");
 }
@@ -157,7 +157,7 @@ fn a_comparison_includes_the_floor() {
         let mut order = Vec::new();
         let mut progress = |snapshot: &Snapshot<'_>| order.push((snapshot.side, snapshot.run));
         let report = compare(&plan, Some(&local), Some(&remote), &Cancel::new(), &mut progress);
-        let report = report.expect("a good plan");
+        let report = report.expect("a valid plan");
         // Run enough I/Os for the shares to match the probabilities, however slow the machine is.
         let ios = |figures: &Figures| figures.reads + figures.writes;
         let few = |report: &PatternReport| report.floor.as_ref().map_or(0, ios) < 2000;
@@ -169,7 +169,7 @@ fn a_comparison_includes_the_floor() {
     assert!(!report.has_errors(), "{:?}", report.patterns);
     assert!(report.floor.as_ref().is_some_and(|floor| floor.contains("bare sockets")));
     assert!(report.method.notes.iter().any(|note| note.contains("bare sockets")));
-    assert!(report.engine != "auto", "the disks' engine");
+    assert!(report.engine != "auto", "the engine is not the disks' engine");
     for pattern in &report.patterns {
         let floor = pattern.floor.as_ref().expect("measured");
         assert_eq!((floor.reads > 0, floor.writes > 0), (true, pattern.pattern.rw.writes()));
@@ -202,11 +202,11 @@ fn unsupported_floor_plans_are_refused_before_the_first_io() {
         (with(rate), "does not support a fixed rate"),
         (with(Pattern::new(Rw::Read, 32 << 20, 1, 1)), "at most 16 MiB"),
     ] {
-        let mut progress = |_: &Snapshot<'_>| panic!("nothing is measured");
+        let mut progress = |_: &Snapshot<'_>| panic!("a measurement started");
         let side = Side::new(Arc::new(Mem::new(512, 64 << 20).expect("a RAM disk"))).fill();
         let side = side.scratch();
         let error = compare(&plan, Some(&side), None, &Cancel::new(), &mut progress);
-        let error = error.expect_err("no good plan").to_string();
+        let error = error.expect_err("an invalid plan").to_string();
         assert!(error.contains(part), "{error}");
     }
     let error = compare(&good, None, None, &Cancel::new(), &mut Silent).expect_err("no disk");
@@ -225,7 +225,7 @@ fn a_floor_server_that_disconnects_ends_the_run_at_once() {
         drop(server);
     });
     let start = Instant::now();
-    let error = drive(address, &load, &Cancel::new()).expect_err("it is gone");
+    let error = drive(address, &load, &Cancel::new()).expect_err("the server is gone");
     assert!(error.to_string().contains("closed the connection"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     killer.join().expect("no panic");

@@ -42,7 +42,7 @@ fn run(plan: &Plan, local: Option<&Side>, remote: Option<&Side>) -> Result<Repor
 }
 
 fn run_one(plan: &Plan, side: &Side) -> Report {
-    let report = run(plan, Some(side), None).expect("a good plan");
+    let report = run(plan, Some(side), None).expect("a valid plan");
     assert!(!report.has_errors(), "{:?}", report.patterns);
     report
 }
@@ -69,7 +69,7 @@ fn the_six_patterns_run_on_both_engines() {
             ..plan(Pattern::six(), 1)
         };
         let (local, remote) = (Side::new(local).scratch().fill(), Side::new(remote).scratch());
-        let report = run(&plan, Some(&local), Some(&remote)).expect("a good plan");
+        let report = run(&plan, Some(&local), Some(&remote)).expect("a valid plan");
         assert!(!report.has_errors() && !report.interrupted);
         assert_eq!(report.patterns.len(), 6);
         for pattern in &report.patterns {
@@ -99,7 +99,7 @@ fn the_queue_depth_is_reached_and_never_exceeded() {
         assert_eq!(fake.seen.deepest.load(Relaxed), 7, "{when:?}");
         let addresses = fake.seen.addresses.lock().unwrap();
         assert!(addresses.keys().all(|(write, lba)| !write && lba % 8 == 0));
-        assert!(addresses.len() > 500, "random addresses are spread");
+        assert!(addresses.len() > 500, "the random addresses are not spread");
     }
 }
 
@@ -130,7 +130,7 @@ fn large_ios_are_split_to_the_namespace_limit() {
     let report = run_one(&plan(vec![Pattern::new(Rw::RandRead, 4096, 1, 2)], 100), &side);
     assert_eq!(report.patterns[0].local.as_ref().expect("measured").reads, 100);
     let ops = fake.seen.ops.load(Relaxed);
-    assert!((300..=306).contains(&ops), "three operations each, and one I/O left over: {ops}");
+    assert!((300..=306).contains(&ops), "not three operations for each I/O: {ops}");
     assert_eq!(fake.seen.deepest.load(Relaxed), 6);
 }
 
@@ -143,7 +143,7 @@ fn a_job_sleeps_while_its_ios_are_in_flight() {
         &Side { namespace: slow, ..side },
     );
     let (ops, polls) = (fake.seen.ops.load(Relaxed), fake.seen.polls.load(Relaxed));
-    assert!(polls <= ops * 10, "{polls} polls for {ops} operations is a busy loop");
+    assert!(polls <= ops * 10, "a busy loop: {polls} polls for {ops} operations");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn an_error_ends_only_its_own_run() {
         )
     };
     let (local, remote) = (Side::new(mem(1 << 20)).scratch(), Side::new(broken).scratch());
-    let report = run(&plan, Some(&local), Some(&remote)).expect("a good plan");
+    let report = run(&plan, Some(&local), Some(&remote)).expect("a valid plan");
     assert!(report.has_errors() && !report.interrupted);
     let [reads, writes] = &report.patterns[..] else { panic!("two patterns") };
     let failure = &reads.errors[0];
@@ -167,25 +167,25 @@ fn an_error_ends_only_its_own_run() {
     assert!(failure.message.ends_with("reading failed"), "{}", failure.message);
     assert_eq!(reads.local.as_ref().map(|figures| figures.runs.len()), Some(3));
     assert!(reads.remote.is_none() && reads.remote_percent_of_local.is_none());
-    assert!(writes.errors.is_empty() && writes.remote.is_some(), "the next pattern runs");
+    assert!(writes.errors.is_empty() && writes.remote.is_some(), "the next pattern did not run");
 }
 
 #[test]
 fn writes_need_permission() {
     let plan = plan(vec![Pattern::new(Rw::Read, 4096, 1, 1), Pattern::new(Rw::Rw, 4096, 1, 1)], 10);
     let precious = Side::new(mem(1 << 20));
-    let error = run(&plan, Some(&precious), None).expect_err("it may hold data");
+    let error = run(&plan, Some(&precious), None).expect_err("the disk may hold data");
     assert!(matches!(error, BenchError::WritesRefused { .. }));
     let text = error.to_string();
     assert!(text.contains("--allow-writes") && text.contains("4k sequential mixed"), "{text}");
     assert!(run(&Plan { allow_writes: true, ..plan.clone() }, Some(&precious), None).is_ok());
     assert!(run(&plan, Some(&precious.clone().scratch()), None).is_ok());
     let scratch = precious.clone().scratch();
-    let error = run(&plan, Some(&scratch), Some(&precious)).expect_err("either side counts");
+    let error = run(&plan, Some(&scratch), Some(&precious)).expect_err("each side must allow it");
     assert!(matches!(error, BenchError::WritesRefused { .. }));
     let reads = Plan { patterns: vec![plan.patterns[0].clone()], ..plan };
     assert!(run(&reads, Some(&precious), None).is_ok());
-    let error = run(&reads, Some(&precious.fill()), None).expect_err("filling writes too");
+    let error = run(&reads, Some(&precious.fill()), None).expect_err("filling writes, too");
     assert!(error.to_string().starts_with("filling it with data would overwrite"), "{error}");
 }
 
@@ -252,7 +252,7 @@ fn a_cancelled_run_keeps_the_results_of_finished_patterns() {
     assert!(report.interrupted && !report.has_errors());
     assert_eq!(report.patterns.len(), 1);
     let mut at_once = |_: &Snapshot<'_>| cancel.cancel();
-    let error = compare(&plan, Some(&side), None, &cancel, &mut at_once).expect_err("nothing yet");
+    let error = compare(&plan, Some(&side), None, &cancel, &mut at_once).expect_err("no run");
     assert!(matches!(error, BenchError::Cancelled));
 }
 
@@ -276,7 +276,7 @@ fn progress_reports_each_phase_and_the_sides_alternate() {
     };
     let (local, remote) = (local.fill(), remote);
     let report = compare(&plan, Some(&local), Some(&remote), &Cancel::new(), &mut progress);
-    let report = report.expect("a good plan");
+    let report = report.expect("a valid plan");
     assert!(!report.has_errors(), "{:?}", report.patterns[0].errors);
     let drained: Vec<_> = order
         .iter()
@@ -286,7 +286,7 @@ fn progress_reports_each_phase_and_the_sides_alternate() {
     assert_eq!(drained, [(0, "local"), (0, "remote"), (1, "remote"), (1, "local")]);
     assert_eq!(order[0], (0, SideName::Local, Phase::Fill));
     assert!(order.contains(&(0, SideName::Local, Phase::WarmUp)));
-    assert!(!order.contains(&(1, SideName::Local, Phase::WarmUp)), "only before the first run");
+    assert!(!order.contains(&(1, SideName::Local, Phase::WarmUp)), "warm-up before a later run");
     assert!(fractions.is_sorted(), "{fractions:?}");
     assert!(fractions.last().is_some_and(|last| (0.99..=1.0).contains(last)), "{fractions:?}");
 }
@@ -320,7 +320,7 @@ fn processor_time_is_measured_for_host_and_target() {
     let plan = plan(vec![Pattern::new(Rw::RandRead, 4096, 1, 1)], 5000);
     let report = run_one(&plan, &side.meters(meters));
     let figures = report.patterns[0].local.as_ref().expect("measured");
-    let target = figures.target_cpu.expect("a clock that always runs");
+    let target = figures.target_cpu.expect("the processor time of the target");
     let per_second_us = target.us_per_io * figures.iops;
     assert!(target.percent_of_core > 0.0);
     assert!((per_second_us / 1e4 / target.percent_of_core - 1.0).abs() < 1e-9, "{target:?}");
@@ -343,7 +343,7 @@ fn a_queue_that_does_not_open_is_reported() {
         }
     }
     let plan = plan(vec![Pattern::new(Rw::Read, 4096, 4, 1)], 1);
-    let report = run(&plan, None, Some(&Side::new(Arc::new(Closed)))).expect("a good plan");
+    let report = run(&plan, None, Some(&Side::new(Arc::new(Closed)))).expect("a valid plan");
     let message = &report.patterns[0].errors[0].message;
     assert!(message.contains("opening a queue failed: the connection"), "{message}");
 }
@@ -369,5 +369,5 @@ fn a_namespace_that_breaks_its_contract_hangs_no_run() {
     let side = Side::new(Arc::new(Wild(Fake::new(Geometry::new(512, 800), When::Later))));
     let outcome =
         std::panic::catch_unwind(AssertUnwindSafe(|| run(&plan, None, Some(&side)).is_ok()));
-    assert!(outcome.is_err(), "our own bugs are not hidden");
+    assert!(outcome.is_err(), "a panic of the bench was hidden");
 }

@@ -187,7 +187,7 @@ mod tests {
             let (loans, mut memory) = (Loans::default(), [0_u8; 16]);
             // SAFETY: this process ends while `memory` exists.
             let memory = unsafe { Memory::new(memory.as_mut_ptr(), 16) };
-            let kept = memory.unwrap_or_else(|_| panic!("it fits")).lend(&loans);
+            let kept = memory.unwrap_or_else(|_| panic!("enough memory")).lend(&loans);
             drop(loans);
             drop(kept);
             return;

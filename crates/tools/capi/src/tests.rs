@@ -151,7 +151,7 @@ fn wait_for(disk: *const fb_disk, state: fb_disk_state) -> fb_info {
         if info.state == state as u32 {
             return info;
         }
-        assert!(begin.elapsed() < Duration::from_secs(60), "{} and not {state:?}", info.state);
+        assert!(begin.elapsed() < Duration::from_secs(60), "{} instead of {state:?}", info.state);
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -201,7 +201,7 @@ fn blocking_calls_read_and_write() {
             good(fb_flush(disk));
             good(fb_read(disk, back[1..].as_mut_ptr().cast(), BLOCK as u64, length));
             assert_eq!((&back[1..=2 * BLOCK], back[0]), (&memory[1..], 0xa5));
-            assert_eq!(back[2 * BLOCK + 1], 0xa5, "beyond the end");
+            assert_eq!(back[2 * BLOCK + 1], 0xa5, "bytes beyond the end were written");
             good(fb_write_zeroes(disk, BLOCK as u64, BLOCK as u64, FB_KEEP_ALLOCATED));
             good(fb_deallocate(disk, 2 * BLOCK as u64, BLOCK as u64));
             good(fb_read(disk, back.as_mut_ptr().cast(), BLOCK as u64, BLOCK as u64));
@@ -405,7 +405,7 @@ fn invalid_queue_calls_are_refused() {
         fails(fb_submit(queue, &fb_op { data: null_mut(), ..read }), fb_status::Argument, "null");
         assert_eq!(fb_poll(queue, null_mut(), 0, 1, 0), fb_status::Argument as i32);
         assert_eq!(fb_poll(queue, &mut nothing(), 2, 1, 0), fb_status::Argument as i32);
-        assert_eq!(fb_poll(queue, null_mut(), 0, 0, 0), 0, "nothing was taken");
+        assert_eq!(fb_poll(queue, null_mut(), 0, 0, 0), 0, "a completion was polled twice");
         for _ in 0..FB_QUEUE_OPERATIONS {
             good(fb_submit(queue, &fb_op { length: 0, ..read }));
         }
@@ -476,7 +476,7 @@ fn no_operation_executes_after_its_queue_was_closed() {
             good(fb_submit(queue, &op(fb_kind::Write, 0, &mut data, 2)));
             assert_eq!(fb_poll(queue, null_mut(), 0, 0, 0), 0);
             good(fb_queue_close(queue));
-            assert_eq!(count.load(Ordering::SeqCst) - before, 1, "it is still to be done");
+            assert_eq!(count.load(Ordering::SeqCst) - before, 1, "not called once");
             fb_disconnect(disk);
         }
     }
@@ -542,7 +542,7 @@ fn a_returned_target_is_used_with_its_new_size() {
             assert_eq!(fb_poll(queue, &mut done, 1, 1, -1), 1);
             drop(target);
             good(fb_submit(queue, &op(fb_kind::Write, 8192, &mut data, 2)));
-            assert_eq!(fb_poll(queue, &mut done, 1, 1, 200_000), 0, "it waits");
+            assert_eq!(fb_poll(queue, &mut done, 1, 1, 200_000), 0, "nothing completed");
             assert_eq!(wait_for(disk, fb_disk_state::Waiting).live_paths, 0);
             let path = describe_path(disk, 0);
             assert_eq!((path.state, path.access), (fb_path_state::Reconnecting as u32, 0));
@@ -610,7 +610,7 @@ fn a_program_can_cancel_waiting_calls() {
             let _target = serve_at(address, "mem:16MiB");
             wait_for(disk, fb_disk_state::Live);
             good(fb_read(disk, data.as_mut_ptr().cast(), 0, 4096));
-            assert!(data.iter().all(|&byte| byte == 0), "it was written");
+            assert!(data.iter().all(|&byte| byte == 0), "a block was written");
             fb_disconnect(disk);
 
             asked.store(0, Ordering::Relaxed);

@@ -153,7 +153,7 @@ mod tests {
         let command = Cli::command();
         for (other, name) in OTHER_NAMES {
             let error = Cli::command().try_get_matches_from(["farblock", other]);
-            let sentence = known_otherwise(&error.expect_err("it has another name"));
+            let sentence = known_otherwise(&error.expect_err("the command has another name"));
             assert!(sentence.is_some_and(|it| it.contains(name)), "{other}");
             let ours = name.split(' ').next().expect("a name");
             assert!(command.find_subcommand(ours).is_some(), "{name}");

@@ -142,8 +142,8 @@ mod tests {
             tracing::warn!(host = %"a\u{202e}b\u{2028}c\x1b[2Jd\ne", "größe {}", "\u{2066}");
         });
         let mut text = String::new();
-        std::io::Seek::rewind(&mut file).expect("it can");
-        std::io::Read::read_to_string(&mut file, &mut text).expect("it can");
+        std::io::Seek::rewind(&mut file).expect("a seekable file");
+        std::io::Read::read_to_string(&mut file, &mut text).expect("a readable file");
         let line = r" WARN größe \u{2066} host=a\u{202e}b\u{2028}c\u{1b}[2Jd\u{a}e";
         assert_eq!(text, format!("{line}\n"));
     }

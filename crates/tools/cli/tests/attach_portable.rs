@@ -69,7 +69,7 @@ impl Attachments {
     #[track_caller]
     fn detach(&self, name: &str) {
         self.run(&["detach", name]).ok();
-        assert!(!self.folder(name).exists(), "something of {name} is left");
+        assert!(!self.folder(name).exists(), "the folder of {name} remains");
     }
 }
 
@@ -87,7 +87,7 @@ impl Drop for Attachments {
 
 fn connect(url: &str) -> TcpStream {
     let address = url.split('/').nth(2).expect("an address");
-    let stream = TcpStream::connect(address).expect("somebody listens");
+    let stream = TcpStream::connect(address).expect("a server listens");
     stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
     stream
 }
@@ -112,8 +112,8 @@ impl Initiator {
             (header[0], header[1]) = (0x43, stages);
             header[8..14].copy_from_slice(&[0x80, 0, 0, 1, 0, 0]);
             let (header, _) = initiator.ask(header, text.0.as_bytes());
-            assert_eq!(header[0], 0x23, "a login's answer");
-            assert_eq!(header[36..38], [0, 0], "it is let in");
+            assert_eq!(header[0], 0x23, "not an answer to a login");
+            assert_eq!(header[36..38], [0, 0], "the login succeeds");
             (stages, text) = (0x87, (text.1, ""));
         }
         initiator
@@ -121,16 +121,16 @@ impl Initiator {
 
     /// Sends a request, and returns the header and the data of the answer.
     fn ask(&mut self, mut header: [u8; 48], data: &[u8]) -> ([u8; 48], Vec<u8>) {
-        let length = u32::try_from(data.len()).expect("it is short").to_be_bytes();
+        let length = u32::try_from(data.len()).expect("a length of 32 bits").to_be_bytes();
         header[5..8].copy_from_slice(&length[1..]);
         let mut bytes = header.to_vec();
         bytes.extend_from_slice(data);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
-        self.0.write_all(&bytes).expect("it is sent");
+        self.0.write_all(&bytes).expect("the bytes are sent");
         self.0.read_exact(&mut header).expect("an answer");
         let length = u32::from_be_bytes([0, header[5], header[6], header[7]]) as usize;
         let mut data = vec![0; length.next_multiple_of(4)];
-        self.0.read_exact(&mut data).expect("its data");
+        self.0.read_exact(&mut data).expect("the data");
         data.truncate(length);
         (header, data)
     }
@@ -156,9 +156,9 @@ impl Initiator {
                 let word = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().expect("4"));
                 return (word(0), word(4));
             }
-            assert_eq!((answer[0], answer[3]), (0x21, 0x02), "something else than CHECK CONDITION");
+            assert_eq!((answer[0], answer[3]), (0x21, 0x02), "not CHECK CONDITION");
         }
-        panic!("the unit only complains");
+        panic!("the unit reports only errors");
     }
 }
 
@@ -176,9 +176,9 @@ fn a_disk_is_attached_and_is_not_detached_while_an_initiator_uses_it() {
     assert!(said.contains("a_Box") && said.contains(&url), "{said}");
 
     let mut initiator = Initiator::new(&url);
-    let blocks = u32::try_from(DISK_BYTES / 512).expect("it is small");
+    let blocks = u32::try_from(DISK_BYTES / 512).expect("a number of 32 bits");
     assert_eq!(initiator.last_block(), (blocks - 1, 512));
-    until("the initiator is a user", || !attachments.status("a_Box")["users"][0].is_null());
+    until("the initiator is listed", || !attachments.status("a_Box")["users"][0].is_null());
     let refused = attachments.run(&["detach", "a_Box"]);
     refused.fails_in_a_line(1, &["in use", "initiator is logged in", "--force"]);
     let other = attachments.url();
@@ -188,8 +188,8 @@ fn a_disk_is_attached_and_is_not_detached_while_an_initiator_uses_it() {
         .fails_in_a_line(2, &["a_Box is already attached to nvme+tcp://", "detach a_Box"]);
 
     drop(initiator);
-    until("it is detached", || attachments.run(&["detach", "a_Box"]).code == Some(0));
-    assert!(!attachments.folder("a_Box").exists(), "something is left");
+    until("the disk is detached", || attachments.run(&["detach", "a_Box"]).code == Some(0));
+    assert!(!attachments.folder("a_Box").exists(), "the folder of the attachment remains");
     assert_eq!(attachments.run(&["list"]).ok().out(), "nothing is attached\n");
     attachments.run(&["detach", "a_Box"]).fails_in_a_line(2, &["\"a_Box\" is not attached"]);
 }
@@ -200,9 +200,9 @@ fn forced_detach_removes_a_disk_with_users() {
     let attachments = Attachments::new();
     let url = attachments.attach(&["--as", "iscsi", "--listen", "127.0.0.1:0"]);
     let mut initiator = Initiator::new(&url);
-    until("the initiator is a user", || !attachments.status("fb0")["users"][0].is_null());
+    until("the initiator is listed", || !attachments.status("fb0")["users"][0].is_null());
     attachments.run(&["detach", &url, "--force"]).ok();
-    assert!(!attachments.folder("fb0").exists(), "something is left");
+    assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
     let mut rest = Vec::new();
     assert!(initiator.0.read_to_end(&mut rest).is_err() || rest.len() < 1024, "it is served");
 }
@@ -230,8 +230,8 @@ fn doctor_describes_an_attachment_and_its_failed_path() {
     }
     attachments.run(&["doctor", "other"]).fails_in_a_line(2, &["nothing is attached as other"]);
     drop(attachments.target.take());
-    until("its path is lost", || attachments.status("data")["state"] == "reconnecting");
-    until("it could not be connected", || {
+    until("the path is lost", || attachments.status("data")["state"] == "reconnecting");
+    until("the attach fails", || {
         attachments.status("data")["paths"][0]["failures"]["refused"].as_u64() > Some(0)
     });
     let metrics = attachments.run(&["list", "--metrics"]).ok().out();
@@ -271,7 +271,7 @@ fn a_scrape_counts_the_latency_of_each_operation_once() {
             }
         }
     };
-    assert!(attachments.status("data")["latency"].is_null(), "measured before anybody asked");
+    assert!(attachments.status("data")["latency"].is_null(), "latencies before a request");
     has_counts(&scrape(), [0; 4]);
     let mut initiator = Initiator::new(&url);
     initiator.last_block();
@@ -281,10 +281,10 @@ fn a_scrape_counts_the_latency_of_each_operation_once() {
     }
     for _ in 0..3 {
         let (answer, _) = initiator.command(0xa0, 0x2a, 512, &[1; 512]);
-        assert_eq!((answer[0], answer[3]), (0x21, 0), "a write's answer");
+        assert_eq!((answer[0], answer[3]), (0x21, 0), "the write failed");
     }
     let (answer, _) = initiator.command(0x80, 0x35, 0, &[]);
-    assert_eq!((answer[0], answer[3]), (0x21, 0), "a flush's answer");
+    assert_eq!((answer[0], answer[3]), (0x21, 0), "the flush failed");
     let metrics = scrape();
     has_counts(&metrics, [5, 3, 1, 0]);
     #[cfg(target_os = "linux")]
@@ -292,7 +292,7 @@ fn a_scrape_counts_the_latency_of_each_operation_once() {
     // A scrape itself performs no operations.
     has_counts(&scrape(), [5, 3, 1, 0]);
     drop(initiator);
-    until("it is detached", || attachments.run(&["detach", "data"]).code == Some(0));
+    until("the disk is detached", || attachments.run(&["detach", "data"]).code == Some(0));
 }
 
 /// Checks that a successor of a killed server starts at once, at the same address.
@@ -309,8 +309,8 @@ fn a_killed_server_has_a_successor() {
     assert_eq!((&status["state"], &status["use"]["path"]), (&"live".into(), &url.clone().into()));
     assert_eq!(Initiator::new(&url).last_block().1, 512);
     assert!(attachments.log("fb0").contains("died"), "{}", attachments.log("fb0"));
-    until("it is detached", || attachments.run(&["detach", "fb0"]).code == Some(0));
-    assert!(!attachments.folder("fb0").exists(), "something is left");
+    until("the disk is detached", || attachments.run(&["detach", "fb0"]).code == Some(0));
+    assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
 }
 
 /// Checks that `list` shows an attachment without processes once, and then removes it.
@@ -323,9 +323,9 @@ fn list_removes_the_remains_of_a_dead_daemon() {
         let pid = status[pid].as_u64().expect("a process");
         signal(u32::try_from(pid).expect("a process"), "KILL");
     }
-    until("its processes are gone", || attachments.run(&["list"]).ok().out().contains("stale"));
+    until("the processes are gone", || attachments.run(&["list"]).ok().out().contains("stale"));
     assert_eq!(attachments.run(&["list"]).ok().out(), "nothing is attached\n");
-    assert!(!attachments.folder("fb0").exists(), "something is left");
+    assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn an_nbd_client_connects_over_tcp() {
     let mut greeting = [0; 16];
     connect(&url).read_exact(&mut greeting).expect("a greeting");
     assert_eq!(&greeting, b"NBDMAGICIHAVEOPT");
-    until("nobody is connected", || attachments.status("fb0")["users"][0].is_null());
+    until("no user is listed", || attachments.status("fb0")["users"][0].is_null());
     attachments.detach("fb0");
 }
 
@@ -359,7 +359,7 @@ fn attach_in_the_foreground_exits_on_ctrl_c() {
     signal(child.id(), "INT");
     let output = wait(child);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(!attachments.folder("data").exists(), "something is left");
+    assert!(!attachments.folder("data").exists(), "the folder of the attachment remains");
 }
 
 #[test]

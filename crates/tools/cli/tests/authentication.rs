@@ -196,7 +196,7 @@ fn only_a_host_with_the_right_secret_connects() {
         "does not match any secret",
         "the host ended the authentication",
     ];
-    until("each is said", || expected.iter().all(|part| log().contains(part)));
+    until("each part is logged", || expected.iter().all(|part| log().contains(part)));
     server.stop();
     let log = log();
     let is_of_one = |line: &&str| line.contains("authenticat") || line.contains("refused");
@@ -260,7 +260,7 @@ fn a_transfer_reauthenticates_after_its_target_restarts() {
     let address = server.address.clone();
     let source = format!("{}&dhchap-secret={}", url(&server), keys.host);
     let reader = keys.scratch.command(["copy", &source, "out.img"]).spawn().unwrap();
-    support::until("it has begun", || {
+    support::until("the transfer has started", || {
         let part = std::fs::read(keys.scratch.path(".out.img.farblock-part"));
         part.is_ok_and(|part| part.starts_with(&data[..512]))
     });

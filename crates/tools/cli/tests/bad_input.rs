@@ -271,8 +271,8 @@ fn copy_refuses_unusable_sources_and_destinations() {
     scratch
         .run(["copy", "--length", "8KiB", &disk, "new.img"])
         .fails_in_a_line(2, &["has 4 KiB", "--length 8 KiB"]);
-    assert_eq!(support::read(&disk).len(), 4096, "the file is as it was");
-    assert!(!scratch.path("new.img").exists(), "nothing was made");
+    assert_eq!(support::read(&disk).len(), 4096, "the file was changed");
+    assert!(!scratch.path("new.img").exists(), "a file was created");
 }
 
 /// Root may read every file, so the binary runs as the user nobody.

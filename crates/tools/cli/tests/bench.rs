@@ -51,7 +51,7 @@ fn bench_without_disks_measures_both_sides_and_leaves_no_files() {
         assert_eq!(std::fs::read_dir(scratch.path("disk")).unwrap().count(), 0, "nothing is left");
         let page = String::from_utf8(read(&html)).unwrap();
         assert!(page.contains("</html>") && page.contains("<svg"), "{page}");
-        assert!(!page.contains("src=\"http") && !page.contains("href=\"http"), "self-contained");
+        assert!(!page.contains("src=\"http") && !page.contains("href=\"http"), "external files");
     }
 }
 
@@ -80,7 +80,7 @@ fn bench_accepts_one_pattern_in_fio_options() {
     let wanted = &pattern["pattern"];
     assert_eq!((&wanted["rw"], &wanted["rwmixread"]), (&"randrw".into(), &70.into()));
     assert_eq!((&wanted["block_size_bytes"], &wanted["iodepth"]), (&8192.into(), &4.into()));
-    assert_eq!(wanted["numjobs"], 3, "as asked, however few processors there are");
+    assert_eq!(wanted["numjobs"], 3, "the requested number of jobs, with any number of processors");
     assert!(pattern["remote"].is_null() && pattern["local"]["iops"].as_f64().unwrap() > 0.0);
 }
 
@@ -118,7 +118,7 @@ fn bench_measures_the_floor_of_one_disk_and_of_a_floor_server() {
     let table = bench(&scratch, &args).ok().out();
     let row = |side: &str| table.lines().any(|line| line.split_whitespace().next() == Some(side));
     assert!(row("local") && row("floor") && !row("remote"), "{table}");
-    assert!(!table.contains("a percentage of"), "of what?\n{table}");
+    assert!(!table.contains("a percentage of"), "a percentage without a base\n{table}");
 
     let server = Server::start(scratch.command(["bench", "--floor-serve", "127.0.0.1:0"]));
     assert!(server.said.contains(&format!("--floor {}", server.address)), "{}", server.said);
@@ -196,7 +196,7 @@ fn bench_measures_a_remote_disk_alone_or_beside_a_local_one() {
     assert!(read(&disk) == data, "nothing was written");
     let table = bench(&scratch, &[&url, "--rw", "write", "--bs", "64k", "--allow-writes"]).ok();
     assert!(table.out().contains("64k sequential write"), "{}", table.out());
-    assert!(read(&disk) != data, "now it was");
+    assert!(read(&disk) != data, "the disk was not written");
     server.stop();
 }
 

@@ -20,7 +20,7 @@ fn promtool(args: &[&str], input: &str) {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("promtool is there: interop/packages.sh installs it (Debian: prometheus)");
+        .expect("no promtool: interop/packages.sh installs it (Debian: prometheus)");
     tool.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let said = tool.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&said.stdout) + String::from_utf8_lossy(&said.stderr);
@@ -53,7 +53,7 @@ fn alert_rules_and_the_grafana_dashboard_query_existing_metrics() {
             let by_all = format!("\"{{whose}}_{name}\"");
             source.contains(&format!("\"{name}\"")) || source.contains(&by_all)
         };
-        assert!(is_told(name) || is_told(rest) || rest == "errors", "farblock_{name} is not told");
+        assert!(is_told(name) || is_told(rest) || rest == "errors", "farblock_{name} is missing");
         asked += 1;
     }
     assert!(asked > 20, "{asked}");
@@ -65,7 +65,7 @@ fn prometheus_scrapes_the_counters() {
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "--metrics", "127.0.0.1:0", "mem:1MiB"]);
     let told = |line: &str| line.strip_prefix("counters at http://").map(str::to_owned);
-    let place = server.said.lines().find_map(told).expect("it says where");
+    let place = server.said.lines().find_map(told).expect("the output names the address");
     let port = place.trim_end_matches("/metrics");
     // A quote in a host's name must not break the format.
     let odd = format!("{}&hostnqn=nqn.2026-11.h:%22a%5C", server.url(1));

@@ -29,10 +29,10 @@ fn nothing_is_left(scratch: &Scratch) {
         let words = std::fs::read(entry.ok()?.path().join("cmdline")).ok()?;
         String::from_utf8_lossy(&words).contains(&folder).then_some(())
     };
-    until("its processes are gone", || {
+    until("the processes are gone", || {
         std::fs::read_dir("/proc").expect("processes").find_map(is_of_it).is_none()
     });
-    until("its files are gone", || {
+    until("the files are removed", || {
         std::fs::read_dir(&folder).expect("the folder").next().is_none()
     });
 }
@@ -44,7 +44,7 @@ fn the_demo_reports_its_faults_and_loses_no_data() {
     let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut text = said(&mut out, "the mirror continues with left");
     signal(child.id(), "INT");
-    out.read_to_string(&mut text).expect("to its end");
+    out.read_to_string(&mut text).expect("all output");
     let output = support::wait(child);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert!(output.status.success(), "{text}");
@@ -61,7 +61,7 @@ fn the_demo_reports_its_faults_and_loses_no_data() {
         assert!(text.contains(part), "{part:?} in:\n{text}");
     }
     let widest = text.lines().filter(|line| !line.contains("#token=")).map(|line| line.len()).max();
-    assert!(widest <= Some(80), "it fits a terminal:\n{text}");
+    assert!(widest <= Some(80), "a line exceeds the terminal's width:\n{text}");
     nothing_is_left(&scratch);
 }
 
@@ -85,7 +85,7 @@ fn an_interrupted_demo_prints_its_result() {
     signal(child.id(), "INT");
     assert!(said(&mut out, "no data is lost").contains("1 target killed."));
     let mut rest = String::new();
-    out.read_to_string(&mut rest).expect("to its end");
+    out.read_to_string(&mut rest).expect("all output");
     assert!(support::wait(child).status.success(), "{rest}");
     nothing_is_left(&scratch);
 }

@@ -30,7 +30,7 @@ fn load(disk: &Disk, first: u64, stop: &AtomicBool, count: &AtomicU64) {
         blocks.read(lba, &mut data).expect("read");
         let mut expected = vec![0; size];
         fill(&mut expected, versions[at]);
-        assert_eq!(data, expected, "block {lba} went back");
+        assert_eq!(data, expected, "block {lba} has old data");
         fill(&mut data, version);
         blocks.write(lba, &data).expect("written");
         versions[at] = version;
@@ -66,17 +66,17 @@ fn a_disk_survives_kills_and_restarts_of_its_target() {
         }
         for _ in 0..3 {
             let before = count.load(Ordering::Relaxed);
-            until("writes are done", || count.load(Ordering::Relaxed) > before + 200);
+            until("200 more writes are done", || count.load(Ordering::Relaxed) > before + 200);
             let killed = server.take().expect("it runs");
             killed.signal("KILL");
             let _ = killed.wait();
-            until("the loss is seen", || disk.state() == DiskState::Waiting);
+            until("the loss is noticed", || disk.state() == DiskState::Waiting);
             std::thread::sleep(Duration::from_millis(200));
             server = Some(start(&address));
-            until("it is back", || disk.state() == DiskState::Live);
+            until("the disk is back", || disk.state() == DiskState::Live);
         }
         let before = count.load(Ordering::Relaxed);
-        until("writes are done", || count.load(Ordering::Relaxed) > before + 200);
+        until("200 more writes are done", || count.load(Ordering::Relaxed) > before + 200);
         stop.store(true, Ordering::Relaxed);
     });
     assert!(disk.paths()[0].reconnects >= 3);

@@ -44,7 +44,7 @@ fn release_archives_do_not_depend_on_umask_and_time_zone() {
     let one = pack(one.path(), "022", "UTC");
     let other = pack(other.path(), "077", "Pacific/Auckland");
     for name in ARCHIVES.into_iter().chain(["SHA256SUMS"]) {
-        let read = |folder: &Path| fs::read(folder.join(name)).expect("it is made");
+        let read = |folder: &Path| fs::read(folder.join(name)).expect("the file exists");
         assert!(read(&one) == read(&other), "{name} differs");
     }
     let sums = fs::read_to_string(one.join("SHA256SUMS")).expect("text");
@@ -63,13 +63,13 @@ fn release_archives_do_not_depend_on_umask_and_time_zone() {
     for part in ["=== clap ", "=== io-uring ", "Permission is hereby granted"] {
         assert!(notices.contains(part), "no {part} in the notices");
     }
-    assert!(!notices.contains("=== farblock"), "its own code is no notice");
+    assert!(!notices.contains("=== farblock"), "farblock's own code is listed as a notice");
 
     let open = tempfile::tempdir().expect("a folder");
     let place = open.path().to_str().expect("UTF-8");
     said("tar", &["-xf", tar.to_str().expect("UTF-8"), "-C", place]);
     let (pages, dead) = links(&open.path().join("farblock-linux-x86_64"));
-    assert!(pages > 5 && dead.is_empty(), "{pages} pages, and links to nothing: {dead:#?}");
+    assert!(pages > 5 && dead.is_empty(), "{pages} pages, with broken links: {dead:#?}");
 }
 
 /// Returns the number of pages in a folder, and their relative links to missing files.

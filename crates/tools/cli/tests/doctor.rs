@@ -367,7 +367,7 @@ fn doctor_names_the_users_of_a_file() {
 fn doctor_reports_files_that_are_no_disks() {
     let scratch = Scratch::new();
     let pipe = scratch.path("pipe");
-    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("it runs");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs");
     assert!(made.success(), "{made}");
     says(&problem(&scratch, "pipe", &[]), "disk", &["neither a regular file", "name a file"]);
     says(&problem(&scratch, ".", &[]), "disk", &["is a directory", "name a file in it"]);

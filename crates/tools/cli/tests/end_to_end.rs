@@ -35,8 +35,8 @@ fn a_disk_is_discovered_identified_written_and_read() {
         assert_eq!(written["bytes"], data.len());
         let output = scratch.text("out.bin");
         run(&["read", &server.url(1), "--length", "20MiB", "--output", &output]);
-        assert!(read(&output) == data, "{engine}: what was written is read");
-        assert!(read(&disk)[..data.len()] == data, "{engine}: and is in the file");
+        assert!(read(&output) == data, "{engine}: the data that was read differs");
+        assert!(read(&disk)[..data.len()] == data, "{engine}: the data in the file differs");
         server.stop();
     }
 }
@@ -67,7 +67,7 @@ fn transfers_accept_ranges_that_are_not_block_aligned() {
         let part = scratch.run(["read", &url, "--offset", &offset_text, "--length", &length_text]);
         assert!(part.ok().stdout == data, "{length} bytes at {offset}");
     }
-    assert!(scratch.run(["read", &url]).ok().stdout == expected, "and nothing else changed");
+    assert!(scratch.run(["read", &url]).ok().stdout == expected, "other bytes changed");
     server.stop();
 }
 
@@ -120,7 +120,7 @@ fn transfers_refuse_too_much_and_too_little_data() {
         |args: &[&str], input: &[u8]| scratch.run_with([&["write", &url], args].concat(), input);
     write(&["--input", &large], b"")
         .fails_in_a_line(1, &["room for 1 MiB", "1 MiB (1048577 bytes)", "nothing was written"]);
-    assert!(scratch.run(["read", &url]).ok().stdout == vec![0; 1 << 20], "nothing was");
+    assert!(scratch.run(["read", &url]).ok().stdout == vec![0; 1 << 20], "a change");
     write(&["--input", &small, "--length", "1001"], b"")
         .fails_in_a_line(2, &["has only 1000 bytes", "1001"]);
     write(&["--length", "10"], b"abc").fails_in_a_line(1, &["after 3 bytes of 10", "ended early"]);
@@ -252,7 +252,7 @@ fn serve_prints_the_commands_that_connect_to_it() {
     server.stop();
     let json = scratch.serve([&disk, "--json"]);
     let said: serde_json::Value = serde_json::from_str(&json.said).unwrap();
-    assert_eq!(said["subsystems"][0]["nqn"], nqn, "the same disk has the same name");
+    assert_eq!(said["subsystems"][0]["nqn"], nqn, "the same disk has another name");
     assert_eq!(said["pid"], json.id);
     let url = said["subsystems"][0]["namespaces"][0]["url"].as_str().unwrap();
     scratch.run(["id", url]).ok();

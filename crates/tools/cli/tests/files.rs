@@ -37,7 +37,7 @@ fn the_next_copy_cleans_up_after_a_killed_one() {
     let old = scratch.file("old", b"precious\n");
     let part = scratch.path(".old.farblock-part");
     let mut child = scratch.command(["copy", "limit:8MiB/s,mem:64MiB", &old]).spawn().unwrap();
-    support::until("it has begun", || part.exists());
+    support::until("the transfer has started", || part.exists());
     child.kill().unwrap();
     support::wait(child);
     assert_eq!(read(&old), b"precious\n");
@@ -136,7 +136,7 @@ fn the_identity_of_a_disk_follows_the_file_and_not_the_path() {
     let (a, b) = (scratch.disk("a.img", 1 << 20), scratch.disk("b.img", 1 << 20));
     let (first, nqn) = identities(&scratch, &[&a]);
     let (both, with_another) = identities(&scratch, &[&a, &b]);
-    assert_eq!(with_another, nqn, "adding a disk changes nothing");
+    assert_eq!(with_another, nqn, "another disk changed the name");
     assert_eq!(both[0], first[0]);
     assert_ne!(both[0], both[1]);
 
@@ -145,10 +145,10 @@ fn the_identity_of_a_disk_follows_the_file_and_not_the_path() {
     assert_eq!(identities(&scratch, &[&moved]), (first.clone(), nqn.clone()), "moved");
     scratch.disk("a.img", 1 << 20);
     let (other, other_nqn) = identities(&scratch, &[&a]);
-    assert_ne!(other, first, "another disk at the same path");
+    assert_ne!(other, first, "another disk at the same path has the same name");
     assert_ne!(other_nqn, nqn);
     scratch.run(["copy", &b, &moved]).ok();
-    assert_ne!(identities(&scratch, &[&moved]).0, first, "another disk copied over it");
+    assert_ne!(identities(&scratch, &[&moved]).0, first, "the same name as before");
     let slow = format!("delay:1us,{b}");
-    assert_eq!(identities(&scratch, &[&slow]).0[0], both[1], "the same disk, only slower");
+    assert_eq!(identities(&scratch, &[&slow]).0[0], both[1], "another name than before");
 }

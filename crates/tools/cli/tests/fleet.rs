@@ -53,7 +53,7 @@ fn a_small_plan_gives_a_report_that_repeats_the_plan() {
     assert!(html.contains("<svg") && md.contains("| 4k random read | 2 |"), "{md}");
     let row = md.lines().find(|line| line.starts_with("| 4k random read")).unwrap();
     for figure in row.split('|').map(str::trim).filter(|cell| !cell.is_empty()) {
-        assert!(html.contains(&format!(">{figure}</td>")), "{figure} is in both: {row}");
+        assert!(html.contains(&format!(">{figure}</td>")), "{figure} is not in both: {row}");
     }
     assert!(![&table, &html, &md].iter().any(|text| text.contains("NaN")));
 
@@ -95,8 +95,8 @@ fn a_disconnected_or_slow_target_delays_its_hosts_and_loses_no_data() {
     assert!(faults.iter().all(|fault| fault["failed"] == 0 && fault["lost"] == 0), "{report}");
     let pause = |fault: usize| faults[fault]["pause_seconds"].as_f64().unwrap();
     // The pause has a minimum: the only path was cut for two seconds.
-    assert!(pause(0) >= 1.5, "nobody was cut off: {report}");
-    assert!(pause(1) >= 0.02, "nothing was slow: {report}");
+    assert!(pause(0) >= 1.5, "no host was disconnected: {report}");
+    assert!(pause(1) >= 0.02, "no I/O was slow: {report}");
     assert_eq!(report["verified"]["lost"], 0);
 }
 
@@ -122,7 +122,7 @@ fn a_built_in_plan_runs() {
 #[test]
 fn the_failover_plan_loses_no_data() {
     let scratch = Scratch::new();
-    let plan = Plan::named("failover", 2).expect("it is brought along");
+    let plan = Plan::named("failover", 2).expect("a built-in plan");
     let is_root = support::is_root();
     let mut faults: Vec<_> = plan.faults.iter().map(|fault| fault.name()).collect();
     if !is_root {
@@ -142,7 +142,7 @@ fn the_failover_plan_loses_no_data() {
     let run = ["fleet", "run", &file, "--json", "-"].into_iter().chain(loopback);
     let report = scratch.run(run.collect::<Vec<_>>()).ok().json();
     let faults = report["faults"].as_array().unwrap();
-    assert_eq!(faults.len(), count, "each target in each way: {report}");
+    assert_eq!(faults.len(), count, "not one fault for each target and kind: {report}");
     assert!(faults.iter().all(|fault| fault["failed"] == 0 && fault["lost"] == 0), "{report}");
     assert!(report["verified"]["writes"].as_u64().unwrap() > 0, "{report}");
     assert_eq!(report["verified"]["lost"], 0);
@@ -234,7 +234,7 @@ fn a_suspended_agent_ends_the_run_is_named_and_is_killed() {
                 }
             },
         };
-        let why = farblock_fleet::run(&plan, setting).expect_err("one stands still").to_string();
+        let why = farblock_fleet::run(&plan, setting).expect_err("a stopped agent").to_string();
         assert!(why.starts_with(&format!("{name}: it has not answered for 4 s")), "{why}");
         assert_eq!(with(&ours), [], "nothing is left");
     }
@@ -269,7 +269,7 @@ fn clients_with_two_paths_continue_on_the_other_path() {
     let plan = small(&scratch, text);
     let report = scratch.run(["fleet", "run", &plan, "--loopback", "--json", "-"]).ok().json();
     let faults = report["faults"].as_array().unwrap();
-    assert_eq!(faults.len(), 2, "of the targets, and not of the node with the drives: {report}");
+    assert_eq!(faults.len(), 2, "not two faults, of the targets without drives: {report}");
     assert!(faults.iter().all(|fault| fault["failed"] == 0 && fault["lost"] == 0), "{report}");
     assert!(report["verified"]["writes"].as_u64().unwrap() > 0, "{report}");
     let nodes: Vec<_> = report["nodes"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
@@ -446,7 +446,7 @@ fn a_plan_compares_nvme_and_iscsi_on_the_same_file() {
     let [json, html] = ["report.json", "report.html"].map(|name| scratch.text(name));
     let table = scratch.run(["fleet", "run", &plan, "--json", &json, "--html", &html]).ok().out();
     let page = String::from_utf8(read(&html)).unwrap();
-    assert!(page.contains("<li><i class=\"target\"></i>iSCSI, tgt</li>"), "no bars of tgt's");
+    assert!(page.contains("<li><i class=\"target\"></i>iSCSI, tgt</li>"), "no bars of tgt");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
     for row in ["4k random 50/50, NVMe/TCP", "iSCSI, farblock's target", "iSCSI, tgt", "NVMe ÷ it"]
@@ -469,7 +469,7 @@ fn a_plan_compares_nvme_and_iscsi_on_the_same_file() {
     }
 
     let compared = scratch.run(["bench", "compare", &json, &json]).ok().out();
-    assert!(compared.contains("iSCSI, tgt"), "the rows are judged: {compared}");
+    assert!(compared.contains("iSCSI, tgt"), "rows without a verdict: {compared}");
     let report =
         scratch.run(["fleet", "run", &json, "--without", "tgt", "--json", "-"]).ok().json();
     let targets = report["actions"][0]["iscsi"].as_array().unwrap();

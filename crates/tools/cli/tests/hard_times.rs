@@ -64,7 +64,7 @@ fn a_target_stopped_during_a_write_keeps_every_acknowledged_block() {
             assert!(now == sent || now.iter().all(|&byte| byte == 0), "{engine}: a torn block");
             written += usize::from(now == sent);
         }
-        assert!(written > 0, "{engine}: something was written before the stop");
+        assert!(written > 0, "{engine}: nothing was written before the stop");
     }
 }
 
@@ -77,7 +77,7 @@ fn start_reading(scratch: &Scratch, server: &Server) -> Child {
     let child = command.stderr(log).spawn().unwrap();
     let logged = || String::from_utf8_lossy(&read(scratch.path("reader.log"))).into_owned();
     support::until("the reader is connected", || logged().contains("connected"));
-    support::until("it has a queue", || {
+    support::until("the host has a queue", || {
         let status = scratch.run(["status", "--json"]).ok().json();
         status["controllers"][0]["io_queues"].as_u64() > Some(0)
     });
@@ -122,7 +122,7 @@ fn an_interrupted_write_reports_its_progress() {
     assert_eq!(output.status.code(), Some(130), "{stderr}");
     assert!(stderr.contains("interrupted: the first 512 KiB are durable in"), "{stderr}");
     let there = scratch.run(["read", &server.url(1), "--length", "512KiB"]).ok();
-    assert!(there.stdout == [7; 512 << 10], "what is said to be written is");
+    assert!(there.stdout == [7; 512 << 10], "data that was reported as written is missing");
     server.stop();
 }
 

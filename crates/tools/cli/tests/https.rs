@@ -18,7 +18,7 @@ const WATCH: &str = "fedcba9876543210fedcba9876543210";
 /// Creates a file that only its owner may read.
 fn secret(scratch: &Scratch, name: &str, text: &str) -> String {
     let path = scratch.file(name, text.as_bytes());
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("our own file");
     path
 }
 
@@ -120,7 +120,7 @@ fn a_client_accepts_only_a_certificate_of_the_given_authority_and_name() {
     status(&scratch, &plain, "ours.pem").fails_in_a_line(2, &["write https://"]);
     // Silent clients and clients without TLS must not block others.
     let silent: Vec<_> = (0..80)
-        .map(|_| TcpStream::connect(format!("127.0.0.1:{port}")).expect("there is room"))
+        .map(|_| TcpStream::connect(format!("127.0.0.1:{port}")).expect("a free connection"))
         .collect();
     status(&scratch, &url, "ours.pem").ok();
     drop(silent);
@@ -208,7 +208,7 @@ fn serve_refuses_unusable_certificates_and_keys() {
     std::fs::set_permissions(&another, PermissionsExt::from_mode(0o644)).unwrap();
     serve("cert.pem", &another).fails_in_a_line(1, &["chmod 600"]);
     let pipe = scratch.text("pipe");
-    assert!(Command::new("mkfifo").arg(&pipe).status().expect("it runs").success());
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
     serve(&pipe, "key.pem").fails_in_a_line(1, &["pipe", "it must be a regular file"]);
     let neither = ["serve", "mem:1MiB", "--https-cert", "cert.pem", "--https-key", "key.pem"];
     scratch.run(neither).fails_in_a_line(2, &["--api, --ui or --metrics"]);
@@ -275,7 +275,7 @@ fn events_over_https_require_a_token() {
     let mut read = |until: &str| {
         let mut piece = [0; 4096];
         while !text.contains(until) {
-            let count = events.read(&mut piece).expect("it goes on");
+            let count = events.read(&mut piece).expect("the stream continues");
             assert!(count > 0, "{text}");
             text.push_str(&String::from_utf8_lossy(&piece[..count]));
         }
@@ -305,7 +305,7 @@ fn the_ui_shows_only_targets_with_a_trusted_certificate() {
         let page = secret(&scratch, "page", &"p".repeat(32));
         let args = ["ui", "--node", &node, "--node-token", &watch, "--node-ca", ca];
         let mut command = scratch.command(args.iter().chain(&["--token", &page, "--json"]));
-        let mut page = command.spawn().expect("the page starts");
+        let mut page = command.spawn().expect("the command starts");
         let mut line = String::new();
         let stdout = page.stdout.take().expect("a pipe");
         std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
@@ -369,11 +369,11 @@ fn the_counters_use_https() {
         other(&scratch, "curl", &args)
     };
     assert!(curl("old.pem", &url).ok().out().contains("farblock_uptime_seconds"));
-    assert_eq!(curl("new.pem", &url).code, Some(60), "it is not the new authority's");
+    assert_eq!(curl("new.pem", &url).code, Some(60), "the other authority's");
     let plain = curl("old.pem", &url.replace("https", "http"));
     assert!(plain.out().contains("this address is HTTPS"), "{}", plain.out());
     certify(&scratch, &params(&["localhost"]), &new);
-    until("the new certificate", || curl("new.pem", &url).code == Some(0));
+    until("the server uses the new certificate", || curl("new.pem", &url).code == Some(0));
     server.stop();
 }
 
@@ -382,7 +382,7 @@ fn page(scratch: &Scratch, node: &str, listen: &str) -> (Ended, String) {
     let token = secret(scratch, "page", &"p".repeat(32));
     let with = ["--https-cert", "cert.pem", "--https-key", "key.pem", "--token", &token];
     let args = ["ui", "--node", node, "--listen", listen, "--json"];
-    let mut page = scratch.command(args.iter().chain(&with)).spawn().expect("the page starts");
+    let mut page = scratch.command(args.iter().chain(&with)).spawn().expect("the command starts");
     let mut line = String::new();
     let stdout = page.stdout.take().expect("a pipe");
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
@@ -422,9 +422,9 @@ fn the_dashboard_of_several_targets_uses_https() {
     assert!(curl("old.pem", &[], "/").ok().out().contains("<html"));
     assert!(curl("old.pem", &[], "/v1/nodes").ok().out().contains("needs the token"));
     assert!(curl("old.pem", &["-H", &header], "/v1/nodes").ok().out().contains(NQN));
-    assert_eq!(curl("new.pem", &[], "/").code, Some(60), "it is not the new authority's");
+    assert_eq!(curl("new.pem", &[], "/").code, Some(60), "another authority");
     certify(&scratch, &params(&["localhost"]), &new);
-    until("the new certificate", || curl("new.pem", &[], "/").code == Some(0));
+    until("the server uses the new certificate", || curl("new.pem", &[], "/").code == Some(0));
 }
 
 #[test]

@@ -16,7 +16,7 @@ const WATCH: &str = "fedcba9876543210fedcba9876543210";
 /// Creates a file that only its owner may read.
 fn secret(scratch: &Scratch, name: &str, text: &str) -> String {
     let path = scratch.file(name, text.as_bytes());
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("our own file");
     path
 }
 

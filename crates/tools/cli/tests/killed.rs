@@ -72,7 +72,7 @@ fn states(begun: &Value) -> Vec<Document> {
         ours(json!({ "3": disk(1 << 20), "4": { "path": "mem:1MiB" } }), host),
         two,
     ]
-    .map(|state| Document::parse(&state.to_string()).expect("it is one"))
+    .map(|state| Document::parse(&state.to_string()).expect("a document"))
     .into()
 }
 
@@ -81,7 +81,7 @@ struct Watch(OwnedFd);
 
 impl Watch {
     fn new(scratch: &Scratch) -> Watch {
-        let watch = inotify::init(CreateFlags::NONBLOCK).expect("the system tells of files");
+        let watch = inotify::init(CreateFlags::NONBLOCK).expect("inotify works");
         let events = WatchFlags::CREATE
             | WatchFlags::MODIFY
             | WatchFlags::CLOSE_WRITE
@@ -156,7 +156,7 @@ fn kill_at(moment: Moment, scratch: &Scratch, server: Server, new: &Document) ->
     let answered = std::thread::scope(|scope| {
         if let Moment::Half = moment {
             let limit = Rlimit { current: Some(HALF), maximum: Some(HALF) };
-            prlimit(Some(pid), Resource::Fsize, limit).expect("a child of ours");
+            prlimit(Some(pid), Resource::Fsize, limit).expect("our own process");
         }
         let asked = scope.spawn(|| ask(&client, new));
         match moment {
@@ -172,12 +172,12 @@ fn kill_at(moment: Moment, scratch: &Scratch, server: Server, new: &Document) ->
         asked.join().expect("no panic")
     });
     match moment {
-        Moment::Half => assert_eq!(answered, Some(507), "there was no room for it"),
+        Moment::Half => assert_eq!(answered, Some(507), "the disk was full"),
         Moment::Answered => assert_eq!(answered, Some(200)),
         _ => {}
     }
     let ended = server.wait();
-    assert_eq!(ended.code, None, "it is killed: {}", ended.stderr);
+    assert_eq!(ended.code, None, "the process ended by itself: {}", ended.stderr);
     answered == Some(200) || matches!(moment, Moment::Seen(ReadFlags::MOVED_TO))
 }
 
@@ -214,7 +214,7 @@ fn a_target_killed_during_a_change_has_the_old_or_the_new_state() {
             new += 1;
         } else {
             assert_eq!(found, *before, "{moment:?} of round {round}");
-            assert!(!is_made, "what was made is gone: {moment:?} of round {round}");
+            assert!(!is_made, "{moment:?} of round {round}: a created object is missing");
             old += 1;
         }
     }

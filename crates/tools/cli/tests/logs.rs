@@ -39,7 +39,7 @@ fn the_log_reports_a_replaced_disk_file() {
     let server = support::Server::start(command);
     std::fs::rename(other, &disk).unwrap();
     let said = || String::from_utf8(support::read(&log)).unwrap();
-    support::until("it is said", || said().contains(&format!("{disk} was deleted, or replaced")));
+    support::until("it is logged", || said().contains(&format!("{disk} was deleted, or replaced")));
     server.stop();
 }
 
@@ -65,7 +65,7 @@ fn a_host_that_keeps_reconnecting_logs_a_few_lines_and_a_count() {
     let server = scratch.serve(["-v", "mem:1MiB"]);
     let url: farblock_host::Url = server.url(1).parse().expect("a URL");
     for _ in 0..40 {
-        farblock_host::Controller::connect_url(&url, &Default::default()).expect("it is let in");
+        farblock_host::Controller::connect_url(&url, &Default::default()).expect("admitted");
     }
     let stderr = server.stop().stderr;
     assert!(stderr.lines().count() < 40 && stderr.contains(" connected to "), "{stderr}");
@@ -164,7 +164,7 @@ fn logged(scratch: &Scratch, options: &[&str]) -> String {
     let mut connected = TcpStream::connect(&server.address).expect("it listens");
     let mut hello = [0; 128];
     (hello[2], hello[4]) = (128, 128);
-    connected.write_all(&hello).expect("it takes it");
+    connected.write_all(&hello).expect("the server reads");
     connected.read_exact(&mut hello).expect("it answers");
     let text = server.stop().stderr;
     // The number may include earlier connections.

@@ -37,7 +37,7 @@ fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
         // Use blocks that are far apart, so that the writes hit several regions.
         let (at, lba) = ((turn * 7 % BLOCKS) as usize, turn * 7 % BLOCKS * 200);
         blocks.read(lba, &mut data).expect("read");
-        assert!(data.iter().all(|&byte| byte == versions[at]), "block {lba} went back");
+        assert!(data.iter().all(|&byte| byte == versions[at]), "block {lba} has old data");
         versions[at] = turn as u8;
         data.fill(versions[at]);
         blocks.write(lba, &data).expect("written");
@@ -97,7 +97,7 @@ fn each_mirror_leg_uses_its_own_key() {
     two.signal("KILL");
     let _ = two.wait();
     let two = start(1, &address, "--tls-key", &tls);
-    until("it is in sync again", || standings(&images[0]) == [1, 1]);
+    until("the leg is in sync again", || standings(&images[0]) == [1, 1]);
     server.stop().ok();
     drop((one, two));
 }
@@ -117,12 +117,12 @@ fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
     ctl(&["verify", nqn, "2"]).fails(1, &["is not a shared mirror"]);
     let mut file = std::fs::File::options().write(true).open(image).expect("a leg");
     file.seek(SeekFrom::Start(7 << 20)).expect("a place");
-    file.write_all(&[0xee; 4096]).expect("another block");
+    file.write_all(&[0xee; 4096]).expect("the file can be written");
     ctl(&["verify", nqn, "1"]).fails(1, &["legs in sync differ", "at 14336"]);
     let status = scratch.run(["status", "--control", &control]).ok().out();
     assert!(status.contains("legs differ within 64 KiB"), "{status}");
     file.seek(SeekFrom::Start(7 << 20)).expect("a place");
-    file.write_all(&[0; 4096]).expect("the block as it was");
+    file.write_all(&[0; 4096]).expect("the file can be written");
 }
 
 /// Checks that a comparison does not count the lost half of a leg's file as identical.
@@ -140,7 +140,7 @@ fn verify_names_an_unreadable_leg() {
     let nqn = server.subsystem_url().rsplit('/').next().expect("a name").to_owned();
     let verify = || scratch.run(["ctl", "--control", &control, "verify", &nqn, "1"]);
     verify().ok();
-    let file = std::fs::File::options().write(true).open(&data).expect("its data");
+    let file = std::fs::File::options().write(true).open(&data).expect("the file exists");
     file.set_len(4 << 20).expect("shorter");
     let parts = ["4 MiB are identical", "4 MiB could not be", "reads failed on"];
     verify().fails(1, &parts);
@@ -173,14 +173,14 @@ fn a_shrunken_leg_is_out_of_the_mirror() {
         status["subsystems"][0]["namespaces"][0]["mirror"]["dirty_bytes"] == 0
     });
     resized(LEG_BYTES / 2);
-    until("it is out", || standings(&one) == [1, 2]);
+    until("the leg is out", || standings(&one) == [1, 2]);
     assert!(
         status().contains("has shrunk") || status().contains("use a larger leg"),
         "{}",
         status()
     );
     resized(LEG_BYTES);
-    until("it can be used again", || !status().contains(", out"));
+    until("no leg is out", || !status().contains(", out"));
     server.stop().ok();
     leg.stop().ok();
 }
@@ -190,7 +190,7 @@ fn a_shrunken_leg_is_out_of_the_mirror() {
 fn reads_are(scratch: &Scratch, url: &str, byte: u8) {
     for _ in 0..6 {
         let read = scratch.run(["read", url, "--offset", "2MiB", "--length", "1MiB"]).ok();
-        assert!(read.stdout.iter().all(|found| *found == byte), "another read");
+        assert!(read.stdout.iter().all(|found| *found == byte), "the read returns another block");
     }
 }
 
@@ -214,7 +214,7 @@ fn a_leg_with_a_truncated_file_is_not_read() {
     file.set_len(1 << 20).expect("shorter");
     write_mib(&scratch, &url, "6MiB", 8);
     reads_are(&scratch, &url, 7);
-    assert_eq!(standings(&images[0]), [1, 2], "it is recorded before a write is acknowledged");
+    assert_eq!(standings(&images[0]), [1, 2], "the write was acknowledged before the record");
     let status = scratch.run(["status", "--control", &control]).ok().out();
     assert!(status.contains("two.img, out: "), "{status}");
     server.stop().ok();
@@ -241,19 +241,19 @@ fn a_leg_with_an_older_copy_after_a_restart_is_not_read() {
         status["subsystems"][0]["namespaces"][0]["mirror"]["dirty_bytes"] == 0
     };
     write_mib(&scratch, &url, "2MiB", 7);
-    until("both have it", settled);
+    until("both legs have the record", settled);
     let older = support::read(&images[1]);
     write_mib(&scratch, &url, "2MiB", 8);
-    until("both have it", settled);
+    until("both legs have the record", settled);
     let address = leg.address.clone();
     leg.signal("KILL");
     let _ = leg.wait();
     let mut file = std::fs::File::options().write(true).open(&images[1]).expect("a leg");
-    file.write_all(&older).expect("as it was");
+    file.write_all(&older).expect("the old bytes are written");
     drop(file);
     let leg = start(&address);
     reads_are(&scratch, &url, 8);
-    until("it is out", || standings(&images[0]) == [1, 2]);
+    until("the leg is out", || standings(&images[0]) == [1, 2]);
     until("the reason is known", || {
         let status = scratch.run(["status", "--control", &control]).ok().out();
         status.contains("an older copy of itself")
@@ -294,10 +294,10 @@ fn a_mirror_survives_the_loss_of_each_leg_in_turn() {
             let killed = legs[leg].take().expect("it runs");
             killed.signal("KILL");
             let _ = killed.wait();
-            until("it is recorded as behind", || standings(&images[1 - leg]) == alone);
+            until("the leg is recorded as behind", || standings(&images[1 - leg]) == alone);
             more("writes go on without it");
             legs[leg] = Some(start(leg, &addresses[leg]));
-            until("it is in sync again", || standings(&images[1 - leg]) == [1, 1]);
+            until("the leg is in sync again", || standings(&images[1 - leg]) == [1, 1]);
         }
         more("writes are done");
         let nqn = server.subsystem_url().rsplit('/').next().expect("a name").to_owned();

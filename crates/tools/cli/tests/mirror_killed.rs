@@ -123,7 +123,7 @@ fn die_writing(mirror: Mirror<'_>, far: &Far) {
     let writer = std::thread::spawn(move || write(&url, 2));
     until("a write is held back", || far.gate.kept() == 1);
     mirror.kill();
-    writer.join().expect("the host").expect_err("nobody has acknowledged it");
+    writer.join().expect("the host").expect_err("no write was acknowledged");
 }
 
 #[test]
@@ -137,10 +137,10 @@ fn a_delayed_write_of_a_dead_mirror_does_not_overwrite_a_newer_one() {
     let far_leg = second.legs()[1].clone();
     second.write(3);
     far.gate.open_up();
-    until("what was held back is carried out", || far.gate.kept() == 0);
+    until("the held writes are executed", || far.gate.kept() == 0);
     until("the leg is in sync again", || second.is_whole());
     second.verify();
-    assert_eq!(far.has(), 3, "what a dead process had sent has come after it");
+    assert_eq!(far.has(), 3, "a dead process's write was executed after it");
     let (state, reason) = far_leg;
     assert!(state == "out" && reason.contains("has not confirmed"), "{state}: {reason}");
     // No write is delayed this time, so the mirror cancels the old controllers and uses the leg at
@@ -152,7 +152,7 @@ fn a_delayed_write_of_a_dead_mirror_does_not_overwrite_a_newer_one() {
     // After a clean stop no write is outstanding, so the mirror does not wait.
     third.server.stop().ok();
     let files = std::fs::read_dir(scratch.path("kept/controllers")).expect("a folder");
-    let texts: Vec<_> = files.map(|file| support::read(file.expect("it is one").path())).collect();
+    let texts: Vec<_> = files.map(|file| support::read(file.expect("an entry").path())).collect();
     assert_eq!(texts, [b"[]"]);
 }
 
@@ -189,15 +189,15 @@ fn a_mirror_waits_for_delayed_writes_if_the_target_cannot_cancel_them() {
     let writer = std::thread::spawn(move || write(&to, 2));
     until("a write is held back", || held.lock().unwrap().is_some());
     first.kill();
-    writer.join().expect("the host").expect_err("nobody has acknowledged it");
+    writer.join().expect("the host").expect_err("no write was acknowledged");
     let second = Mirror::start(&scratch, &legs, "");
     second.write(3);
     // The target executes the delayed write now.
-    let late = held.lock().unwrap().take().expect("it is held");
+    let late = held.lock().unwrap().take().expect("a held write");
     far.overwrite(LBA as usize * 512, &late);
     until("the leg is in sync again", || second.is_whole());
     second.verify();
-    assert_eq!(far.disk()[LBA as usize * 512], 3, "what a dead process had sent has come after it");
+    assert_eq!(far.disk()[LBA as usize * 512], 3, "a dead process's write was executed after it");
     second.server.stop().ok();
 }
 
@@ -222,7 +222,7 @@ fn a_mirror_waits_for_the_only_leg_with_all_data() {
         command
     };
     let said = || String::from_utf8_lossy(&support::read(&log)).into_owned();
-    let waits = || until("it says that it waits", || said().contains("the mirror waits"));
+    let waits = || until("the log says so", || said().contains("the mirror waits"));
     // A signal must stop the target during the wait.
     let child = command().spawn().expect("the target starts");
     waits();
@@ -233,12 +233,12 @@ fn a_mirror_waits_for_the_only_leg_with_all_data() {
         let command = command();
         let starting = scope.spawn(|| Server::start(command));
         waits();
-        assert!(!starting.is_finished(), "it is shared");
+        assert!(!starting.is_finished(), "the disk is shared too early");
         assert_eq!(far.gate.kept(), 1);
         far.gate.open_up();
         let server = starting.join().expect("it starts");
         let second = Mirror { scratch: &scratch, server };
-        assert_eq!(far.has(), 2, "nothing is over");
+        assert_eq!(far.has(), 2, "a held write was executed too early");
         second.write(3);
         assert_eq!(far.has(), 3);
         second.server.stop().ok();

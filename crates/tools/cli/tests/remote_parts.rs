@@ -27,7 +27,7 @@ fn load(disk: &Disk, step: u64, stop: &AtomicBool, count: &AtomicU64) {
         let at = turn * 7 % PLACES;
         let (lba, version) = (at * step, &mut versions[at as usize]);
         blocks.read(lba, &mut data).expect("read");
-        assert!(data.iter().all(|byte| byte == version), "block {lba} went back");
+        assert!(data.iter().all(|byte| byte == version), "block {lba} has old data");
         *version = turn as u8;
         data.fill(*version);
         blocks.write(lba, &data).expect("written");
@@ -71,7 +71,7 @@ fn each_is_killed_in_turn(kind: &str, step: u64, order: [usize; 2]) {
             let killed = parts[part].take().expect("it runs");
             killed.signal("KILL");
             let _ = killed.wait();
-            until("it is said that it is away", || status().contains(", away"));
+            until("the status shows that the leg is away", || status().contains(", away"));
             parts[part] = Some(start(part, &addresses[part]));
             more("writes go on");
         }
@@ -160,7 +160,7 @@ fn a_new_target_cancels_the_controllers_of_its_dead_predecessor() {
     };
     let file = || {
         let files = std::fs::read_dir(scratch.path("kept/controllers")).expect("a folder");
-        let mut paths = files.map(|it| it.expect("it is one").path());
+        let mut paths = files.map(|it| it.expect("a readable entry").path());
         // Skip a temporary file, which may exist as well.
         paths.find(|path| path.extension().is_some_and(|it| it == "json")).expect("a file")
     };
@@ -174,7 +174,7 @@ fn a_new_target_cancels_the_controllers_of_its_dead_predecessor() {
         let server = start();
         written(&server);
         // The target removes the old controller's record once the new controller has written.
-        until("it is the only one", || lives().len() == 1);
+        until("one copy remains", || lives().len() == 1);
         names.push(lives()[0]["name"].to_string());
         server.signal("KILL");
         let _ = server.wait();
@@ -233,7 +233,7 @@ fn errors_and_status_name_remote_parts_without_their_keys() {
     let url: Url = whole.url(1).parse().expect("a URL");
     let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
     let mut blocks = Blocking::new(&disk).expect("a queue");
-    blocks.write(0, &[1; 512]).expect_err("it is read-only");
+    blocks.write(0, &[1; 512]).expect_err("the disk is read-only");
     drop((blocks, disk));
     whole.stop().ok();
 }
@@ -281,9 +281,9 @@ fn a_part_that_changed_its_size_moves_no_data_of_other_parts() {
     // The part shrinks in use. The status must report this, and reads of the missing blocks must
     // fail.
     resized(PART_BYTES / 2);
-    until("it is said that it is shorter", || status().contains("has shrunk from 16 MiB"));
+    until("the status shows the new size", || status().contains("has shrunk from 16 MiB"));
     assert!(status().contains(", away"), "{}", status());
-    blocks.read(behind_one - 1, &mut data).expect_err("it is not there");
+    blocks.read(behind_one - 1, &mut data).expect_err("the block does not exist");
     blocks.read(behind_one, &mut data).expect("read");
     assert_eq!(data, [7; 512]);
     drop((blocks, disk));

@@ -79,7 +79,7 @@ impl Host {
         sqe.cdw11 = REPORT_EXTENDED.into();
         let answer = self.io.run(sqe, Transfer::FromController(LENGTH), &[]);
         assert_eq!(answer.status, Status::SUCCESS);
-        let head = ReservationStatus::parse(&answer.data).expect("long enough");
+        let head = ReservationStatus::parse(&answer.data).expect("enough bytes");
         let entries = answer.data[ReservationStatus::LEN..].chunks(Registrant::LEN);
         let entries = entries.take(head.regctl.get().into());
         let keys = entries.map(|entry| Registrant::parse(entry).expect("whole").rkey.get());

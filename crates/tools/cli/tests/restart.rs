@@ -44,11 +44,11 @@ fn load(disk: &Disk, stop: &AtomicBool, rounds: &AtomicU64) -> Duration {
         }
         let begin = Instant::now();
         let data = support::noise(round, 512);
-        blocks.write(round % 64, &data).expect("it waits, and is written");
+        blocks.write(round % 64, &data).expect("the write waits, and succeeds");
         // Also read a block that was written before the restart.
         let earlier = round.saturating_sub(63);
-        blocks.read(earlier % 64, &mut back).expect("it waits, and is read");
-        assert!(back == support::noise(earlier, 512), "round {earlier} is not what was written");
+        blocks.read(earlier % 64, &mut back).expect("the read waits, and succeeds");
+        assert!(back == support::noise(earlier, 512), "round {earlier}: wrong data");
         longest = longest.max(begin.elapsed());
         rounds.fetch_add(1, Ordering::Relaxed);
     }
@@ -61,7 +61,7 @@ fn strangers(socket: &TcpListener, stop: &AtomicBool) -> u64 {
     let address = socket.local_addr().expect("an address");
     let mut connected = 0;
     while !stop.load(Ordering::Relaxed) {
-        TcpStream::connect(address).expect("nobody is refused");
+        TcpStream::connect(address).expect("the socket accepts connections at all times");
         connected += 1;
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -86,7 +86,7 @@ fn io_pauses_during_a_restart_with_a_passed_socket() {
         let others = scope.spawn(|| strangers(&socket, &stop));
         let goes_on = || {
             let before = rounds.load(Ordering::Relaxed);
-            until("the load goes on", || {
+            until("the load continues", || {
                 load.is_finished() || rounds.load(Ordering::Relaxed) > before + 200
             });
         };
@@ -114,7 +114,7 @@ fn a_target_notifies_its_service_manager() {
     manager.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
     let told = || {
         let mut buffer = [0; 1024];
-        let length = manager.recv(&mut buffer).expect("it is told");
+        let length = manager.recv(&mut buffer).expect("it is reported");
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     };
     let mut command = scratch.command(["serve", "mem:1MiB", "--listen", "127.0.0.1:0"]);

@@ -21,7 +21,7 @@ fn status(scratch: &Scratch) -> serde_json::Value {
 fn is_used(scratch: &Scratch, server: &Server, nsid: u32) {
     scratch.run_with(["write", &server.url(nsid)], &support::noise(1, 4096)).ok();
     let back = scratch.run(["read", &server.url(nsid), "--length", "4096"]).ok();
-    assert!(back.stdout == support::noise(1, 4096), "other data");
+    assert!(back.stdout == support::noise(1, 4096), "wrong data");
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_target_uses_host_keys_of_its_keyring() {
     drop(kept);
     let url = format!("{}&hostnqn={host}", server.url(1));
     let is_refused = || scratch.run(["id", &url, "--tls-key", &first]).code == Some(1);
-    support::until("the first one is not good any more", is_refused);
+    support::until("the first key is refused", is_refused);
     id(&server, &second).ok();
     let allow = ["allow-host", nqn, host, "--tls-key", "keyring:"];
     scratch.ctl(&allow).ok();
@@ -236,12 +236,12 @@ fn a_target_uses_host_keys_of_its_keyring() {
     drop(kept_second);
     let sentence = "can still connect with its old key";
     let warned = || std::fs::read_to_string(&log).expect("text").matches(sentence).count();
-    support::until("it says that the key is good still", || warned() > 0);
+    support::until("the log warns that the old key is still valid", || warned() > 0);
     id(&server, &second).ok();
     let _kept = keyring::put(&first, host, nqn);
     let is_known = || id(&server, &first).code == Some(0);
-    support::until("a key that is put there is taken again", is_known);
-    assert_eq!(warned(), 1, "it is said once");
+    support::until("the restored key is accepted", is_known);
+    assert_eq!(warned(), 1, "the message is logged once");
     server.stop();
     // A target that started without a keyring key cannot query the keyring later, and says so.
     let _server = scratch.serve(["--nqn", nqn, "mem:1MiB", "--allow-host", HOST]);

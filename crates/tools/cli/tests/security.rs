@@ -10,14 +10,14 @@ use support::{Scratch, Server};
 fn section(title: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/security.md");
     let text = std::fs::read_to_string(path).expect("the document");
-    let (_, rest) = text.split_once(&format!("\n## {title}\n")).expect("its heading");
+    let (_, rest) = text.split_once(&format!("\n## {title}\n")).expect("a heading");
     rest.split("\n## ").next().expect("a part").to_owned()
 }
 
 /// Returns the code blocks, each with the text after its fence.
 fn blocks(section: &str) -> Vec<(&str, &str)> {
     let inside = section.split("```").skip(1).step_by(2);
-    inside.map(|block| block.split_once('\n').expect("a line at least")).collect()
+    inside.map(|block| block.split_once('\n').expect("at least one line")).collect()
 }
 
 /// Returns the farblock commands in code blocks, and the `farblock serve` commands in sentences.

@@ -34,8 +34,8 @@ fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
             return;
         }
         let data = support::noise(round, 512);
-        blocks.write(round % 64, &data).expect("it stays, and is written");
-        blocks.read(round % 64, &mut back).expect("it stays, and is read");
+        blocks.write(round % 64, &data).expect("the disk stays writable");
+        blocks.read(round % 64, &mut back).expect("the disk stays readable");
         assert!(back == data, "round {round}");
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -58,7 +58,7 @@ fn namespaces_are_added_changed_and_removed_under_load() {
     let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
     let goes_on = || {
         let before = count.load(Ordering::Relaxed);
-        until("the load goes on", || count.load(Ordering::Relaxed) > before + 20);
+        until("the load continues", || count.load(Ordering::Relaxed) > before + 20);
     };
     std::thread::scope(|scope| {
         scope.spawn(|| load(&stays, &stop, &count));
@@ -67,24 +67,24 @@ fn namespaces_are_added_changed_and_removed_under_load() {
         assert!(added.out().contains("namespace 3 added"), "{}", added.out());
         let third = connect(&server, 3);
         let mut blocks = Blocking::new(&third).expect("a queue");
-        blocks.write(2047, &[7; 512]).expect("it is there");
+        blocks.write(2047, &[7; 512]).expect("the block exists");
         goes_on();
         scratch.ctl(&["resize", NQN, "2", "2MiB"]).ok();
-        until("the host hears of the size", || other.geometry().blocks == 4096);
+        until("the host knows the new size", || other.geometry().blocks == 4096);
         assert_eq!(std::fs::metadata(&second).unwrap().len(), 2 << 20);
         let file = std::fs::File::options().write(true).open(scratch.path("third.img")).unwrap();
         file.set_len(3 << 20).unwrap();
-        until("a file that grew is noticed", || third.geometry().blocks == 6144);
+        until("a grown file is noticed", || third.geometry().blocks == 6144);
         goes_on();
         scratch.ctl(&["read-only", NQN, "3", "on"]).ok();
-        until("the host hears of it", || third.geometry().read_only);
+        until("the host knows the change", || third.geometry().read_only);
         assert_eq!(blocks.write(0, &[7; 512]), Err(BlockError::ReadOnly));
         scratch.ctl(&["read-only", NQN, "3", "off"]).ok();
-        until("the host hears of it", || !third.geometry().read_only);
-        blocks.write(0, &[7; 512]).expect("it may be written to again");
+        until("the host knows the change", || !third.geometry().read_only);
+        blocks.write(0, &[7; 512]).expect("the disk is writable again");
         goes_on();
         scratch.ctl(&["remove-namespace", NQN, "3"]).ok();
-        until("what is gone answers so", || blocks.write(0, &[7; 512]).is_err());
+        until("a removed namespace returns errors", || blocks.write(0, &[7; 512]).is_err());
         goes_on();
         // Removing a namespace must close its file, even if the target started with that namespace.
         scratch.ctl(&["remove-namespace", NQN, "2"]).ok();
@@ -223,10 +223,10 @@ fn reload_applies_a_changed_configuration() {
         let all = status["subsystems"][0]["namespaces"].as_array().unwrap().clone();
         all.iter().map(|one| one["nsid"].as_u64().unwrap()).collect::<Vec<_>>()
     };
-    assert_eq!(ids(), [1, 2, 7], "what was changed by other means stays");
+    assert_eq!(ids(), [1, 2, 7], "a namespace that was changed otherwise was lost");
     configuration(&scratch, &["mem:1MiB"]);
     server.signal("HUP");
-    until("the signal is heard", || ids() == [1, 7]);
+    until("the signal takes effect", || ids() == [1, 7]);
     std::fs::write(&path, "nonsense = 1").unwrap();
     scratch.run(["reload"]).fails(1, &["farblock.toml:1", "nonsense"]);
     scratch.run(["serve", "--check", &path]).fails(2, &["nonsense"]);
@@ -244,7 +244,7 @@ fn reload_refuses_a_pipe_without_a_writer() {
     let path = configuration(&scratch, &["mem:1MiB"]);
     let server = Server::start(scratch.command(["serve", "--config", &path]));
     std::fs::remove_file(&path).unwrap();
-    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("it runs");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
     assert!(made.success(), "{made}");
     server.signal("HUP");
     scratch.run(["reload"]).fails(1, &["farblock.toml", "is not a regular file"]);
@@ -309,7 +309,7 @@ fn a_namespace_keeps_identifiers_of_another_target() {
     let first = known();
     assert_eq!(first, (UUID.into(), "0123456789abcdef0123456789abcdef".into()));
     scratch.ctl(&["read-only", NQN, "1", "on"]).ok();
-    assert_eq!(known(), first, "what is changed of it leaves its names alone");
+    assert_eq!(known(), first, "another change also changed the names");
     config("fedcba98-7654-3210-fedc-ba9876543210");
     let said = scratch.run(["reload"]).ok().out();
     assert!(said.contains("namespace 1 removed") && said.contains("namespace 1 added"), "{said}");
@@ -340,7 +340,7 @@ fn persisted_changes_survive_a_kill() {
     scratch.prepare(&mut rounds);
     let rounds = rounds.spawn().unwrap();
     let size = || scratch.status()["subsystems"][0]["namespaces"][1]["bytes"].as_u64().unwrap();
-    until("it changes", || size() < 3000);
+    until("the size changes", || size() < 3000);
     server.signal("KILL");
     server.wait();
     support::wait(rounds);
@@ -383,7 +383,7 @@ fn read_events(
     let (mut all, mut name) = (Vec::new(), String::new());
     loop {
         let mut line = String::new();
-        assert!(reader.read_line(&mut line).unwrap() > 0, "it ends before {until}");
+        assert!(reader.read_line(&mut line).unwrap() > 0, "the output ends before {until}");
         if let Some(told) = line.strip_prefix("event: ") {
             told.trim().clone_into(&mut name);
         } else if let Some(data) = line.strip_prefix("data: ") {
@@ -443,15 +443,15 @@ fn ana_states_of_listeners_and_groups_are_reported_and_restored() {
     let server = serve();
     let host = connect(&server, 1);
     let access = || host.paths()[0].access.map(|state| state.0);
-    until("the first state is told", || access() == Some(2));
+    until("the first state is reported", || access() == Some(2));
     assert_eq!(host.paths()[0].controller.map(|(_, id)| id / 100), Some(5));
     let address = server.address.clone();
     let said = scratch.ctl(&["set-ana", &address, "inaccessible"]).ok().out();
     assert_eq!(said, format!("{address}: namespaces are inaccessible\n"));
-    until("the host hears of it", || access() == Some(3));
+    until("the host knows the change", || access() == Some(3));
     scratch.ctl(&["set-ana", &address, "optimized", "--group", "5"]).ok();
     scratch.ctl(&["ana-group", NQN, "1", "5"]).ok();
-    until("the group is reached", || access() == Some(1));
+    until("the group is accessible", || access() == Some(1));
     scratch.ctl(&["add-listener", &address]).ok();
     let again = scratch.ctl(&["set-ana", &address, "inaccessible"]).ok().out();
     assert_eq!(again, "nothing to change\n");
@@ -466,7 +466,7 @@ fn ana_states_of_listeners_and_groups_are_reported_and_restored() {
     assert_eq!(server.address, address);
     let shown = scratch.run(["config", "show"]).ok().json();
     assert_eq!(shown["listeners"][&address]["ana_groups"]["5"], "optimized", "{shown}");
-    until("it is reached again", || access() == Some(1));
+    until("the group is accessible again", || access() == Some(1));
     server.stop();
 }
 
@@ -658,7 +658,7 @@ impl Screen {
         command.args(["--quiet", "--flush", "--return", "--command", &top, "/dev/null"]);
         scratch.prepare(&mut command);
         command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let script = command.spawn().expect("script is there: it is part of util-linux");
+        let script = command.spawn().expect("no script: it is part of util-linux");
         Screen { script, text: String::new() }
     }
 
@@ -668,7 +668,7 @@ impl Screen {
         let mut piece = [0; 4096];
         while !self.text.contains(what) {
             let count = screen.read(&mut piece).unwrap();
-            assert!(count > 0, "it ends without {what}: {}", self.text);
+            assert!(count > 0, "the output ends before {what}: {}", self.text);
             self.text.push_str(&String::from_utf8_lossy(&piece[..count]));
         }
     }

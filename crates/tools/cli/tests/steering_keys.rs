@@ -91,8 +91,8 @@ fn a_host_added_to_a_target_with_keys_needs_its_own_key() {
     scratch.connect(&server, OTHER, None).fails(1, &["--dhchap-secret"]);
     scratch.ctl(&["disallow-host", NQN, OTHER]).ok();
     scratch.connect(&server, OTHER, Some(&other)).fails(1, &["does not allow this host"]);
-    blocks.write(0, &[7; 512]).expect("it stays");
-    assert_eq!(scratch.controllers(), connected, "nobody else heard of it");
+    blocks.write(0, &[7; 512]).expect("the disk stays connected");
+    assert_eq!(scratch.controllers(), connected, "another controller was closed");
     server.stop();
 }
 
@@ -150,8 +150,8 @@ fn a_key_changes_without_interruption_and_a_removed_key_disconnects_the_host() {
     again().ok();
     scratch.connect(&server, HOST, Some(&new)).ok();
     scratch.connect(&server, HOST, Some(&old)).fails(1, &["authenti"]);
-    blocks.write(1, &[7; 512]).expect("it stays");
-    assert_eq!(scratch.controllers(), connected, "nobody was interrupted");
+    blocks.write(1, &[7; 512]).expect("the disk stays connected");
+    assert_eq!(scratch.controllers(), connected, "a controller was closed");
     // A missing or world-readable file must change nothing.
     std::fs::rename(&key, scratch.path("away")).unwrap();
     again().fails(1, &["cannot read the key file"]);
@@ -211,7 +211,7 @@ fn a_configuration_with_keys_is_reloaded_and_persisted() {
     // SIGHUP makes the target read the key files again.
     put_together(&[&other], &key);
     server.signal("HUP");
-    until("the key is another", || scratch.connect(&server, HOST, Some(&other)).code == Some(0));
+    until("the new key", || scratch.connect(&server, HOST, Some(&other)).code == Some(0));
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o644)).unwrap();
     scratch.run(["reload"]).fails(1, &["farblock.toml", "chmod 600"]);
     scratch.connect(&server, HOST, None).fails(1, &["--dhchap-secret"]);

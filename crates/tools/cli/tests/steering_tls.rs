@@ -183,7 +183,7 @@ fn next_refusal(events: &mut impl BufRead) -> Value {
     let end = Instant::now() + Duration::from_secs(60);
     let mut is_next = false;
     loop {
-        assert!(Instant::now() < end, "nobody was refused");
+        assert!(Instant::now() < end, "no host was refused");
         let mut line = String::new();
         assert!(events.read_line(&mut line).expect("events") > 0, "the stream ended");
         match line.trim_end().split_once(": ") {

@@ -88,8 +88,8 @@ fn replacing_the_disk_of_a_namespace_keeps_old_and_new_data_apart() {
     let before = scratch.id(&server.url(2))["namespaces"][0]["uuid"].clone();
     let said = scratch.ctl(&["replace-namespace", NQN, "2", &new]).ok().out();
     assert!(said.contains("namespace 2") && said.contains("new.img"), "{said}");
-    until("the disk that went is gone", || blocks[1].write(0, &[8; 512]).is_err());
-    blocks[0].write(1, &[9; 512]).expect("this one stays");
+    until("the removed disk returns errors", || blocks[1].write(0, &[8; 512]).is_err());
+    blocks[0].write(1, &[9; 512]).expect("the other disk stays");
     assert_eq!(stays.geometry().blocks, 2048);
     let after = &scratch.id(&server.url(2))["namespaces"][0];
     assert!(after["uuid"] != before && after["bytes"] == 2 << 20, "{after}");
@@ -129,7 +129,7 @@ fn a_file_moved_to_the_path_of_a_disk_is_used_after_the_command() {
     let before = uuid();
     let replace = || scratch.ctl(&["replace-namespace", NQN, "1", &path]);
     assert!(replace().ok().out().contains("nothing to change"));
-    blocks.write(1, &[7; 512]).expect("it was left alone");
+    blocks.write(1, &[7; 512]).expect("the unchanged disk stays");
     // The path has no file, so the old disk stays shared, and the error gives the reason.
     std::fs::rename(&path, scratch.path("old.img")).expect("moved");
     replace().fails_in_a_line(1, &["namespace 1 is unchanged", "disk.img"]);
@@ -137,14 +137,14 @@ fn a_file_moved_to_the_path_of_a_disk_is_used_after_the_command() {
     std::fs::rename(&next, &path).expect("moved");
     let said = replace().ok().out();
     assert!(said.contains("namespace 1 added, stored in") && said.contains("disk.img"), "{said}");
-    until("the disk that went is gone", || blocks.write(3, &[8; 512]).is_err());
+    until("the removed disk returns errors", || blocks.write(3, &[8; 512]).is_err());
     assert_ne!(uuid(), before);
     let seen = &scratch.id(&server.url(1))["namespaces"][0];
     assert_eq!(seen["bytes"], 2 << 20, "{seen}");
     let read = scratch.run(["read", &server.url(1), "--length", "512", "-o", "block"]);
     read.ok();
-    assert!(support::read(scratch.path("block")) == [5; 512], "the new file's");
-    assert!(!support::read(scratch.path("old.img")).contains(&8), "the old one has no more of it");
+    assert!(support::read(scratch.path("block")) == [5; 512], "no block");
+    assert!(!support::read(scratch.path("old.img")).contains(&8), "the old file was written");
     assert!(replace().ok().out().contains("nothing to change"));
     server.stop();
 }

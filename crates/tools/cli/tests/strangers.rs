@@ -20,7 +20,7 @@ fn idle_peers_do_not_use_up_the_descriptors_that_files_need() {
         let server = Server::start(command);
         let strangers: Vec<_> = (0..300).map(|_| TcpStream::connect(&server.address)).collect();
         // The target may refuse the host while peers connect, but must serve an admitted host.
-        support::until("a host is let in", || {
+        support::until("the host is admitted", || {
             let outcome = scratch.run(["read", &server.url(1), "-o", "out.bin"]);
             let refused = outcome.stderr.contains("cannot connect");
             assert!(outcome.code == Some(0) || refused, "{}", outcome.stderr);

@@ -17,7 +17,7 @@ fn connect(host: &str, subsystem: &str) -> Vec<u8> {
     (sent[2], sent[4]) = (128, 128);
     let mut capsule = vec![0; 72 + 1024];
     (capsule[0], capsule[2], capsule[3]) = (4, 72, 72);
-    let length = u32::try_from(capsule.len()).expect("it is short");
+    let length = u32::try_from(capsule.len()).expect("a length of 32 bits");
     capsule[4..8].copy_from_slice(&length.to_le_bytes());
     let command = &mut capsule[8..72];
     (command[0], command[1], command[4]) = (0x7f, 0x40, 1);
@@ -35,7 +35,7 @@ fn connect(host: &str, subsystem: &str) -> Vec<u8> {
 /// Connects with these names, and waits for the answer.
 fn knock(server: &Server, host: &str, subsystem: &str) -> TcpStream {
     let mut stream = TcpStream::connect(&server.address).expect("it listens");
-    stream.write_all(&connect(host, subsystem)).expect("it is taken");
+    stream.write_all(&connect(host, subsystem)).expect("the socket accepts the bytes");
     // Read an ICResp and a response capsule, unless the target closes the connection.
     let _ = stream.read_exact(&mut [0; 128 + 24]);
     stream
@@ -65,7 +65,7 @@ fn a_hostile_host_name_sends_no_control_characters_to_a_terminal() {
             is_harmless(&outcome.stderr);
         }
         let log = server.stop().stderr;
-        assert!(log.contains("nqn.2026-11.org.farblock:h"), "it is not even named: {log}");
+        assert!(log.contains("nqn.2026-11.org.farblock:h"), "the host is not named: {log}");
         is_harmless(&log);
     }
 }

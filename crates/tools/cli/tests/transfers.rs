@@ -56,11 +56,11 @@ impl<'a> Target<'a> {
 /// Waits until a file in the folder records progress, while the transfer runs.
 fn wait_for_record(scratch: &Scratch, folder: &str, transfer: &mut Child) -> std::path::PathBuf {
     let mut found = None;
-    support::until("something is on record", || {
-        if let Some(status) = transfer.try_wait().expect("it is ours") {
+    support::until("a transfer record exists", || {
+        if let Some(status) = transfer.try_wait().expect("our own process") {
             let mut said = String::new();
-            let stderr = transfer.stderr.as_mut().expect("it is a pipe");
-            std::io::Read::read_to_string(stderr, &mut said).expect("it is text");
+            let stderr = transfer.stderr.as_mut().expect("a pipe");
+            std::io::Read::read_to_string(stderr, &mut said).expect("UTF-8");
             panic!("the transfer has ended, {status}: {said}");
         }
         found = std::fs::read_dir(scratch.path(folder)).ok().and_then(|mut entries| {
@@ -112,7 +112,7 @@ fn a_transfer_continues_after_its_target_restarts() {
     let disk = scratch.file("disk.img", &data);
     let mut target = Target::new(&scratch, &disk);
     let reader = scratch.command(["copy", &target.url, "out.img", "--verify"]).spawn().unwrap();
-    support::until("it has begun", || {
+    support::until("the transfer has started", || {
         let part = std::fs::read(scratch.path(".out.img.farblock-part"));
         part.is_ok_and(|part| part.starts_with(&data[..512]))
     });
@@ -124,7 +124,7 @@ fn a_transfer_continues_after_its_target_restarts() {
     let other = noise(2, SIZE);
     let input = scratch.file("in.img", &other);
     let writer = scratch.command(["copy", &input, &target.url]).spawn().unwrap();
-    support::until("it has begun", || read(&disk)[..512] == other[..512]);
+    support::until("the transfer has started", || read(&disk)[..512] == other[..512]);
     let address = target.kill();
     target.start_again(&address);
     says_that_it_was_lost(&ends_well(writer));
@@ -205,7 +205,7 @@ fn resume_continues_a_killed_transfer_to_a_file() {
     // before it removed the record.
     std::fs::write(&map, record).unwrap();
     let summary = scratch.run(args).ok().json();
-    assert_eq!(summary["resumed_from"], 0, "the file is whole already, and made anew");
+    assert_eq!(summary["resumed_from"], 0, "a complete file was resumed");
     assert!(read(&output) == read(&disk));
     assert_eq!(count(), 1, "nothing is left");
 }
@@ -237,7 +237,7 @@ fn resume_refuses_a_changed_source() {
     assert_eq!(count(), 1);
     let part = scratch.file("part.img", &noise(12, 4096));
     scratch.run(["copy", &part, &scratch.disk("other.img", 1 << 20)]).ok();
-    assert_eq!(count(), 1, "that was somewhere else");
+    assert_eq!(count(), 1, "a transfer to another file was resumed");
     scratch.run(["write", &server.url, "--offset", "1MiB", "--input", &part]).ok();
     assert_eq!(count(), 0);
     // A transfer without `--resume` writes the whole destination again and invalidates the record.
@@ -380,7 +380,7 @@ fn a_second_signal_ends_a_transfer_to_a_silent_target() {
     // yet.
     support::until("it ends", || {
         support::signal(child.id(), "INT");
-        child.try_wait().expect("it is ours").is_some()
+        child.try_wait().expect("our own process").is_some()
     });
     let output = support::wait(child);
     assert_eq!(output.status.code(), Some(130));

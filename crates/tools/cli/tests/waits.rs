@@ -23,7 +23,7 @@ path = "mem:1MiB"
 
 fn pipe(scratch: &Scratch) -> String {
     let path = scratch.text("pipe");
-    assert!(Command::new("mkfifo").arg(&path).status().expect("it runs").success());
+    assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo runs").success());
     path
 }
 
@@ -72,11 +72,11 @@ fn a_configuration_can_be_a_pipe() {
         let pipe = pipe.clone();
         move || {
             let mut pipe = File::options().write(true).open(pipe).expect("it opens");
-            pipe.write_all(CONFIG.as_bytes()).expect("somebody reads");
+            pipe.write_all(CONFIG.as_bytes()).expect("a reader");
         }
     });
     let server = Server::start(scratch.command(["serve", "--config", &pipe]));
-    writer.join().expect("it is read");
+    writer.join().expect("the pipe is read");
     scratch.run(["id", &server.subsystem_url()]).ok();
     scratch.run(["reload"]).fails(1, &["is not a regular file"]);
     server.stop();
@@ -102,10 +102,10 @@ fn serve_names_the_leg_that_it_waits_for() {
     let mut line = String::new();
     while !(line.contains(&leg) && line.contains("has not answered for")) {
         line.clear();
-        assert!(log.read_line(&mut line).expect("it is text") > 0, "it says nothing");
+        assert!(log.read_line(&mut line).expect("UTF-8") > 0, "no output");
     }
-    child.kill().expect("a child of ours");
-    child.wait().expect("a child of ours");
+    child.kill().expect("our own process");
+    child.wait().expect("our own process");
 }
 
 /// Checks that the second signal stops a target that waits for a leg of a mirror at its start.
@@ -119,14 +119,14 @@ fn a_second_signal_ends_a_target_that_still_opens_disks() {
         let mirror = format!("mirror:{disk},nvme+tcp://{at}/nqn.2026-11.org.example:leg?create");
         let args = ["serve", "--listen", "127.0.0.1:0", &mirror];
         let mut child = scratch.command(args).spawn().expect("it starts");
-        let _opening = silent.accept().expect("it opens the leg");
+        let _opening = silent.accept().expect("the target opens the leg");
         signal(child.id(), "TERM");
         // Repeat the signal: a second signal merges with the first if the process has not handled
         // it yet.
         let mut ended = None;
         until("it ends", || {
             signal(child.id(), second);
-            ended = child.try_wait().expect("a child of ours");
+            ended = child.try_wait().expect("our own process");
             ended.is_some()
         });
         assert_eq!(ended.and_then(|status| status.code()), Some(130), "{second}");
@@ -143,8 +143,8 @@ fn a_signal_ends_a_read_that_waits_for_an_answer() {
     let before = here();
     let mut child = scratch.command(["read", &url, "-o", &out]).spawn().expect("it starts");
     // The command installs its signal handlers before it creates the file.
-    until("there is the file that it writes", || here() > before);
+    until("the new file exists", || here() > before);
     signal(child.id(), "TERM");
-    until("it ends", || child.try_wait().expect("a child of ours").is_some());
-    assert_eq!(child.wait().expect("a child of ours").code(), Some(130));
+    until("it ends", || child.try_wait().expect("our own process").is_some());
+    assert_eq!(child.wait().expect("our own process").code(), Some(130));
 }

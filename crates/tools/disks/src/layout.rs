@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn the_advice_to_remove_the_layout_is_omitted_while_files_are_in_use() {
         let Some(disks) = Disks::new() else { return };
-        disks.open("stripe:a,c").expect("it is new");
+        disks.open("stripe:a,c").expect("a new layout");
         let open = |name| FileDisk::open(disks.path(name), &FileOptions::new(512)).expect("open");
         let users = [open("a"), open("c")];
         let error = disks.open("stripe:c,a").expect_err("another order");

@@ -213,12 +213,12 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let held = |lock: fn(&File) -> Result<(), TryLockError>| {
             let other = File::open(file.path()).expect("it opens");
-            lock(&other).expect("it is free");
+            lock(&other).expect("an unlocked file");
             locked(file.as_file())
         };
         assert_eq!(held(File::try_lock), Hold::Writer);
         assert_eq!(held(File::try_lock_shared), Hold::Readers);
-        file.as_file().unlock().expect("it is ours");
+        file.as_file().unlock().expect("our own lock");
         assert_eq!(held(|_| Ok(())), Hold::Free);
     }
 
@@ -233,10 +233,10 @@ mod tests {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("qemu-io is installed (qemu-utils)");
+            .expect("no qemu-io: interop/packages.sh installs it");
         // The tool's answer shows that the tool has opened the image.
         let mut input = machine.stdin.take().expect("a pipe");
-        input.write_all(b"read 0 512\n").expect("it reads commands");
+        input.write_all(b"read 0 512\n").expect("the program reads commands");
         let mut lines = BufReader::new(machine.stdout.take().expect("a pipe")).lines();
         assert!(lines.any(|line| line.expect("text").contains("read 512/512")));
         assert_eq!(open(&image).expect("it opens").2, Hold::Writer);

@@ -383,6 +383,6 @@ mod tests {
         assert!(why.contains("the controller said nothing for 0.2 s"), "{why}");
         assert!(agent.verify.is_none());
         goes_on.join().unwrap();
-        assert_eq!(agent.next().unwrap(), None, "and its end is the agent's");
+        assert_eq!(agent.next().unwrap(), None, "the stream ends with the agent");
     }
 }

@@ -564,7 +564,7 @@ mod tests {
                 scaled.check().unwrap();
                 let smaller = scaled.nodes() < plan.nodes()
                     || scaled.clients_per_node < plan.clients_per_node;
-                assert!(!smaller || !scaled.scaled.is_empty(), "{} says how", plan.name);
+                assert!(!smaller || !scaled.scaled.is_empty(), "{}: no scale", plan.name);
             }
         }
         assert!(Plan::named("nothing", 2).is_none());
@@ -582,7 +582,7 @@ mod tests {
         assert_eq!((first.name.as_str(), loads[1].pattern.rwmixread), ("4k random 70/30", 90));
         assert_eq!(loads[1].pattern.name, "4k random 90/10");
         assert_eq!(with_mix("mine", 50), "mine 50/50");
-        assert_eq!(loads[8].pattern.name, "1M sequential read", "it has no mix");
+        assert_eq!(loads[8].pattern.name, "1M sequential read", "a load without a mix");
         assert_eq!(plan.name, "sweep");
     }
 

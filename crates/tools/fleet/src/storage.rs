@@ -282,7 +282,7 @@ mod tests {
             let namespace = controller.namespace(url.namespace.unwrap()).unwrap();
             namespace.geometry().capacity_bytes() >> 20
         });
-        assert_eq!(bytes.collect::<Vec<_>>(), [2, 2], "a set of 1 and 4, and the drive of 2");
+        assert_eq!(bytes.collect::<Vec<_>>(), [2, 2], "the drives of nodes 1 and 2");
         served.stop().unwrap();
 
         (share.address, share.more) = (addresses[0], addresses[1..].to_vec());

@@ -12,7 +12,7 @@ use support::{TOKEN, carry_out, listener, plan, secret};
 fn several_agents_give_one_report() {
     let mut plan = plan(listener());
     plan.verify_seconds = 0.3;
-    let report = carry_out(&plan, TOKEN).expect("it works");
+    let report = carry_out(&plan, TOKEN).expect("the plan runs");
     let names: Vec<&str> = report.nodes.iter().map(|node| node.name.as_str()).collect();
     assert_eq!(names, ["storage", "left", "right"]);
     let [action] = report.actions.as_slice() else { panic!("one action") };
@@ -21,14 +21,14 @@ fn several_agents_give_one_report() {
     assert!(action.alone_iops.is_some_and(|iops| iops > 0.0));
     assert_eq!(action.cpu.len(), 3, "processor time of every agent: {:?}", action.cpu);
     let merged = action.latencies.latencies().expect("our own");
-    assert_eq!(merged.count(), action.total.reads + action.total.writes, "none is lost");
-    let verified = report.verified.as_ref().expect("it was asked for");
+    assert_eq!(merged.count(), action.total.reads + action.total.writes, "some are lost");
+    let verified = report.verified.as_ref().expect("a verification");
     assert!(verified.writes > 0 && verified.reads > 0, "{verified:?}");
     assert!(!report.has_errors(), "{verified:?}");
 
     let again = Report::from_json(&report.to_json()).expect("our own");
     assert_eq!(again, report);
-    assert_eq!(Plan::parse("x", &report.to_json()).expect("its plan"), plan, "repeats the run");
+    assert_eq!(Plan::parse("x", &report.to_json()).expect("its plan"), plan, "another plan");
     let text = farblock_fleet::text::render_within(&report, 80);
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(text.contains("4k random mixed") && text.contains("blocks compared"), "{text}");
@@ -46,7 +46,7 @@ fn several_agents_give_one_report() {
     let page = farblock_fleet::html::render(&report);
     assert!(page.contains("<svg") && page.ends_with("</html>\n"));
     let tables = page.matches("<table").count();
-    assert_eq!(page.matches(r#"tabindex="0"><table"#).count(), tables, "scrolled by keys");
+    assert_eq!(page.matches(r#"tabindex="0"><table"#).count(), tables, "keyboard access");
     assert!(farblock_fleet::text::markdown(&report).contains("| 4k random mixed | 4 |"));
 }
 
@@ -61,7 +61,7 @@ fn loads_run_on_disks_of_virtual_machines_and_on_raw_disks() {
     let large = "write,bs=2M,iodepth=2,numjobs=1".to_owned();
     let vm = |load: String| farblock_fleet::Action { load, vm: true, documents: None };
     plan.actions = vec![raw.clone(), vm(raw.load), vm(large)];
-    let report = carry_out(&plan, TOKEN).expect("it works");
+    let report = carry_out(&plan, TOKEN).expect("the plan runs");
     let named: Vec<_> = report.actions.iter().map(|action| (action.name(), action.vm)).collect();
     assert_eq!(
         named,
@@ -80,7 +80,7 @@ fn loads_run_on_disks_of_virtual_machines_and_on_raw_disks() {
     let ours = format!("farblock-vm-{}-", std::process::id());
     let left = std::fs::read_dir(std::env::temp_dir()).expect("a folder").flatten();
     let left = left.filter(|it| it.file_name().to_string_lossy().starts_with(&ours));
-    assert_eq!(left.count(), 0, "sockets go as soon as somebody is connected");
+    assert_eq!(left.count(), 0, "a socket is still listed");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn an_agent_does_not_open_files_that_are_not_allowed() {
     plan.drive = format!("limit:100/s,{}", file.display());
     let why = carry_out(&plan, TOKEN).expect_err("refused").to_string();
     assert!(why.starts_with("storage: this agent may not share"), "{why}");
-    assert!(std::fs::read(&file).expect("it is there") == precious);
+    assert!(std::fs::read(&file).expect("the file exists") == precious);
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let allowed = Allowed::Only(vec![file.clone()]);
     let memory = Memory::unlimited();
@@ -108,8 +108,8 @@ fn an_agent_does_not_open_files_that_are_not_allowed() {
     (plan.drive, plan.drives_per_target) = (file.display().to_string(), 1);
     // Long enough for a disk that other programs keep busy.
     (plan.runs, plan.runtime_seconds) = (1, 4.0);
-    carry_out(&plan, TOKEN).expect("its owner has allowed it");
-    assert!(std::fs::read(&file).expect("it is there") != precious);
+    carry_out(&plan, TOKEN).expect("the owner allowed it");
+    assert!(std::fs::read(&file).expect("the file exists") != precious);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn an_agent_obeys_its_memory_limit() {
     let address = agent.expect("a port").address();
     let mut plan = plan(address);
     plan.drive = "limit:9999/s,mem:9MiB".to_owned();
-    let why = carry_out(&plan, TOKEN).expect_err("two of them are too much").to_string();
+    let why = carry_out(&plan, TOKEN).expect_err("two loads are too many").to_string();
     assert!(why.starts_with("storage: these drives would take 18 MiB"), "{why}");
     assert!(why.contains("--memory"), "{why}");
     // The agent also counts buffers, and frees all memory after a plan, so the next plan can use
@@ -139,7 +139,7 @@ fn an_unreachable_agent_is_reported() {
     let socket = socket.expect("a socket");
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a port");
     let free = socket.local_addr().ok().and_then(|it| it.as_socket()).expect("one");
-    let why = carry_out(&plan(free), TOKEN).expect_err("nobody there").to_string();
+    let why = carry_out(&plan(free), TOKEN).expect_err("no agent listens").to_string();
     assert!(why.starts_with(&format!("storage: cannot be reached at {free}")), "{why}");
 }
 

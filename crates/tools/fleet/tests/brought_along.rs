@@ -8,7 +8,7 @@ use support::{TOKEN, carry_out, listener, place};
 
 /// The plan with this name, with small drives and short runs.
 fn tiny(name: &str) -> Plan {
-    let mut plan = Plan::named(name, 1).expect("it is brought along");
+    let mut plan = Plan::named(name, 1).expect("a built-in plan");
     (plan.runtime_seconds, plan.ramp_seconds, plan.alone_seconds) = (1.0, 0.05, 0.3);
     (plan.runs, plan.warm_up_seconds) = (1, 0.0);
     let storage = (1..=plan.storage_nodes)
@@ -27,10 +27,10 @@ fn the_six_patterns_plan_runs_four_hosts_on_two_sets_of_four_drives() {
     plan.actions = [0, 3, 4].map(|at| plan.actions[at].clone()).to_vec();
     // A drive with a byte rate would not write a mebibyte in such a short time.
     plan.drive = "limit:2000/s,mem:8MiB".to_owned();
-    let report = carry_out(&plan, TOKEN).expect("it works");
+    let report = carry_out(&plan, TOKEN).expect("the plan runs");
     assert!(!report.has_errors(), "{report:?}");
     assert_eq!((report.actions.len(), report.nodes.len()), (3, 5));
-    let [made] = report.sets.as_slice() else { panic!("one target: {:?}", report.sets) };
+    let [made] = report.sets.as_slice() else { panic!("not one target: {:?}", report.sets) };
     let sizes: Vec<usize> = made.sets.iter().map(|set| set.drives.len()).collect();
     assert_eq!(sizes, [4, 4]);
     // The NUMA node of memory is unknown on every machine.
@@ -41,7 +41,7 @@ fn the_six_patterns_plan_runs_four_hosts_on_two_sets_of_four_drives() {
     for action in &report.actions {
         assert_eq!(action.clients, 4, "{action:?}");
         assert!(action.total.iops > 0.0 && action.percent_of_theoretical > Some(0.0), "{action:?}");
-        let documents = action.documents.as_ref().expect("it is one of the documents'");
+        let documents = action.documents.as_ref().expect("statistics of documents");
         assert!(documents.percent_of_theoretical.is_some(), "{documents:?}");
     }
     // The sum of the speeds of eight drives, each measured alone. The speed of each drive is

@@ -244,7 +244,7 @@ mod tests {
         let of = |text: String| holes(&Disk::Local(Spec::parse(&text).expect("a disk")));
         std::fs::write(&path, vec![0x5a; 1 << 20]).expect("it is written");
         assert_eq!(of(path.display().to_string()), None);
-        std::fs::File::create(&path).and_then(|it| it.set_len(1 << 20)).expect("it is cut");
+        std::fs::File::create(&path).and_then(|it| it.set_len(1 << 20)).expect("a file");
         for text in [path.display().to_string(), format!("delay:1us,{}", path.display())] {
             assert!(of(text).is_some_and(|said| said.contains("has holes: only ")));
         }

@@ -200,7 +200,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.toml");
         std::fs::write(&path, b"a = 1\n\xff").unwrap();
-        let Err(Failure::Usage(said)) = read(&path) else { panic!("it is none") };
+        let Err(Failure::Usage(said)) = read(&path) else { panic!("no configuration") };
         assert!(said.contains("a.toml:2: this is not text"), "{said}");
         #[cfg(unix)]
         {

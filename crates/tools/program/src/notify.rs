@@ -195,7 +195,7 @@ mod tests {
         let other = UnixDatagram::bind_addr(&address).expect("a socket");
         let at = format!("@{abstract_name}");
         for (address, socket) in [(path.as_os_str(), socket), (OsStr::new(&at), other)] {
-            let notifier = Notifier::open(address).expect("it is there");
+            let notifier = Notifier::open(address).expect("the socket exists");
             notifier.ready("live\nand well");
             notifier.stopping("it ends");
             let mut buffer = [0; 256];

@@ -69,7 +69,7 @@ mod tests {
             Failure::run(format!("cannot open a.img: {}", io::Error::from_raw_os_error(24)));
         let (_, sentence) = error.last_word().expect("a sentence");
         assert!(sentence.contains("a.img") && sentence.contains("LimitNOFILE="), "{sentence}");
-        assert_eq!(advised(&sentence), sentence, "only once");
+        assert_eq!(advised(&sentence), sentence, "the advice was added twice");
         assert_eq!(advised("cannot open a.img: No such file"), "cannot open a.img: No such file");
     }
 }

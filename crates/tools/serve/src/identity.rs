@@ -217,11 +217,11 @@ mod tests {
         std::fs::rename(path("a"), path("b")).unwrap();
         assert_eq!(uuid("b"), Some(first), "renamed");
         std::fs::write(path("a"), "a").unwrap();
-        assert_ne!(uuid("a"), Some(first), "a new file at the old path");
+        assert_ne!(uuid("a"), Some(first), "a new file at the old path has the old identity");
         std::fs::write(path("c"), "c").unwrap();
         let third = uuid("c");
         std::fs::rename(path("c"), path("b")).unwrap();
-        assert_eq!(uuid("b"), third, "moved over it");
+        assert_eq!(uuid("b"), third, "a file that was moved over another changed its identity");
     }
 
     #[cfg(target_os = "linux")]
@@ -255,13 +255,13 @@ mod tests {
             return; // The file system has no extended attributes.
         }
         removexattr(&path, PLACE).unwrap();
-        assert_eq!(of(&path).unwrap().uuid, first.uuid, "from an earlier version");
+        assert_eq!(of(&path).unwrap().uuid, first.uuid, "an identity of an earlier version");
         // A snapshot has its own inode number and the place of its original.
         setxattr(&path, PLACE, b"born=1 subvolume=1 system=1", XattrFlags::REPLACE).unwrap();
         let second = of(&path).unwrap();
         assert_eq!(second.origin, Origin::Copied);
         assert_ne!(second.uuid, first.uuid);
-        assert_eq!(of(&path).unwrap().uuid, second.uuid, "and it stays");
+        assert_eq!(of(&path).unwrap().uuid, second.uuid, "the identity changed");
         assert_eq!(of(&path).unwrap().origin, Origin::Known);
     }
 }

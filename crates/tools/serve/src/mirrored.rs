@@ -350,7 +350,7 @@ mod tests {
     fn refused(legs: &[&std::path::Path], options: &MirrorOptions) -> String {
         let legs: Vec<Spec> = legs.iter().map(|leg| Spec::File(leg.into())).collect();
         match open(&legs, options.clone(), 512, false) {
-            Ok(_) => panic!("it is a mirror"),
+            Ok(_) => panic!("a mirror was opened"),
             Err(error) => error.to_string(),
         }
     }

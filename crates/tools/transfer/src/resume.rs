@@ -211,7 +211,7 @@ mod tests {
     fn refused(path: &Path, record: Record) -> String {
         match Map::open(path.to_owned(), record) {
             Err(Failure::Run(text)) => text,
-            _ => panic!("it resumes"),
+            _ => panic!("the copy resumes"),
         }
     }
 

@@ -303,7 +303,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("control");
         let listener = Listener::bind(&path).expect("it listens");
-        rustix::net::listen(&listener.0, 1).expect("for fewer");
+        rustix::net::listen(&listener.0, 1).expect("room for fewer clients");
         let mut waiting = Vec::new();
         let error = loop {
             match connect(&path) {
@@ -312,27 +312,27 @@ mod tests {
             }
         };
         assert!(error.kind() == io::ErrorKind::TimedOut && !waiting.is_empty(), "{error}");
-        waiting.iter().for_each(|_| drop(listener.accept().expect("it is there")));
-        connect(&path).expect("there is room again");
+        waiting.iter().for_each(|_| drop(listener.accept().expect("a waiting client")));
+        connect(&path).expect("room for another client");
     }
 
     #[test]
     fn messages_carry_descriptors() {
         let (ours, theirs) = Channel::pair().expect("a pair");
         let theirs = Channel(theirs);
-        ours.send(&Order::serve(false), None).expect("it is sent");
+        ours.send(&Order::serve(false), None).expect("the bytes are sent");
         let mut file = tempfile::tempfile().expect("a file");
         let copy = OwnedFd::from(file.try_clone().expect("a copy"));
-        ours.send(&Order::serve(true), Some(&copy)).expect("it is sent");
+        ours.send(&Order::serve(true), Some(&copy)).expect("the bytes are sent");
         let (order, descriptor) = theirs.receive::<Order>().expect("a message").expect("one");
         assert!(!order.resume && descriptor.is_none());
         let (order, descriptor) = theirs.receive::<Order>().expect("a message").expect("one");
         assert!(order.resume);
         let mut other = File::from(descriptor.expect("a descriptor"));
         file.write_all(b"the same").expect("it is written");
-        other.rewind().expect("it rewinds");
+        other.rewind().expect("a seekable file");
         let mut text = String::new();
-        other.read_to_string(&mut text).expect("it is read");
+        other.read_to_string(&mut text).expect("the file is read");
         assert_eq!(text, "the same");
         drop(ours);
         assert!(theirs.receive::<Order>().expect("an end").is_none());

@@ -330,12 +330,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("lock");
         assert!(!is_locked(&path));
-        let held = lock(&path).expect("nobody has it");
+        let held = lock(&path).expect("the lock is free");
         assert!(is_locked(&path));
         assert!(lock(&path).is_none());
         let other = held.try_clone().expect("a copy");
         drop(held);
-        assert!(is_locked(&path), "a copy holds it as well");
+        assert!(is_locked(&path), "a copy of the handle does not hold the lock");
         drop(other);
         assert!(!is_locked(&path));
     }
@@ -344,12 +344,12 @@ mod tests {
     fn a_private_folder_is_trusted() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a").join("b");
-        make_private(&path).expect("it is made");
-        make_private(&path).expect("it is there");
-        assert!(calls::is_trusted(&path).expect("it has an owner"));
-        append(&path.join("log")).expect("it is ours to write to");
-        assert!(calls::data_folder(true).expect("Windows has one").is_dir());
-        assert!(calls::data_folder(false).expect("and one for us").is_dir());
+        make_private(&path).expect("the file is private");
+        make_private(&path).expect("the file exists");
+        assert!(calls::is_trusted(&path).expect("an owner"));
+        append(&path.join("log")).expect("a writable folder");
+        assert!(calls::data_folder(true).expect("a folder of the system").is_dir());
+        assert!(calls::data_folder(false).expect("a folder of the user").is_dir());
     }
 
     #[test]
@@ -357,15 +357,15 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("control");
         let listener = Listener::bind(&path).expect("a port");
-        let _client = connect(&path).expect("it is there");
-        listener.admit(&listener.accept().expect("a client")).expect("it knows the secret");
+        let _client = connect(&path).expect("it connects");
+        listener.admit(&listener.accept().expect("a client")).expect("the client knows the secret");
         let (port, secret) =
             (listener.listener.local_addr().expect("one").port(), &listener.secret);
         let last = if secret.ends_with('0') { '1' } else { '0' };
         let wrong = format!("{}{last}", &secret[..secret.len() - 1]);
         let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("a port");
-        client.write_all(wrong.as_bytes()).expect("it is sent");
-        let error = listener.admit(&listener.accept().expect("a client")).expect_err("it guessed");
+        client.write_all(wrong.as_bytes()).expect("the bytes are sent");
+        let error = listener.admit(&listener.accept().expect("a client")).expect_err("wrong");
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     }
 }

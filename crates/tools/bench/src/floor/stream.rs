@@ -245,7 +245,7 @@ mod tests {
         }
         let single: Vec<&[u8]> = all.chunks(1).collect();
         assert_eq!(frames(&single).expect("good"), [1, 2, 3, 4]);
-        assert_eq!(frames(&[&all[..5]]).expect("good"), [1], "the second lacks data");
+        assert_eq!(frames(&[&all[..5]]).expect("good"), [1], "the second frame lacks data");
         assert!(frames(&[&[1, 0, 200, 0]]).is_err());
     }
 
@@ -253,7 +253,7 @@ mod tests {
     fn data_that_the_socket_does_not_accept_are_sent_later_in_order() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let socket = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
-        let (mut peer, _) = listener.accept().expect("somebody connects");
+        let (mut peer, _) = listener.accept().expect("a client connects");
         let mut stream = Stream::new(socket).expect("a socket");
         let memory: Vec<u8> = (0..100_000_u32).map(|at| at as u8).collect();
         let mut expected = Vec::new();
@@ -275,8 +275,8 @@ mod tests {
             stream.flush(&memory).expect("the peer reads");
             waited |= stream.unsent() > 0;
         }
-        assert!(waited, "18 MB do not fit into a socket");
-        assert!(reader.join().expect("no panic").expect("all of it") == expected);
+        assert!(waited, "the socket buffer took 18 MB");
+        assert!(reader.join().expect("no panic").expect("all bytes") == expected);
         assert!(stream.heads.is_empty());
     }
 }

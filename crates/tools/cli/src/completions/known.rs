@@ -142,7 +142,7 @@ mod tests {
         let command = super::super::command();
         let line = words("ctl --control /a -v resize --engine=uring --token-file x NQN --nsid 1");
         let typed = Typed::new(&line, &command);
-        assert_eq!(typed.positionals, ["ctl", "resize", "NQN", "1"], "resize has no --nsid");
+        assert_eq!(typed.positionals, ["ctl", "resize", "NQN", "1"], "resize does not take --nsid");
         assert_eq!(typed.option("--control"), Some("/a".into()));
         assert_eq!(typed.option("--engine"), Some("uring".into()));
         assert_eq!(typed.option("--runtime-dir"), None);
@@ -170,7 +170,7 @@ mod tests {
             "subsystems": { "nqn.a:b": { "namespaces": { "3": {} }, "hosts": { "nqn.h": {} } } }
         });
         let command = super::super::command();
-        let ctl = command.find_subcommand("ctl").expect("it is there");
+        let ctl = command.find_subcommand("ctl").expect("a subcommand");
         for change in ctl.get_subcommands().filter(|change| change.get_name() != "help") {
             let positionals: Vec<_> =
                 change.get_positionals().map(|it| it.get_id().as_str()).collect();

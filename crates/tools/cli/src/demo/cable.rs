@@ -109,8 +109,8 @@ mod tests {
             stream.write_all(&byte).unwrap();
             stream.read_exact(&mut byte).unwrap();
             cable.cut();
-            assert!(!matches!(stream.read(&mut byte), Ok(1..)), "it carries on");
-            assert!(!matches!(connect().read(&mut byte), Ok(1..)), "another one is carried");
+            assert!(!matches!(stream.read(&mut byte), Ok(1..)), "data still arrives");
+            assert!(!matches!(connect().read(&mut byte), Ok(1..)), "a new connection carries data");
             cable.mend();
         }
         assert!(lock(&cable.state).connections.is_empty());

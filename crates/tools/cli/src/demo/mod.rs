@@ -292,7 +292,7 @@ mod tests {
         let load = Load::default();
         let lost = Compared { known: 1, lost: 1, first_lost: Some(7) };
         load.tally.compared(Ok(lost), &load.swept);
-        let failure = conclude(&load, 1.0, (1, 0), None).expect_err("it is lost");
+        let failure = conclude(&load, 1.0, (1, 0), None).expect_err("a write was lost");
         assert!(failure.sentence().contains("1 block did not contain"), "{failure:?}");
     }
 }

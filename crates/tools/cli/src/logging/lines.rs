@@ -152,8 +152,8 @@ mod tests {
             tracing::warn!(host = %"a\u{202e}\u{9b}2J\n\"\u{1f600}", count = 7, "it {}", "went");
         });
         let mut text = String::new();
-        file.rewind().expect("it can");
-        file.read_to_string(&mut text).expect("it can");
+        file.rewind().expect("a seekable file");
+        file.read_to_string(&mut text).expect("a readable file");
         text
     }
 

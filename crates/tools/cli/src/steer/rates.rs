@@ -162,7 +162,7 @@ pub(super) mod tests {
                 "namespaces": [space(1), space(2)] }],
             "hosts": [host(0), host(1)]
         });
-        serde_json::from_value(made).expect("as the target says it")
+        serde_json::from_value(made).expect("valid figures")
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Attachments {
     #[track_caller]
     pub(crate) fn detach_by(&self, name: &str, path: &str) {
         self.run(["detach", path]).ok();
-        assert!(!self.folder(name).exists(), "something of {name} is left");
+        assert!(!self.folder(name).exists(), "the folder of {name} remains");
     }
 
     pub(crate) fn folder(&self, name: &str) -> PathBuf {
@@ -217,7 +217,7 @@ impl Load {
             .stderr(Stdio::piped());
         let child = command.spawn().expect("fio is installed");
         // Wait for fio's signal handler: an earlier SIGINT would kill fio.
-        until("fio takes signals", || catches_sigint(child.id()));
+        until("fio handles SIGINT", || catches_sigint(child.id()));
         Load(Some(child))
     }
 

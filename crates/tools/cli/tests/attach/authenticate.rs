@@ -65,7 +65,7 @@ fn authenticate_proves_the_changed_key_of_a_disk_in_use() {
     authenticate().fails_in_a_line(1, &["fb0 is not connected"]);
     copy(&next, &key);
     attachments.wait_for_state("fb0", "live");
-    until("it authenticates anew", || authenticate().code == Some(0));
+    until("the host authenticates again", || authenticate().code == Some(0));
     attachments.run(["authenticate", "fb9"]).fails_in_a_line(2, &["not attached", "fb0"]);
     attachments.detach("fb0");
     target.stop();

@@ -83,7 +83,7 @@ fn attach_refuses_unusable_names_paths_and_namespaces() {
         let all = [&["attach", url.as_str(), "--shared"], args].concat();
         attachments.run(all).fails_in_a_line(1, parts);
     }
-    assert_eq!(fs::read(&file).expect("it is there"), b"mine");
+    assert_eq!(fs::read(&file).expect("the file exists"), b"mine");
     let other = ["attach", &url, "--as", "fuse", "--runtime-dir", &file];
     attachments.run(other).fails_in_a_line(1, &["is a file", "--runtime-dir"]);
     for command in [&["list"][..], &["detach", "one"], &["detach", "--all"]] {

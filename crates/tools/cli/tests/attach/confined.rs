@@ -60,8 +60,8 @@ fn a_confined_server_reconnects_resizes_and_detaches() {
     let output = attachments.scratch.text("output");
     run("nbdcopy", &["--", &url, &output]);
     let read = fs::read(&output).expect("a file");
-    assert!(read[..DISK_BYTES as usize] == noise(7, DISK_BYTES as usize), "other data");
-    assert_eq!(confined_server(&attachments.status("fb0")), server, "one process did it all");
+    assert!(read[..DISK_BYTES as usize] == noise(7, DISK_BYTES as usize), "wrong data");
+    assert_eq!(confined_server(&attachments.status("fb0")), server, "the server's process changed");
     attachments.detach("fb0");
     until("the server is gone", || !fs::exists(format!("/proc/{server}")).expect("proc"));
     target.server.stop();
@@ -148,7 +148,7 @@ fn a_confined_server_follows_a_changed_link_to_the_key_folder() {
     fs::rename(path("sec/next"), path("sec/current")).expect("switched");
     let _target = serve(&address, &second);
     attachments.wait_for_state("fb0", "live");
-    assert_eq!(confined_server(&attachments.status("fb0")), server, "one process did it all");
+    assert_eq!(confined_server(&attachments.status("fb0")), server, "the server's process changed");
     attachments.detach("fb0");
 }
 
@@ -203,7 +203,7 @@ fn successors_of_killed_fuse_servers_and_brokers_are_confined() {
             until("the broker is gone", || !runs(broker));
             assert_eq!(run("sha256sum", &[&used]), sum, "after the end of the {victims}");
         }
-        let busy = File::open(&used).expect("it is there");
+        let busy = File::open(&used).expect("the file exists");
         let refused = attachments.run(["detach", "fb0"]);
         refused.fails(1, &["is in use", "has", "open"]);
         drop(busy);
@@ -224,17 +224,17 @@ fn forced_detach_unmounts_a_disk_whose_broker_is_dead() {
     let target = Target::new(&attachments, DISK_BYTES);
     let used = attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
     let server = confined_server(&attachments.status("fb0"));
-    let [broker] = children(server)[..] else { panic!("it has one broker") };
+    let [broker] = children(server)[..] else { panic!("the server has one broker") };
     let supervisor = attachments.status("fb0")["pid"].as_u64().expect("a supervisor");
     for process in [supervisor, broker] {
         signal(u32::try_from(process).expect("a pid"), "KILL");
-        until("it is gone", || !runs(process));
+        until("the process is gone", || !runs(process));
     }
     let advice = "detach the disk with --force";
-    until("it says what to do", || attachments.run(["list"]).ok().out().contains(advice));
+    until("the list states what to do", || attachments.run(["list"]).ok().out().contains(advice));
     attachments.run(["detach", "fb0"]).fails(1, &[advice]);
     attachments.run(["detach", "fb0", "--force"]).ok();
-    assert!(!fs::exists(&used).expect("it is no mount any more"), "{used}");
+    assert!(!fs::exists(&used).expect("the path exists"), "{used}");
     until("the server is gone", || !runs(server));
     target.server.stop();
 }

@@ -24,7 +24,7 @@ fn forced_detach_ends_a_suspended_server() {
     let refused = attachments.run(["detach", "fb0"]);
     refused.fails_in_a_line(1, &["does not answer", "resume the server", "--force"]);
     attachments.run(["detach", "fb0", "--force"]).ok();
-    assert!(!attachments.folder("fb0").exists(), "something is left");
+    assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
     let folder = attachments.scratch.path("run").display().to_string();
     assert!(!mounts.contains(&folder), "{mounts}");
@@ -43,9 +43,9 @@ fn forced_detach_ends_a_suspended_server_with_a_key() {
     let pid = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");
     signal(u32::try_from(pid).expect("a pid"), "STOP");
     attachments.run(["detach", "fb0", "--force"]).ok();
-    assert!(!attachments.folder("fb0").exists(), "something is left");
+    assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
     let is_gone = || !Path::new(&format!("/proc/{pid}/exe")).exists();
-    until("its server is gone", is_gone);
+    until("the server is gone", is_gone);
 }
 
 /// The network drops a successor's messages, so the successor keeps connecting and serves nothing.
@@ -56,9 +56,9 @@ fn forced_detach_ends_a_successor_that_still_connects() {
     let address = target.server.address.clone();
     attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
     target.kill();
-    until("nobody listens there", || std::net::TcpStream::connect(&address).is_err());
+    until("the port is closed", || std::net::TcpStream::connect(&address).is_err());
     let mut silent = None;
-    until("somebody else listens", || {
+    until("another process listens", || {
         silent = TcpListener::bind(&address).ok();
         silent.is_some()
     });
@@ -70,7 +70,7 @@ fn forced_detach_ends_a_successor_that_still_connects() {
     let refused = attachments.run(["detach", "fb0"]);
     refused.fails_in_a_line(1, &["the server of fb0 restarts", "--force"]);
     attachments.run(["detach", "fb0", "--force"]).ok();
-    assert!(!attachments.folder("fb0").exists(), "something is left");
+    assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
 }
 
 /// The recorded process IDs may be wrong or reused. `detach` must not kill such a process.
@@ -87,17 +87,17 @@ fn detach_kills_only_processes_of_the_attachment() {
         for file in ["pid", "server-pid"] {
             let path = attachments.folder("fb0").join(file);
             match record.is_empty() {
-                true => fs::remove_file(path).expect("it is there"),
+                true => fs::remove_file(path).expect("the file exists"),
                 false => fs::write(path, &record).expect("it is written"),
             }
         }
         attachments.run(["detach", "fb0", "--force"]).ok();
-        assert!(!attachments.folder("fb0").exists(), "something is left");
+        assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
         let is_gone = |pid: u32| !Path::new(&format!("/proc/{pid}/fd/0")).exists();
-        until("its processes are gone", || is_gone(pid("pid")) && is_gone(pid("server_pid")));
-        assert!(stranger.try_wait().expect("a child").is_none(), "a stranger was killed");
+        until("the processes are gone", || is_gone(pid("pid")) && is_gone(pid("server_pid")));
+        assert!(stranger.try_wait().expect("a child").is_none(), "another process was killed");
     }
-    stranger.kill().expect("it is ours");
+    stranger.kill().expect("our own process");
     stranger.wait().expect("it ends");
 }
 
@@ -119,11 +119,11 @@ fn detach_accepts_several_names_or_all() {
     let path = attachments.folder("c").join("nbd.sock");
     let client = std::os::unix::net::UnixStream::connect(&path);
     let client = client.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    until("it is a client", || !attachments.status("c")["users"][0].is_null());
+    until("the client is counted", || !attachments.status("c")["users"][0].is_null());
     attachments.run(["detach", "--all"]).fails_in_a_line(1, &["c is in use"]);
     assert_eq!(attachments.list().len(), 1);
     drop(client);
-    until("it is gone", || attachments.status("c")["users"][0].is_null());
+    until("the client is gone", || attachments.status("c")["users"][0].is_null());
     attachments.run(["detach", "--all"]).ok();
     assert!(attachments.list().is_empty());
     attachments.run(["detach"]).fails(2, &["NAME"]);
@@ -191,7 +191,7 @@ fn detach_unmount_unmounts_file_systems_stacked_on_the_disk() {
     run("mkfs.ext4", &["-q", inner.trim()]);
     let upper = Mounted::new(inner.trim());
     fs::write(upper.file("kept"), "all of it").expect("it writes");
-    let user = fs::File::create(upper.file("open")).expect("it is made");
+    let user = fs::File::create(upper.file("open")).expect("a new file");
 
     // `detach` must not kill a process with an open file, and everything must stay mounted.
     let refused = attachments.run(["detach", "fb0", "--unmount"]);
@@ -202,7 +202,7 @@ fn detach_unmount_unmounts_file_systems_stacked_on_the_disk() {
     holder.args(["--mount", "--propagation", "private", "sleep", "600"]);
     let mut holder = holder.spawn().expect("unshare");
     let own = fs::read_link("/proc/self/ns/mnt").expect("a namespace");
-    until("it has a namespace of its own", || {
+    until("the process has its own mount namespace", || {
         let its = fs::read_link(format!("/proc/{}/ns/mnt", holder.id()));
         let command = fs::read_to_string(format!("/proc/{}/comm", holder.id()));
         its.is_ok_and(|its| its != own) && command.is_ok_and(|name| name.trim() == "sleep")
@@ -268,14 +268,14 @@ fn detach_unmount_detaches_a_loop_device_in_another_mount_namespace() {
     holder.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh", &device]);
     let mut holder = holder.arg(folder.path()).spawn().expect("unshare");
     let made = || fs::read_to_string(path("made")).unwrap_or_default();
-    until("it has a loop device", || made().ends_with('\n'));
+    until("the loop device exists", || made().ends_with('\n'));
     let backing = |device: &str| {
         let name = device.trim().strip_prefix("/dev/").expect("a device");
         fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"))
     };
     assert_eq!(backing(&other).expect("a path"), backing(&made()).expect("a path"));
     attachments.run(["detach", "fb0", "--unmount"]).ok();
-    assert!(backing(&made()).is_err(), "it still has a file");
+    assert!(backing(&made()).is_err(), "the loop device still has a file");
     assert!(backing(&other).is_ok(), "a loop device on another file was detached");
     run("losetup", &["--detach", &other]);
     holder.kill().expect("a child");

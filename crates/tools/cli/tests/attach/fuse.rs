@@ -39,7 +39,7 @@ fn a_file_system_survives_detach_and_attach() {
     let load = Load::start(&mounted.file("load"), &[]);
     wait_for_progress(&device);
     load.finish();
-    fs::remove_file(mounted.file("load")).expect("it is removed");
+    fs::remove_file(mounted.file("load")).expect("the file is removed");
 
     // The refusal must name the users of the disk, and must not disturb them.
     let at = mounted.path().display().to_string();
@@ -68,9 +68,9 @@ fn a_file_system_survives_detach_and_attach() {
 
     let device = attachments.attach(&[&url, "--as", "fuse", "--read-only", "--name", "again"]);
     let mounted = Mounted::new(&device);
-    assert!(fs::read(mounted.file("kept")).expect("it is there") == data, "other data");
-    assert_eq!(fs::read(mounted.file("after")).expect("it is there"), b"it goes on");
-    assert!(fs::write(mounted.file("no"), "").is_err(), "it is read-only");
+    assert!(fs::read(mounted.file("kept")).expect("the file exists") == data, "wrong data");
+    assert_eq!(fs::read(mounted.file("after")).expect("the file exists"), b"it goes on");
+    assert!(fs::write(mounted.file("no"), "").is_err(), "a read-only mount was written");
     mounted.unmount();
     attachments.detach("again");
     target.server.stop();
@@ -103,7 +103,7 @@ fn io_continues_after_a_killed_server_is_replaced() {
         attachments.wait_for_successor("fb0", killed);
         assert_ne!(controller(), before, "the dead server's controller was not ended");
         wait_for_progress(&device);
-        assert!(load.is_running(), "the load ended");
+        assert!(load.is_running(), "the load ended too early");
     }
     load.finish();
     let at = mounted.path().display().to_string();
@@ -132,7 +132,7 @@ fn io_waits_until_a_killed_target_restarts() {
         target.restart(&attachments);
         attachments.wait_for_state("fb0", "live");
         wait_for_progress(&device);
-        assert!(load.is_running(), "the load ended");
+        assert!(load.is_running(), "the load ended too early");
     }
     // A busy machine may miss a keep-alive, and so reconnect more often.
     assert!(attachments.status("fb0")["paths"][0]["reconnects"].as_u64() >= Some(2));
@@ -142,7 +142,7 @@ fn io_waits_until_a_killed_target_restarts() {
     let killed = attachments.kill_server("fb0");
     attachments.wait_for_state("fb0", "restarting");
     let trouble = "connection refused";
-    until("it says why", || {
+    until("the list states the reason", || {
         let why = attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned();
         why.contains(trouble)
     });
@@ -209,7 +209,7 @@ fn list_removes_the_unused_remains_of_killed_processes() {
     let shown = attachments.list();
     assert_eq!(shown[0]["state"], "stale");
     assert!(shown[0]["trouble"].as_str().is_some_and(|it| it.contains("cleaned up")), "{shown:?}");
-    assert!(attachments.list().is_empty(), "it is shown once");
+    assert!(attachments.list().is_empty(), "the device is listed twice");
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
     assert!(!mounts.contains(attachments.folder("fb0").to_str().expect("UTF-8")), "{mounts}");
 
@@ -220,7 +220,7 @@ fn list_removes_the_unused_remains_of_killed_processes() {
     assert!(folder.exists());
     let args = ["attach", &url, "--as", "fuse", "--name", "fb0"];
     // A killed process takes a short time to disappear.
-    until("it is attached", || attachments.run(args).code == Some(0));
+    until("the disk is attached", || attachments.run(args).code == Some(0));
     let device = attachments.status("fb0")["use"]["path"].as_str().expect("a path").to_owned();
     run("fsck.ext4", &["-fn", &device]);
     attachments.detach("fb0");
@@ -234,7 +234,7 @@ fn a_server_continues_without_its_supervisor() {
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
     let pid = attachments.status("fb0")["pid"].as_u64().expect("a pid");
     signal(u32::try_from(pid).expect("a pid"), "KILL");
-    until("it is said", || {
+    until("the reason is shown", || {
         let trouble = attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned();
         trouble.contains("supervisor is dead")
     });
@@ -277,7 +277,7 @@ fn a_server_continues_without_its_supervisor() {
     let pid = attachments.status("fb0")["pid"].as_u64().expect("a pid");
     signal(u32::try_from(pid).expect("a pid"), "KILL");
     let mut said = String::new();
-    until("it is adopted", || {
+    until("the device is adopted", || {
         let outcome = attachments.run(["attach", &of, "--as", "fuse"]);
         said = outcome.stderr;
         outcome.code == Some(0)
@@ -299,7 +299,7 @@ fn a_mount_in_another_namespace_only_is_reported_as_unusable() {
     holder.args(["--mount", "--propagation", "private", "sleep", "600"]);
     let mut holder = holder.spawn().expect("unshare");
     let own = fs::read_link("/proc/self/ns/mnt").expect("a namespace");
-    until("it has a namespace of its own", || {
+    until("the process has its own mount namespace", || {
         let its = fs::read_link(format!("/proc/{}/ns/mnt", holder.id()));
         let command = fs::read_to_string(format!("/proc/{}/comm", holder.id()));
         its.is_ok_and(|its| its != own) && command.is_ok_and(|name| name.trim() == "sleep")
@@ -313,7 +313,7 @@ fn a_mount_in_another_namespace_only_is_reported_as_unusable() {
     assert!(examined.code != Some(0) && examined.out().contains("cannot use it"));
     holder.kill().expect("a child");
     holder.wait().expect("a child");
-    until("it is detached", || attachments.run(["detach", "fb0"]).code == Some(0));
+    until("the disk is detached", || attachments.run(["detach", "fb0"]).code == Some(0));
     assert!(attachments.list().is_empty());
 }
 
@@ -327,8 +327,8 @@ fn sigterm_detaches_the_disk_after_its_last_user_closes_it() {
     let mounted = Mounted::new(&device);
     let pid = u32::try_from(attachments.status("fb0")["pid"].as_u64().expect("a pid"));
     signal(pid.expect("a pid"), "TERM");
-    until("it says for whom it waits", || attachments.log("fb0").contains("is mounted at"));
-    fs::write(mounted.file("still"), noise(1, 1 << 20)).expect("it serves");
+    until("the log names the mount", || attachments.log("fb0").contains("is mounted at"));
+    fs::write(mounted.file("still"), noise(1, 1 << 20)).expect("the mount still works");
     run("sync", &["-f", &mounted.file("still")]);
     assert_eq!(attachments.status("fb0")["state"], "live");
     mounted.unmount();
@@ -375,21 +375,21 @@ fn a_server_killed_while_it_creates_the_loop_device_exits() {
         let attach = command.spawn().expect("it runs");
         let mount = attachments.folder("fb0").join("mount").display().to_string();
         let mut found = None;
-        until("the device is being made", || {
+        until("the device is being created", || {
             found = makers(&mount);
             found.is_some()
         });
-        let [maker, broker, server_pid] = found.expect("seen above");
+        let [maker, broker, server_pid] = found.expect("processes that were found above");
         signal(if victim == "server" { server_pid } else { broker }, "KILL");
         let output = crate::support::wait(attach);
         assert_eq!(output.status.code(), Some(1), "{victim}");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains(why), "{victim}: {said}");
         for pid in [maker, broker] {
-            until("its processes are gone", || !runs(pid.into()));
+            until("the processes are gone", || !runs(pid.into()));
         }
-        until("no device is left", || loop_devices_below(&mount) == 0);
-        assert!(!attachments.folder("fb0").exists(), "{victim}: something is left");
+        until("no loop device remains", || loop_devices_below(&mount) == 0);
+        assert!(!attachments.folder("fb0").exists(), "{victim}: the folder fb0 remains");
     }
 }
 
@@ -407,7 +407,7 @@ fn forced_detach_takes_effect_while_the_disk_is_in_use() {
     assert!(file.read_at(&mut [0; 512], 0).is_err());
     assert!(attachments.list().is_empty());
     let kept = fs::read(attachments.scratch.path("disk.img")).expect("a file");
-    assert!(kept[4096..4096 + 8192] == noise(3, 8192), "what was written is lost");
+    assert!(kept[4096..4096 + 8192] == noise(3, 8192), "written data was lost");
 }
 
 /// Checks that another host's reservation does not count as a failure of the disk. Errors, the list
@@ -422,7 +422,7 @@ fn errors_of_a_fenced_host_name_the_reservation() {
     let url = server.url(1);
     let path = attachments.attach(&[&url, "--as", "fuse", "--no-device"]);
     let file = fs::OpenOptions::new().write(true).open(&path).expect("it opens");
-    file.write_all_at(&noise(1, 4096), 0).expect("nobody has reserved it");
+    file.write_all_at(&noise(1, 4096), 0).expect("no host reserved the disk");
 
     let address = server.address.parse().expect("an address");
     let (_admin, controller) = scripted::admin_of([9; 16], address, Digests::NONE);
@@ -439,7 +439,7 @@ fn errors_of_a_fenced_host_name_the_reservation() {
     send(NvmOpcode::RESERVATION_REGISTER, action(RegisterAction::REGISTER.0), &[0, KEY]);
     send(NvmOpcode::RESERVATION_ACQUIRE, acquire, &[KEY, 0]);
 
-    let error = file.write_all_at(&noise(2, 4096), 0).expect_err("it is reserved");
+    let error = file.write_all_at(&noise(2, 4096), 0).expect_err("another host reserved the disk");
     assert_eq!(error.raw_os_error(), Some(EBADE), "{error}");
     let reserved = "another host has reserved the namespace";
     let status = attachments.status("fb0");
@@ -457,7 +457,7 @@ fn errors_of_a_fenced_host_name_the_reservation() {
     write.fails_in_a_line(1, &[reserved, "release the reservation"]);
 
     send(NvmOpcode::RESERVATION_RELEASE, action(ReleaseAction::CLEAR.0), &[KEY]);
-    file.write_all_at(&noise(3, 4096), 0).expect("the reservation is gone");
+    file.write_all_at(&noise(3, 4096), 0).expect("the reservation is released");
     assert_eq!(attachments.status("fb0")["state"], "live");
     drop(file);
     attachments.detach("fb0");

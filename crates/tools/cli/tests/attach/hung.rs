@@ -48,7 +48,7 @@ fn a_hung_file_system_delays_other_changes_only_until_the_timeout() {
     // Resizing needs the file system, which does not answer.
     let longer = (2 * DISK_BYTES).to_string();
     scratch.ctl(&["resize", NQN, "1", &longer]).fails_in_a_line(1, &[&file, "does not answer"]);
-    assert_eq!(bytes(&scratch, 1), Some(DISK_BYTES), "it stays as it was");
+    assert_eq!(bytes(&scratch, 1), Some(DISK_BYTES), "the size changed");
     scratch.ctl(&["add-namespace", NQN, "mem:1MiB"]).ok();
     // The check for grown files must continue with other files.
     fs::File::options().write(true).open(&other).unwrap().set_len(2 << 20).unwrap();
@@ -60,7 +60,7 @@ fn a_hung_file_system_delays_other_changes_only_until_the_timeout() {
     scratch.ctl(&["remove-namespace", NQN, "3"]).ok();
 
     drop(stopped);
-    until("it is there again", || scratch.ctl(&["add-namespace", NQN, &file]).code == Some(0));
+    until("it can be added", || scratch.ctl(&["add-namespace", NQN, &file]).code == Some(0));
     assert_eq!(bytes(&scratch, 1), Some(DISK_BYTES));
     hung.stop();
     attachments.detach("fb0");

@@ -44,9 +44,9 @@ fn a_server_refuses_another_disk_at_the_address_of_the_old_one() {
         target.kill();
         attachments.wait_for_state("fb0", "reconnecting");
         target.restart_with(&attachments, &other);
-        until("it is said why", || trouble(&attachments).contains("was expected"));
+        until("the error states the reason", || trouble(&attachments).contains("was expected"));
         let killed = attachments.kill_server("fb0");
-        until("its successor says so", || {
+        until("the log of the next server names the change", || {
             let status = attachments.status("fb0");
             status["server_pid"] == Value::Null
                 && trouble(&attachments).contains("is not the namespace of this disk")
@@ -58,9 +58,9 @@ fn a_server_refuses_another_disk_at_the_address_of_the_old_one() {
         if way == "fuse" {
             let mut read = vec![0; 8192];
             open(&path).read_exact_at(&mut read, 0).expect("it reads");
-            assert!(read == noise(1, 8192), "other data");
+            assert!(read == noise(1, 8192), "wrong data");
         }
-        assert!(is_untouched(&attachments), "the other file was written to");
+        assert!(is_untouched(&attachments), "the other file was written");
         attachments.detach("fb0");
     }
 }
@@ -85,14 +85,14 @@ fn a_successor_does_not_write_to_a_replaced_disk() {
         file.write_all_at(&noise(2, 1 << 20), 0).and_then(|()| file.sync_all())
     });
     signal(pid("pid"), "CONT");
-    until("it is said why", || trouble(&attachments).contains("UUID"));
-    assert!(is_untouched(&attachments), "the other file was written to");
+    until("the error states the reason", || trouble(&attachments).contains("UUID"));
+    assert!(is_untouched(&attachments), "the other file was written");
     target.kill();
     target.restart(&attachments);
-    writer.join().expect("no panic").expect("it was written in the end");
-    assert!(is_untouched(&attachments), "the other file was written to");
+    writer.join().expect("no panic").expect("the write succeeds in the end");
+    assert!(is_untouched(&attachments), "the other file was written");
     let kept = fs::read(attachments.scratch.path("disk.img")).expect("a file");
-    assert!(kept[..1 << 20] == noise(2, 1 << 20), "what was written is lost");
+    assert!(kept[..1 << 20] == noise(2, 1 << 20), "written data was lost");
     attachments.detach("fb0");
 }
 
@@ -111,17 +111,17 @@ fn attach_refuses_a_namespace_with_another_uuid() {
     attachments.attach(&[&[url.as_str(), "--uuid", &uuid], &way[..]].concat());
     // Imitate an older farblock, which stored no identity. The successor must accept no disk...
     let identity = attachments.folder("fb0").join("identity.json");
-    fs::remove_file(&identity).expect("it is there");
+    fs::remove_file(&identity).expect("the file exists");
     let killed = attachments.kill_server("fb0");
     // ... unless `--uuid` names it.
     attachments.wait_for_successor("fb0", killed);
     attachments.wait_for_state("fb0", "live");
-    assert!(fs::read_to_string(&identity).expect("it is there again").contains(&uuid));
+    assert!(fs::read_to_string(&identity).expect("the identity file exists again").contains(&uuid));
     attachments.detach("fb0");
     attachments.attach(&[&[url.as_str()], &way[..]].concat());
-    fs::write(&identity, "{\"version\":1,").expect("it is torn");
+    fs::write(&identity, "{\"version\":1,").expect("a damaged file");
     attachments.kill_server("fb0");
-    until("it is said why", || trouble(&attachments).contains("identity.json"));
+    until("the error states the reason", || trouble(&attachments).contains("identity.json"));
     attachments.run(["detach", "fb0", "--force"]).ok();
 }
 
@@ -141,11 +141,11 @@ fn an_attachment_without_a_recorded_namespace_waits_for_the_uuid() {
     file.write_all_at(&noise(3, 8192), 0).expect("it writes");
     file.sync_all().expect("it flushes");
     let forget = || {
-        fs::remove_file(attachments.folder("fb0").join("identity.json")).expect("it is there");
+        fs::remove_file(attachments.folder("fb0").join("identity.json")).expect("the file exists");
         attachments.kill_server("fb0");
         // Between two attempts, the attachment reports another trouble for a moment.
         let mut said = String::new();
-        until("it is said why", || {
+        until("the error states the reason", || {
             said = trouble(&attachments);
             said.contains("old versions of farblock")
         });
@@ -163,13 +163,13 @@ fn an_attachment_without_a_recorded_namespace_waits_for_the_uuid() {
     file.write_all_at(&noise(4, 8192), 8192).expect("it writes");
     let mut read = vec![0; 8192];
     file.read_exact_at(&mut read, 0).expect("it reads");
-    assert!(read == noise(3, 8192), "other data");
+    assert!(read == noise(3, 8192), "wrong data");
     drop(file);
     attachments.detach("fb0");
     attachments.attach(&again[1..]);
     forget();
     attachments.run(["detach", "fb0", "--force"]).ok();
-    assert!(!attachments.folder("fb0").exists(), "something is left");
+    assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
 }
 
 /// Checks that a second writer of one namespace is refused, whatever address it uses.

@@ -31,7 +31,7 @@ fn iscsi_initiators_use_the_disk_and_its_successor() {
     attachments.wait_for_successor("a_Box", killed);
     let output = attachments.scratch.text("output");
     run("qemu-img", &["convert", "-f", "raw", "-O", "raw", &url, &output]);
-    assert!(fs::read(&output).expect("a file") == fs::read(&input).expect("a file"), "other data");
+    assert!(fs::read(&output).expect("a file") == fs::read(&input).expect("a file"), "wrong data");
     attachments.detach("a_Box");
     target.server.stop();
 }
@@ -48,10 +48,10 @@ fn detach_refuses_while_an_iscsi_initiator_is_logged_in() {
         .stdout(Stdio::null())
         .spawn()
         .expect("qemu-io runs");
-    until("it is logged in", || !attachments.status("fb0")["users"][0].is_null());
+    until("the initiator is logged in", || !attachments.status("fb0")["users"][0].is_null());
     attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["in use", "initiator", "--force"]);
     drop(initiator.stdin.take());
     initiator.wait().expect("it ends");
-    until("it is detached", || attachments.run(["detach", "fb0"]).code == Some(0));
+    until("the disk is detached", || attachments.run(["detach", "fb0"]).code == Some(0));
     target.server.stop();
 }

@@ -38,7 +38,7 @@ fn a_confined_server_uses_tls_keys_of_the_keyring() {
     let _kept = keyring::put(&second, HOST, NQN);
     let _target = serve(&attachments, &second, &address);
     attachments.wait_for_state("fb0", "live");
-    assert_eq!(confined_server(&attachments.status("fb0")), server, "one process did it all");
+    assert_eq!(confined_server(&attachments.status("fb0")), server, "the server's process changed");
     let input = attachments.scratch.file("input", &noise(3, DISK_BYTES as usize));
     run("nbdcopy", &["--flush", "--", &input, &exported]);
     // A server without its broker stops, and a successor replaces it. If a server is killed, its
@@ -55,7 +55,7 @@ fn a_confined_server_uses_tls_keys_of_the_keyring() {
     }
     let output = attachments.scratch.text("output");
     run("nbdcopy", &["--", &exported, &output]);
-    assert!(fs::read(&output).expect("a file") == noise(3, DISK_BYTES as usize), "other data");
+    assert!(fs::read(&output).expect("a file") == noise(3, DISK_BYTES as usize), "wrong data");
     let brokers = children(confined_server(&attachments.status("fb0")));
     attachments.detach("fb0");
     for broker in brokers {
@@ -86,7 +86,7 @@ fn a_server_continues_without_its_broker_and_supervisor() {
         signal(u32::try_from(broker).expect("a pid"), "KILL");
     }
     let trouble = || attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned();
-    until("it says what is wrong", || trouble().contains("privileged helper"));
+    until("the status states the reason", || trouble().contains("privileged helper"));
     assert_eq!(attachments.status("fb0")["server_pid"], server);
     run("nbdcopy", &["--", &exported, &attachments.scratch.text("output")]);
     // A flush may need a new connection, for which the server has no key.

@@ -22,7 +22,7 @@ fn nbd_programs_read_and_write_the_disk() {
     run("nbdcopy", &["--", &input, &url]);
     let output = attachments.scratch.text("output");
     run("qemu-img", &["convert", "-f", "raw", "-O", "raw", &url, &output]);
-    assert!(fs::read(&output).expect("a file") == fs::read(&input).expect("a file"), "other data");
+    assert!(fs::read(&output).expect("a file") == fs::read(&input).expect("a file"), "wrong data");
     run(
         "fio",
         &[
@@ -80,7 +80,7 @@ fn a_successor_replaces_a_killed_nbd_server() {
     let output = attachments.scratch.text("output");
     run("nbdcopy", &["--", &url, &output]);
     let read = fs::read(&output).expect("a file");
-    assert!(read[..1 << 20] == noise(6, 1 << 20), "other data");
+    assert!(read[..1 << 20] == noise(6, 1 << 20), "wrong data");
     attachments.detach("fb0");
 }
 
@@ -114,7 +114,7 @@ fn an_interrupted_attach_leaves_no_process() {
         let mut command = attachments.command(wait.iter().chain(more));
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let mut child = child.expect("it starts");
-        until("it waits", || attachments.folder("fb0").join("server-pid").exists());
+        until("the server waits", || attachments.folder("fb0").join("server-pid").exists());
         signal(child.id(), "TERM");
         until("nothing is left", || !attachments.folder("fb0").exists());
         child.wait().expect("it ends");
@@ -140,7 +140,7 @@ fn an_nbd_server_and_its_successor_listen_on_one_loopback_port() {
         tell("STOP");
         signal(u32::try_from(killed).expect("a pid"), "KILL");
         let mut taken = None;
-        until("its port is free", || {
+        until("the port is free", || {
             taken = TcpListener::bind(&address).ok();
             taken.is_some()
         });
@@ -148,7 +148,7 @@ fn an_nbd_server_and_its_successor_listen_on_one_loopback_port() {
         tell("CONT");
         if is_taken {
             let text = || fs::read_to_string(attachments.folder("fb0").join("server-pid"));
-            until("there is a successor", || {
+            until("another server exists", || {
                 text().is_ok_and(|text| text.trim() != killed.to_string())
             });
             drop(taken);

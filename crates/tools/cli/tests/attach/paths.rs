@@ -109,7 +109,7 @@ fn io_continues_on_the_other_path_when_one_is_cut() {
         wait_for_progress(&device);
         wire.mend();
         until("the path is back", || path_state(&attachments, index) == "live");
-        assert!(load.is_running(), "the load ended");
+        assert!(load.is_running(), "the load ended too early");
     }
     wait_for_progress(&device);
     load.finish();
@@ -156,7 +156,7 @@ fn a_path_to_another_disk_reports_an_error_while_the_other_path_serves() {
     attachments.attach(&[&[target.url().as_str(), &second], &options[..]].concat());
     until("both paths are live", || attachments.status("fb0")["state"] == "live");
     wire.lead_to(&elsewhere.address);
-    until("it is said", || {
+    until("the reason is shown", || {
         let table = attachments.run(["list"]).ok().out();
         table.lines().any(|line| {
             line.contains(&format!("path {second}: reconnecting"))
@@ -182,13 +182,13 @@ fn attaching_a_used_disk_at_another_address_adds_a_path() {
     let added = attachments.run(["attach", &url(&second)]).ok();
     assert!(added.stderr.contains("added a path to fb0"), "{}", added.stderr);
     assert!(added.out().contains(&device), "{}", added.out());
-    until("it is live", || [0, 1].iter().all(|&path| path_state(&attachments, path) == "live"));
+    until("both are live", || [0, 1].iter().all(|&path| path_state(&attachments, path) == "live"));
     // The first path must not be needed any more.
     first.cut();
     wait_for_progress(&device);
     let killed = attachments.kill_server("fb0");
     attachments.wait_for_successor("fb0", killed);
-    until("its successor has it", || path_state(&attachments, 1) == "live");
+    until("the next server has the path", || path_state(&attachments, 1) == "live");
     wait_for_progress(&device);
     assert!(load.is_running());
     load.finish();

@@ -11,7 +11,7 @@ const DISK_BYTES: u64 = 16 << 20;
 
 fn without_namespace(server: &Server) -> String {
     let url = server.url(1);
-    url.split_once("?ns=").expect("it names one").0.to_owned()
+    url.split_once("?ns=").expect("a URL with a namespace").0.to_owned()
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn attach_refuses_a_mountpoint_that_would_hide_files() {
             .fails_in_a_line(2, &["is in the directory of the attachments", "--mountpoint"]);
     }
     assert!(attachments.list().is_empty());
-    fs::remove_file(full.join("letter")).expect("it is there");
+    fs::remove_file(full.join("letter")).expect("the file exists");
     mount(&full).ok();
     attachments.detach("fb0");
 }
@@ -166,7 +166,7 @@ fn attach_reports_that_it_cannot_create_a_block_device() {
 fn status_lists_the_attached_disks() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
-    assert!(!attachments.run(["status"]).ok().out().contains("ttached"), "nothing is attached");
+    assert!(!attachments.run(["status"]).ok().out().contains("ttached"), "a disk is listed");
     let used = attachments.attach(&[&target.url(), "--as", "nbd", "--no-device"]);
     let control = attachments.scratch.path("run-serve").join(&target.server.address);
     let control = control.to_str().expect("UTF-8");

@@ -124,7 +124,7 @@ fn a_restored_service_notifies_systemd() {
     signal(child.id(), "TERM");
     let waits = systemd.is_told("STOPPING=1");
     assert!(waits.contains(mounted.path().to_str().expect("UTF-8")), "{waits}");
-    assert!(child.try_wait().expect("a child").is_none(), "it ended under its user");
+    assert!(child.try_wait().expect("a child").is_none(), "it ended in use");
     mounted.unmount();
     let output = wait(child);
     let complaints = String::from_utf8_lossy(&output.stderr);
@@ -176,7 +176,7 @@ fn a_killed_service_continues_with_the_descriptor_that_systemd_keeps() {
         let status = attachments.status("data");
         assert_eq!(status["use"]["path"], *device, "round {round}: another device");
         wait_for_progress(&device);
-        assert!(load.is_running(), "the load ended");
+        assert!(load.is_running(), "the load ended too early");
     }
     load.finish();
     mounted.unmount();
@@ -206,7 +206,7 @@ fn forced_detach_removes_a_disk_that_systemd_keeps() {
     kill_both(&attachments, child);
     let refused = attachments.run(["detach", "data"]);
     refused.fails_in_a_line(1, &["kept for its next server", "--force"]);
-    assert!(attachments.folder("data").exists(), "it is cleaned up");
+    assert!(attachments.folder("data").exists(), "the folder was removed");
     attachments.run(["detach", "data", "--force"]).ok();
     assert!(!attachments.folder("data").exists());
     // The next process cannot use a dead connection.

@@ -32,16 +32,16 @@ fn a_successor_that_cannot_write_its_state_reports_it() {
     let obstacle = obstruct(&attachments, "state.json");
     let killed = attachments.kill_server("fb0");
     attachments.wait_for_successor("fb0", killed);
-    until("it is said", || trouble(&attachments).contains("cannot write"));
+    until("the reason is shown", || trouble(&attachments).contains("cannot write"));
     assert!(trouble(&attachments).contains("state.json"));
     wait_for_progress(&device);
-    fs::remove_dir(obstacle).expect("it is there");
-    until("it is written after all", || attachments.status("fb0")["trouble"] == Value::Null);
+    fs::remove_dir(obstacle).expect("the folder exists");
+    until("the state is written later", || attachments.status("fb0")["trouble"] == Value::Null);
     let obstacle = obstruct(&attachments, "controllers.json");
     let killed = attachments.kill_server("fb0");
-    until("it is said", || trouble(&attachments).contains("controllers.json"));
-    assert!(load.is_running(), "the load ended");
-    fs::remove_dir(obstacle).expect("it is there");
+    until("the reason is shown", || trouble(&attachments).contains("controllers.json"));
+    assert!(load.is_running(), "the load ended too early");
+    fs::remove_dir(obstacle).expect("the folder exists");
     attachments.wait_for_successor("fb0", killed);
     wait_for_progress(&device);
     load.finish();
@@ -85,14 +85,14 @@ fn a_successor_shows_the_size_that_changed_without_a_server() {
         target.restart(&attachments);
         signal(pid("pid"), "CONT");
         attachments.wait_for_successor("fb0", pid("server_pid").into());
-        until("the device has the size", || {
+        until("the device has the new size", || {
             run("blockdev", &["--getsize64", &device]).trim() == bytes.to_string()
         });
-        assert_eq!(fs::metadata(&file).expect("it is there").len(), bytes);
+        assert_eq!(fs::metadata(&file).expect("the file exists").len(), bytes);
         assert_eq!(attachments.status("fb0")["size_bytes"], bytes);
-        until("the next one would know", || {
+        until("the state file has the new size", || {
             let state = fs::read_to_string(attachments.folder("fb0").join("state.json"));
-            state.expect("it is there").contains(&format!("\"size_bytes\": {bytes}"))
+            state.expect("the file exists").contains(&format!("\"size_bytes\": {bytes}"))
         });
     }
     attachments.detach("fb0");
@@ -124,15 +124,15 @@ fn a_successor_waits_for_space_in_a_full_runtime_folder() {
     let mut load = Load::start(&device, &[]);
     wait_for_progress(&device);
     let filler = runtime.join("filler");
-    let filled = fs::write(&filler, vec![1; 1 << 20]).expect_err("it is full");
+    let filled = fs::write(&filler, vec![1; 1 << 20]).expect_err("the file system is full");
     assert_eq!(filled.kind(), std::io::ErrorKind::StorageFull);
     let killed = attachments.kill_server("fb0");
-    until("it is said", || {
+    until("the reason is shown", || {
         let trouble = trouble(&attachments);
         trouble.contains("is full") || trouble.contains("cannot write")
     });
-    assert!(load.is_running(), "the load ended");
-    fs::remove_file(&filler).expect("it is there");
+    assert!(load.is_running(), "the load ended too early");
+    fs::remove_file(&filler).expect("the file exists");
     attachments.wait_for_successor("fb0", killed);
     wait_for_progress(&device);
     load.finish();

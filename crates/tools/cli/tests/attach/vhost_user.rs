@@ -12,8 +12,8 @@ const ANSWER: [u8; 12] = [1, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0];
 
 /// Connects a monitor, which queries the features of the disk.
 fn connect(socket: &str) -> UnixStream {
-    let mut stream = UnixStream::connect(socket).expect("somebody listens");
-    stream.write_all(&GET_FEATURES).expect("it takes a message");
+    let mut stream = UnixStream::connect(socket).expect("a server listens");
+    stream.write_all(&GET_FEATURES).expect("the server reads");
     let mut answer = [0; 20];
     stream.read_exact(&mut answer).expect("it answers");
     assert_eq!(answer[..12], ANSWER);

@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::fs;
 
 pub fn threads(process: u64, name: &str) -> Vec<String> {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("the process runs");
     let value = |task: fs::DirEntry| {
         let text = fs::read_to_string(task.path().join("status")).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

@@ -55,7 +55,7 @@ const PRESSED: i32 = 42;
 #[test]
 #[ignore = "no test, but what signal() starts"]
 fn press_ctrl_c() {
-    let id = std::env::var(WHOSE).expect("signal() names it").parse().expect("a process");
+    let id = std::env::var(WHOSE).expect("signal() sets the variable").parse().expect("a process");
     // SAFETY: plain calls with numbers, and a handler without state of its own.
     let done = unsafe {
         SetConsoleCtrlHandler(Some(heard), 1);

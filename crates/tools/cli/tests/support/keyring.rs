@@ -11,7 +11,7 @@ pub fn put(file: &str, host: &str, subsystem: &str) -> Kept {
     let text = std::fs::read_to_string(file).expect("a key");
     let key = TlsKey::parse(text.trim()).expect("a key for TLS");
     let psk = key.psk(host, subsystem, IdentityForm::Digest, Derivation::Specified);
-    let psk = psk.expect("names that fit");
+    let psk = psk.expect("valid names");
     let session = KeyRing::from_special_id(KeyRingIdentifier::Session, false).expect("a session");
     Kept(session.add_key(&psk.identity, &psk.key[..]).expect("room for a key"))
 }

@@ -101,7 +101,7 @@ impl Scratch {
             cannot_check("root may do everything, and there is no setpriv");
         }
         let open = std::fs::Permissions::from_mode(0o1777);
-        std::fs::set_permissions(self.path(""), open).expect("it is ours");
+        std::fs::set_permissions(self.path(""), open).expect("our own file");
         let copy = self.text("farblock");
         if !self.path("farblock").exists() {
             // Copy in another process. If this process had the file open for writing while another
@@ -243,7 +243,7 @@ pub fn wait(child: Child) -> Output {
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < WAIT_LIMIT, "{what} does not come true");
+        assert!(begin.elapsed() < WAIT_LIMIT, "not within the limit: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -274,7 +274,7 @@ impl Reserved {
         let any = SocketAddr::new(ip.into(), 0);
         let domain = socket2::Domain::for_address(any);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).expect("a socket");
-        socket.set_reuse_address(true).expect("it can be shared");
+        socket.set_reuse_address(true).expect("the address can be shared");
         socket.bind(&any.into()).expect("a port");
         let address = socket.local_addr().ok().and_then(|it| it.as_socket()).expect("it is bound");
         Reserved { _socket: socket, address }
@@ -347,7 +347,7 @@ impl Server {
     /// Whether the target has exited.
     pub fn has_ended(&mut self) -> bool {
         let child = self.child.as_mut().expect("it runs");
-        child.try_wait().expect("a child of ours").is_some()
+        child.try_wait().expect("our own process").is_some()
     }
 
     /// Waits until the target exits.

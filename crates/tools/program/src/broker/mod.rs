@@ -169,7 +169,7 @@ mod tests {
         let (ours, theirs) = pair();
         let files = [(); DESCRIPTORS_MAX].map(|()| tempfile::tempfile().expect("a file"));
         let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-        send(ours.as_fd(), b"some", &borrowed).expect("it is sent");
+        send(ours.as_fd(), b"some", &borrowed).expect("the bytes are sent");
         let received = receive(theirs.as_fd()).expect("a message").expect("one");
         assert_eq!((&received.bytes[..], received.descriptors.len()), (&b"some"[..], 64));
         drop(ours);
@@ -180,7 +180,7 @@ mod tests {
     fn too_large_messages_are_refused() {
         let (ours, _theirs) = pair();
         for bytes in [&[][..], &vec![0; MESSAGE_BYTES_MAX + 1]] {
-            let refused = send(ours.as_fd(), bytes, &[]).expect_err("it is refused");
+            let refused = send(ours.as_fd(), bytes, &[]).expect_err("the message is invalid");
             assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
         }
         let many = vec![ours.as_fd(); DESCRIPTORS_MAX + 1];
@@ -194,7 +194,7 @@ mod tests {
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| broker.wait_for_end());
             drop(theirs);
-            waits.join().expect("it returns");
+            waits.join().expect("the call returns");
         });
         assert!(broker.ask(b"x", &[]).is_err());
     }

@@ -29,7 +29,7 @@ fn lives() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("sockets");
     std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("connections");
     assert!(std::net::ToSocketAddrs::to_socket_addrs("localhost:1").is_ok(), "names");
-    UnixDatagram::unbound().expect("the service manager's socket");
+    UnixDatagram::unbound().expect("a socket to the service manager");
     let traced = std::backtrace::Backtrace::force_capture().to_string();
     assert!(traced.contains("sandbox::tests"), "{traced}");
     assert!(std::panic::catch_unwind(|| panic!("it is caught")).is_err());
@@ -43,7 +43,7 @@ fn is_filtered() -> bool {
 /// Checks that a filter from outside is not reported as farblock's. Such a filter may kill this
 /// process for unusual calls, so this test makes none.
 fn another_filter_stays() {
-    enter(None).expect("no path is said");
+    enter(None).expect("no path needed");
     lives();
     let found = seen();
     assert!(found.sandboxed && found.no_new_privileges && !found.runs_no_program, "{found:?}");
@@ -60,7 +60,7 @@ fn a_filter_of_the_parent_is_not_reported_as_ours() {
     apart("a_filter_of_the_parent_is_not_reported_as_ours", || {
         use seccompiler::{SeccompAction, SeccompFilter};
         let rules = [(libc::SYS_reboot, Vec::new())].into_iter().collect();
-        let arch = std::env::consts::ARCH.try_into().expect("it is known");
+        let arch = std::env::consts::ARCH.try_into().expect("a known architecture");
         let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch);
         let program: seccompiler::BpfProgram = filter.expect("rules").try_into().expect("short");
@@ -77,9 +77,9 @@ fn only_dropped_rights_are_refused() {
         if is_filtered() {
             return another_filter_stays();
         }
-        enter(None).expect("no path is said");
+        enter(None).expect("no path needed");
         lives();
-        let started = Command::new("/bin/true").status().expect_err("no other program");
+        let started = Command::new("/bin/true").status().expect_err("other programs are forbidden");
         let refusals = [ErrorKind::Unsupported, ErrorKind::PermissionDenied];
         assert!(refusals.contains(&started.kind()), "{started}");
         let unknown = rustix::net::socket(
@@ -87,8 +87,8 @@ fn only_dropped_rights_are_refused() {
             rustix::net::SocketType::SEQPACKET,
             None,
         );
-        assert_eq!(unknown.err(), Some(rustix::io::Errno::NOSYS), "the kernel's ciphers");
-        let root = rustix::process::chroot("/").expect_err("no other root");
+        assert_eq!(unknown.err(), Some(rustix::io::Errno::NOSYS), "a socket");
+        let root = rustix::process::chroot("/").expect_err("another root is forbidden");
         assert_eq!(root, rustix::io::Errno::NOSYS);
         let found = seen();
         assert!(found.sandboxed && found.no_new_privileges, "{found:?}");

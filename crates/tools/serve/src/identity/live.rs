@@ -236,12 +236,12 @@ mod tests {
         let shared = File::open(&a).unwrap();
         let _first = announce(&a, uuid).expect("the first disk");
         let _again = announce(&a, uuid).expect("the same disk again");
-        let refused = announce(&b, uuid).err().expect("another disk");
+        let refused = announce(&b, uuid).err().expect("another disk has this UUID");
         assert!(refused.contains("a.img") && refused.contains("b.img"), "{refused}");
-        assert!(refused.contains("another UUID"), "it has no attribute: {refused}");
+        assert!(refused.contains("another UUID"), "a disk without an attribute: {refused}");
         let gathering = Gathering::begin();
-        let _gathered = announce(&b, uuid).expect("it is compared later");
-        let refused = gathering.check().expect_err("another disk");
+        let _gathered = announce(&b, uuid).expect("the disks are compared later");
+        let refused = gathering.check().expect_err("another disk has this UUID");
         assert!(refused.contains("a.img") && refused.contains("b.img"), "{refused}");
         drop(shared);
         announce(&b, uuid).expect("the first disk is closed");
@@ -266,10 +266,10 @@ mod tests {
         let first = announce(&a, uuid).unwrap();
         let again = announce(&a, uuid).unwrap();
         drop(first);
-        announce(&b, uuid).err().expect("one disk is left");
+        announce(&b, uuid).err().expect("one disk is still open");
         drop(again);
-        let moved = announce(&b, uuid).expect("no disk is left");
+        let moved = announce(&b, uuid).expect("no disk is open");
         drop(moved);
-        let _back = announce(&a, uuid).expect("the refused and the removed disk left nothing");
+        let _back = announce(&a, uuid).expect("the refused and the removed disk left no entry");
     }
 }

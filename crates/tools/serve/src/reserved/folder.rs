@@ -159,7 +159,7 @@ mod tests {
         for damaged in [&b""[..], b"\n", &[0; 64], &[0xff; 9], anothers.as_bytes(), cut.as_bytes()]
         {
             std::fs::write(&kept.path, damaged).unwrap();
-            let said = kept.load().expect_err("it is damaged").to_string();
+            let said = kept.load().expect_err("the record is damaged").to_string();
             assert!(said.contains("is damaged") && said.contains(&DISK.to_string()), "{said}");
         }
     }
@@ -180,7 +180,7 @@ mod tests {
             stages += 1;
             true
         });
-        unreachable!("it was killed, and not {saved:?}");
+        unreachable!("the process was not killed: {saved:?}");
     }
 
     #[cfg(unix)]

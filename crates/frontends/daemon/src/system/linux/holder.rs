@@ -85,7 +85,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("server");
         let (own, other) = (rustix::process::getpid(), Pid::INIT);
-        let locked = lock(&path).expect("nobody has it");
+        let locked = lock(&path).expect("the lock is free");
         assert!(took(own, &path) && !took(other, &path));
         fs::write(place.path().join("another"), "").expect("written");
         assert!(!took(own, &place.path().join("another")) && !took(own, &place.path().join("no")));
@@ -93,7 +93,7 @@ mod tests {
         assert!(!took(own, &path));
         // A shared lock does not count.
         let file = fs::File::open(&path).expect("it opens");
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared).expect("it is locked");
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared).expect("a lock");
         assert!(!took(own, &path));
         let pid = Pid::from_raw(359).expect("a number");
         let is_taken = |line: &str| is_taken(line, pid, "00:13:11691");
@@ -115,8 +115,8 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("server").canonicalize();
         assert!(path.is_err() && !kill_holder(&place.path().join("server"), "1"));
-        let locked = lock(&place.path().join("server")).expect("nobody has it");
-        let path = place.path().join("server").canonicalize().expect("it is there");
+        let locked = lock(&place.path().join("server")).expect("the lock is free");
+        let path = place.path().join("server").canonicalize().expect("the path exists");
         let own = rustix::process::getpid();
         assert!(holds(own, &path));
         // This child has inherited the lock, as a supervisor does.
@@ -129,10 +129,10 @@ mod tests {
         assert!(!holds(own, &path) && is_locked(&path));
         // The function ignores the recorded process ID.
         assert!(kill_holder(&path, &looks.id().to_string()));
-        assert_eq!(has.wait().expect("a child").code(), None, "it was killed");
+        assert_eq!(has.wait().expect("a child").code(), None, "the process was not killed");
         assert!(!is_locked(&path) && !kill_holder(&path, &looks.id().to_string()));
-        assert!(looks.try_wait().expect("a child").is_none(), "it lives");
-        looks.kill().expect("it is ours");
+        assert!(looks.try_wait().expect("a child").is_none(), "the process still runs");
+        looks.kill().expect("our own process");
         looks.wait().expect("a child");
     }
 }

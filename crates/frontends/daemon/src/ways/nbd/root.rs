@@ -128,7 +128,7 @@ mod tests {
             DeviceRequest::Users { index: 9999 },
         ] {
             let (Answer::Refused(sentence), None) = root.carry_out(request, Vec::new()) else {
-                panic!("it is done")
+                panic!("the request was carried out")
             };
             assert!(sentence.contains("is not this disk's device"), "{sentence}");
         }

@@ -102,7 +102,7 @@ impl Stand {
         let more = ["--keep-alive", "2"];
         let args: Vec<&str> = urls.iter().map(String::as_str).chain(args).chain(more).collect();
         let mut path = String::new();
-        until("it is attached", || {
+        until("the disk is attached", || {
             let outcome = self.attachments.run([&["attach", "--json"], &args[..]].concat());
             if outcome.code != Some(0) {
                 eprintln!("not attached yet: {}", outcome.stderr);
@@ -114,14 +114,14 @@ impl Stand {
         self.generation += 1;
         self.scene.may_fail.store(false, Ordering::SeqCst);
         self.scene.idle.store(0, Ordering::SeqCst);
-        *self.scene.device.lock().expect("nobody panicked") = Some((self.generation, path));
+        *self.scene.device.lock().expect("not poisoned") = Some((self.generation, path));
     }
 
     /// Removes the device with `how`, and creates a new one.
     fn take_away(&mut self, how: impl FnOnce(&mut Stand)) {
         self.scene.may_fail.store(true, Ordering::SeqCst);
         how(self);
-        until("all writers let go", || {
+        until("all writers closed the device", || {
             self.check();
             self.scene.idle.load(Ordering::SeqCst) == WRITERS
         });
@@ -130,17 +130,17 @@ impl Stand {
 
     /// Fails early if a writer has panicked, since waiting for the writer would be in vain.
     fn check(&self) {
-        assert!(!self.scene.wrong.load(Ordering::SeqCst), "see above");
+        assert!(!self.scene.wrong.load(Ordering::SeqCst), "a writer failed; its output is above");
     }
 
     fn pid(&self, of: &str) -> u32 {
         let mut found = None;
-        until("it has a pid", || {
+        until("the server has a pid", || {
             let text = std::fs::read_to_string(self.attachments.folder("rough").join(of));
             found = text.ok().and_then(|text| text.split_whitespace().next()?.parse().ok());
             found.is_some()
         });
-        found.expect("seen above")
+        found.expect("processes that were found above")
     }
 
     fn kill(&self, of: &str) {
@@ -169,7 +169,7 @@ impl Stand {
     /// Waits until every writer has made progress.
     fn wait_for_progress(&self) {
         let before = self.scene.writes.load(Ordering::SeqCst);
-        until("writers get on", || {
+        until("all writers progress", || {
             self.check();
             self.scene.writes.load(Ordering::SeqCst) > before + 100
         });

@@ -72,7 +72,7 @@ impl Expected {
         let mut block = Block([0; BLOCK]);
         for (index, known) in (0..).zip(&self.known) {
             let at = (self.number * BLOCKS + index) * BLOCK as u64;
-            image.read_exact_at(&mut block.0, at).expect("it is read");
+            image.read_exact_at(&mut block.0, at).expect("the block is read");
             let found = content(&block, self.number, index);
             assert_eq!(found, Some(known.acknowledged), "block {index} of {}", self.number);
         }
@@ -144,8 +144,8 @@ impl Writer {
 
     fn wait_for_device(&self, before: u64) -> (u64, Option<String>) {
         let mut found = (0, None);
-        until("there is a device", || {
-            let device = self.scene.device.lock().expect("nobody panicked").clone();
+        until("a device exists", || {
+            let device = self.scene.device.lock().expect("not poisoned").clone();
             if let Some((generation, path)) = device.filter(|(it, _)| *it > before) {
                 found = (generation, Some(path));
             }
@@ -184,7 +184,7 @@ impl Writer {
         file.read_exact_at(&mut self.block.0, at)?;
         self.scene.reads.fetch_add(1, Ordering::Relaxed);
         let found = content(&self.block, self.number, index);
-        Ok(found.unwrap_or_else(|| panic!("block {index} of {} is a mixture", self.number)))
+        Ok(found.unwrap_or_else(|| panic!("block {index} of {} is torn", self.number)))
     }
 
     /// Reads a block after a failed write, to decide whether the write was executed.
