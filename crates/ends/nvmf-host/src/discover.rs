@@ -193,11 +193,11 @@ mod tests {
         assert_eq!(here("::", four), "192.0.2.7");
         assert_eq!(here("::", six), "fe80::7%3");
         assert_eq!(here("fe80::9", six), "fe80::9%3");
-        assert_eq!(here("fe80::9", four), "fe80::9", "through which interface is not known");
+        assert_eq!(here("fe80::9", four), "fe80::9", "a link-local address needs an interface");
         assert_eq!(here("2001:db8::1", six), "2001:db8::1");
         assert_eq!(here("127.0.0.1", four), "192.0.2.7");
         assert_eq!(here("::1", six), "fe80::7%3");
-        assert_eq!(meant("127.0.0.1", four, true), None, "the same machine");
+        assert_eq!(meant("127.0.0.1", four, true), None, "a loopback address is left out");
         assert_eq!(here("storage.example", four), "storage.example");
     }
 }

@@ -360,9 +360,9 @@ mod tests {
         assert_eq!(found, Some("/root/.config/farblock".into()));
         assert_eq!(directory_of(&service, || None), None);
         let shell = |name: &str| (name == "HOME").then(|| "/home/a".into());
-        let found = directory_of(&shell, || panic!("the variable decides"));
+        let found = directory_of(&shell, || panic!("the variable is set"));
         assert_eq!(found, Some("/home/a/.config/farblock".into()));
-        assert!(std::env::home_dir().is_some(), "the standard library knows a home");
+        assert!(std::env::home_dir().is_some(), "a home folder");
     }
 
     #[test]

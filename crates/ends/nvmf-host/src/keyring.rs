@@ -206,13 +206,13 @@ mod tests {
         };
         assert_eq!(entry(line), Some(expected));
         let ring = "14050052 I------     1 perm 0f0b0000     0     0 keyring   .nvme: empty";
-        assert_eq!(entry(ring).expect("it is one").description, NVME);
+        assert_eq!(entry(ring).expect("an entry").description, NVME);
         for cut in 0..line.len() - 4 {
             assert!(entry(&line[..cut]).is_none(), "{}", &line[..cut]);
         }
         assert_eq!(entry(&line.replace("0c7b", "zzzz")), None);
         let theirs = line.replace("     0     0", "  1000     0");
-        assert_eq!(entry(&theirs).expect("it is one").owner, 1000);
+        assert_eq!(entry(&theirs).expect("an entry").owner, 1000);
     }
 
     #[test]
@@ -269,19 +269,19 @@ mod tests {
     fn expire_one_after_the_other(host: &str, disk: &str, all: Vec<TlsPsk>) {
         let identity = Identity { hostnqn: host, hostid: [1; 16], subnqn: disk };
         let is_gone = |error: &str| error.contains("it has expired") || error.contains("no key");
-        let [expires, stays] = <[TlsPsk; 2]>::try_from(all).expect("there are two");
+        let [expires, stays] = <[TlsPsk; 2]>::try_from(all).expect("two keys");
         let serial = put(&expires.identity, &expires.key);
-        Key::from_id(KeySerialId(serial)).set_timeout(1).expect("it is ours");
+        Key::from_id(KeySerialId(serial)).set_timeout(1).expect("our own key");
         let deadline = Instant::now() + Duration::from_secs(60);
         while let Ok(found) = read(&serial.to_string(), &identity) {
-            assert!(found == [expires.clone()] && Instant::now() < deadline, "it stays");
+            assert!(found == [expires.clone()] && Instant::now() < deadline, "it never expires");
             std::thread::sleep(Duration::from_millis(50));
         }
         let refused = read(&serial.to_string(), &identity).unwrap_err();
         assert!(is_gone(&refused), "{refused}");
         assert_eq!(read("", &identity), Ok(vec![stays.clone()]));
         let last = Key::from_id(KeySerialId(put(&stays.identity, &stays.key)));
-        last.invalidate().expect("it is ours");
+        last.invalidate().expect("our own key");
         let refused = read("", &identity).unwrap_err();
         assert!(is_gone(&refused), "{refused}");
     }
@@ -302,7 +302,7 @@ mod tests {
                 assert_eq!(read(&name, &identity), Ok(vec![psk.clone()]));
             }
         }
-        let all = read("", &identity).expect("there are two");
+        let all = read("", &identity).expect("two keys");
         assert!(all[0].identity.starts_with("NVMe1R02") && all.len() == 2, "{all:?}");
         expire_one_after_the_other(host, disk, all);
         // These payloads are shorter or longer than their identity requires.

@@ -103,8 +103,8 @@ mod tests {
     fn a_pipe_is_read_only_if_it_has_a_writer() {
         let path = std::env::temp_dir().join(format!("farblock-pipe-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
-        assert!(Command::new("mkfifo").arg(&path).status().expect("it runs").success());
-        let refused = Readable::open(&path).expect_err("nobody writes").to_string();
+        assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo runs").success());
+        let refused = Readable::open(&path).expect_err("no process writes").to_string();
         assert!(refused.contains("a pipe without a writer"), "{refused}");
         for (late, said) in [(false, "at once"), (true, "later")] {
             let writer = std::thread::spawn({
@@ -115,15 +115,15 @@ mod tests {
                     if late {
                         std::thread::sleep(std::time::Duration::from_millis(100));
                     }
-                    pipe.write_all(said.as_bytes()).expect("somebody reads");
+                    pipe.write_all(said.as_bytes()).expect("a reader");
                 }
             });
             let mut text = String::new();
-            let mut pipe = Readable::open(&path).expect("somebody comes");
-            pipe.read_to_string(&mut text).expect("it is text");
+            let mut pipe = Readable::open(&path).expect("a writer opens the pipe");
+            pipe.read_to_string(&mut text).expect("UTF-8");
             assert_eq!(text, said);
             writer.join().expect("it writes");
         }
-        std::fs::remove_file(path).expect("it is there");
+        std::fs::remove_file(path).expect("the file exists");
     }
 }

@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(state.geometry(), Geometry::new(512, 100));
         let other = NamespaceInfo { uuid: Some([1; 16]), ..info.clone() };
         let _ = shared.refresh(7, Some(&other));
-        assert_eq!(state.geometry().blocks, 0, "it has another name");
+        assert_eq!(state.geometry().blocks, 0, "a namespace with another name changes");
         let other = NamespaceInfo { block_size: 4096, ..info.clone() };
         let other = shared.namespace(&other, Geometry::new(4096, 100), "");
         assert_eq!((state.geometry().blocks, other.geometry().blocks), (0, 100));
@@ -426,11 +426,11 @@ mod tests {
         let (go_on, gate) = channel::<()>();
         let (listens, gate) = (Arc::downgrade(&state), Mutex::new(gate));
         let _watch = state.changes().watch(move |_| {
-            let state = listens.upgrade().expect("it tells");
-            heard.send(state.geometry().blocks).expect("it is waited for");
-            gate.lock().expect("one at a time").recv().expect("it goes on");
+            let state = listens.upgrade().expect("a live state");
+            heard.send(state.geometry().blocks).expect("a receiver");
+            gate.lock().expect("one caller at a time").recv().expect("the test sends");
         });
-        let tells = shared.refresh(7, Some(&info(2))).expect("it has changed");
+        let tells = shared.refresh(7, Some(&info(2))).expect("a change to report");
         let control = Control::shared(EngineKind::Portable).expect("a loop");
         let (over, is_over) = reply();
         control.spawn(move |_| async move {
@@ -439,12 +439,12 @@ mod tests {
         });
         assert_eq!(sizes.recv(), Ok(2));
         for blocks in 3..100 {
-            assert!(shared.refresh(7, Some(&info(blocks))).is_none(), "it is being told");
+            assert!(shared.refresh(7, Some(&info(blocks))).is_none(), "a report is in progress");
         }
         go_on.send(()).expect("it listens");
-        assert_eq!(sizes.recv(), Ok(99), "once for all of them");
+        assert_eq!(sizes.recv(), Ok(99), "one report for all changes");
         go_on.send(()).expect("it listens");
         assert_eq!(is_over.wait(), Some(()));
-        assert!(shared.refresh(7, Some(&info(1))).is_some(), "the next one is told anew");
+        assert!(shared.refresh(7, Some(&info(1))).is_some(), "a later change is reported again");
     }
 }

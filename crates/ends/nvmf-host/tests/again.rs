@@ -169,7 +169,7 @@ fn operations_wait_for_failing_paths_as_long_as_for_lost_ones() {
     // No attempt starts after the limit, and each attempt takes a fifth of the limit.
     assert!(tries.load(Ordering::SeqCst) <= 7, "{tries:?} tries");
     misleads.store(false, Ordering::SeqCst);
-    assert_eq!(user.write(0), Ok(()), "it is over");
+    assert_eq!(user.write(0), Ok(()), "the pause is over");
 }
 
 /// `denied_timeout` limits the wait for targets that answer with path errors, not the wait for lost
@@ -183,7 +183,7 @@ fn denied_timeout_limits_the_wait_for_a_target_that_denies_access() {
     let mut user = User::new(&disk);
     assert_eq!(user.write(0), Err(BlockError::Disconnected));
     misleads.store(false, Ordering::SeqCst);
-    until("it is over", || user.write(0) == Ok(()));
+    until("the pause is over", || user.write(0) == Ok(()));
 }
 
 /// Operations fail instead of waiting here, but only after they have tried the other live path.
@@ -227,7 +227,7 @@ fn a_path_error_is_retried_on_another_live_path() {
     misleads[1].store(true, Ordering::SeqCst);
     // The first path may still be in its backoff after its last answer. The disk then tries no
     // path.
-    assert_eq!(user.write(0), Err(BlockError::Disconnected), "no path wants it");
+    assert_eq!(user.write(0), Err(BlockError::Disconnected), "no path accepts the operation");
 }
 
 /// A target may lose the connection at each command and accept a new one at once. Even so, no
@@ -257,10 +257,10 @@ fn operations_wait_for_connections_that_are_lost_at_each_command() {
         user.queue.submit(op);
         assert_eq!(user.one(), Err(BlockError::Disconnected));
         assert!(start.elapsed() >= limit, "given up after {:?}", start.elapsed());
-        assert!(tries.load(Ordering::SeqCst) > 1, "it was tried again");
+        assert!(tries.load(Ordering::SeqCst) > 1, "the operation was not tried again");
         // Wait until the path has served again: otherwise the next operation would have no time
         // left.
         drops.store(false, Ordering::SeqCst);
-        until("it is over", || user.write(0) == Ok(()));
+        until("the pause is over", || user.write(0) == Ok(()));
     }
 }

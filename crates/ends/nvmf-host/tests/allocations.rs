@@ -30,8 +30,8 @@ fn settle(namespace: &Arc<dyn Namespace>, engine: EngineKind) {
             // The queue's lists grow as long as new timings occur.
             (0..20).any(|_| driver.keep_busy(make, DEPTH, bytes, TOTAL, &allocations_here) == 0)
         };
-        assert!(settles(&read), "{engine}, {blocks} blocks: reads go on allocating");
-        assert!(settles(&write), "{engine}, {blocks} blocks: writes go on allocating");
+        assert!(settles(&read), "{engine}, {blocks} blocks: reads still allocate");
+        assert!(settles(&write), "{engine}, {blocks} blocks: writes still allocate");
     }
 }
 

@@ -35,7 +35,7 @@ fn against_with(server: impl Fn(TcpStream) + Send + 'static, options: &Options) 
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || listener.incoming().for_each(|stream| server(stream.unwrap())));
     let start = Instant::now();
-    let error = connect(&address, options).expect_err("no controller is there");
+    let error = connect(&address, options).expect_err("no controller answers");
     // This limit is far longer than the timeout in the options, because a busy machine may be slow.
     assert!(start.elapsed() < Duration::from_secs(60), "{error} took {:?}", start.elapsed());
     error
@@ -54,7 +54,7 @@ fn refusing(status: Status, result: u64) -> ConnectError {
         }
         Ok(Handled::No)
     });
-    connect(&peer.address(), &options()).expect_err("it refuses")
+    connect(&peer.address(), &options()).expect_err("the peer refuses")
 }
 
 #[test]
@@ -71,10 +71,10 @@ fn a_controller_is_enabled_and_shut_down() {
     assert_eq!(controller.namespace_ids().unwrap(), [1]);
     let namespace = controller.namespace(1).unwrap();
     assert_eq!(namespace.info().uuid, Some(*b"uuid-of-the-disk"));
-    let missing = controller.namespace(2).err().expect("there is no namespace 2").to_string();
+    let missing = controller.namespace(2).err().expect("namespace 2 does not exist").to_string();
     assert_eq!(missing, "namespace 2: the namespace does not exist");
     drop(controller);
-    assert!(!peer.was_shut_down(), "the namespace still needs it");
+    assert!(!peer.was_shut_down(), "the controller was shut down although its namespace is in use");
     drop(namespace);
     assert!(peer.was_shut_down());
 }
@@ -307,7 +307,7 @@ fn at_most_the_granted_queues_open_and_closed_queues_are_reused() {
     let task = reactor.add_task();
     let first = namespace.open_queue(&reactor, task).unwrap();
     let second = namespace.open_queue(&reactor, task).unwrap();
-    let error = namespace.open_queue(&reactor, task).err().expect("two were granted").to_string();
+    let error = namespace.open_queue(&reactor, task).err().expect("two granted").to_string();
     assert!(error.contains("all 2 I/O queues"), "{error}");
     drop(first);
     let third = namespace.open_queue(&reactor, task).unwrap();
@@ -395,7 +395,7 @@ fn a_discovery_controller_must_authenticate_if_the_host_requires_it() {
     const DISCOVERY: u8 = 2;
     let peer = Peer::new(Script { cntrltype: DISCOVERY, ..Script::default() });
     let options = Options { dhchap_ctrl_secret: Some("target.key".into()), ..options() };
-    let refused = connect(&peer.address(), &options).expect_err("it proved nothing");
+    let refused = connect(&peer.address(), &options).expect_err("the peer proved nothing");
     assert_eq!(refused, ConnectError::AuthenticationNotOffered);
 }
 

@@ -25,29 +25,29 @@ fn ana_states_select_the_path() {
     until("the optimized path is used", || user.goes_to(&stages[1]));
     let before = stages[0].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
-    assert_eq!(stages[0].ios(), before, "the optimized path is the second");
+    assert_eq!(stages[0].ios(), before, "the nonoptimized path is used");
     // The status of a command reports the change before the event does. The disk sends the
     // operation to the other path at once.
     stages[1].set_access(AnaState::INACCESSIBLE);
     assert_eq!(user.write(0), Ok(()));
     assert!(stages[0].ios() > before);
     let inaccessible = Some(AnaState::INACCESSIBLE);
-    until("it is known", || access(&disk) == [Some(AnaState::NON_OPTIMIZED), inaccessible]);
+    until("states are known", || access(&disk) == [Some(AnaState::NON_OPTIMIZED), inaccessible]);
     let before = stages[1].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
     assert_eq!(stages[1].ios(), before);
     // The path becomes optimized again. Only the event reports this.
     stages[1].set_access(AnaState::OPTIMIZED);
-    until("it is known", || access(&disk)[1] == Some(AnaState::OPTIMIZED));
+    until("the access states are known", || access(&disk)[1] == Some(AnaState::OPTIMIZED));
     // The queue was busy with the other path and must process the event first.
-    until("it is used again", || user.goes_to(&stages[1]));
+    until("the optimized path is used again", || user.goes_to(&stages[1]));
     let before = stages[0].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
-    assert_eq!(stages[0].ios(), before, "back on the optimized path");
+    assert_eq!(stages[0].ios(), before, "the optimized path is not used again");
     // The first path becomes optimized, too.
     stages[0].set_access(AnaState::OPTIMIZED);
-    until("it is known", || access(&disk)[0] == Some(AnaState::OPTIMIZED));
-    until("it is used", || user.goes_to(&stages[0]));
+    until("the access states are known", || access(&disk)[0] == Some(AnaState::OPTIMIZED));
+    until("the optimized path is used", || user.goes_to(&stages[0]));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn fast_io_fail_timeout_limits_the_wait_for_an_inaccessible_path() {
     let mut user = User::new(&disk);
     assert_eq!(user.write(0), Err(BlockError::Disconnected));
     stage.set_access(AnaState::OPTIMIZED);
-    until("it is known", || access(&disk) == [Some(AnaState::OPTIMIZED)]);
+    until("the access states are known", || access(&disk) == [Some(AnaState::OPTIMIZED)]);
     assert_eq!(user.write(0), Ok(()));
 }
 
@@ -89,7 +89,7 @@ fn denied_timeout_limits_the_wait_for_an_inaccessible_path() {
     let mut user = User::new(&disk);
     assert_eq!(user.write(0), Err(BlockError::Disconnected));
     stage.set_access(AnaState::OPTIMIZED);
-    until("it is known", || access(&disk) == [Some(AnaState::OPTIMIZED)]);
+    until("the access states are known", || access(&disk) == [Some(AnaState::OPTIMIZED)]);
     assert_eq!(user.write(0), Ok(()));
 }
 
@@ -109,7 +109,7 @@ fn operations_that_wait_for_a_path_can_be_abandoned() {
     let before = stage.ios();
     stage.set_access(AnaState::OPTIMIZED);
     assert_eq!(user.one(), Ok(()));
-    assert_eq!((stage.ios() - before, user.queue.in_flight()), (1, 0), "one is left");
+    assert_eq!((stage.ios() - before, user.queue.in_flight()), (1, 0), "one write remains");
 }
 
 #[test]
@@ -129,13 +129,13 @@ fn a_disk_follows_the_size_of_its_namespace() {
     });
     assert_eq!(user.write(blocks - 1), Ok(()));
     stage.resize(100);
-    until("it is known", || disk.geometry().blocks == 100);
+    until("the new size is known", || disk.geometry().blocks == 100);
     assert_eq!(user.write(100), Err(BlockError::OutOfRange));
     assert_eq!(user.write(99), Ok(()));
     stage.resize(blocks);
-    until("it is known", || disk.geometry().blocks == blocks);
+    until("the new size is known", || disk.geometry().blocks == blocks);
     assert_eq!(user.write(blocks - 1), Ok(()));
-    until("it is told", || *told.lock().unwrap() == [100, blocks]);
+    until("the size is reported", || *told.lock().unwrap() == [100, blocks]);
 }
 
 /// By default, `connect` makes one attempt. With `connect_wait` it waits for the target.
@@ -149,7 +149,7 @@ fn connect_wait_waits_for_a_target_that_starts_later() {
     });
     let connect =
         |connect_wait| Disk::connect(&urls(&[&peer]), &DiskOptions { connect_wait, ..usual() });
-    let refused = connect(Duration::ZERO).expect_err("it is not there");
+    let refused = connect(Duration::ZERO).expect_err("no target listens");
     assert!(refused.to_string().contains("cannot connect"), "{refused}");
     assert_eq!(connect(Duration::from_secs(60)).expect("later").state(), DiskState::Live);
 }
@@ -161,7 +161,7 @@ fn connect_wait_limits_the_wait_for_a_target() {
     let url: Url = format!("nvme+tcp://127.0.0.1:1/{SUBSYSTEM}?ns=1").parse().unwrap();
     let options = DiskOptions { connect_wait: Duration::from_millis(300), ..usual() };
     let start = Instant::now();
-    let refused = Disk::connect(&[url], &options).expect_err("nobody is there");
+    let refused = Disk::connect(&[url], &options).expect_err("no target listens");
     assert!(start.elapsed() >= options.connect_wait);
     assert!(refused.to_string().contains("cannot connect"), "{refused}");
 }
@@ -179,17 +179,17 @@ fn a_disk_sends_nothing_to_a_replaced_namespace() {
         assert_eq!(user.write(0), Ok(()));
         stages.iter().for_each(|stage| stage.swap(2));
         for path in 0..count {
-            until("it is said why", || error(&disk, path).contains("UUID 0202"));
+            until("the error states the reason", || error(&disk, path).contains("UUID 0202"));
         }
         assert_eq!(disk.state(), DiskState::Waiting);
         let ios = || stages.iter().map(|stage| stage.ios()).sum::<usize>();
         let before = ios();
         user.queue.submit(Op::write(0, 1, Buffer::new(512), 1));
         assert_eq!(user.turn(Duration::from_millis(200)).first().map(|done| done.result), None);
-        assert_eq!(ios(), before, "another disk was written to");
+        assert_eq!(ios(), before, "another disk received the write");
         stages.iter().for_each(|stage| stage.uuid.store(1, Ordering::SeqCst));
         assert_eq!(user.one(), Ok(()));
-        until("every path is back", || disk.state() == DiskState::Live);
+        until("every path is live", || disk.state() == DiskState::Live);
     }
 }
 
@@ -203,8 +203,8 @@ fn a_namespace_replaced_during_its_lookup_is_looked_up_again() {
     let notes = Notes::default();
     let disk = Disk::succeed(&urls(&[&peer]), &quick(), notes.read(), notes.clone());
     drop(disk.expect("connected"));
-    let known = notes.read().namespace.expect("it was noted");
-    assert_eq!(known.uuid, Some([2; 16]), "the one that is gone");
+    let known = notes.read().namespace.expect("a recorded namespace");
+    assert_eq!(known.uuid, Some([2; 16]), "the UUID of the lost disk");
 }
 
 /// A path leads to another namespace after a reconnect. The disk uses the other path. It uses the
@@ -220,11 +220,11 @@ fn a_path_to_another_namespace_is_unused_until_it_leads_back() {
     stages[0].uuid.store(9, Ordering::SeqCst);
     let before = stages[0].ios();
     peers[0].cut();
-    until("it is said why", || error(&disk, 0).contains("UUID 0909"));
+    until("the error states the reason", || error(&disk, 0).contains("UUID 0909"));
     assert_eq!(user.write(0), Ok(()));
     assert_eq!((stages[0].ios(), disk.state()), (before, DiskState::Degraded));
     stages[0].uuid.store(1, Ordering::SeqCst);
-    until("it is back", || disk.state() == DiskState::Live);
+    until("the disk is back", || disk.state() == DiskState::Live);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_successor_accepts_only_the_namespace_of_its_predecessor() {
     let refused = begin().expect_err("another");
     assert!(refused.to_string().contains("UUID 0303"), "{refused}");
     stage.uuid.store(1, Ordering::SeqCst);
-    assert_eq!(begin().expect("it is back").state(), DiskState::Live);
+    assert_eq!(begin().expect("the target is back").state(), DiskState::Live);
 }
 
 /// The disk does not use a controller until the record has stored the controller.
@@ -274,7 +274,7 @@ fn a_controller_that_cannot_be_recorded_is_not_used() {
     let notes = Notes::default();
     let begin = || Disk::succeed(&urls(&[&peer]), &quick(), notes.read(), notes.clone());
     notes.fill_up(true);
-    let refused = begin().expect_err("nothing can be recorded");
+    let refused = begin().expect_err("the folder accepts no record");
     assert!(refused.to_string().contains("no space left"), "{refused}");
     notes.fill_up(false);
     let disk = begin().expect("connected");
@@ -283,7 +283,7 @@ fn a_controller_that_cannot_be_recorded_is_not_used() {
     notes.fill_up(true);
     let before = stage.ios();
     peer.cut();
-    until("it is said why", || error(&disk, 0).contains("no space left"));
+    until("the error states the reason", || error(&disk, 0).contains("no space left"));
     user.queue.submit(Op::write(0, 1, Buffer::new(512), 1));
     assert!(user.turn(Duration::from_millis(200)).is_empty());
     assert_eq!((stage.ios(), disk.state()), (before, DiskState::Waiting));
@@ -306,7 +306,7 @@ fn writes_become_durable_if_the_users_saw_no_volatile_cache() {
     for there in [false, true] {
         stage.volatile_cache.store(there, Ordering::SeqCst);
         peer.cut();
-        until("it is known", || disk.geometry().volatile_cache == there);
+        until("the cache state is known", || disk.geometry().volatile_cache == there);
         let before = stage.durable.load(Ordering::SeqCst);
         assert_eq!(user.write(0), Ok(()));
         let durable = stage.durable.load(Ordering::SeqCst) > before;
@@ -317,7 +317,7 @@ fn writes_become_durable_if_the_users_saw_no_volatile_cache() {
     let mut user = User::new(&disk);
     let before = stage.durable.load(Ordering::SeqCst);
     assert_eq!(user.write(0), Ok(()));
-    assert_eq!(stage.durable.load(Ordering::SeqCst), before + 1, "its clients are the same");
+    assert_eq!(stage.durable.load(Ordering::SeqCst), before + 1, "another process");
 }
 
 /// The disk gives up a target that always breaks the protocol, and reports the reason to its users.
@@ -334,13 +334,13 @@ fn a_disk_gives_up_a_target_that_always_breaks_the_protocol() {
     user.queue.submit(Op::read(0, 1, Buffer::new(512), 1));
     assert_eq!(user.one(), Err(BlockError::Disconnected));
     assert_eq!(disk.state(), DiskState::Dead);
-    let (count, how) = disk.paths()[0].breaches.clone().expect("they are counted");
+    let (count, how) = disk.paths()[0].breaches.clone().expect("a count of breaches");
     assert!(count >= 3 && how.contains("broke the protocol"), "{count}: {how}");
     let said = |namespace: &dyn Namespace| namespace.trouble().expect("a reason");
     let breach = "the controller broke the protocol: it reported success for a read";
     assert!(said(&disk).contains(breach), "{}", said(&disk));
     let controller = Controller::connect(&peer.address(), SUBSYSTEM, &options()).unwrap();
-    let namespace = controller.namespace(1).expect("it is there");
+    let namespace = controller.namespace(1).expect("namespace 1 exists");
     let mut one = Blocking::new(&namespace).expect("a queue");
     assert_eq!(one.read(0, &mut [0; 512]), Err(BlockError::Disconnected));
     assert!(said(&namespace).contains(breach), "{}", said(&namespace));

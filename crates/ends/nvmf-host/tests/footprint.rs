@@ -17,7 +17,7 @@ use std::fs;
 
 /// Returns the names of the library's threads in this process.
 fn threads() -> Vec<String> {
-    let all = fs::read_dir("/proc/self/task").expect("the process has threads");
+    let all = fs::read_dir("/proc/self/task").expect("threads of this process");
     let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).ok();
     // A thread that has exited has no name.
     let names = all.flatten().filter_map(name).map(|name| name.trim_end().to_owned());
@@ -25,7 +25,7 @@ fn threads() -> Vec<String> {
 }
 
 fn rings() -> usize {
-    let all = fs::read_dir("/proc/self/fd").expect("the process has descriptors");
+    let all = fs::read_dir("/proc/self/fd").expect("descriptors of this process");
     let targets = all.flatten().filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
     targets.filter(|target| target.to_string_lossy().contains("io_uring")).count()
 }
@@ -45,15 +45,15 @@ fn disks_share_one_thread_and_one_loop() {
     let open = |disk: &Disk| disk.open(&reactor, task).expect("a queue");
     let queues: Vec<_> = disks.iter().flat_map(|disk| [open(disk), open(disk)]).collect();
     let live = |disk: &Disk| disk.paths().iter().filter(|it| it.state == PathState::Live).count();
-    until("every path that there is", || disks.iter().all(|disk| live(disk) == 2));
+    until("every path is live", || disks.iter().all(|disk| live(disk) == 2));
     // Helper threads exit soon. An unreachable path uses no thread.
-    until("one thread for all of them", || threads() == ["farblock-hosts"]);
-    assert!(rings() <= own + 1, "each has a loop of its own");
+    until("all disks use one thread", || threads() == ["farblock-hosts"]);
+    assert!(rings() <= own + 1, "each disk has its own loop");
     peers.iter().for_each(Peer::cut);
     let is_back = |disk: &Disk| disk.paths()[..2].iter().all(|path| path.reconnects > 0);
-    until("they are connected again", || disks.iter().all(is_back));
-    until("still one thread", || threads() == ["farblock-hosts"]);
-    assert!(rings() <= own + 1, "those that were lost are still there");
+    until("every path is connected again", || disks.iter().all(is_back));
+    until("all disks still use one thread", || threads() == ["farblock-hosts"]);
+    assert!(rings() <= own + 1, "the loops of lost connections remain");
     drop(queues);
     drop(disks);
     until("nothing is left", || threads().is_empty());

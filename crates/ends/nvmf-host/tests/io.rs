@@ -43,7 +43,7 @@ impl Setup {
     ) -> Setup {
         let options = Options { io_timeout, ..options.clone() };
         let mut tries = (0..100).map(|_| Setup::connect(script(), &options, engine));
-        tries.find_map(Result::ok).expect("one of a hundred times")
+        tries.find_map(Result::ok).expect("one of a hundred attempts succeeds")
     }
 
     fn connect(script: Script, options: &Options, engine: EngineKind) -> Result<Setup, Error> {
@@ -147,7 +147,7 @@ fn of_a_fault(
         assert!(failed >= 299, "{engine}: {results:?}");
         setup.submit_read(1, 1);
         assert_eq!(setup.result(), Err(BlockError::Disconnected), "{engine}");
-        assert!(setup.controller.lost().is_none(), "the admin queue is another connection");
+        assert!(setup.controller.lost().is_none(), "the admin connection was lost");
         (engine, results)
     };
     engines().into_iter().map(one).collect()
@@ -218,7 +218,7 @@ fn a_wrong_data_digest_fails_only_its_read() {
             let buffer = Buffer::new(blocks as usize * BLOCK_BYTES);
             let done = setup.driver.run(0, Op::read(lba, blocks, buffer, 1));
             let expected = if lba == 8 { Err(BlockError::ReadFailed) } else { Ok(()) };
-            assert_eq!(done.result, expected, "{engine}: the connection goes on");
+            assert_eq!(done.result, expected, "{engine}: the connection continues");
         }
     }
 }
@@ -279,7 +279,7 @@ fn success_without_all_data_disconnects() {
         }
         Ok(Handled::Yes)
     }) {
-        assert_eq!(results, [Err(BlockError::Disconnected); 2], "the target broke the protocol");
+        assert_eq!(results, [Err(BlockError::Disconnected); 2], "broken protocol");
     }
 }
 
@@ -300,7 +300,7 @@ fn a_split_operation_returns_its_first_error() {
         setup.submit_read(1000, 1);
         assert_eq!(setup.result(), Err(BlockError::OutOfRange), "{engine}");
         setup.submit_read(512, 1);
-        assert_eq!(setup.result(), Ok(()), "{engine}: the queue goes on");
+        assert_eq!(setup.result(), Ok(()), "{engine}: the queue continues");
     }
 }
 
@@ -400,10 +400,8 @@ fn a_second_completion_of_a_command_disconnects() {
     let connections = Mutex::new(HashSet::new());
     of_a_fault(
         move |connection, capsule| {
-            let is_first = connections
-                .lock()
-                .expect("no thread panics")
-                .insert(connection.stream.peer_addr()?);
+            let is_first =
+                connections.lock().expect("not poisoned").insert(connection.stream.peer_addr()?);
             if is_first {
                 connection.push_all(capsule.cid(), &[1; 1024], 1024, true)?;
                 (0..COMPLETIONS).try_for_each(|_| connection.succeed(capsule.cid()))?;
@@ -516,7 +514,7 @@ fn the_loss_of_the_admin_queue_ends_the_io_queues() {
             let mut setup = Setup::new(script, &options, engine);
             setup.submit_read(1, 1);
             assert_eq!(setup.result(), Err(BlockError::Disconnected), "{engine}");
-            let lost = setup.controller.lost().expect("it is lost").to_string();
+            let lost = setup.controller.lost().expect("the reason of the loss").to_string();
             assert!(lost.contains(reason), "{lost}");
             let error = setup.controller.namespace_ids().unwrap_err().to_string();
             assert_eq!(error, lost);
@@ -543,7 +541,7 @@ fn an_unanswered_keep_alive_ends_the_controller() {
         let mut setup = Setup::new(script, &options, engine);
         setup.submit_read(1, 1);
         assert_eq!(setup.result(), Err(BlockError::Disconnected), "{engine}");
-        let lost = setup.controller.lost().expect("it is lost").to_string();
+        let lost = setup.controller.lost().expect("the reason of the loss").to_string();
         assert!(lost.contains("keep alive"), "{lost}");
     }
 }
@@ -623,7 +621,7 @@ fn an_event_updates_the_size_of_a_shrunken_namespace() {
     assert_eq!(setup.result(), Ok(()));
     let start = Instant::now();
     loop {
-        assert!(start.elapsed() < Duration::from_secs(60), "it does not hear of the change");
+        assert!(start.elapsed() < Duration::from_secs(60), "the test does not notice the change");
         let mut now = state.lock().unwrap();
         if let Shrinking::Not(Some(event)) = *now {
             *now = Shrinking::Soon(event);
@@ -771,10 +769,10 @@ fn write_zeroes_and_deallocate_obey_the_limits_of_the_controller() {
             setup.driver.submit(0, zero(first));
             assert_eq!(setup.result(), Ok(()));
             setup.driver.submit(0, Op::read(0, 1024, ones(), 3));
-            let data = setup.driver.wait(0, 1).remove(0).buffer.expect("its own");
+            let data = setup.driver.wait(0, 1).remove(0).buffer.expect("the buffer of the read");
             let (start, end) =
                 (first as usize * BLOCK_BYTES, (first as usize + 1000) * BLOCK_BYTES);
-            assert!(data[start..end].iter().all(|&byte| byte == 0), "{engine}: something is left");
+            assert!(data[start..end].iter().all(|&byte| byte == 0), "{engine}: old bytes");
             assert!(data[..start].iter().chain(&data[end..]).all(|&byte| byte == 1), "{engine}");
         }
     }

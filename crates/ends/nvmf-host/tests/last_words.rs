@@ -45,14 +45,14 @@ impl Terminator {
         keys.add(key.clone(), host);
         let (keys, spoils) = (Arc::new(keys), Arc::clone(spoils));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("it has one");
+        let address = listener.local_addr().expect("a bound socket");
         let (sender, ends) = mpsc::channel();
         std::thread::spawn(move || {
             for socket in listener.incoming() {
                 let tls = Mutex::new(farblock_tls::server(Arc::clone(&keys)).expect("OpenSSL"));
                 let (spoils, ends) = (Arc::clone(&spoils), sender.clone());
                 let both = Both { tls, spoils, ends };
-                std::thread::spawn(move || both.carry(socket.expect("it was accepted"), target));
+                std::thread::spawn(move || both.carry(socket.expect("a connection"), target));
             }
         });
         Terminator { address, ends }
@@ -111,7 +111,7 @@ impl Both {
     }
 
     fn tls(&self) -> std::sync::MutexGuard<'_, Box<dyn Tls>> {
-        self.tls.lock().expect("no thread panics with it")
+        self.tls.lock().expect("not poisoned")
     }
 }
 
@@ -142,7 +142,7 @@ fn key() -> TlsKey {
 }
 
 fn hostnqn() -> String {
-    options().hostnqn.expect("tests have one")
+    options().hostnqn.expect("the tests set a host name")
 }
 
 fn with_key(file: &KeyFile, engine: EngineKind) -> Options {
@@ -181,8 +181,8 @@ fn at_fault() -> (Script, mpsc::Receiver<String>) {
 
 /// Reads a block, which fails. The returned driver no longer runs its event loop.
 fn fails(address: &str, options: &Options) -> Driver {
-    let controller = Controller::connect(address, SUBSYSTEM, options).expect("it is there");
-    let namespace: Arc<dyn Namespace> = Arc::new(controller.namespace(1).expect("it is there"));
+    let controller = Controller::connect(address, SUBSYSTEM, options).expect("it connects");
+    let namespace: Arc<dyn Namespace> = Arc::new(controller.namespace(1).expect("a namespace"));
     let mut driver = Driver::with(&namespace, options.engine);
     driver.submit(0, Op::read(0, 1, Buffer::new(512), 1));
     assert_eq!(driver.wait(0, 1)[0].result, Err(BlockError::Disconnected));
@@ -246,13 +246,13 @@ fn the_host_answers_a_damaged_tls_record_with_an_alert() {
             let (address, options) = (terminator.address.to_string(), with_key(&file, engine));
             let driver = if is_early {
                 let refused = Controller::connect(&address, SUBSYSTEM, &options).map(drop);
-                let error = refused.expect_err("its answer is not whole").to_string();
+                let error = refused.expect_err("a truncated answer").to_string();
                 assert!(error.contains("damaged or forged"), "{error}");
                 None
             } else {
                 Some(fails(&address, &options))
             };
-            let end = terminator.ends.recv_timeout(WAIT_LIMIT).expect("it is told");
+            let end = terminator.ends.recv_timeout(WAIT_LIMIT).expect("the end is reported");
             assert_eq!(end, TlsError::Refused(BAD_RECORD_MAC.to_owned()), "{engine}");
             drop(driver);
         }

@@ -64,7 +64,7 @@ impl Store {
     /// connection is lost.
     fn write(self: &Arc<Store>, to: &mut Connection, capsule: &Capsule) -> io::Result<Handled> {
         let lba = capsule.sqe.cdw10.get() as usize;
-        let value = u64::from_le_bytes(capsule.data[..8].try_into().expect("in the capsule"));
+        let value = u64::from_le_bytes(capsule.data[..8].try_into().expect("eight bytes"));
         let held = {
             let mut random = self.random.lock().unwrap();
             let holds = random.below(150) == 0 && self.holds.load(Ordering::SeqCst);
@@ -116,7 +116,7 @@ struct Client {
 
 impl Client {
     fn user(&mut self) -> &mut User {
-        self.user.as_mut().expect("it is there")
+        self.user.as_mut().expect("a user")
     }
 
     fn submit(&mut self) {
@@ -141,7 +141,7 @@ impl Client {
     }
 
     fn complete(&mut self, done: &Completion) {
-        let (lba, write) = self.flights[done.token as usize].take().expect("it ends once");
+        let (lba, write) = self.flights[done.token as usize].take().expect("one completion");
         assert_eq!(done.result, Ok(()));
         let known = &mut self.known[lba as usize];
         known.busy = false;
@@ -150,7 +150,7 @@ impl Client {
             *known = Known { acknowledged: number, ..Known::default() };
             return;
         }
-        let data = done.buffer.as_ref().expect("its own");
+        let data = done.buffer.as_ref().expect("the buffer of the read");
         let found = u64::from_le_bytes(data[..8].try_into().expect("eight"));
         assert!(
             found == known.acknowledged || known.maybe.contains(&found),
@@ -178,7 +178,7 @@ impl Client {
     fn finish(&mut self) {
         while self.user().queue.in_flight() > 0 {
             let done = self.user().turn(Duration::from_secs(60));
-            assert!(!done.is_empty(), "in vain");
+            assert!(!done.is_empty(), "nothing completes in time");
             done.iter().for_each(|done| self.complete(done));
         }
         // After this time, the target executes no more late writes.
@@ -267,7 +267,7 @@ fn a_delayed_write_never_overwrites_a_newer_one() {
             match random.below(6) {
                 0 => {
                     client.forget();
-                    client.user = Some(User::new(disk.as_ref().expect("it is there")));
+                    client.user = Some(User::new(disk.as_ref().expect("a disk")));
                 }
                 1 => succeed(&mut client, &mut disk, notes.read(), begin),
                 2 => peers.iter().for_each(Peer::cut),
@@ -281,6 +281,6 @@ fn a_delayed_write_never_overwrites_a_newer_one() {
         client.finish();
         let late = *store.late.lock().unwrap();
         println!("{paths} paths: {} writes, {faults} faults, {late} late", client.writes);
-        assert!(late > 0, "nothing was late");
+        assert!(late > 0, "no write was delayed");
     }
 }

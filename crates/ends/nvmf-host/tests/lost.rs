@@ -55,7 +55,7 @@ fn the_latency_of_an_operation_includes_its_retries() {
     until("both paths", || disk.state() == DiskState::Live);
     let mut user = User::new(&disk);
     assert_eq!(user.write(0), Ok(()));
-    assert_eq!(disk.latency(), DiskLatency::default(), "nobody asked");
+    assert_eq!(disk.latency(), DiskLatency::default(), "latencies without a request");
     disk.measure_latency(true);
     stage.silent.store(true, Ordering::SeqCst);
     user.queue.submit(Op::read(0, 1, Buffer::new(512), 1));
@@ -70,12 +70,12 @@ fn the_latency_of_an_operation_includes_its_retries() {
     let DiskLatency { reads, writes, flushes, others } = measured;
     let counts = [reads, writes, flushes, others].map(|of| of.counts.iter().sum::<u64>());
     assert_eq!(counts, [1, 2, 1, 0]);
-    assert!(reads.sum_ns >= 100_000_000, "the wait is not in it: {reads:?}");
+    assert!(reads.sum_ns >= 100_000_000, "the wait is not counted: {reads:?}");
     drop(user);
-    assert_eq!(disk.latency(), measured, "what a queue has counted outlives it");
+    assert_eq!(disk.latency(), measured, "the counts of a closed queue are lost");
     disk.measure_latency(false);
     assert_eq!(User::new(&disk).write(0), Ok(()));
-    assert_eq!(disk.latency(), measured, "nobody asks any more");
+    assert_eq!(disk.latency(), measured, "latencies are measured without a request");
 }
 
 /// The disk uses a new connection at once, even to a target that cannot reset lost controllers.
@@ -145,7 +145,7 @@ fn connect_refuses_a_target_that_never_ends_lost_controllers() {
     let error = Disk::connect(std::slice::from_ref(&url), &options).expect_err("refused");
     assert!(error.to_string().contains("choose a keep alive timeout"), "{error}");
     options.quiesce = Some(Duration::from_secs(1));
-    Disk::connect(&[url], &options).expect("it was said what to do");
+    Disk::connect(&[url], &options).expect("the options allow this host");
 }
 
 /// Writes of a dropped queue cannot undo later writes of other queues.
@@ -163,7 +163,7 @@ fn writes_of_a_dropped_queue_do_not_overwrite_newer_ones() {
     drop(first);
     stage.silent.store(false, Ordering::SeqCst);
     assert_eq!(second.write(0), Ok(()));
-    assert!(start.elapsed() >= Duration::from_millis(3900), "the dropped write may come after it");
+    assert!(start.elapsed() >= Duration::from_millis(3900), "a dropped write could still arrive");
 }
 
 /// Writes of a lost connection must not stay in the buffer of a closed socket. The system would
@@ -201,15 +201,15 @@ fn an_abandoned_connection_sends_no_buffered_writes() {
     let (mut done, mut ready) = (Vec::new(), Vec::new());
     until("a write arrives", || {
         queue.poll(&mut done);
-        reactor.poll(Some(Duration::from_millis(5)), &mut ready).expect("the loop goes on");
+        reactor.poll(Some(Duration::from_millis(5)), &mut ready).expect("the loop continues");
         stalled.lock().unwrap().is_some()
     });
     drop(queue);
     drop(reactor);
-    let mut late = stalled.lock().unwrap().take().expect("it arrived");
+    let mut late = stalled.lock().unwrap().take().expect("the write arrived");
     late.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let ended = io::copy(&mut late, &mut io::sink());
-    let kind = ended.expect_err("it ends with a reset").kind();
+    let kind = ended.expect_err("the connection ends with a reset").kind();
     assert_eq!(kind, io::ErrorKind::ConnectionReset);
 }
 
@@ -243,7 +243,7 @@ fn queues_connect_in_parallel() {
         if connect && qid > 0 {
             connecting.fetch_add(1, Ordering::SeqCst);
             // The target answers no Connect before three have arrived.
-            until("others come", || connecting.load(Ordering::SeqCst) >= 3);
+            until("other connections arrive", || connecting.load(Ordering::SeqCst) >= 3);
         }
         Ok(if is_away.load(Ordering::SeqCst) { Handled::Close } else { Handled::No })
     });
@@ -251,7 +251,7 @@ fn queues_connect_in_parallel() {
     // Open all three queues before the path reconnects.
     away.store(true, Ordering::SeqCst);
     peer.cut();
-    until("it is away", || disk.state() == DiskState::Waiting);
+    until("the disk waits", || disk.state() == DiskState::Waiting);
     let mut users: Vec<_> = (0..3).map(|_| User::new(&disk)).collect();
     away.store(false, Ordering::SeqCst);
     for user in &mut users {
@@ -300,7 +300,7 @@ fn a_target_that_refuses_queues_extends_no_timeout() {
     let disk = disk(&[&peer], &options);
     let mut user = User::new(&disk);
     assert_eq!(user.write(0), Err(BlockError::Disconnected));
-    until("it is given up", || disk.state() == DiskState::Dead);
+    until("the disk is given up", || disk.state() == DiskState::Dead);
     let count = controllers.load(Ordering::SeqCst);
     assert!((3..20).contains(&count), "{count} controllers");
 }
@@ -331,14 +331,14 @@ fn one_flush_fails_after_a_reboot_of_the_target() {
     };
     assert_eq!((user.write(0), user.flush()), (Ok(()), Ok(())));
     restart(2, &mut user);
-    assert_eq!(user.flush(), Ok(()), "everything was flushed before");
+    assert_eq!(user.flush(), Ok(()), "a loss without unflushed writes is reported");
     assert_eq!(user.write(0), Ok(()));
     restart(2, &mut user);
-    assert_eq!(user.flush(), Ok(()), "the machine is the same");
+    assert_eq!(user.flush(), Ok(()), "a flush on the same boot succeeds");
     assert_eq!(user.write(0), Ok(()));
     assert_eq!(losses.load(Ordering::SeqCst), 0);
     restart(3, &mut user);
-    assert_eq!(losses.load(Ordering::SeqCst), 1, "told before it is used again");
+    assert_eq!(losses.load(Ordering::SeqCst), 1, "a loss reported too late");
     assert_eq!(user.flush(), Err(BlockError::WriteFailed));
     assert_eq!(user.flush(), Ok(()));
 }
@@ -400,7 +400,7 @@ fn a_successor_fails_the_flush_of_a_dead_process() {
     assert_eq!((user.write(0), user.flush()), (Ok(()), Ok(())));
     let marks =
         || notes.0.lock().unwrap().0.controllers.iter().filter(|it| it.name.is_none()).count();
-    until("it need not be known any more", || marks() == 0);
+    until("the record is removed", || marks() == 0);
 }
 
 /// If a host process dies before its user can know of a loss, its successor reports the loss.
@@ -438,12 +438,12 @@ fn a_successor_repeats_an_undelivered_flush_failure() {
     // The user has received the completion, but may not have processed it.
     std::thread::sleep(Duration::from_millis(300));
     let before = notes.read();
-    assert!(marks(&before) > 0, "it is forgotten before anybody has heard of it");
+    assert!(marks(&before) > 0, "the record is removed before a reader saw it");
     drop((other, user, first));
     let second = begin(before);
     let mut user = User::new(&second);
     assert_eq!(user.flush(), Err(BlockError::WriteFailed));
     assert!(user.turn(Duration::ZERO).is_empty());
-    until("it need not be known any more", || marks(&notes.read()) == 0);
+    until("the record is removed", || marks(&notes.read()) == 0);
     assert_eq!(user.flush(), Ok(()));
 }

@@ -82,7 +82,7 @@ fn reads_return_the_written_data() {
             setup.driver.submit(0, Op::read(3, blocks, buffer, 2));
             let done = setup.driver.wait(0, 1).remove(0);
             assert_eq!(done.result, Ok(()));
-            assert!(*done.buffer.expect("it comes back") == wanted[..], "{blocks} blocks");
+            assert!(*done.buffer.expect("a buffer") == wanted[..], "{blocks} blocks");
         }
         setup.driver.submit(0, Op::flush(3));
         assert_eq!(setup.results(1), [Ok(())]);
@@ -114,7 +114,7 @@ fn answers_may_arrive_in_any_order() {
         setup.driver.submit(0, read(1024, 2));
         for done in setup.driver.wait(0, 2) {
             assert_eq!(done.result, Ok(()));
-            let buffer = done.buffer.expect("it comes back");
+            let buffer = done.buffer.expect("a buffer");
             let starts = [0, 256, 512, 768].map(|block: usize| buffer[block * BLOCK_BYTES]);
             assert_eq!(starts, [0, 256, 512, 768].map(|block| block as u8));
         }
@@ -160,7 +160,7 @@ fn the_buffer_of_an_unanswered_command_stays_registered() {
         let script = || on_io(|_, _| Ok(Handled::Yes));
         // The timeout also applies to commands before the first I/O.
         let mut tries = (0..100).map(|_| connect(script(), &options));
-        let mut setup = tries.find_map(Result::ok).expect("one of a hundred times");
+        let mut setup = tries.find_map(Result::ok).expect("one of a hundred attempts succeeds");
         setup.driver.submit(0, read(8, 1));
         setup.driver.submit(0, write(64, 2));
         assert_eq!(setup.results(2), [Err(BlockError::Disconnected); 2]);
@@ -178,7 +178,7 @@ fn an_answer_to_an_unknown_command_ends_the_connection() {
         let mut setup = connect(script, options).unwrap();
         setup.driver.submit(0, read(8, 1));
         assert_eq!(setup.results(1), [Err(BlockError::Disconnected)]);
-        assert_eq!(setup.controller.lost().map(|lost| lost.to_string()), None, "of one queue");
+        assert_eq!(setup.controller.lost().map(|lost| lost.to_string()), None, "lost with a queue");
     });
 }
 

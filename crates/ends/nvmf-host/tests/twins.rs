@@ -44,10 +44,10 @@ fn a_clone_behind_a_path_is_not_used() {
     stages[1].cntlid.store(7, Ordering::SeqCst);
     stages[1].blocks.store(blocks, Ordering::SeqCst);
     peers[1].cut();
-    until("it is refused", || error(&disk, 1).contains(SAME));
+    until("the path is refused", || error(&disk, 1).contains(SAME));
     let (mut user, before) = (User::new(&disk), stages[1].ios());
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
-    assert_eq!(stages[1].ios(), before, "the clone was written");
+    assert_eq!(stages[1].ios(), before, "the write went to the clone");
     assert_ne!(disk.geometry().blocks, blocks);
     assert_ne!(disk.paths()[1].state, PathState::Live);
     // The path leads to the disk's second target again.
@@ -67,7 +67,7 @@ fn an_identifier_is_free_once_its_controller_is_gone() {
     stages[1].cntlid.store(7, Ordering::SeqCst);
     stages[0].cntlid.store(8, Ordering::SeqCst);
     peers.iter().for_each(|peer| peer.cut());
-    until("both paths again", || {
+    until("both paths are live", || {
         disk.state() == DiskState::Live && disk.paths().iter().all(|path| path.reconnects > 0)
     });
     let ids: Vec<_> = disk.paths().iter().map(|path| path.controller.expect("live").1).collect();

@@ -104,7 +104,7 @@ mod tests {
                 let cores = cores_within(loops, Some(allowed * MIB / 4));
                 let all = core_bytes_of(None, Some(allowed * MIB), cores) * cores;
                 assert!(all as u64 <= allowed * MIB / 4, "{allowed} MiB, {loops} processors");
-                assert!(all >= cores * limits::CORE_BUFFER_BYTES_FLOOR, "a core has a few MiB");
+                assert!(all >= cores * limits::CORE_BUFFER_BYTES_FLOOR, "less than the minimum");
             }
         }
     }

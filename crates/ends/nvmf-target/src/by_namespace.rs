@@ -74,7 +74,7 @@ mod tests {
         let mut all: ByNamespace<u32> =
             [9, 1, 5].map(|nsid| (id(nsid), nsid)).into_iter().collect();
         assert_eq!(*all.find_or_insert(id(7), || 7), 7);
-        assert_eq!(*all.find_or_insert(id(7), || unreachable!("it is there")), 7);
+        assert_eq!(*all.find_or_insert(id(7), || unreachable!("the entry exists")), 7);
         all.set(id(3), 3);
         all.set(id(9), 10);
         all.remove(id(5));

@@ -56,10 +56,10 @@ mod tests {
             assert_eq!(all.victim(peer((number / share) as u32)), None);
             all.begun(ControllerId(number as u16), peer((number / share) as u32));
         }
-        assert_eq!(all.victim(peer(1)), Some(ControllerId(share as u16)), "its own oldest");
+        assert_eq!(all.victim(peer(1)), Some(ControllerId(share as u16)), "another host's");
         all.ended(ControllerId(0));
         all.begun(ControllerId(60_000), peer(99));
-        let victim = all.victim(peer(98)).expect("no more can be");
+        let victim = all.victim(peer(98)).expect("a controller to remove");
         assert!(victim.0 >= share as u16 && victim.0 % share as u16 == 0, "{victim:?}");
         all.ended(victim);
         assert_eq!(all.victim(peer(98)), None);

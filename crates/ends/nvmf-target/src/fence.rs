@@ -443,21 +443,21 @@ mod tests {
         queues.closed(0, vec![change(1, 0..9)]);
         queues.closed(1, vec![change(1, 20..30)]);
         queues.torn_down(2);
-        let mut fence = connect(&mut queues, 3).expect("there are changes under way");
-        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), FenceAnswer::Held, "2 is not known");
+        let mut fence = connect(&mut queues, 3).expect("changes are in flight");
+        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), FenceAnswer::Held, "unknown");
         assert_eq!(fence.admit(SlotId(1), &command(1, 40)), FenceAnswer::Held);
         let (told, id) = queues.closed(2, vec![change(1, 90..91)]).expect("news");
-        assert_eq!(told, [route(3)], "once for both");
+        assert_eq!(told, [route(3)], "one notice for both commands");
         assert_eq!(ids(fence.on_notice(id)), [1], "no queue changes block 40");
         assert_eq!(fence.admit(SlotId(1), &command(1, 40)), FenceAnswer::Free);
         assert_eq!(fence.admit(SlotId(2), &command(1, 88)), FenceAnswer::Free);
         assert_eq!(fence.admit(SlotId(2), &command(1, 90)), FenceAnswer::Held);
         let (told, id) = queues.gone(LIFE.1, 1).expect("news");
-        assert!(told.is_empty() && fence.on_notice(id).is_empty(), "nothing waits for that");
+        assert!(told.is_empty() && fence.on_notice(id).is_empty(), "no command waits");
         let (told, id) = queues.gone(LIFE.1, 2).expect("news");
         assert_eq!((told, ids(fence.on_notice(id))), (vec![route(3)], vec![2]));
         let (told, id) = queues.gone(LIFE.1, 0).expect("news");
-        assert_eq!(fence.admit(SlotId(3), &command(1, 5)), FenceAnswer::Free, "all is over");
+        assert_eq!(fence.admit(SlotId(3), &command(1, 5)), FenceAnswer::Free, "no changes");
         assert_eq!((told, ids(fence.on_notice(id))), (vec![route(3)], vec![0]));
         assert_eq!(fence.admit(SlotId(3), &command(1, 5)), FenceAnswer::Open);
     }
@@ -467,7 +467,7 @@ mod tests {
         let mut queues = Queues::default();
         assert!(connect(&mut queues, 0).is_none());
         queues.closed(0, vec![change(1, 0..9)]);
-        let mut fence = connect(&mut queues, 1).expect("there are changes under way");
+        let mut fence = connect(&mut queues, 1).expect("changes are in flight");
         assert_eq!(fence.admit(SlotId(0), &command(1, 4)), FenceAnswer::Held);
         assert_eq!(fence.admit(SlotId(1), &command(1, 4)), FenceAnswer::Held);
         fence.withdraw(SlotId(0));
@@ -478,7 +478,7 @@ mod tests {
             assert_eq!(fence.admit(SlotId(1), &command(1, 4)), FenceAnswer::Held);
         }
         let (told, id) = queues.gone(LIFE.1, 0).expect("news");
-        assert_eq!((told, ids(fence.on_notice(id))), (vec![route(1)], vec![1]), "told once");
+        assert_eq!((told, ids(fence.on_notice(id))), (vec![route(1)], vec![1]), "one notice");
         assert_eq!(fence.admit(SlotId(0), &command(1, 4)), FenceAnswer::Open);
     }
 
@@ -487,7 +487,7 @@ mod tests {
         let mut queues = Queues::default();
         (0..2).for_each(|serial| assert!(connect(&mut queues, serial).is_none()));
         queues.closed(0, vec![change(1, 0..1)]);
-        let mut fence = connect(&mut queues, 2).expect("there are changes under way");
+        let mut fence = connect(&mut queues, 2).expect("changes are in flight");
         queues.closed(1, vec![change(1, 4..5)]);
         assert_eq!(fence.admit(SlotId(0), &command(1, 4)), FenceAnswer::Free);
         queues.gone(LIFE.1, 0);
@@ -507,7 +507,7 @@ mod tests {
         // other half access another block.
         let mut messages = 0;
         let mut tell = |fences: &mut Vec<Box<Fence>>, news: Option<News>| {
-            let (told, id) = news.expect("it was open");
+            let (told, id) = news.expect("an open queue");
             messages += told.len();
             for route in told {
                 for (slot, command) in fences[(route.serial - ENDED) as usize].on_notice(id) {

@@ -209,7 +209,7 @@ mod tests {
         let greedy = memory.join(address(1));
         assert_eq!(take_all(&mut memory, greedy), 48);
         let second = memory.join(address(2));
-        assert_eq!(take_all(&mut memory, second), 16, "what is left of the limit");
+        assert_eq!(take_all(&mut memory, second), 16, "the rest of the limit");
         // The reserve is eight MiB: one MiB for each small holder.
         for number in 3..11 {
             let poor = memory.join(address(number));
@@ -235,7 +235,7 @@ mod tests {
         memory.leave(second);
         assert_eq!((memory.held_bytes, memory.by_name.len()), (0, 0));
         let other = memory.join(address(2));
-        assert!(other == host || other == first, "places are used again");
+        assert!(other == host || other == first, "a free entry is reused");
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
         let began = memory.epoch();
         for _ in 0..=limits::PRESSED_EPOCHS {
             assert!(!memory.is_overdue(began));
-            assert!(!memory.may_hold(id, 25 * MIB), "somebody has to wait");
+            assert!(!memory.may_hold(id, 25 * MIB), "memory is granted beyond the limit");
             assert_eq!(memory.next_epoch(), Some(8 * MIB));
         }
         assert!(memory.is_overdue(began) && !memory.is_overdue(memory.epoch()));

@@ -255,7 +255,7 @@ mod tests {
     fn subsystem() -> SubsystemId {
         let mut registry = farblock_proto::controller::Registry::new();
         let config = crate::Subsystem::new("nqn.2026-11.org.farblock:one").config;
-        registry.add_subsystem(config).expect("it is the first")
+        registry.add_subsystem(config).expect("a new subsystem")
     }
 
     #[test]

@@ -211,7 +211,7 @@ mod tests {
     /// Returns the start times in milliseconds of commands that book at the same time.
     fn starts(rates: Rates, costs: &[Cost]) -> Vec<u128> {
         let epoch = Instant::now();
-        let pace = Pace::new(&rates, epoch).expect("something is limited");
+        let pace = Pace::new(&rates, epoch).expect("at least one limit");
         let now = epoch + Duration::from_secs(1);
         let ms = |start: Instant| start.saturating_duration_since(epoch).as_millis();
         costs.iter().map(|cost| ms(pace.book(*cost, now))).collect()

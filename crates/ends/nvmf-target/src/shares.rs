@@ -235,7 +235,7 @@ mod tests {
                 self.connections.push((id, bytes));
                 share = Some(id);
             }
-            share.expect("it has connections")
+            share.expect("a host with connections")
         }
 
         fn serve(&mut self, key: ConnectionKey, most: usize) {

@@ -203,7 +203,7 @@ mod tests {
         for serial in 1..others {
             assert_eq!(admit(&mut slots, serial, 100 + serial as u32), Ok(None));
         }
-        assert_eq!(admit(&mut slots, 1000, 99), Ok(Some(1)), "the oldest half-open goes first");
+        assert_eq!(admit(&mut slots, 1000, 99), Ok(Some(1)), "not the oldest one");
         assert_eq!(admit(&mut slots, 1001, 1), Ok(None), "a known host has room");
         for serial in 2..others {
             slots.connected(serial);
@@ -211,7 +211,7 @@ mod tests {
         slots.connected(1000);
         slots.connected(1001);
         assert_eq!(admit(&mut slots, 1002, 77), Err(Refusal::Full(others as usize)));
-        assert_eq!(admit(&mut slots, 1003, 99), Ok(None), "it is known by now");
+        assert_eq!(admit(&mut slots, 1003, 99), Ok(None), "the host is known");
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
             assert_eq!(admit(&mut slots, serial, 2 + serial as u32 % 4), Ok(None));
         }
         for serial in others..1000 {
-            let victim = admit(&mut slots, serial, 2 + serial as u32 % 4).expect("there is room");
+            let victim = admit(&mut slots, serial, 2 + serial as u32 % 4).expect("a victim");
             assert!(victim.is_some_and(|victim| victim != 0), "{victim:?} at {serial}");
         }
         assert!(slots.half_open.contains(&0));
@@ -241,9 +241,9 @@ mod tests {
             slots.begun(route(serial));
             admitted.is_err()
         });
-        assert_eq!(refused, Some((60 + limits::CLOSING_AT_ONCE) as u64), "nobody is closed yet");
+        assert_eq!(refused, Some((60 + limits::CLOSING_AT_ONCE) as u64), "none is closed yet");
         for serial in 1000..1004 {
-            slots.admit(serial, peer(1)).expect("it is known");
+            slots.admit(serial, peer(1)).expect("a known host");
         }
     }
 

@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn the_warning_about_a_low_descriptor_limit_names_the_remedy() {
-        let said = shortage(1024, 900).expect("too low for all connections");
+        let said = shortage(1024, 900).expect("too few descriptors for all connections");
         assert!(said.contains("limit of 1024") && said.contains("900 connections"), "{said}");
         assert!(said.contains("LimitNOFILE=") && said.contains("ulimit -n"), "{said}");
         assert_eq!(shortage(65_536, limits::MAX_CONNECTIONS), None);

@@ -239,7 +239,7 @@ mod tests {
             let terms = terms(policy);
             let check = |peer, host, subsystem| terms.check(PORT, peer, host, subsystem).is_ok();
             assert!(check(Some(&shown), HOST, DISK) && check(Some(&listed), HOST, DISCOVERY_NQN));
-            assert!(!check(Some(&shown), OTHER, DISK), "it gives another host's name");
+            assert!(!check(Some(&shown), OTHER, DISK), "the host claims another host's key");
             assert!(!check(Some(&shown), HOST, MORE), "the key is for another disk");
             assert!(!check(Some(&shown), HOST, DISCOVERY_NQN));
         }
@@ -253,16 +253,16 @@ mod tests {
             let may = policy != TlsPolicy::Required;
             assert_eq!(check(OTHER, DISK), may);
             assert_eq!(check(HOST, DISCOVERY_NQN), may);
-            assert_eq!(check(HOST, MORE), may, "it has no key for that one");
-            assert!(!check(HOST, DISK), "it has a key and does not use it");
+            assert_eq!(check(HOST, MORE), may, "the host has no key for this disk");
+            assert!(!check(HOST, DISK), "the host has a key but does not use it");
         }
         let strict = terms(TlsPolicy::Required);
-        assert!(strict.check(None, None, OTHER, DISK).is_err(), "nobody knows where it came in");
+        assert!(strict.check(None, None, OTHER, DISK).is_err(), "the port is unknown");
         assert!(strict.check(Some(PortId(7)), None, OTHER, DISK).is_err());
         assert_eq!(strict.begin(Some(PortId(7))).expect("a guard").1, TlsPolicy::Required);
         let nobody = TlsTerms::default();
         nobody.set_policy(PortId(1), TlsPolicy::Required);
-        assert!(nobody.check(PORT, None, HOST, DISK).is_err(), "required, and nobody has a key");
+        assert!(nobody.check(PORT, None, HOST, DISK).is_err(), "TLS is required");
         assert!(nobody.begin(PORT).is_some());
     }
 
@@ -276,7 +276,7 @@ mod tests {
                 _ => Concatenation::NEW_TLS_PSK,
             };
             assert_eq!(terms.offer(PORT, None), new, "{policy:?}");
-            assert_eq!(terms.offer(PORT, Some(&shown)), Concatenation::NONE, "a key of its own");
+            assert_eq!(terms.offer(PORT, Some(&shown)), Concatenation::NONE, "no concatenation");
         }
     }
 
@@ -289,15 +289,15 @@ mod tests {
             Stay { at_subsystem: true, at_discovery: true },
             Stay { at_subsystem: false, at_discovery: false },
         );
-        assert_eq!(stay(&[key(2), key(1)]), yes, "a second one");
+        assert_eq!(stay(&[key(2), key(1)]), yes, "a second key is added");
         assert_eq!(terms.check(PORT, Some(&shown), HOST, DISK), Ok(()));
-        assert_eq!(stay(&[key(2)]), yes, "the first one goes");
+        assert_eq!(stay(&[key(2)]), yes, "the first key is removed");
         assert!(terms.check(PORT, Some(&shown), HOST, DISK).is_err());
-        assert_eq!(stay(&[key(3)]), no, "another one at once");
+        assert_eq!(stay(&[key(3)]), no, "all keys are replaced");
         assert_eq!(stay(&[]), no, "none");
-        assert_eq!(stay(&[]), yes, "none as before");
-        assert_eq!(stay(&[key(4)]), Stay { at_discovery: true, ..no }, "the first one");
+        assert_eq!(stay(&[]), yes, "all keys are removed");
+        assert_eq!(stay(&[key(4)]), Stay { at_discovery: true, ..no }, "the first key is added");
         assert!(terms.set_keys(MORE, HOST, &[key(5)]).at_discovery);
-        assert!(terms.set_keys(MORE, HOST, &[]).at_discovery, "it has another");
+        assert!(terms.set_keys(MORE, HOST, &[]).at_discovery, "the host has another key");
     }
 }

@@ -43,8 +43,8 @@ fn settle(engine: EngineKind, digests: bool) {
         let write = |buffer, at: u64| Op::write(at * 7 % 100, blocks, buffer, at);
         let read = |buffer, at: u64| Op::read(at * 7 % 100, blocks, buffer, at);
         let what = format!("{engine}, digests {digests}, {blocks} blocks");
-        assert!(settles(&mut driver, &write), "{what}: writes go on allocating");
-        assert!(settles(&mut driver, &read), "{what}: reads go on allocating");
+        assert!(settles(&mut driver, &write), "{what}: writes still allocate");
+        assert!(settles(&mut driver, &read), "{what}: reads still allocate");
     }
 }
 

@@ -24,7 +24,7 @@ fn mem() -> Arc<Mem> {
 }
 
 fn set(target: &Target, address: SocketAddr, state: AnaState) {
-    target.control().set_access(address, &PortAccess::all(state)).expect("it listens there");
+    target.control().set_access(address, &PortAccess::all(state)).expect("a listener");
 }
 
 fn connect(addresses: &[SocketAddr]) -> Disk {
@@ -39,7 +39,7 @@ fn connect(addresses: &[SocketAddr]) -> Disk {
 }
 
 fn sees(disk: &Disk, path: usize, state: AnaState) {
-    until("the host hears of it", || disk.paths()[path].access == Some(state));
+    until("the host knows the change", || disk.paths()[path].access == Some(state));
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_disk_follows_the_ana_states_of_its_paths() {
         let mut done = 0;
         while done < 16 {
             let some = user.turn(Duration::from_secs(60));
-            assert!(!some.is_empty(), "in vain");
+            assert!(!some.is_empty(), "nothing completes in time");
             some.iter().for_each(|one| assert_eq!(one.result, Ok(()), "round {round}"));
             done += some.len();
         }
@@ -88,8 +88,8 @@ fn an_ana_change_does_not_cancel_submitted_operations() {
     let mut user = User::new(&disk, EngineKind::Auto);
     gate.keep(1);
     user.write(0, 1, 1, 1);
-    until("it is with the namespace", || {
-        assert!(user.turn(Duration::from_millis(1)).is_empty(), "it is kept");
+    until("the host knows the namespace's group", || {
+        assert!(user.turn(Duration::from_millis(1)).is_empty(), "the operation waits");
         gate.kept() == 1
     });
     set(&target, port, AnaState::INACCESSIBLE);
@@ -99,7 +99,7 @@ fn an_ana_change_does_not_cancel_submitted_operations() {
     gate.open_up();
     let first = user.one();
     assert_eq!((first.token, first.result), (1, Ok(())));
-    assert!(user.turn(Duration::from_millis(200)).is_empty(), "there is no way");
+    assert!(user.turn(Duration::from_millis(200)).is_empty(), "no path accepts the operation");
     set(&target, port, AnaState::OPTIMIZED);
     let mut done = Vec::new();
     while done.len() < 2 {
@@ -126,11 +126,11 @@ fn new_listeners_and_namespaces_have_their_ana_states_and_groups() {
     let (first, other) = (disk_of(1), disk_of(2));
     sees(&first, 0, AnaState::OPTIMIZED);
     sees(&other, 0, AnaState::INACCESSIBLE);
-    control.set_ana_group(NQN, NamespaceId(2), 1).expect("there is such a group");
+    control.set_ana_group(NQN, NamespaceId(2), 1).expect("the group exists");
     sees(&other, 0, AnaState::OPTIMIZED);
-    let error = control.set_ana_group(NQN, NamespaceId(2), 129).expect_err("there is none");
+    let error = control.set_ana_group(NQN, NamespaceId(2), 129).expect_err("no such group");
     assert!(error.to_string().contains("ANA group"), "{error}");
-    let error = control.set_access(any(), &access).expect_err("nobody listens");
+    let error = control.set_access(any(), &access).expect_err("no server listens");
     assert!(error.to_string().contains("does not listen"), "{error}");
 }
 

@@ -38,7 +38,7 @@ fn connect_to(
         ..Options::default()
     };
     match Controller::connect(&address.to_string(), NQN, &options) {
-        Ok(controller) => Ok(controller.namespace(1).expect("it is there").info().blocks),
+        Ok(controller) => Ok(controller.namespace(1).expect("namespace 1 exists").info().blocks),
         Err(Error::Connect { reason, .. }) => Err(reason),
         Err(other) => panic!("{other}"),
     }
@@ -107,7 +107,7 @@ fn a_host_without_the_right_secret_is_refused() {
     };
     failed(connect(&target, Some(&bad), None), "compare the secrets");
     failed(connect(&target, Some(&good), Some(&bad)), "does not match the secret");
-    assert_eq!(connect(&target, Some(&good), None), Ok(2048), "others are let in all the same");
+    assert_eq!(connect(&target, Some(&good), None), Ok(2048), "other hosts connect anyway");
 }
 
 /// Returns whether `bytes` contain AUTH_Failure1: its type, identifier and reason code.
@@ -127,7 +127,7 @@ fn a_connection_closed_after_the_proof_suggests_to_compare_the_secrets() {
     assert_eq!(connect_to(proxy.address, Some(&bad), None), Err(ConnectError::ProofNotJudged));
     let sentence = ConnectError::ProofNotJudged.to_string();
     assert!(sentence.contains("compare the secrets"), "{sentence}");
-    assert!(ConnectError::ProofNotJudged.is_transient(), "it may have died");
+    assert!(ConnectError::ProofNotJudged.is_transient(), "the peer may be dead");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_configured_host_identifier_belongs_to_its_host_alone() {
     let other = "nqn.2026-11.org.farblock:other";
     let target = serve(HostKeys { id: Some(ours.0), ..HostKeys::new(secret(1)) }, engines()[0]);
     let control = target.control();
-    control.set_host_keys(NQN, other, Some(&HostKeys::new(secret(1)))).expect("it is there");
+    control.set_host_keys(NQN, other, Some(&HostKeys::new(secret(1)))).expect("a subsystem");
     control.allow_host(NQN, other).expect("a name");
     let connect = |host: &str, id| {
         let options = Options {
@@ -180,15 +180,15 @@ fn a_configured_host_identifier_belongs_to_its_host_alone() {
     let refused = |host, id| connect(host, id).err() == Some(ConnectError::IdentifierNotAllowed);
     assert!(connect(HOST, ours).is_ok() && connect(other, others).is_ok());
     assert!(refused(other, ours), "another host's identifier");
-    assert!(refused(HOST, others), "another identifier than its own");
+    assert!(refused(HOST, others), "an identifier that is not the host's own");
     // A host is disconnected when its host identifier is assigned to another host.
-    let stays = connect(HOST, ours).expect("it has the key");
-    let goes = connect(other, others).expect("it has the key");
+    let stays = connect(HOST, ours).expect("the host has the key");
+    let goes = connect(other, others).expect("the host has the key");
     let keys = HostKeys { id: Some(others.0), ..HostKeys::new(secret(1)) };
-    control.set_host_keys(NQN, HOST, Some(&keys)).expect("it is there");
+    control.set_host_keys(NQN, HOST, Some(&keys)).expect("the subsystem exists");
     assert_eq!(control.report().controllers.len(), 0, "{:?}", control.report().controllers);
-    control.set_host_keys(NQN, HOST, Some(&HostKeys::new(secret(1)))).expect("it is there");
-    assert!(connect(other, ours).is_ok(), "it is free again");
+    control.set_host_keys(NQN, HOST, Some(&HostKeys::new(secret(1)))).expect("a subsystem");
+    assert!(connect(other, ours).is_ok(), "the identifier is free again");
     drop((stays, goes));
 }
 
@@ -202,7 +202,7 @@ fn a_host_identifier_belongs_to_the_first_host_that_authenticates_with_it() {
     let key = KeyFile::of_secret(1);
     let target = serve(HostKeys::new(secret(1)), engines()[0]);
     let control = target.control();
-    control.set_host_keys(NQN, OTHER, Some(&HostKeys::new(secret(1)))).expect("it is there");
+    control.set_host_keys(NQN, OTHER, Some(&HostKeys::new(secret(1)))).expect("a subsystem");
     [OTHER, OPEN].iter().for_each(|host| control.allow_host(NQN, host).expect("a name"));
     let connect = |host: &str, id: u8| {
         let options = Options {
@@ -220,22 +220,23 @@ fn a_host_identifier_belongs_to_the_first_host_that_authenticates_with_it() {
     };
     // A host that need not authenticate keeps its identifier until another host authenticates with
     // the same identifier.
-    let believed = connect(OPEN, 1).expect("nobody else has it");
-    let host = connect(HOST, 1).expect("it has the key");
-    assert_eq!(live(), [HOST], "it only said that it is its identifier");
+    let believed = connect(OPEN, 1).expect("no other host has the identifier");
+    let host = connect(HOST, 1).expect("the host has the key");
+    assert_eq!(live(), [HOST], "the host did not prove its identifier");
     drop(believed);
     assert!(refused(OTHER, 1) && refused(OPEN, 1));
-    let others = [connect(OTHER, 2).expect("its own"), connect(OPEN, 3).expect("its own")];
-    let path = connect(HOST, 1).expect("another path");
-    let again = connect(HOST, 4).expect("it has another one as well");
+    let others =
+        [connect(OTHER, 2).expect("an identifier"), connect(OPEN, 3).expect("an identifier")];
+    let path = connect(HOST, 1).expect("another path of the same host");
+    let again = connect(HOST, 4).expect("another identifier of the same host");
     assert!(refused(OPEN, 4));
     // A configured owner of an identifier takes precedence over all other hosts.
     let keys = HostKeys { id: Some([4; 16]), ..HostKeys::new(secret(1)) };
-    control.set_host_keys(NQN, OTHER, Some(&keys)).expect("it is there");
+    control.set_host_keys(NQN, OTHER, Some(&keys)).expect("the subsystem exists");
     assert!(refused(HOST, 4) && connect(OTHER, 4).is_ok());
     drop((host, path, again, others));
-    rig::until("they are gone", || live().is_empty());
-    connect(OPEN, 1).map(drop).expect("it is given back");
+    rig::until("the hosts are gone", || live().is_empty());
+    connect(OPEN, 1).map(drop).expect("the identifier is free");
 }
 
 /// A connected host authenticates again with a new secret while I/O continues. After a wrong
@@ -253,13 +254,13 @@ fn a_connected_host_reauthenticates_during_io() {
             dhchap_ctrl_secret: Some(own.0.clone()),
             ..Options::default()
         };
-        let controller = try_connect(&target, &options).expect("it has a secret");
-        let namespace = controller.namespace(1).expect("it is there");
+        let controller = try_connect(&target, &options).expect("the host has a secret");
+        let namespace = controller.namespace(1).expect("namespace 1 exists");
         let mut blocks = Blocking::new(&namespace).expect("a queue");
         for seed in [4, 5, 5] {
             file.change(seed);
-            controller.authenticate().expect("the secret is good");
-            blocks.write(0, &[seed; 512]).expect("its queues stay");
+            controller.authenticate().expect("the secret is right");
+            blocks.write(0, &[seed; 512]).expect("a queue of a host that stays");
             assert_eq!(controller.namespace_ids().expect("it answers"), [1]);
         }
         // Of two concurrent authentications, one is refused or waits for the other.
@@ -268,7 +269,7 @@ fn a_connected_host_reauthenticates_during_io() {
                 scope.spawn(|| controller.authenticate()),
                 scope.spawn(|| controller.authenticate()),
             ];
-            let done = both.map(|thread| thread.join().expect("it does not panic"));
+            let done = both.map(|thread| thread.join().expect("no panic"));
             assert!(done.iter().any(Result::is_ok), "{done:?}");
             for refused in done.into_iter().filter_map(Result::err) {
                 assert!(refused.to_string().contains("already"), "{refused}");
@@ -280,12 +281,12 @@ fn a_connected_host_reauthenticates_during_io() {
         let refused = controller.authenticate().expect_err("the controller has another secret");
         assert!(matches!(refused, Error::Authentication { .. }), "{refused}");
         own.change(6);
-        let again = try_connect(&target, &options).expect("it has a secret");
-        again.authenticate().expect("the secret is good");
+        let again = try_connect(&target, &options).expect("the host has a secret");
+        again.authenticate().expect("the secret is right");
         file.change(9);
         let refused = again.authenticate().expect_err("the secret is wrong");
         assert!(refused.to_string().starts_with("cannot reauthenticate with "), "{refused}");
-        rig::until("the target has ended it", || again.lost().is_some());
+        rig::until("the target ended the connection", || again.lost().is_some());
         assert_eq!(connect(&target, None, None), Err(ConnectError::AuthenticationRequired));
         drop((blocks, namespace, controller, again));
     }
@@ -299,16 +300,16 @@ fn a_host_without_a_secret_cannot_reauthenticate() {
         ..TargetConfig::default()
     };
     let target = Target::start(&config).expect("it starts");
-    let with = |options: &Options| try_connect(&target, options).expect("everybody may");
+    let with = |options: &Options| try_connect(&target, options).expect("every host may connect");
     let without = with(&Options::default());
-    let refused = without.authenticate().expect_err("there is nothing to prove it with");
+    let refused = without.authenticate().expect_err("the host has no secret");
     assert!(refused.to_string().contains("--dhchap-secret"), "{refused}");
     // A target without secrets refuses an authentication that it did not request.
     let file = KeyFile::of_secret(4);
     let asked = with(&Options { dhchap_secret: Some(file.0.clone()), ..Options::default() });
-    let refused = asked.authenticate().expect_err("nobody asked for it");
+    let refused = asked.authenticate().expect_err("the target did not ask");
     assert!(matches!(refused, Error::Authentication { .. }), "{refused}");
-    assert!(asked.namespace_ids().is_ok(), "it is connected still");
+    assert!(asked.namespace_ids().is_ok(), "the controller stays connected");
 }
 
 fn open() -> Subsystem {

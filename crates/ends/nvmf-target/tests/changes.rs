@@ -17,7 +17,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < WAIT_LIMIT, "{what} does not come true");
+        assert!(begin.elapsed() < WAIT_LIMIT, "not within the limit: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -56,25 +56,25 @@ fn a_subsystem_is_added_and_removed() {
     let target = target();
     let (control, address) = (target.control(), target.addresses()[0]);
     assert!(connect(address, SECOND).is_err());
-    control.add_subsystem(&subsystem(SECOND)).expect("it is new");
+    control.add_subsystem(&subsystem(SECOND)).expect("a new subsystem");
     assert_eq!(listed(address, SECOND), 1);
-    let second = connect(address, SECOND).expect("it is there");
+    let second = connect(address, SECOND).expect("it connects");
     assert_eq!(second.namespace_ids().expect("it answers"), [1]);
-    let error = control.add_subsystem(&subsystem(SECOND)).expect_err("it is there");
+    let error = control.add_subsystem(&subsystem(SECOND)).expect_err("the subsystem exists");
     assert!(error.to_string().contains("exists already"), "{error}");
-    let first = connect(address, FIRST).expect("it is there");
-    let removals = control.remove_subsystem(SECOND).expect("it is there");
+    let first = connect(address, FIRST).expect("it connects");
+    let removals = control.remove_subsystem(SECOND).expect("the subsystem exists");
     assert_eq!(removals.len(), 1);
     for removal in removals {
-        removal.wait(WAIT_LIMIT).expect("nothing is in flight");
+        removal.wait(WAIT_LIMIT).expect("no command is in flight");
     }
-    until("its controller's end", || second.lost().is_some());
+    until("the controller ends", || second.lost().is_some());
     assert_eq!(listed(address, SECOND), 0);
     assert!(connect(address, SECOND).is_err());
-    assert_eq!(first.namespace_ids().expect("others do not notice"), [1]);
+    assert_eq!(first.namespace_ids().expect("other controllers stay connected"), [1]);
     // Add the subsystem again under its old name.
-    control.add_subsystem(&subsystem(SECOND)).expect("it is new");
-    connect(address, SECOND).expect("it is there");
+    control.add_subsystem(&subsystem(SECOND)).expect("a new subsystem");
+    connect(address, SECOND).expect("it connects");
     target.stop().expect("it ends well");
 }
 
@@ -82,19 +82,19 @@ fn a_subsystem_is_added_and_removed() {
 fn a_host_that_is_no_longer_allowed_is_disconnected() {
     let target = target();
     let (control, address) = (target.control(), target.addresses()[0]);
-    let controller = connect(address, FIRST).expect("any host may");
+    let controller = connect(address, FIRST).expect("every host may connect");
     let report = control.report();
     let [connected] = &report.controllers[..] else { panic!("{report:?}") };
     assert_eq!(connected.subsystem.as_deref(), Some(FIRST));
     assert_eq!(connected.peer, Some(Ipv4Addr::LOCALHOST.into()));
     let host = connected.host_nqn.clone();
     control.allow_host(FIRST, &host).expect("a name");
-    control.set_allow_any_host(FIRST, false).expect("it is there");
-    assert!(controller.namespace_ids().is_ok(), "it is listed");
-    control.disallow_host(FIRST, &host).expect("it is there");
-    until("the controller's end", || controller.lost().is_some());
+    control.set_allow_any_host(FIRST, false).expect("the subsystem exists");
+    assert!(controller.namespace_ids().is_ok(), "an allowed host");
+    control.disallow_host(FIRST, &host).expect("the subsystem exists");
+    until("the controller ends", || controller.lost().is_some());
     assert!(connect(address, FIRST).is_err());
-    until("the report says so", || control.report().controllers.is_empty());
+    until("the report shows no controller", || control.report().controllers.is_empty());
     let error = control.allow_host("nqn.2026-11.org.farblock:none", &host).expect_err("none");
     assert!(error.to_string().contains("shares no subsystem"), "{error}");
 }
@@ -109,24 +109,24 @@ fn a_listener_is_added_and_removed() {
     assert_eq!(control.report().addresses, [first, second]);
     assert_eq!(listed(second, FIRST), 2);
     let here = connect(first, FIRST).expect("it listens");
-    let there = connect(second, FIRST).expect("it listens there, too");
-    control.unlisten(second).expect("it does");
-    until("who came there goes", || there.lost().is_some());
-    assert!(here.namespace_ids().is_ok(), "who came elsewhere stays");
-    until("nobody answers there", || connect(second, FIRST).is_err());
+    let there = connect(second, FIRST).expect("the target listens at the second address");
+    control.unlisten(second).expect("the listener exists");
+    until("the controller of the second address ends", || there.lost().is_some());
+    assert!(here.namespace_ids().is_ok(), "the controller of the first address stays");
+    until("the second address is closed", || connect(second, FIRST).is_err());
     assert_eq!(listed(first, FIRST), 1);
     // The port is free again.
     assert_eq!(
-        control.listen(second, &PortAccess::default(), TlsPolicy::Allowed).expect("it is free"),
+        control.listen(second, &PortAccess::default(), TlsPolicy::Allowed).expect("a free address"),
         second
     );
-    connect(second, FIRST).expect("it listens again");
-    let error = control.unlisten(first).expect_err("hosts know it by that");
+    connect(second, FIRST).expect("the target listens again");
+    let error = control.unlisten(first).expect_err("hosts know the target by this address");
     assert!(error.to_string().contains("restart the target without it"), "{error}");
     assert!(control.unlisten(any_port()).is_err());
     let error = control
         .listen(first, &PortAccess::default(), TlsPolicy::Allowed)
-        .expect_err("it is in use");
+        .expect_err("the address is in use");
     assert!(error.to_string().contains("in use"), "{error}");
 }
 
@@ -138,35 +138,35 @@ fn a_namespace_can_be_hidden_from_one_host() {
     let [one, other] = hosts.map(|host| {
         let hostnqn = Some(host.to_owned());
         let options = Options { hostnqn, ..Options::default() };
-        Controller::connect(&address.to_string(), FIRST, &options).expect("any host may")
+        Controller::connect(&address.to_string(), FIRST, &options).expect("every host may connect")
     });
     let namespace = Arc::new(Mem::new(512, 1 << 20).expect("a size"));
     let export = Export { namespace, identity: "second".to_owned() };
     let sharing = Sharing { visible_to: Some([].into()), ..Sharing::default() };
     let second = NamespaceId(2);
-    control.add_namespace_as(FIRST, second, &export, &sharing).expect("a free number");
+    control.add_namespace_as(FIRST, second, &export, &sharing).expect("a free namespace number");
     let listed = |host: &Controller| host.namespace_ids().expect("it answers");
     assert_eq!((listed(&one), listed(&other)), (vec![1], vec![1]));
     let see = |hosts: Option<&[&str]>| {
         let hosts: Option<std::collections::BTreeSet<String>> =
             hosts.map(|hosts| hosts.iter().map(|host| (*host).to_owned()).collect());
-        control.set_visible_to(FIRST, second, hosts.as_ref()).expect("it is there");
+        control.set_visible_to(FIRST, second, hosts.as_ref()).expect("the subsystem exists");
     };
     see(Some(&hosts[..1]));
     assert_eq!((listed(&one), listed(&other)), (vec![1, 2], vec![1]));
     assert!(other.namespace(2).is_err());
     // Another host uses the namespace on a queue that connected earlier.
-    let remote = one.namespace(2).expect("it sees it");
+    let remote = one.namespace(2).expect("the host sees namespace 2");
     let mut blocks = Blocking::new(&remote).expect("a queue");
     let mut data = vec![1; 512];
-    blocks.write(0, &data).expect("it may");
+    blocks.write(0, &data).expect("the host may write");
     see(Some(&hosts[1..]));
-    until("its queue hears of it", || blocks.write(0, &[2; 512]).is_err());
+    until("the queue notices the change", || blocks.write(0, &[2; 512]).is_err());
     assert_eq!((listed(&one), listed(&other)), (vec![1], vec![1, 2]));
-    assert!(one.lost().is_none(), "it stays connected");
+    assert!(one.lost().is_none(), "the controller stays connected");
     see(None);
     assert_eq!((listed(&one), listed(&other)), (vec![1, 2], vec![1, 2]));
-    until("it can be used again", || blocks.read(0, &mut data).is_ok());
-    let missing = control.set_visible_to(FIRST, NamespaceId(9), None).expect_err("there is none");
+    until("the disk is readable again", || blocks.read(0, &mut data).is_ok());
+    let missing = control.set_visible_to(FIRST, NamespaceId(9), None).expect_err("no namespace");
     assert!(missing.to_string().contains("the namespace does not exist"), "{missing}");
 }

@@ -74,7 +74,7 @@ impl Between {
     fn new(target: &Target) -> Self {
         let (begun, there) = (Arc::<Mutex<Vec<u8>>>::default(), target.addresses()[0]);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("it has one");
+        let address = listener.local_addr().expect("a bound socket");
         let noted = Arc::clone(&begun);
         std::thread::spawn(move || {
             for client in listener.incoming() {
@@ -82,9 +82,9 @@ impl Between {
                     return;
                 };
                 let mut first = [0];
-                client.read_exact(&mut first).expect("it begins");
-                noted.lock().expect("no holder panics").push(first[0]);
-                server.write_all(&first).expect("it is there");
+                client.read_exact(&mut first).expect("the client starts");
+                noted.lock().expect("not poisoned").push(first[0]);
+                server.write_all(&first).expect("the server still reads");
                 let (mut back, mut forth) =
                     (server.try_clone().unwrap(), client.try_clone().unwrap());
                 std::thread::spawn(move || {
@@ -102,7 +102,7 @@ impl Between {
 
     /// Returns the first bytes of all connections so far.
     fn begun(&self) -> Vec<u8> {
-        self.begun.lock().expect("no holder panics").clone()
+        self.begun.lock().expect("not poisoned").clone()
     }
 }
 
@@ -111,24 +111,24 @@ impl Between {
 fn a_host_reauthenticates_inside_the_secure_channel() {
     let files = Files::new();
     let target = serve(keys(Demand::SecureChannel), TlsPolicy::Allowed, engines()[0]);
-    let controller = connect(&target, &files.options(true, true)).expect("it has the secret");
+    let controller = connect(&target, &files.options(true, true)).expect("the host has the secret");
     for _ in 0..2 {
-        controller.authenticate().expect("the secret is good");
+        controller.authenticate().expect("the secret is right");
         moves_data(&controller);
     }
     files.host.change(9);
     controller.authenticate().expect_err("the secret is wrong");
-    rig::until("the target has ended it", || controller.lost().is_some());
+    rig::until("the target ended the connection", || controller.lost().is_some());
 }
 
 /// Writes, and reads the data back.
 fn moves_data(controller: &Controller) {
-    let namespace = controller.namespace(1).expect("it is there");
+    let namespace = controller.namespace(1).expect("namespace 1 exists");
     let mut disk = Blocking::new(&namespace).expect("a queue");
     let written: Vec<u8> = (0..100_352).map(|at| (at * 31 / 7) as u8).collect();
-    disk.write(3, &written).expect("it is written");
+    disk.write(3, &written).expect("the block is written");
     let mut read = vec![0; written.len()];
-    disk.read(3, &mut read).expect("it is read");
+    disk.read(3, &mut read).expect("the block is read");
     assert!(read == written);
 }
 
@@ -145,7 +145,7 @@ fn authentication_with_concatenation_starts_tls() {
                 let options = files.options(true, is_mutual);
                 let address = between.address.to_string();
                 let controller = Controller::connect(&address, NQN, &options);
-                moves_data(&controller.expect("it has the secret"));
+                moves_data(&controller.expect("the host has the secret"));
                 // The admin queue connects without TLS and authenticates, then both queues connect
                 // with TLS.
                 assert_eq!(between.begun(), [IC_REQ, HANDSHAKE, HANDSHAKE], "{hash} {demand:?}");
@@ -160,7 +160,7 @@ fn a_host_that_does_not_request_the_required_concatenation_is_refused() {
     let target = serve(keys(Demand::SecureChannel), TlsPolicy::Allowed, EngineKind::Auto);
     let refused = connect(&target, &files.options(false, true)).err();
     assert_eq!(refused, Some(ConnectError::SecureChannelRequired));
-    let sentence = refused.expect("it was").to_string();
+    let sentence = refused.expect("the connection is refused").to_string();
     assert!(sentence.contains("--concat"), "{sentence}");
     // This target requires mutual authentication.
     let target = serve(keys(Demand::Mutual), TlsPolicy::Allowed, EngineKind::Auto);
@@ -179,7 +179,7 @@ fn concatenation_fails_at_a_listener_without_tls() {
     let Some(ConnectError::AuthenticationFailed(sentence)) =
         connect(&target, &files.options(true, false)).err()
     else {
-        panic!("it is refused")
+        panic!("the target accepts the host")
     };
     assert!(sentence.contains("omit --concat"), "{sentence}");
     connect(&target, &files.options(false, false)).expect("without");
@@ -214,25 +214,25 @@ fn a_host_that_wants_concatenation_does_not_continue_without_it() {
 fn removing_a_secret_ends_the_tls_keys_derived_from_it() {
     let files = Files::new();
     let target = serve(keys(Demand::SecureChannel), TlsPolicy::Allowed, EngineKind::Auto);
-    let controller = connect(&target, &files.options(true, false)).expect("it has the secret");
+    let controller = connect(&target, &files.options(true, false)).expect("the secret");
     moves_data(&controller);
-    let namespace = controller.namespace(1).expect("it is there");
+    let namespace = controller.namespace(1).expect("namespace 1 exists");
     // Add a second secret. No host is disconnected.
     let control = target.control();
     let mut both = keys(Demand::SecureChannel);
     both.host = vec![secret(5), secret(1)];
-    control.set_host_keys(NQN, HOST, Some(&both)).expect("it is there");
-    drop(Blocking::new(&namespace).expect("a new queue, with the same key"));
+    control.set_host_keys(NQN, HOST, Some(&both)).expect("the subsystem exists");
+    drop(Blocking::new(&namespace).expect("another queue with the same key"));
     // Replace the secret by another one.
     let others = HostKeys { host: vec![secret(6)], ..keys(Demand::SecureChannel) };
-    control.set_host_keys(NQN, HOST, Some(&others)).expect("it is there");
+    control.set_host_keys(NQN, HOST, Some(&others)).expect("the subsystem exists");
     assert_eq!(control.report().controllers.len(), 0);
-    assert!(Blocking::new(&namespace).is_err(), "the key is not good any more");
+    assert!(Blocking::new(&namespace).is_err(), "the old key is still accepted");
     // Repeat the checks for a host that need not use TLS at first, and must do so later.
     let target = serve(keys(Demand::Authentication), TlsPolicy::Allowed, EngineKind::Auto);
-    let _stays = connect(&target, &files.options(false, true)).expect("it has the secret");
+    let _stays = connect(&target, &files.options(false, true)).expect("the host has the secret");
     let control = target.control();
-    control.set_host_keys(NQN, HOST, Some(&keys(Demand::SecureChannel))).expect("it is there");
+    control.set_host_keys(NQN, HOST, Some(&keys(Demand::SecureChannel))).expect("a subsystem");
     assert_eq!(control.report().controllers.len(), 0);
 }
 
@@ -279,9 +279,9 @@ fn a_connection_that_continued_without_tls_cannot_start_it_later() {
     let data = ConnectData::new([7; 16], 0xffff, NQN, HOST);
     assert_eq!(queue.connect(ConnectCommand::new(0, 0, 31, 0), data).status, Status::SUCCESS);
     for _ in 0..2 {
-        assert!(authenticates(&mut queue, Concatenation::NONE), "as often as it likes");
+        assert!(authenticates(&mut queue, Concatenation::NONE), "authenticate again");
         queue.property(offset::CAP);
     }
-    assert!(!authenticates(&mut queue, Concatenation::NEW_TLS_PSK), "the queue is open");
+    assert!(!authenticates(&mut queue, Concatenation::NEW_TLS_PSK), "a new key is taken");
     assert!(queue.is_closed());
 }

@@ -61,13 +61,13 @@ fn every_view_of_the_counters_counts_each_command_once() {
         // Capacity Exceeded is a generic status.
         assert_eq!((counts.errors.generic, counts.errors.media), (1, 0));
         assert_eq!((counts.storage_errors, counts.media_errors), (1, 0));
-        assert_eq!(timed(&counts), (0, 0), "nobody wants to know");
+        assert_eq!(timed(&counts), (0, 0), "latencies without a request");
     }
     assert!(before.hosts[0].controllers > 0 && before.hosts[0].io_queues > 0);
     let served: usize = before.cores.iter().map(|core| core.connections).sum();
     assert_eq!(served, before.connections);
     control.measure_latency(true);
-    until("a core has heard of it", || {
+    until("a core measures latencies", || {
         user.read(0, 1, 0);
         assert_eq!(user.one().result, Ok(()));
         timed(&control.stats().total).0 > 0
@@ -81,10 +81,10 @@ fn every_view_of_the_counters_counts_each_command_once() {
     }
     drop(user);
     drop(disk);
-    until("the host has gone", || control.stats().hosts[0].controllers == 0);
-    assert_eq!(control.stats().total, after.total, "what was done stays");
-    let removal = control.remove_namespace(NQN, NamespaceId(1)).expect("it is there");
-    removal.wait(std::time::Duration::from_secs(60)).expect("nothing is in flight");
+    until("the host is disconnected", || control.stats().hosts[0].controllers == 0);
+    assert_eq!(control.stats().total, after.total, "a disconnected host's operations are lost");
+    let removal = control.remove_namespace(NQN, NamespaceId(1)).expect("the namespace exists");
+    removal.wait(std::time::Duration::from_secs(60)).expect("no command is in flight");
     let last = control.stats();
     assert!(last.subsystems[0].namespaces.is_empty());
     assert_eq!(last.subsystems[0].io, after.subsystems[0].io);
@@ -101,10 +101,10 @@ fn accepted_and_refused_connections_are_counted() {
     let wrong = Controller::connect(&address, "nqn.2026-11.org.farblock:no", &Options::default());
     assert!(wrong.is_err());
     let disk = connect(&target);
-    control.set_allow_any_host(NQN, false).expect("it is there");
-    until("its end", || rig::live_paths(&disk) == 0);
+    control.set_allow_any_host(NQN, false).expect("the subsystem exists");
+    until("the disk has no live path", || rig::live_paths(&disk) == 0);
     let refused = |reason| control.stats().admissions.refused[reason];
-    until("it tries again, in vain", || refused("host_not_allowed") > 0);
+    until("the host is refused", || refused("host_not_allowed") > 0);
     let after = control.stats().admissions;
     assert_eq!(after.refused["no_subsystem"], 1);
     assert!(after.accepted > 2, "{after:?}");
@@ -123,12 +123,12 @@ fn each_core_reports_its_processor_time() {
         cores.iter().map(|core| core.processor_time).collect::<Option<Vec<_>>>()
     };
     // A core's thread may have started only just now.
-    until("Linux tells of every core", || times().is_some());
-    let time = || times().expect("it told").into_iter().sum::<std::time::Duration>();
+    until("Linux reports the time of every core", || times().is_some());
+    let time = || times().expect("the time of every core").into_iter().sum::<std::time::Duration>();
     let disk = connect(&target);
     let mut user = User::new(&disk, EngineKind::Auto);
     let before = time();
-    until("work has cost time", || {
+    until("a core has used time", || {
         user.read(0, 1, 0);
         assert_eq!(user.one().result, Ok(()));
         time() > before

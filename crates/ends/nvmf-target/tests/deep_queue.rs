@@ -52,7 +52,7 @@ fn in_capsule_data_wait_in_the_network_while_memory_is_full() {
             let value = number as u8;
             user.write(number * u64::from(WRITE_BLOCKS), WRITE_BLOCKS, value, number);
         }
-        until("as much as it may hold", || {
+        until("the queue is full", || {
             assert!(user.turn(Duration::from_millis(10)).is_empty());
             gate.kept() >= HELD
         });

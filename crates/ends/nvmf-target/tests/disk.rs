@@ -54,17 +54,17 @@ fn operations_wait_for_a_path_and_complete_once() {
         user.write(0, 8, 1, 1);
         assert_eq!(user.one().result, Ok(()));
         proxy.down();
-        until("the loss is seen", || live_paths(&disk) == 0);
+        until("the loss is noticed", || live_paths(&disk) == 0);
         user.write(4, 1, 2, 2);
         user.read(0, 4, 3);
         user.queue.submit(farblock_block::Op::flush(4));
-        assert!(user.turn(Duration::from_millis(300)).is_empty(), "there is nobody to answer");
+        assert!(user.turn(Duration::from_millis(300)).is_empty(), "done without a target");
         assert_eq!((disk.state(), user.queue.in_flight()), (DiskState::Waiting, 3));
         proxy.up();
         let mut done = Vec::new();
         while done.len() < 3 {
             let more = user.turn(Duration::from_secs(60));
-            assert!(!more.is_empty(), "in vain");
+            assert!(!more.is_empty(), "nothing completes in time");
             done.extend(more);
         }
         assert!(done.iter().all(|done| done.result.is_ok()), "{done:?}");
@@ -95,7 +95,7 @@ fn a_write_is_not_repeated_while_its_first_attempt_executes() {
         }
         proxies[0].cut();
         let early = user.turn(Duration::from_millis(700));
-        assert!(early.is_empty(), "done again while the first attempt is under way");
+        assert!(early.is_empty(), "a write was repeated while the first attempt runs");
         // Reads do not depend on this write, and continue if there is another path.
         if paths == 2 {
             user.read(7, 1, 9);
@@ -129,7 +129,7 @@ fn a_delayed_write_does_not_execute_after_its_retry() {
     assert_eq!(user.one().result, Ok(()));
     proxy.up();
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(user.value(0), 3, "the first attempt was carried out late");
+    assert_eq!(user.value(0), 3, "the late first attempt changed the block");
 }
 
 /// The journal of a disk. It keeps the list of controllers that the disk recorded last.
@@ -185,7 +185,7 @@ fn a_delayed_write_of_a_dead_process_does_not_execute() {
     assert!(matches!(&lives[..], [life] if *life != recorded[0]), "{lives:?}");
     proxy.up();
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(user.value(0), 3, "what the dead process sent was carried out late");
+    assert_eq!(user.value(0), 3, "a dead process's late write changed the block");
 }
 
 /// A successor need not wait if another controller now runs at the recorded origin, as after a
@@ -234,13 +234,13 @@ fn operations_fail_after_fast_io_fail_timeout_and_the_disk_still_reconnects() {
         assert_eq!(user.value(0), 0);
         let lost = Instant::now();
         proxy.down();
-        until("the loss is seen", || live_paths(&disk) == 0);
+        until("the loss is noticed", || live_paths(&disk) == 0);
         user.write(0, 1, 1, 1);
         let done = user.one();
         assert_eq!(done.result, Err(BlockError::Disconnected));
         assert_eq!(done.buffer.map(|buffer| buffer.len()), Some(BLOCK));
         assert!(lost.elapsed() >= limit, "{:?}", lost.elapsed());
-        assert_eq!(disk.state(), DiskState::Waiting, "there is still hope");
+        assert_eq!(disk.state(), DiskState::Waiting, "the disk was given up too early");
         // Later operations fail at once. The fastest of several attempts excludes delays of a busy
         // machine.
         let quickest = (0..20).map(|token| {
@@ -251,7 +251,7 @@ fn operations_fail_after_fast_io_fail_timeout_and_the_disk_still_reconnects() {
         });
         assert!(quickest.min() < Some(limit));
         proxy.up();
-        until("it is back", || live_paths(&disk) == 1);
+        until("the disk is back", || live_paths(&disk) == 1);
         assert_eq!(user.value(0), 0);
     }
 }
@@ -270,12 +270,12 @@ fn a_disk_is_dead_after_ctrl_loss_timeout() {
         let mut user = User::new(&disk, engine);
         assert_eq!(user.value(0), 0);
         proxy.down();
-        until("it is given up", || disk.state() == DiskState::Dead);
+        until("the disk is given up", || disk.state() == DiskState::Dead);
         user.read(0, 1, 3);
         assert_eq!(user.one().result, Err(BlockError::Disconnected));
         proxy.up();
         std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(disk.state(), DiskState::Dead, "what was given up does not come back");
+        assert_eq!(disk.state(), DiskState::Dead, "a disk that was given up came back");
         assert_eq!(user.queue.in_flight(), 0);
     }
 }
@@ -310,14 +310,14 @@ fn operations_continue_after_a_restart_of_the_target() {
             user.write(0, 64, round, 1);
             assert_eq!(user.one().result, Ok(()));
         }
-        target.stop().expect("in good order");
+        target.stop().expect("a clean stop");
         user.write(0, 64, 9, 2);
         assert!(user.turn(Duration::from_millis(200)).is_empty());
         let target = serve(backend, &[address]);
         assert_eq!(user.one().result, Ok(()));
         assert_eq!(user.value(63), 9);
         drop((user, disk));
-        target.stop().expect("in good order");
+        target.stop().expect("a clean stop");
     }
 }
 
@@ -333,16 +333,16 @@ fn another_disk_at_the_same_address_is_refused() {
     drop(target);
     let target = serve_as(mem(), "two", &[address], EngineKind::Auto);
     let another = "is not the namespace of this disk: it has the UUID";
-    until("it is said why", || {
+    until("the error states the reason", || {
         disk.paths()[0].error.clone().is_some_and(|it| it.contains(another))
     });
     user.write(0, 1, 1, 1);
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
-    assert_eq!(disk.state(), DiskState::Waiting, "the right one may come back");
+    assert_eq!(disk.state(), DiskState::Waiting, "the disk was given up for another disk's sake");
     // The first connect also refuses paths to different disks.
     let other = serve_as(mem(), "one", &[any()], EngineKind::Auto);
     let urls = [url(address), url(other.addresses()[0])];
-    let error = Disk::connect(&urls, &options).expect_err("two disks");
+    let error = Disk::connect(&urls, &options).expect_err("two different disks");
     assert!(error.to_string().contains("UUID"), "{error}");
     drop(target);
 }
@@ -382,7 +382,7 @@ fn failover(engine: EngineKind, silent: bool) -> Duration {
     } else {
         proxies[0].down()
     }
-    until("the loss is seen", || {
+    until("the loss is noticed", || {
         write(0);
         disk.state() == DiskState::Degraded
     });
@@ -394,7 +394,7 @@ fn failover(engine: EngineKind, silent: bool) -> Duration {
     assert_eq!(disk.state(), DiskState::Degraded);
     proxies[0].up();
     proxies[0].cut();
-    until("it is back", || live_paths(&disk) == 2);
+    until("the disk is back", || live_paths(&disk) == 2);
     // The host prefers the first path, so operations return to it.
     proxies[1].down();
     write(0);
@@ -419,7 +419,7 @@ fn wait_for(user: &mut User, count: usize) {
     let mut done = 0;
     while done < count {
         let more = user.turn(WAIT_LIMIT).len();
-        assert!(more > 0, "in vain");
+        assert!(more > 0, "nothing completes in time");
         done += more;
     }
     assert_eq!(done, count);
@@ -444,7 +444,7 @@ fn path_policies_select_the_paths() {
         // A write has more bytes than a queue's Connect command.
         let blocks = 64;
         let wanted = if both { &proxies[..] } else { &proxies[..1] };
-        until("the queues are there", || {
+        until("all queues are open", || {
             (0..2).for_each(|token| user.write(0, blocks, 1, token));
             wait_for(&mut user, 2);
             wanted.iter().all(|proxy| proxy.carried() > blocks as usize * BLOCK)
@@ -494,14 +494,14 @@ fn loss_and_return_of_a_path_are_reported() {
     });
     let before = disk.changes().generation();
     proxy.cut();
-    until("lost and found", || told.load(Ordering::SeqCst) >= 2);
+    until("a loss and a return are reported", || told.load(Ordering::SeqCst) >= 2);
     assert!(disk.changes().generation() >= before + 2);
     drop(watch);
-    until("it is back", || live_paths(&disk) == 1);
+    until("the disk is back", || live_paths(&disk) == 1);
     let count = told.load(Ordering::SeqCst);
     proxy.cut();
-    until("it is back", || disk.paths()[0].reconnects == 2);
-    assert_eq!(told.load(Ordering::SeqCst), count, "nobody listens any more");
+    until("the disk is back", || disk.paths()[0].reconnects == 2);
+    assert_eq!(told.load(Ordering::SeqCst), count, "a dropped watch is notified");
 }
 
 /// A queue keeps its disk alive. Dropping the last queue does not block the queue's event loop.
@@ -523,7 +523,7 @@ fn a_queue_keeps_its_disk_alive() {
         drop(user);
         start.elapsed()
     });
-    assert!(took.any(|it| it < Duration::from_millis(200)), "it holds its loop up");
+    assert!(took.any(|it| it < Duration::from_millis(200)), "the path blocks its loop");
 }
 
 /// A new host process without records must also wait for its predecessor's operations.
@@ -549,7 +549,7 @@ fn a_new_controller_waits_for_the_writes_of_the_previous_one() {
     drop(connect(&options.connection).expect("a second path"));
     proxy.cut();
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
-    until("the target knows", || target.connections() <= 1);
+    until("the connections are closed", || target.connections() <= 1);
     // The new controller may connect, but its commands wait. The commands of another host do not
     // wait.
     let anew = connect(&options.connection).expect("connected").namespace(1).expect("a namespace");
@@ -557,16 +557,16 @@ fn a_new_controller_waits_for_the_writes_of_the_previous_one() {
     user.write(0, 1, 2, 1);
     user.read(0, 1, 2);
     let other = Options { hostid: Some(HostId([9; 16])), ..options.connection.clone() };
-    let other = connect(&other).expect("another host").namespace(1).expect("a namespace");
+    let other = connect(&other).expect("another host connects").namespace(1).expect("a namespace");
     assert_eq!(User::new(&other, EngineKind::Auto).value(0), 0);
-    assert!(user.turn(Duration::from_millis(100)).is_empty(), "not before the other is over");
+    assert!(user.turn(Duration::from_millis(100)).is_empty(), "it did not wait");
     gate.open_up();
     let mut done = Vec::new();
     while done.len() < 2 {
         done.extend(user.turn(Duration::from_secs(60)));
     }
     assert!(done.iter().all(|done| done.result == Ok(())), "{done:?}");
-    assert_eq!(user.value(0), 2, "the earlier write came late");
+    assert_eq!(user.value(0), 2, "the earlier write changed the block");
 }
 
 /// A write that the disk reported as failed ends before any later write executes.
@@ -592,9 +592,9 @@ fn a_failed_write_does_not_execute_after_later_writes() {
     // The second write waits or fails while the first is in progress. Then it succeeds.
     user.write(0, 1, 2, 2);
     let mut early = user.turn(Duration::from_millis(700));
-    assert!(early.iter().all(|done| done.result.is_err()), "written beside an earlier write");
+    assert!(early.iter().all(|done| done.result.is_err()), "written beside an earlier one");
     gate.open_up();
-    until("it is written", || {
+    until("the write completes", || {
         let done = early.pop().unwrap_or_else(|| user.one());
         if let Err(error) = done.result {
             assert_eq!(error, BlockError::Disconnected);

@@ -49,7 +49,7 @@ fn version(block: &[u8], lba: u64) -> u64 {
     let version = u64::from_le_bytes(block[..8].try_into().expect("8 bytes"));
     let mut expected = vec![0; block.len()];
     fill(&mut expected, lba, version);
-    assert_eq!(block, expected, "block {lba} is torn or another's");
+    assert_eq!(block, expected, "block {lba} is torn or has another block's data");
     version
 }
 
@@ -120,7 +120,7 @@ impl Writer {
 
     fn complete(&mut self, done: Completion) {
         let flight = self.flights[done.token as usize].take();
-        let (command, at, blocks, new) = flight.expect("it ends once");
+        let (command, at, blocks, new) = flight.expect("an operation completes once");
         assert_eq!(done.result, Ok(()), "seed {}: {command:?}", self.seed);
         let range = at as usize..at as usize + blocks as usize;
         self.busy[range.clone()].fill(false);
@@ -128,7 +128,7 @@ impl Writer {
             Command::Write => self.versions[range].fill(new),
             Command::WriteZeroes { .. } => self.versions[range].fill(0),
             Command::Read => {
-                let buffer = done.buffer.expect("its own");
+                let buffer = done.buffer.expect("the buffer of the read");
                 for (index, block) in buffer.chunks_exact(BLOCK).enumerate() {
                     let lba = self.first + at + index as u64;
                     let found = version(block, lba);
@@ -159,7 +159,7 @@ impl Writer {
                 self.slowest = self.slowest.max(progress.elapsed());
                 progress = Instant::now();
             }
-            assert!(progress.elapsed() < Duration::from_secs(30), "seed {}: hung", self.seed);
+            assert!(progress.elapsed() < Duration::from_secs(30), "seed {}: hangs", self.seed);
             count.fetch_add(done.len() as u64, Ordering::Relaxed);
             done.into_iter().for_each(|done| self.complete(done));
         }
@@ -233,7 +233,7 @@ fn stress_until(
             harms += 1;
         }
         stop.store(true, Ordering::Relaxed);
-        let slowest = writers.into_iter().map(|writer| writer.join().expect("no lost write"));
+        let slowest = writers.into_iter().map(|writer| writer.join().expect("no write is lost"));
         println!(
             "seed {seed}, {engine}: {} operations, {harms} times harmed, slowest {:?}, {:?}",
             count.load(Ordering::Relaxed),
@@ -241,7 +241,7 @@ fn stress_until(
             disk.paths().iter().map(|path| path.reconnects).collect::<Vec<_>>()
         );
     });
-    assert!(is_enough(), "seed {seed}: hardly anything was harmed");
+    assert!(is_enough(), "seed {seed}: hardly any fault occurred");
 }
 
 fn reconnects(disk: &Disk) -> u64 {
@@ -319,7 +319,7 @@ fn a_disk_survives_restarts_of_its_target() {
         println!("seed {seed}");
         let backend = backend(seed);
         let mut target = Some(serve(backend.clone(), &[any()]));
-        let address = target.as_ref().expect("just started").addresses()[0];
+        let address = target.as_ref().expect("a running target").addresses()[0];
         let proxy = Proxy::new(address);
         let options = patient(engine, Policy::QueueDepth);
         let disk = Disk::connect(&[url(proxy.address)], &options).expect("connected");

@@ -34,7 +34,7 @@ fn with_a_lost_write(engine: EngineKind) -> (Target, Queue, u16, Arc<Gate>) {
     queue.end.submit(SlotId(0), &sqe, Transfer::InCapsule(BLOCK as u32), &mut out);
     out.extend([1; BLOCK]);
     queue.stream.write_all(&out).expect("sent");
-    rig::until("the write is under way", || gate.kept() == 1);
+    rig::until("the write is in flight", || gate.kept() == 1);
     (target, admin, controller, gate)
 }
 
@@ -82,7 +82,7 @@ fn a_delayed_write_of_a_lost_queue_does_not_overwrite_its_successors_write() {
         assert_eq!(
             read(&mut queue, 0, BLOCK as u32).data,
             vec![2; BLOCK],
-            "{engine}: it came late"
+            "{engine}: the late write changed the block"
         );
     }
 }
@@ -99,11 +99,11 @@ fn a_reset_or_shutdown_completes_after_the_commands_that_it_ended() {
             let set = PropertySetCommand::new(0, offset::CC, PropertySize::Four, cc).to_sqe();
             assert_eq!(admin.run(set, Transfer::None, &[]).status, Status::SUCCESS);
             for _ in 0..20 {
-                assert_eq!(admin.property(offset::CSTS), before, "{engine}: too early");
+                assert_eq!(admin.property(offset::CSTS), before, "{engine}: disabled early");
                 std::thread::sleep(Duration::from_millis(5));
             }
             gate.open_up();
-            rig::until("it is over", || admin.property(offset::CSTS) == after);
+            rig::until("the controller is disabled", || admin.property(offset::CSTS) == after);
         }
     }
 }
@@ -159,7 +159,7 @@ fn with_verifies(engine: EngineKind) -> (Target, [Queue; 2], u16, Arc<Gate>) {
     queue.stream.write_all(&out).expect("sent");
     // A later write on the queue completes, since a write does not read the disk.
     assert_eq!(write(&mut queue, 0, &[1; BLOCK], true), Status::SUCCESS);
-    rig::until("all that may begin has", || gate.kept() == AT_ONCE);
+    rig::until("all permitted commands have started", || gate.kept() == AT_ONCE);
     (target, [admin, queue], controller, gate)
 }
 
@@ -168,10 +168,10 @@ fn in_place_commands_hold_little_memory_and_end_with_their_connection() {
     for &engine in EngineKind::HERE {
         let (target, [_admin, mut queue], controller, gate) = with_verifies(engine);
         assert_eq!(write(&mut queue, 0, &[2; BLOCK], true), Status::SUCCESS);
-        assert_eq!(gate.kept(), AT_ONCE, "{engine}: more than is let");
+        assert_eq!(gate.kept(), AT_ONCE, "{engine}: more commands started than permitted");
         // When the queue of the Verify commands closes, each command ends with its current step.
         drop(queue);
-        rig::until("the target knows", || {
+        rig::until("the connections are closed", || {
             let mut again = Queue::new(target.addresses()[0], Digests::NONE);
             again
                 .connect(ConnectCommand::new(0, 1, 63, 0), connect_data(controller))
@@ -180,7 +180,7 @@ fn in_place_commands_hold_little_memory_and_end_with_their_connection() {
         });
         gate.open_up();
         rig::until("nothing is left", || gate.kept() == 0 && target.connections() == 1);
-        assert_eq!(gate.seen().len(), AT_ONCE, "{engine}: begun for nobody");
+        assert_eq!(gate.seen().len(), AT_ONCE, "{engine}: a command of a closed queue was started");
     }
 }
 
@@ -200,9 +200,9 @@ fn in_place_commands_take_turns() {
         gate.open_up();
         queue.completions(1);
         let seen = gate.seen();
-        let turn = seen.iter().position(|&lba| lba == ELSEWHERE).expect("it was carried out");
+        let turn = seen.iter().position(|&lba| lba == ELSEWHERE).expect("the command was executed");
         // Each of the other commands has thousands of steps.
-        assert!(turn <= 2 * AT_ONCE, "{engine}: {turn} others went first");
+        assert!(turn <= 2 * AT_ONCE, "{engine}: {turn} other commands were executed first");
     }
 }
 
@@ -223,7 +223,7 @@ fn a_slow_disk_does_not_delay_commands_to_others() {
             queue.end.submit(SlotId(slot), &sqe, Transfer::None, &mut out);
         }
         queue.stream.write_all(&out).expect("sent");
-        rig::until("all that may begin has", || gate.kept() == AT_ONCE);
+        rig::until("all permitted commands have started", || gate.kept() == AT_ONCE);
         // Execute a Verify and a Write Zeroes on the same queue, and so on the same core.
         for opcode in [0x0c, 0x08] {
             let other = Sqe { nsid: 2.into(), ..blocks(opcode, 0, 65536, sqe.dptr) };

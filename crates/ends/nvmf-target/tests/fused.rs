@@ -114,7 +114,7 @@ fn statuses(queue: &mut Queue, count: usize) -> BTreeMap<u16, Status> {
         if statuses.len() >= count {
             return statuses;
         }
-        assert!(queue.receive(), "closed before the answers");
+        assert!(queue.receive(), "the connection closed before the answers");
     }
 }
 
@@ -225,6 +225,6 @@ fn a_fused_pair_in_the_slots_of_aborted_ones_claims_its_own_blocks() {
         assert!(statuses(&mut one, 2).values().all(|status| status.is_success()));
         let left = 2 - other.told.len();
         assert!(statuses(&mut other, left).values().all(|status| status.is_success()));
-        assert_eq!(value_at(&mut one, 7), 3, "{engine:?}: after the pair");
+        assert_eq!(value_at(&mut one, 7), 3, "{engine:?}: a fused write that overtook the pair");
     }
 }

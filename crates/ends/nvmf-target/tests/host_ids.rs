@@ -78,7 +78,7 @@ impl Host {
         sqe.cdw11 = REPORT_EXTENDED.into();
         let answer = self.io.run(sqe, Transfer::FromController(LENGTH), &[]);
         assert_eq!(answer.status, OK);
-        let head = ReservationStatus::parse(&answer.data).expect("long enough");
+        let head = ReservationStatus::parse(&answer.data).expect("enough bytes");
         let entries = answer.data[ReservationStatus::LEN..].chunks(Registrant::LEN);
         let registrants = entries.take(head.regctl.get().into()).map(|entry| {
             let entry = Registrant::parse(entry).expect("whole");

@@ -82,7 +82,7 @@ fn a_listener_of_the_other_family_can_be_added() {
     let target = target.expect("it starts");
     let port = target.addresses()[0].port();
     let six: SocketAddr = format!("[::]:{port}").parse().expect("an address");
-    assert_eq!(target.control().listen(six, &access, plain).expect("IPv6 alone"), six);
+    assert_eq!(target.control().listen(six, &access, plain).expect("an IPv6-only address"), six);
     TcpStream::connect(("::1", port)).expect("IPv6");
     target.stop().expect("it stops");
 
@@ -91,7 +91,7 @@ fn a_listener_of_the_other_family_can_be_added() {
     let port = target.addresses()[0].port();
     TcpStream::connect(("127.0.0.1", port)).expect("both families");
     let four: SocketAddr = format!("0.0.0.0:{port}").parse().expect("an address");
-    let error = target.control().listen(four, &access, plain).expect_err("it has them");
+    let error = target.control().listen(four, &access, plain).expect_err("both are used");
     assert!(error.to_string().contains("also accepts IPv4 connections"), "{error}");
     target.stop().expect("it stops");
 }

@@ -108,7 +108,7 @@ fn raise_descriptors() {
     assert!(most >= WANTED, "{short}: it takes {WANTED} descriptors, and ulimit -Hn says {most}");
     if limit.current.is_some_and(|now| now < WANTED) {
         let raised = Rlimit { current: Some(WANTED), ..limit };
-        setrlimit(Resource::Nofile, raised).expect("it is no more than it may have");
+        setrlimit(Resource::Nofile, raised).expect("within the hard limit");
     }
 }
 
@@ -308,15 +308,15 @@ fn visit(address: SocketAddr, options: &Options) -> Visit {
     let controller = loop {
         match Controller::connect(&address.to_string(), NQN, options) {
             Ok(controller) => break controller,
-            Err(error) => assert!(begin.elapsed() < WAIT_LIMIT, "the host is kept out: {error}"),
+            Err(error) => assert!(begin.elapsed() < WAIT_LIMIT, "not admitted: {error}"),
         }
         refusals += 1;
     };
-    let namespace = controller.namespace(1).expect("it is there");
-    let mut disk = Blocking::new(&namespace).expect("its queue is let in, too");
-    disk.write(0, &[9; 4096]).expect("it is written");
+    let namespace = controller.namespace(1).expect("namespace 1 exists");
+    let mut disk = Blocking::new(&namespace).expect("the queue is admitted, too");
+    disk.write(0, &[9; 4096]).expect("the block is written");
     let mut read = [0; 4096];
-    disk.read(0, &mut read).expect("it is read");
+    disk.read(0, &mut read).expect("the block is read");
     assert_eq!(read, [9; 4096]);
     (begin.elapsed(), refusals)
 }
@@ -352,9 +352,7 @@ fn siege(strangers: usize, connections: Option<usize>) {
                 // A panic of a thread appears only after the thread has been joined.
                 crowd.is_over.store(true, Ordering::Relaxed);
                 let (stand, threads) = (crowd.stand.load(Ordering::Relaxed), crowd.threads);
-                panic!(
-                    "of {threads} threads, {stand} have had their strangers knock in {ALL_KNOCK:?}"
-                );
+                panic!("of {threads} threads, {stand} have tried all connections in {ALL_KNOCK:?}");
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -372,7 +370,7 @@ fn siege(strangers: usize, connections: Option<usize>) {
             thread::sleep(Duration::from_millis(20));
         }
         crowd.is_over.store(true, Ordering::Relaxed);
-        visits = user.join().expect("a host with a key is let in");
+        visits = user.join().expect("a host with a key is admitted");
     });
     let deadline = Instant::now() + WAIT_LIMIT;
     while besieged.resident() > before + KEPT_BYTES {

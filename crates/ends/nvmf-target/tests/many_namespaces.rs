@@ -37,7 +37,7 @@ fn the_limits_of_a_thousand_namespaces_change_during_io() {
     let target = target_of(EngineKind::Auto, disks, |_| {});
     let control = target.control();
     let set = |nsid, commands| {
-        control.set_rates(NQN, NamespaceId(nsid), &rates(commands)).expect("it is there");
+        control.set_rates(NQN, NamespaceId(nsid), &rates(commands)).expect("the namespace exists");
     };
     (1..=NAMESPACES).for_each(|nsid| set(nsid, 1_000_000));
     let (_admin, controller) = admin(target.addresses()[0], Digests::NONE);
@@ -91,20 +91,20 @@ fn changes_of_a_batch_reach_the_queues_together() {
     let batch = control.batch();
     for nsid in 3..=NAMESPACES {
         let export = Export { namespace: disk(), identity: format!("disk {nsid}") };
-        control.add_namespace(NQN, NamespaceId(nsid), &export).expect("it is free");
+        control.add_namespace(NQN, NamespaceId(nsid), &export).expect("a free number");
     }
-    let removal = control.remove_namespace(NQN, NamespaceId(1)).expect("it is there");
+    let removal = control.remove_namespace(NQN, NamespaceId(1)).expect("the namespace exists");
     control.send_changes();
-    removal.wait(ends).expect("every core has its list");
+    removal.wait(ends).expect("all cores have the new list");
     let seen = [1, 2, 3, NAMESPACES].map(&mut read);
     let (gone, there) = (Status::INVALID_NAMESPACE.code(), Status::SUCCESS.code());
     assert_eq!(seen, [gone, there, there, there]);
     let removals = [2, 3].map(|nsid| control.remove_namespace(NQN, NamespaceId(nsid)));
     let again = Export { namespace: disk(), identity: "again".to_owned() };
-    control.add_namespace(NQN, NamespaceId(3), &again).expect("it is free again");
+    control.add_namespace(NQN, NamespaceId(3), &again).expect("the number is free again");
     drop(batch);
     for removal in removals {
-        removal.expect("it is there").wait(ends).expect("the batch is over");
+        removal.expect("the namespace exists").wait(ends).expect("the removals have ended");
     }
     assert_eq!([2, 3, NAMESPACES].map(&mut read), [gone, there, there]);
     target.stop().expect("it stops");

@@ -48,7 +48,7 @@ fn discovery_follows_each_referral_once() {
         let (address, service) = to.split_once(':').expect("a port");
         let (family, address) = (AddressFamily::V4, address.to_owned());
         let referral = Referral { family, address, service: service.to_owned() };
-        from.control().add_referral(&referral).expect("it is new");
+        from.control().add_referral(&referral).expect("a new referral");
     };
     let [at_one, at_two] = [&one, &two].map(|target| target.addresses()[0].to_string());
     refer(&one, &at_two);
@@ -56,7 +56,7 @@ fn discovery_follows_each_referral_once() {
     refer(&two, &at_one);
     refer(&two, "127.0.0.1:1");
     let options = Options { hostnqn: Some("me".to_owned()), ..Options::default() };
-    let found = discover_all(&at_one, &options).expect("the first one answers");
+    let found = discover_all(&at_one, &options).expect("the first target answers");
     let of = |name: &str| found.iter().filter(|entry| entry.subnqn == name).count();
     assert_eq!((of("one"), of("two")), (1, 1), "{found:?}");
     let referrals: Vec<_> = found.iter().filter(|it| it.is_referral()).map(entry_address).collect();

@@ -37,7 +37,7 @@ fn disk(target: &Target) -> Arc<Disk> {
         ..rig::options(EngineKind::Portable)
     };
     let urls = [rig::url(target.addresses()[0])];
-    Arc::new(Disk::connect(&urls, &options).expect("it is there"))
+    Arc::new(Disk::connect(&urls, &options).expect("it connects"))
 }
 
 fn whole(part: &Arc<Disk>) -> Arc<dyn Namespace> {
@@ -82,7 +82,7 @@ fn a_namespace_that_contains_itself_through_other_targets_is_refused() {
     for (target, name) in [(&second, "second"), (&third, "third")] {
         let looped = export(whole(&disk(&first)), name);
         let error = target.control().replace_namespace(NQN, NamespaceId(1), &looped);
-        let error = error.expect_err("it contains itself").to_string();
+        let error = error.expect_err("the disk contains itself").to_string();
         assert!(error.contains("would contain itself"), "{error}");
     }
     // A different namespace may contain all of them.
@@ -100,17 +100,17 @@ fn reads_fail_when_a_namespace_is_later_found_to_contain_itself() {
     let late = Arc::new(Late { inner: whole(&disk(&first)), is_known, changes });
     let replaced =
         second.control().replace_namespace(NQN, NamespaceId(1), &export(late.clone(), "second"));
-    drop(replaced.expect("nothing shows that it contains itself"));
+    drop(replaced.expect("no known nesting"));
     late.is_known.store(true, Ordering::SeqCst);
     late.changes.tell(Change::Parts);
-    rig::until("it is cut off", || part.availability() == Availability::Waiting);
+    rig::until("the part waits", || part.availability() == Availability::Waiting);
     let mut user = User::new(&*set, EngineKind::Portable);
     user.read(0, 1, 1);
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
-    rig::until("its status says why", || {
+    rig::until("the status states the reason", || {
         part.trouble().is_some_and(|why| why.contains("reads would never end"))
     });
     let plain = second.control().replace_namespace(NQN, NamespaceId(1), &export(mem(), "second"));
-    drop(plain.expect("it contains nothing"));
-    rig::until("it is used again", || part.availability() == Availability::Ready);
+    drop(plain.expect("no nesting"));
+    rig::until("the part is ready again", || part.availability() == Availability::Ready);
 }

@@ -32,7 +32,7 @@ fn host(target: &Target) -> (Queue, Queue) {
 fn limit(target: &Target, writes: u64) {
     let bytes = Rate { writes, ..Rate::default() };
     let rates = Rates { bytes, burst: Duration::from_nanos(1), ..Rates::default() };
-    target.control().set_rates(NQN, NamespaceId(1), &rates).expect("it is there");
+    target.control().set_rates(NQN, NamespaceId(1), &rates).expect("the namespace exists");
 }
 
 /// Like [`limit`], but returns only after this queue's core has applied the limit.
@@ -83,13 +83,13 @@ fn a_waiting_command_keeps_its_start_time_when_other_limits_change() {
         scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
                 let control = target.control();
-                control.set_rates(NQN, NamespaceId(2), &Rates::default()).expect("it is there");
+                control.set_rates(NQN, NamespaceId(2), &Rates::default()).expect("a namespace");
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
         let heard = std::panic::catch_unwind(AssertUnwindSafe(|| wanted(&mut queue)));
         ended.store(true, Ordering::Relaxed);
-        give(&mut queue, heard.expect("its turn comes"), &[2; 4096]);
+        give(&mut queue, heard.expect("the command is granted"), &[2; 4096]);
     });
     assert_eq!(status(&mut queue), Status::SUCCESS);
 }
@@ -131,7 +131,7 @@ fn a_preempt_ends_commands_that_wait_for_a_limit() {
     other.end.submit(SlotId(21), &sqe, Transfer::InCapsule(512), &mut out);
     out.extend_from_slice(&[2; 512]);
     other.stream.write_all(&out).expect("sent");
-    assert_eq!(read(&mut other, 0, 512).data, [1; 512], "both have come");
+    assert_eq!(read(&mut other, 0, 512).data, [1; 512], "one of the transfers is missing");
     let preempt = acquire.with_action(AcquireAction::PREEMPT_ABORT.0);
     reserve(&mut one, NvmOpcode::RESERVATION_ACQUIRE, preempt, [7, 9]);
     for _ in 0..2 {
@@ -149,9 +149,9 @@ fn waiting_commands_fail_when_their_namespace_is_removed() {
     assert_eq!(write(&mut queue, 0, &[1; 512], true), Status::SUCCESS);
     (20..23).for_each(|slot| ask(&mut queue, slot, 4096));
     assert_eq!(read(&mut queue, 0, 512).status, Status::SUCCESS);
-    let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("it is there");
+    let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("a namespace");
     (0..3).for_each(|_| assert_eq!(status(&mut queue), Status::INVALID_NAMESPACE.with_dnr()));
-    removal.wait(Duration::from_secs(60)).expect("nothing is left of it");
+    removal.wait(Duration::from_secs(60)).expect("no command is in flight");
 }
 
 #[test]
@@ -161,9 +161,9 @@ fn a_stopping_target_finishes_waiting_commands() {
     limit_for(&mut queue, &target, 1);
     assert_eq!(write(&mut queue, 0, &[1; 512], true), Status::SUCCESS);
     ask(&mut queue, 20, 512);
-    assert_eq!(read(&mut queue, 0, 512).status, Status::SUCCESS, "it has come");
+    assert_eq!(read(&mut queue, 0, 512).status, Status::SUCCESS, "a transfer is missing");
     std::thread::scope(|scope| {
-        scope.spawn(|| target.stop().expect("in good order"));
+        scope.spawn(|| target.stop().expect("a clean stop"));
         let grant = wanted(&mut queue);
         give(&mut queue, grant, &[2; 512]);
         assert_eq!(status(&mut queue), Status::SUCCESS);

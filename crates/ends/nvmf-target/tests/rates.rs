@@ -20,7 +20,7 @@ fn gate() -> Arc<Gate> {
 }
 
 fn limit(target: &Target, rates: &Rates) {
-    target.control().set_rates(NQN, NamespaceId(1), rates).expect("it is there");
+    target.control().set_rates(NQN, NamespaceId(1), rates).expect("the namespace exists");
 }
 
 /// Like `limit`, but returns only after the user's core has applied the limit.
@@ -52,16 +52,16 @@ fn commands_above_a_limit_wait_until_the_limit_changes() {
     for (token, blocks) in [(1, 1), (2, 1), (3, 64), (4, 64)] {
         user.write(token * 64, blocks, token as u8, token);
     }
-    assert_eq!(user.one().token, 1, "the first finds the budget untouched");
-    assert!(user.turn(NOTHING).is_empty(), "there is none left");
-    assert_eq!(gate.seen().len(), 1, "nor is the disk asked");
+    assert_eq!(user.one().token, 1, "the first operation uses the untouched budget");
+    assert!(user.turn(NOTHING).is_empty(), "the budget is used up");
+    assert_eq!(gate.seen().len(), 1, "the disk receives an operation beyond the budget");
     // Commands without a limit proceed, even on the same connection of the same host.
     assert_eq!(user.value(64), 1);
     user.queue.submit(Op::flush(9));
     assert_eq!(user.one().token, 9);
     // Setting the same limit again changes nothing. Then set a different limit, and then none.
     limit(&target, &crawl());
-    assert!(user.turn(NOTHING).is_empty(), "there is none left");
+    assert!(user.turn(NOTHING).is_empty(), "the budget is used up");
     limit(&target, &Rates { burst: Duration::from_nanos(2), ..crawl() });
     assert_eq!(user.one().token, 2, "a new budget");
     limit(&target, &Rates::default());
@@ -99,7 +99,7 @@ fn reads_and_writes_have_separate_limits() {
         assert_eq!(user.one().result, Ok(()));
     }
     let after = target.control().stats().subsystems[0].namespaces[0].1.waited;
-    assert_eq!(after, waited, "writes have waited for nothing");
+    assert_eq!(after, waited, "writes were delayed without a limit for writes");
 }
 
 /// Waiting commands end when their connection closes or their namespace is removed.
@@ -115,21 +115,21 @@ fn waiting_commands_end_with_their_connection_or_namespace() {
     assert!(!flood.turn(Duration::from_secs(60)).is_empty());
     drop(flood);
     drop(disk);
-    until("it is gone", || target.connections() == 0);
+    until("the connection is closed", || target.connections() == 0);
     let (_other, mut user) = user(&target);
     limit_for(&mut user, &target, &Rates::default());
     user.write(64, 1, 2, 1);
     assert_eq!(user.one().result, Ok(()));
-    assert_eq!(gate.seen(), [0, 64], "what was not begun is not");
+    assert_eq!(gate.seen(), [0, 64], "an operation was executed that had not started");
     // Remove the namespace while commands wait.
     limit_for(&mut user, &target, &crawl());
     for token in 0..8 {
         user.write(token * 64, 64, 3, token);
     }
-    until("the first is done", || user.turn(Duration::from_millis(1)).len() == 1);
-    let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("it is there");
-    removal.wait(Duration::from_secs(60)).expect("nothing is left of it");
-    assert_eq!(gate.seen(), [0, 64, 0], "what was not begun is not");
+    until("the first operation is done", || user.turn(Duration::from_millis(1)).len() == 1);
+    let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("a namespace");
+    removal.wait(Duration::from_secs(60)).expect("no command is in flight");
+    assert_eq!(gate.seen(), [0, 64, 0], "an operation was executed that had not started");
 }
 
 /// A host's limits apply to all its namespaces and connections together, and to no other host.
@@ -139,7 +139,7 @@ fn the_limits_of_a_host_apply_to_no_other_host() {
     let target = serve(gate.clone(), &[any()]);
     let (_disk, mut slow) = user(&target);
     let limit = |host: &str, rates: &Rates| {
-        target.control().set_host_rates(NQN, host, rates).expect("there is the subsystem");
+        target.control().set_host_rates(NQN, host, rates).expect("the subsystem exists");
     };
     let host = options(EngineKind::Auto).connection.identity().nqn;
     limit(&host, &crawl());
@@ -147,14 +147,14 @@ fn the_limits_of_a_host_apply_to_no_other_host() {
     for token in 0..3 {
         slow.write(token, 1, 1, token);
     }
-    assert_eq!(slow.one().token, 0, "the first finds the budget untouched");
-    assert!(slow.turn(NOTHING).is_empty(), "there is none left");
+    assert_eq!(slow.one().token, 0, "the first operation uses the untouched budget");
+    assert!(slow.turn(NOTHING).is_empty(), "the budget is used up");
     // The host's consumption carries over to its next connection. Setting the same limits again
     // does not reset the consumption.
     let (_again, mut late) = user(&target);
     limit(&host, &crawl());
     late.write(64, 1, 1, 9);
-    assert!(late.turn(NOTHING).is_empty(), "there is none left");
+    assert!(late.turn(NOTHING).is_empty(), "the budget is used up");
     limit("nqn.2026-11.org.farblock:another", &crawl());
     assert_eq!(gate.seen(), [0]);
     limit(&host, &Rates::default());
@@ -164,7 +164,7 @@ fn the_limits_of_a_host_apply_to_no_other_host() {
         done += slow.turn(Duration::from_secs(60)).len();
     }
     let stats = target.control().stats();
-    let waited = stats.hosts.iter().find(|one| one.nqn == host).expect("it is known").io.waited;
+    let waited = stats.hosts.iter().find(|one| one.nqn == host).expect("a known host").io.waited;
     assert!(waited.host_limit_ns >= 2 * NOTHING.as_nanos() as u64, "{waited:?}");
     assert_eq!(waited, stats.subsystems[0].namespaces[0].1.waited);
 }
@@ -190,11 +190,11 @@ fn limits_and_write_protection_apply_from_the_start() {
     for token in 0..2 {
         slow.write(token, 1, 1, token);
     }
-    assert_eq!(slow.one().token, 0, "the first finds the budget untouched");
-    assert!(slow.turn(NOTHING).is_empty(), "there is none left");
+    assert_eq!(slow.one().token, 0, "the first operation uses the untouched budget");
+    assert!(slow.turn(NOTHING).is_empty(), "the budget is used up");
     // Setting the same limits again changes nothing.
-    target.control().set_host_rates(NQN, &nqn, &crawl()).expect("there is the subsystem");
-    assert!(slow.turn(NOTHING).is_empty(), "there is none left");
+    target.control().set_host_rates(NQN, &nqn, &crawl()).expect("the subsystem exists");
+    assert!(slow.turn(NOTHING).is_empty(), "the budget is used up");
     let second = format!("nvme+tcp://{}/{NQN}?ns=2", target.addresses()[0]);
     let second = Disk::connect(&[second.parse().expect("a URL")], &options(EngineKind::Auto));
     let geometry = second.expect("connected").geometry();
@@ -207,23 +207,23 @@ fn the_limits_of_an_added_namespace_apply_at_once() {
     let gate = gate();
     let export = Export { namespace: gate.clone(), identity: "second".to_owned() };
     let sharing = Sharing { rates: crawl(), ..Sharing::default() };
-    target.control().add_namespace_as(NQN, NamespaceId(2), &export, &sharing).expect("it is free");
+    target.control().add_namespace_as(NQN, NamespaceId(2), &export, &sharing).expect("a number");
     let url = format!("nvme+tcp://{}/{NQN}?ns=2", target.addresses()[0]);
     let disk = Disk::connect(&[url.parse().expect("a URL")], &options(EngineKind::Auto));
     let mut user = User::new(&disk.expect("connected"), EngineKind::Auto);
     for token in 0..2 {
         user.write(token, 1, 1, token);
     }
-    assert_eq!(user.one().token, 0, "the first finds the budget untouched");
-    assert!(user.turn(NOTHING).is_empty(), "there is none left");
+    assert_eq!(user.one().token, 0, "the first operation uses the untouched budget");
+    assert!(user.turn(NOTHING).is_empty(), "the budget is used up");
     // Other changes of the namespace do not reset the consumption of its limits.
     let smaller = Sharing { blocks: Some(64), ..sharing };
-    target.control().set_sharing(NQN, NamespaceId(2), &smaller).expect("it is there");
-    assert!(user.turn(NOTHING).is_empty(), "there is none left");
+    target.control().set_sharing(NQN, NamespaceId(2), &smaller).expect("the namespace exists");
+    assert!(user.turn(NOTHING).is_empty(), "the budget is used up");
     let unlimited = Sharing { rates: Rates::default(), ..smaller };
-    target.control().set_sharing(NQN, NamespaceId(2), &unlimited).expect("it is there");
+    target.control().set_sharing(NQN, NamespaceId(2), &unlimited).expect("the namespace exists");
     assert_eq!(user.one().token, 1);
     let error = Sharing { blocks: Some(1 << 40), ..Sharing::default() };
-    let error = target.control().set_sharing(NQN, NamespaceId(2), &error).expect_err("too many");
+    let error = target.control().set_sharing(NQN, NamespaceId(2), &error).expect_err("too large");
     assert!(error.to_string().contains("enlarge"), "{error}");
 }

@@ -37,7 +37,7 @@ fn remote(block_size: u32, engine: EngineKind, digests: (bool, bool)) -> Arc<dyn
     };
     let address = target.addresses()[0].to_string();
     let controller = Controller::connect(&address, NQN, &options).expect("it connects");
-    let namespace = controller.namespace(1).expect("it is shared");
+    let namespace = controller.namespace(1).expect("namespace 1 exists");
     Arc::new(Backed { namespace, backing: (controller, target) })
 }
 

@@ -29,10 +29,10 @@ fn data_for_a_removed_namespace_are_received_and_the_write_fails() {
         let mut queue = io(address, Digests::NONE, controller, false);
         ask(&mut queue, 0, LENGTH);
         let grant = wanted(&mut queue);
-        let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("it is there");
+        let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("a namespace");
         // The namespace has not received any of the data.
-        removal.wait(Duration::from_secs(60)).expect("it drains");
-        assert_eq!(Arc::strong_count(&gate), 1, "it is given back");
+        removal.wait(Duration::from_secs(60)).expect("all commands end");
+        assert_eq!(Arc::strong_count(&gate), 1, "the gate is released");
         let data = vec![1; LENGTH as usize];
         give(&mut queue, grant, &data);
         assert_eq!(status(&mut queue).code(), Status::INVALID_NAMESPACE.code());

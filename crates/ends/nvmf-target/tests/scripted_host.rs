@@ -219,7 +219,7 @@ fn a_port_in_use_is_reported() {
     let first = target(EngineKind::Auto, |_| {});
     let mut config = TargetConfig { listeners: first.addresses().to_vec(), ..Default::default() };
     config.subsystems.push(Subsystem::new(NQN));
-    let error = Target::start(&config).err().expect("the port is taken");
+    let error = Target::start(&config).err().expect("the port is in use");
     assert!(error.to_string().contains("in use"), "{error}");
 }
 
@@ -247,7 +247,7 @@ fn a_host_that_does_not_read_its_answers_holds_little_memory() {
         })
         .collect();
     let before = resident_bytes();
-    greedy.stream.write_all(&capsules).expect("they fit the socket");
+    greedy.stream.write_all(&capsules).expect("the capsules fit into the socket buffer");
     // In the meantime, the target serves another host.
     let (mut other, _) = admin(address, Digests::NONE);
     for _ in 0..50 {
@@ -289,9 +289,9 @@ fn stopping_finishes_an_accepted_write() {
             panic!("no R2T")
         };
         let mut out = Vec::new();
-        queue.end.data_header(&mut grant, &mut out).expect("all of it");
+        queue.end.data_header(&mut grant, &mut out).expect("a header for the data");
         out.extend_from_slice(&data);
-        queue.stream.write_all(&out).expect("the connection is still there");
+        queue.stream.write_all(&out).expect("an open connection");
         while queue.receive() {}
         let mut input = &queue.pending[..];
         match queue.end.next(&mut input).expect("well formed") {
@@ -355,20 +355,20 @@ fn a_write_completes_although_its_host_receives_no_answers() {
         out.extend_from_slice(&data[..1000]);
         queue.stream.write_all(&out).expect("sent");
         let [first, second] = gates;
-        rig::until("all reads are there", || (first.kept(), second.kept()) == (READS.into(), 1));
+        rig::until("all reads are running", || (first.kept(), second.kept()) == (READS.into(), 1));
         std::thread::sleep(Duration::from_millis(100));
 
         // The first disk's reads fill the sockets. The second disk's read waits behind them.
         first.open_up();
-        rig::until("the first are read", || first.kept() == 0);
+        rig::until("the first reads complete", || first.kept() == 0);
         second.open_up();
-        rig::until("and the last", || second.kept() == 0);
+        rig::until("the last read completes", || second.kept() == 0);
         std::thread::sleep(Duration::from_millis(100));
         queue.stream.write_all(&data[1000..]).expect("sent");
         std::thread::sleep(Duration::from_millis(200));
         let brought = queue.completions(usize::from(READS) + 2);
         assert_eq!(brought, (usize::from(READS) + 1) * READ_BYTES as usize);
-        assert!(read(&mut queue, 64, WRITE_BYTES).data == data, "{engine}: another was written");
+        assert!(read(&mut queue, 64, WRITE_BYTES).data == data, "{engine}: other data");
     }
 }
 

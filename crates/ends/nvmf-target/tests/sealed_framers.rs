@@ -107,13 +107,13 @@ impl End for ControllerSide {
     }
 
     fn take_apart(&mut self, mut input: &[u8]) {
-        while let Some(event) = self.end.next(&mut input, &mut self.out).expect("an honest host") {
+        while let Some(event) = self.end.next(&mut input, &mut self.out).expect("a valid PDU") {
             match event {
                 FromHost::Initialized => {}
                 FromHost::Command { slot, sqe } => self.command(slot, &sqe),
                 FromHost::Data { slot, offset, bytes } => self.buffers.put(slot, offset, bytes),
                 FromHost::Pulled { slot, intact } => {
-                    assert!(intact, "the digest is another one");
+                    assert!(intact, "a wrong digest");
                     self.written.push(std::mem::take(self.buffers.of(slot)));
                     self.end.respond(slot, &Cqe::success(0, 0), &mut self.out);
                 }
@@ -136,13 +136,13 @@ impl ControllerSide {
         if sqe.opcode == WRITE {
             let pointer = DataPointer::parse(sqe, RemoteForm::Transport).expect("a data pointer");
             *self.buffers.of(slot) = vec![UNTOUCHED; length as usize];
-            return self.end.pull(slot, pointer, &mut self.out).expect("the length fits");
+            return self.end.pull(slot, pointer, &mut self.out).expect("a matching length");
         }
         let data = &self.disk[..length as usize];
         let ended = self.end.push_header(slot, 0, length, PushPart::Final, &mut self.out);
         self.out.extend_from_slice(data);
-        self.out.extend(self.end.data_digest(data).expect("there are digests"));
-        assert!(ended, "the host may have the flag");
+        self.out.extend(self.end.data_digest(data).expect("digests were negotiated"));
+        assert!(ended, "a flag that hosts may use");
     }
 }
 
@@ -167,7 +167,7 @@ impl End for HostSide {
     }
 
     fn take_apart(&mut self, mut input: &[u8]) {
-        while let Some(event) = self.end.next(&mut input).expect("an honest controller") {
+        while let Some(event) = self.end.next(&mut input).expect("a valid controller PDU") {
             match event {
                 FromController::Initialized => {}
                 FromController::Data { slot, offset, bytes } => {
@@ -177,7 +177,7 @@ impl End for HostSide {
                     while let Some(range) = self.end.data_header(&mut grant, &mut self.out) {
                         let piece = &self.buffers.all[usize::from(grant.slot.0)][range];
                         self.out.extend_from_slice(piece);
-                        self.out.extend(self.end.data_digest(piece).expect("there are digests"));
+                        self.out.extend(self.end.data_digest(piece).expect("negotiated"));
                     }
                 }
                 FromController::Completed { slot, cqe, intact, .. } => {
@@ -213,7 +213,7 @@ impl HostSide {
         self.end.submit(slot, &sqe, transfer, &mut self.out);
         if is_small {
             self.out.extend_from_slice(&data);
-            self.out.extend(self.end.data_digest(&data).expect("there are digests"));
+            self.out.extend(self.end.data_digest(&data).expect("digests were negotiated"));
         }
         *self.buffers.of(slot) = data;
     }
@@ -248,8 +248,8 @@ impl Pair {
         let controller_tls = controller_tls.expect("OpenSSL");
         let (host, controller) = (HostSide::new(), ControllerSide::new(disk.to_vec()));
         let mut pair = Self { host, controller, host_tls, controller_tls };
-        while !(pair.host_tls.handshake().expect("it goes on")
-            & pair.controller_tls.handshake().expect("it goes on"))
+        while !(pair.host_tls.handshake().expect("the handshake continues")
+            & pair.controller_tls.handshake().expect("the handshake continues"))
         {
             pair.controller_tls.feed(&seal(&mut *pair.host_tls, &[]));
             pair.host_tls.feed(&seal(&mut *pair.controller_tls, &[]));
@@ -299,7 +299,7 @@ fn seal(tls: &mut dyn Tls, plain: &[u8]) -> Vec<u8> {
         let bytes = rest.len().min(PORTION_BYTES);
         let mut sealed = vec![0; tls.sealed_bytes(bytes)];
         let portion = &mut portion(std::iter::once(rest), bytes);
-        let length = tls.seal(portion, &mut sealed).expect("there is room");
+        let length = tls.seal(portion, &mut sealed).expect("room in the buffer");
         all.extend_from_slice(&sealed[..length]);
         rest = &rest[bytes..];
         if rest.is_empty() {
@@ -325,9 +325,9 @@ fn spoil(sealed: &mut Vec<u8>, ahead: usize) {
         end += 5 + usize::from(u16::from_be_bytes([*high, *low]));
         ends.push(end);
     }
-    assert_eq!(end, sealed.len(), "records are whole");
+    assert_eq!(end, sealed.len(), "a truncated record");
     sealed.truncate(ends[ends.len() - 1 - ahead]);
-    *sealed.last_mut().expect("there are some") ^= 1;
+    *sealed.last_mut().expect("at least one byte") ^= 1;
 }
 
 /// The size of the pieces, and the damaged record, counted from the last. The last record contains
@@ -384,7 +384,7 @@ fn a_target_delivers_no_data_of_a_write_with_a_damaged_last_record() {
         assert!(matches!(ended, Some(TlsError::Broken(_))), "{ended:?}");
         let written = &pair.controller.written;
         assert!(*written == [pattern(4096), pattern(2048)], "{} are written", written.len());
-        let (slot, offset, left) = pair.controller.end.data_wanted().expect("some are missing");
+        let (slot, offset, left) = pair.controller.end.data_wanted().expect("missing data");
         let buffer = pair.controller.buffers.of(slot);
         assert!(buffer.len() == data.len() && left > 0 && offset > 250_000, "{offset}, {left}");
         let (before, behind) = buffer.split_at(offset as usize);
@@ -413,7 +413,7 @@ fn a_host_completes_only_the_reads_before_a_damaged_record() {
         for (slot, length) in [(0, 4096), (1, 20_000)] {
             assert!(*pair.host.buffers.of(SlotId(slot)) == disk[..length]);
         }
-        let (slot, offset, _) = pair.host.end.data_wanted().expect("some are missing");
+        let (slot, offset, _) = pair.host.end.data_wanted().expect("missing data");
         let (before, behind) = pair.host.buffers.of(slot).split_at(offset as usize);
         assert!(slot == SlotId(2) && before == &disk[..before.len()]);
         assert!(has_none_of(behind, &disk[before.len()..]));

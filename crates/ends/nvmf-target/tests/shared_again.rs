@@ -35,7 +35,7 @@ fn commands_to_a_lost_part_fail_with_a_path_error_until_it_returns() {
         let fast_io_fail_timeout = Some(Duration::from_millis(200));
         let options = DiskOptions { fast_io_fail_timeout, ..rig::options(engine) };
         let disk = Disk::connect(&[rig::url(proxy.address)], &options);
-        let disk: Arc<dyn Namespace> = Arc::new(disk.expect("it is there"));
+        let disk: Arc<dyn Namespace> = Arc::new(disk.expect("it connects"));
         let whole = Arc::new(Concat::new(vec![mem(), Arc::clone(&disk), mem()]).expect("a row"));
         let target = target_of(engine, [Arc::clone(&whole) as Arc<dyn Namespace>], |_| {});
         let address = target.addresses()[0];
@@ -52,7 +52,7 @@ fn commands_to_a_lost_part_fail_with_a_path_error_until_it_returns() {
         assert_eq!(write(&mut queue), [Status::SUCCESS; 4]);
         assert_eq!(flush(&mut queue), Status::SUCCESS);
         proxy.down();
-        rig::until("it is lost", || whole.availability() == Availability::Waiting);
+        rig::until("the disk waits", || whole.availability() == Availability::Waiting);
         let (ok, lost) = (Status::SUCCESS, Status::INTERNAL_PATH_ERROR);
         assert_eq!(write(&mut queue), [ok, lost, ok, lost]);
         assert_eq!(flush(&mut queue), lost);
@@ -61,7 +61,7 @@ fn commands_to_a_lost_part_fail_with_a_path_error_until_it_returns() {
         proxy.up();
         let until = Instant::now() + Duration::from_secs(60);
         while write(&mut queue) != [ok; 4] {
-            assert!(Instant::now() < until, "it does not come back");
+            assert!(Instant::now() < until, "the disk does not come back");
         }
         assert_eq!(flush(&mut queue), ok);
         for lba in places {
@@ -90,7 +90,7 @@ fn a_status_passes_through_a_shared_remote_disk() {
         let fault = Arc::new(Fault::new(mem(), vec![Rule::new(error)], 1));
         let behind = rig::serve(Arc::clone(&fault) as Arc<dyn Namespace>, &[rig::any()]);
         let urls = [rig::url(behind.addresses()[0])];
-        let disk = Arc::new(Disk::connect(&urls, &rig::options(engine)).expect("it is there"));
+        let disk = Arc::new(Disk::connect(&urls, &rig::options(engine)).expect("it connects"));
         let target = target_of(engine, [Arc::clone(&disk) as Arc<dyn Namespace>], |_| {});
         let address = target.addresses()[0];
         let (_admin, controller) = admin(address, Digests::NONE);
@@ -159,7 +159,7 @@ fn a_silent_target_behind_one_namespace_does_not_stall_others() {
         let behind = rig::serve(mem(), &[rig::any()]);
         let proxy = Proxy::new(behind.addresses()[0]);
         let disk = Disk::connect(&[rig::url(proxy.address)], &rig::options(engine));
-        let disk: Arc<dyn Namespace> = Arc::new(disk.expect("it is there"));
+        let disk: Arc<dyn Namespace> = Arc::new(disk.expect("it connects"));
         // Stall the proxy before any queue is open, so that all queues wait in the handshake.
         proxy.stall();
         let stripe = Arc::new(Stripe::new(vec![disk, mem()], 64 << 10).expect("a stripe set"));
@@ -178,11 +178,11 @@ fn a_silent_target_behind_one_namespace_does_not_stall_others() {
             let answer = queue.run(other, Transfer::FromController(length), &[]);
             assert_eq!(answer.status, Status::SUCCESS);
         }
-        let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("it is there");
-        let removal = removal.wait(Duration::from_millis(1)).expect_err("a read is under way");
+        let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("a namespace");
+        let removal = removal.wait(Duration::from_millis(1)).expect_err("a read is in flight");
         proxy.resume();
         // Started commands complete. Afterwards, no data of the namespace remain.
         assert_eq!(queue.completions(1), length as usize);
-        removal.wait(Duration::from_secs(60)).expect("it drains");
+        removal.wait(Duration::from_secs(60)).expect("all commands end");
     }
 }

@@ -58,12 +58,12 @@ impl Namespace for Recorder {
 impl BlockQueue for RecorderQueue {
     fn submit(&mut self, op: Op) {
         let (log, changed) = &*self.log;
-        let mut log = log.lock().expect("no test panics with it");
+        let mut log = log.lock().expect("not poisoned");
         if op.lba == STALL {
             log.order.clear();
             log.is_stalled = true;
             changed.notify_all();
-            log = changed.wait_while(log, |log| !log.goes_on).expect("no test panics with it");
+            log = changed.wait_while(log, |log| !log.goes_on).expect("not poisoned");
         } else {
             log.order.push(op.lba);
         }
@@ -207,8 +207,8 @@ fn a_host_at_queue_depth_one_does_not_wait_behind_a_thousand_commands() {
         let (mut greedy, mut modest) = (Host::new(1, address, 16), Host::new(2, address, 1));
         let order = order_of(&log, (&mut greedy, &mut modest), (DEEP, 1));
         assert_eq!(order.len(), 16 * usize::from(DEEP) + 1);
-        let before = order.iter().position(|is_modest| *is_modest).expect("it was carried out");
-        assert!(before <= 3 * 32, "{engine:?}: behind {before} commands");
+        let before = order.iter().position(|is_modest| *is_modest).expect("executed");
+        assert!(before <= 3 * 32, "{engine:?}: {before} commands went first");
         drop((greedy, modest));
         target.stop().expect("it stops");
     }
@@ -220,15 +220,15 @@ fn hosts_share_a_core_by_weight() {
         let (target, log) = serve(engine);
         let address = target.addresses()[0];
         let rates = Rates { weight: 300, ..Rates::default() };
-        target.control().set_host_rates(NQN, &name(1), &rates).expect("there is the subsystem");
+        target.control().set_host_rates(NQN, &name(1), &rates).expect("the subsystem exists");
         let (mut heavy, mut light) = (Host::new(1, address, 8), Host::new(2, address, 8));
         let order = order_of(&log, (&mut heavy, &mut light), (DEEP, DEEP));
         let of_light = order[..384].iter().filter(|is_light| **is_light).count();
         // The light host has a quarter of the commands, within the tolerance of a round.
         assert!((64..=128).contains(&of_light), "{engine:?}: {of_light} of 384");
         let stats = target.control().stats();
-        let light = stats.hosts.iter().find(|host| host.nqn == name(2)).expect("it is known");
-        assert!(light.io.waited.turn_ns > 0, "{engine:?}: it has waited for its turn");
+        let light = stats.hosts.iter().find(|host| host.nqn == name(2)).expect("a known host");
+        assert!(light.io.waited.turn_ns > 0, "{engine:?}: the wait is not counted");
         drop((heavy, light));
         target.stop().expect("it stops");
     }
@@ -256,7 +256,7 @@ fn three_hosts_keep_their_shares_across_reconnects() {
             let is_fair = (224..=352).contains(&heavy)
                 && (96..=208).contains(&middle)
                 && (32..=128).contains(&light);
-            assert!(is_fair, "{engine:?}: {counts:?} when {gone} was started anew");
+            assert!(is_fair, "{engine:?}: {counts:?} when {gone} restarted");
         }
         // When one host disconnects, the other hosts get its share by weight.
         let [heavy, _, light] = &mut hosts;

@@ -136,7 +136,7 @@ fn honest(address: SocketAddr, is_over: &AtomicBool) -> (Duration, Duration, usi
         if count % 20 == 0 {
             let begin = Instant::now();
             let (_admin, mut new) = Peer::io(address, &host(1_000_001));
-            assert_eq!(new.write(MIB), Status::SUCCESS, "a new host's");
+            assert_eq!(new.write(MIB), Status::SUCCESS, "a new host's write fails");
             longest_new = longest_new.max(begin.elapsed());
         }
         count += 1;
@@ -167,7 +167,7 @@ fn a_host_is_served_and_memory_stays_bounded_under_a_siege() {
             thread::sleep(Duration::from_millis(50));
         }
         is_over.store(true, Ordering::Relaxed);
-        user.join().expect("an honest host is served")
+        user.join().expect("a valid host is served")
     });
     let deadline = Instant::now() + WAIT_LIMIT;
     while besieged.resident() > before + 200 * MIB && Instant::now() < deadline {

@@ -118,14 +118,14 @@ impl Path {
             ..Sqe::new(AdminOpcode::GET_LOG_PAGE.0, 0, u32::MAX)
         };
         let page = page(&mut self.admin, sqe, length as u32);
-        let header = AnaLogHeader::parse(&page).expect("long enough");
+        let header = AnaLogHeader::parse(&page).expect("enough bytes");
         let mut rest = &page[AnaLogHeader::LEN..];
         for _ in 0..header.ngrps.get() {
-            let group = AnaGroupDescriptor::parse(rest).expect("long enough");
+            let group = AnaGroupDescriptor::parse(rest).expect("enough bytes");
             let count = group.nnsids.get() as usize;
             rest = &rest[AnaGroupDescriptor::LEN..];
             for nsid in rest[..count * 4].chunks(4) {
-                assert_eq!(nsid, 1_u32.to_le_bytes(), "no namespace that is not active");
+                assert_eq!(nsid, 1_u32.to_le_bytes(), "an inactive namespace is listed");
                 self.state = AnaState(group.state & 0xf);
             }
             rest = &rest[count * 4..];
@@ -135,10 +135,10 @@ impl Path {
     /// Polls for an event, and handles it like `aer_cb`.
     fn poll_admin(&mut self) {
         let stream = self.admin.stream.try_clone().expect("a handle");
-        stream.set_nonblocking(true).expect("it can be set");
+        stream.set_nonblocking(true).expect("a socket");
         let mut byte = [0];
         let there = stream.peek(&mut byte).is_ok_and(|count| count > 0);
-        stream.set_nonblocking(false).expect("it can be set");
+        stream.set_nonblocking(false).expect("a socket");
         if there {
             self.admin.receive();
         }
@@ -167,8 +167,8 @@ impl Multipath {
             let path = Path::new(*address);
             for other in &paths {
                 let [one, two] = [&path, other].map(|path| path.identify.cntlid.get());
-                assert_ne!(one, two, "a second controller of this number is not let in");
-                assert_eq!(path.nguid, other.nguid, "it would be another disk");
+                assert_ne!(one, two, "a second controller has the same number");
+                assert_eq!(path.nguid, other.nguid, "another namespace");
             }
             paths.push(path);
         }
@@ -184,12 +184,12 @@ impl Multipath {
     /// which it completed. If `heeds` is true, polls for events in between.
     fn submit(&mut self, heeds: bool, command: impl Fn(&mut Queue) -> Option<Status>) -> usize {
         let mut done = None;
-        until("it is done", || {
+        until("the operation completes", || {
             if heeds {
                 self.poll();
             }
             let Some(at) = self.find() else {
-                assert!(self.0.iter().any(|path| path.is_connected), "it would have failed");
+                assert!(self.0.iter().any(|path| path.is_connected), "a connected path");
                 return false;
             };
             let path = &mut self.0[at];
@@ -205,7 +205,7 @@ impl Multipath {
             }
             done.is_some()
         });
-        done.expect("it is done")
+        done.expect("a completion")
     }
 
     fn poll(&mut self) {
@@ -234,7 +234,7 @@ impl Multipath {
     }
 
     fn until(&mut self, path: usize, state: AnaState) {
-        until("it is told", || {
+        until("the state is reported", || {
             self.poll();
             self.0[path].state == state
         });
@@ -246,7 +246,7 @@ fn set(target: &Target, state: AnaState) {
 }
 
 fn set_at(target: &Target, address: SocketAddr, state: AnaState) {
-    target.control().set_access(address, &PortAccess::all(state)).expect("it listens there");
+    target.control().set_access(address, &PortAccess::all(state)).expect("a listener");
 }
 
 fn start(disk: &Arc<Mem>, ids: std::ops::RangeInclusive<u16>, listeners: usize) -> Target {
@@ -281,7 +281,7 @@ fn an_spdk_host_follows_ana_events() {
         set_at(&target, ports[from], AnaState::NON_OPTIMIZED);
         set_at(&target, ports[to], AnaState::OPTIMIZED);
         host.until(to, AnaState::OPTIMIZED);
-        assert_eq!(host.write(true, 100, round), to, "the better one");
+        assert_eq!(host.write(true, 100, round), to, "the write uses the better path");
         set_at(&target, ports[from], AnaState::INACCESSIBLE);
         host.until(from, AnaState::INACCESSIBLE);
     }
@@ -297,14 +297,14 @@ fn an_spdk_host_follows_the_ana_statuses_of_commands() {
         let target = start(&disk(), 1..=999, 2);
         let ports = target.addresses().to_vec();
         let mut host = Multipath::attach(&ports);
-        assert_eq!(host.write(false, 0, 77), 0, "the first of two that are equal");
+        assert_eq!(host.write(false, 0, 77), 0, "the first of two equal paths");
         set_at(&target, ports[0], state);
         // The target's core may not have applied the change yet.
-        until("it goes by the other path", || host.write(false, 1, value) == 1);
+        until("the write uses the other path", || host.write(false, 1, value) == 1);
         assert_eq!((host.0[0].errors, host.0[0].events, host.0[0].state), (1, 0, state));
         assert_eq!((host.read(0), host.read(1)), (77, value));
         host.poll();
-        assert!(host.0.iter().all(|path| path.is_connected), "it stays connected");
+        assert!(host.0.iter().all(|path| path.is_connected), "every path stays connected");
     }
 }
 
@@ -339,6 +339,6 @@ fn an_spdk_host_fails_over_to_the_other_target() {
     assert_eq!(host.write(true, 5, 1), 0);
     drop(here);
     host.0[0].is_connected = host.0[0].io.try_run(Sqe::new(0, 0, 1), Transfer::None, &[]).is_some();
-    assert!(!host.0[0].is_connected, "it is gone");
+    assert!(!host.0[0].is_connected, "the path is disconnected");
     assert_eq!((host.write(true, 6, 2), host.read(5), host.read(6)), (1, 1, 2));
 }

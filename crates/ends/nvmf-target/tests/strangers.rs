@@ -57,7 +57,7 @@ fn disk() -> Arc<dyn Namespace> {
 fn wait_for_memory(before: usize) {
     let deadline = Instant::now() + WAIT_LIMIT;
     while resident() > before + CORE_BYTES {
-        assert!(Instant::now() < deadline, "{} bytes are not given back", resident() - before);
+        assert!(Instant::now() < deadline, "{} bytes are not freed", resident() - before);
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -90,7 +90,7 @@ fn incomplete_writes_hold_little_memory_and_release_it() {
         let greedy = withholding(address, 80, |_| host(0));
         let grown = resident().saturating_sub(before);
         assert!(grown < GROWTH, "{grown} bytes more");
-        assert_eq!(honest.write(MIB), Status::SUCCESS, "one greedy host leaves room for another");
+        assert_eq!(honest.write(MIB), Status::SUCCESS, "a greedy host blocks another host");
         drop(greedy);
         wait_for_memory(before);
     }
@@ -110,7 +110,7 @@ fn hosts_with_incomplete_writes_are_closed_in_favour_of_others() {
         let (_admin, mut honest) = Peer::io(address, &host(1000 + number));
         assert_eq!(honest.write(MIB), Status::SUCCESS);
     }
-    assert!(target.connections() < held, "some were closed");
+    assert!(target.connections() < held, "no connection was closed");
     let grown = resident().saturating_sub(before);
     assert!(grown < GROWTH, "{grown} bytes more");
     drop(greedy);
@@ -169,7 +169,7 @@ fn in_capsule_data_are_bounded_while_other_data_are_outstanding() {
     }
     let grown = resident().saturating_sub(before);
     assert!(grown < GROWTH, "{grown} bytes more");
-    assert!(interrupted > 0, "what does not fit is to be tried again");
+    assert!(interrupted > 0, "a command that does not fit must be retried");
     gate.open_up();
     drop(greedy);
     wait_for_memory(before);
@@ -189,7 +189,7 @@ fn half_open_connections_are_closed_in_favour_of_hosts() {
         if let Some(peer) = Peer::try_on(from(0, 2, address)) {
             break peer;
         }
-        assert!(Instant::now() < deadline, "a host is never let in");
+        assert!(Instant::now() < deadline, "the host is not admitted");
     };
     assert_eq!(honest.connect(NQN, &host(1), 0, 0xffff), 1);
     while target.connections() > MAX_CONNECTIONS {
@@ -217,14 +217,14 @@ fn knock(strangers: usize) {
     for number in 0..strangers {
         let own = number / 200;
         let stream = from((1 + own / 250) as u8, (1 + own % 250) as u8, address);
-        let mut peer = Peer::try_on(stream).expect("there is room");
+        let mut peer = Peer::try_on(stream).expect("a free connection");
         // Send the header of a capsule with 1024 bytes, and half of these bytes.
         let mut capsule = [0; 72 + 512];
         (capsule[0], capsule[2], capsule[3]) = (4, 72, 72);
         capsule[4..8].copy_from_slice(&(72 + 1024_u32).to_le_bytes());
         (capsule[8], capsule[12]) = (0x7f, 1);
         (capsule[8 + 33], capsule[8 + 39]) = (4, 1);
-        peer.stream.write_all(&capsule).expect("it is taken");
+        peer.stream.write_all(&capsule).expect("the socket accepts the bytes");
         knocking.push(peer.stream);
     }
     let mut honest = Peer::on(from(0, 2, address));

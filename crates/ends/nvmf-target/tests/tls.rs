@@ -69,14 +69,14 @@ fn connect(target: &Target, options: &Options) -> Result<Controller, String> {
 
 /// Writes data and reads them back, in pieces of many sizes.
 fn moves_data(controller: &Controller) {
-    let namespace = controller.namespace(1).expect("it is there");
+    let namespace = controller.namespace(1).expect("namespace 1 exists");
     let mut disk = Blocking::new(&namespace).expect("a queue");
     for (index, blocks) in [1usize, 7, 8, 31, 128, 129, 2048, 8192].into_iter().enumerate() {
         let pattern = |at: usize| (at * 31 / 7 + index) as u8;
         let written: Vec<u8> = (0..blocks * 512).map(pattern).collect();
-        disk.write(3, &written).expect("it is written");
+        disk.write(3, &written).expect("the block is written");
         let mut read = vec![0; written.len()];
-        disk.read(3, &mut read).expect("it is read");
+        disk.read(3, &mut read).expect("the block is read");
         assert!(read == written, "{blocks} blocks");
     }
 }
@@ -91,7 +91,7 @@ fn data_pass_through_tls() {
             let mut options = options(HOST, Some(&file));
             for digests in [false, true] {
                 (options.tcp.header_digest, options.tcp.data_digest) = (digests, digests);
-                moves_data(&connect(&target, &options).expect("it has the key"));
+                moves_data(&connect(&target, &options).expect("the host has the key"));
             }
         }
     }
@@ -103,14 +103,14 @@ fn a_host_without_the_right_tls_key_is_refused() {
     let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
     let (good, wrong) = (KeyFile::of_key(&good), KeyFile::of_key(&key(Hash::Sha256, 2)));
     let refused = |options: Options, sentence: &str| {
-        let error = connect(&target, &options).map(drop).expect_err("it has no key");
+        let error = connect(&target, &options).map(drop).expect_err("the host has no key");
         assert!(error.contains(sentence), "{error}");
     };
     refused(options(HOST, Some(&wrong)), "another key");
     refused(options(OTHER, Some(&good)), "does not know the offered identity");
     refused(options(HOST, None), "TLS");
     refused(options(OTHER, None), "TLS");
-    moves_data(&connect(&target, &options(HOST, Some(&good))).expect("it has the key"));
+    moves_data(&connect(&target, &options(HOST, Some(&good))).expect("the host has the key"));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn both_tls_keys_are_accepted_during_a_change() {
     let target = serve(&keys, TlsPolicy::Required, EngineKind::Auto);
     for key in &keys {
         let file = KeyFile::of_key(key);
-        connect(&target, &options(HOST, Some(&file))).expect("either is good");
+        connect(&target, &options(HOST, Some(&file))).expect("both keys are valid");
     }
 }
 
@@ -129,18 +129,18 @@ fn a_host_with_a_tls_key_refuses_a_target_without_tls() {
     let file = KeyFile::of_key(&key(Hash::Sha256, 1));
     let error = connect(&target, &options(HOST, Some(&file))).map(drop).expect_err("no TLS");
     assert!(error.contains("TLS"), "{error}");
-    moves_data(&connect(&target, &options(HOST, None)).expect("nobody asks for TLS"));
+    moves_data(&connect(&target, &options(HOST, None)).expect("no TLS is required"));
 }
 
 #[test]
 fn policy_allowed_admits_hosts_without_a_key() {
     let good = key(Hash::Sha256, 1);
     let target = serve(std::slice::from_ref(&good), TlsPolicy::Allowed, EngineKind::Auto);
-    moves_data(&connect(&target, &options(OTHER, None)).expect("it has no key"));
-    let error = connect(&target, &options(HOST, None)).map(drop).expect_err("it has a key");
+    moves_data(&connect(&target, &options(OTHER, None)).expect("a host without a key needs none"));
+    let error = connect(&target, &options(HOST, None)).map(drop).expect_err("the host has a key");
     assert!(error.contains("not allow this host"), "{error}");
     let file = KeyFile::of_key(&good);
-    moves_data(&connect(&target, &options(HOST, Some(&file))).expect("with its key"));
+    moves_data(&connect(&target, &options(HOST, Some(&file))).expect("the host's key is valid"));
 }
 
 #[test]
@@ -150,9 +150,9 @@ fn discovery_reports_the_security_requirements() {
     for policy in [TlsPolicy::Required, TlsPolicy::Allowed] {
         let target = serve(std::slice::from_ref(&good), policy, EngineKind::Auto);
         let address = target.addresses()[0].to_string();
-        let entries = discover(&address, &options(HOST, Some(&file))).expect("with the key");
-        let entry = entries.iter().find(|entry| entry.subnqn == NQN).expect("it is listed");
-        assert_eq!(entry.requirements & 0b11, 0b01, "it has a key, and has to use it");
+        let entries = discover(&address, &options(HOST, Some(&file))).expect("a valid key");
+        let entry = entries.iter().find(|entry| entry.subnqn == NQN).expect("a listed subsystem");
+        assert_eq!(entry.requirements & 0b11, 0b01, "the host has a key, and must use it");
         let plain = discover(&address, &options(OTHER, None));
         assert_eq!(plain.is_ok(), policy == TlsPolicy::Allowed);
     }
@@ -161,7 +161,7 @@ fn discovery_reports_the_security_requirements() {
 /// Returns the discovery entry of the disk at a listener: `None` if it has no entry, otherwise
 /// whether the entry requires TLS.
 fn listed(service: SocketAddr, options: &Options, at: SocketAddr) -> Option<bool> {
-    let entries = discover(&service.to_string(), options).expect("anybody may ask");
+    let entries = discover(&service.to_string(), options).expect("every host may ask");
     let port = at.port().to_string();
     let its = entries.iter().find(|entry| entry.subnqn == NQN && entry.service == port)?;
     Some(its.requirements & 0b11 == 0b01)
@@ -226,35 +226,35 @@ fn is_connected(target: &Target, host: &str) -> bool {
 fn tls_keys_are_added_and_removed_at_run_time() {
     let target = serve(&[], TlsPolicy::Allowed, EngineKind::Auto);
     let control = target.control();
-    let plain = connect(&target, &options(HOST, None)).expect("it has no key yet");
-    let other = connect(&target, &options(OTHER, None)).expect("it never has one");
+    let plain = connect(&target, &options(HOST, None)).expect("the host has no key yet");
+    let other = connect(&target, &options(OTHER, None)).expect("the host never has a key");
     let set = |keys: &[TlsKey]| {
         let keys = HostKeys::of_tls(keys.to_vec());
         control.set_host_keys(NQN, HOST, Some(&keys).filter(|keys| !keys.tls.is_empty())).unwrap();
     };
     let [first, second, third] = [1, 2, 3].map(|seed| key(Hash::Sha256, seed));
     set(std::slice::from_ref(&first));
-    assert!(!is_connected(&target, HOST), "it came without the key that it has now");
+    assert!(!is_connected(&target, HOST), "the host is connected without its new key");
     assert!(is_connected(&target, OTHER));
     drop(plain);
     let [file, old] = [KeyFile::of_key(&first), KeyFile::of_key(&first)];
     let next = KeyFile::of_key(&second);
-    let controller = connect(&target, &options(HOST, Some(&file))).expect("it has the key");
+    let controller = connect(&target, &options(HOST, Some(&file))).expect("the host has the key");
     set(&[second.clone(), first]);
-    connect(&target, &options(HOST, Some(&next))).map(drop).expect("either is good");
+    connect(&target, &options(HOST, Some(&next))).map(drop).expect("both keys are valid");
     // The host uses the new key in the file for new connections.
     std::fs::write(&file.0, second.text().as_str()).expect("room");
     set(std::slice::from_ref(&second));
     assert!(is_connected(&target, HOST));
     moves_data(&controller);
-    connect(&target, &options(HOST, Some(&old))).map(drop).expect_err("it was taken away");
+    connect(&target, &options(HOST, Some(&old))).map(drop).expect_err("the key was removed");
     drop(controller);
-    let controller = connect(&target, &options(HOST, Some(&next))).expect("it is good");
+    let controller = connect(&target, &options(HOST, Some(&next))).expect("the new key is valid");
     set(&[third]);
-    assert!(!is_connected(&target, HOST), "no key that it has is good any more");
+    assert!(!is_connected(&target, HOST), "the host is connected with a removed key");
     drop(controller);
     set(&[]);
-    moves_data(&connect(&target, &options(HOST, None)).expect("it needs none any more"));
+    moves_data(&connect(&target, &options(HOST, None)).expect("the host needs no key"));
     moves_data(&other);
 }
 
@@ -268,15 +268,15 @@ fn each_listener_has_its_own_tls_policy() {
     let at = |address: SocketAddr, options: &Options| {
         Controller::connect(&address.to_string(), NQN, options)
     };
-    at(strict, &options(HOST, Some(&file))).map(drop).expect("with its key");
+    at(strict, &options(HOST, Some(&file))).map(drop).expect("the host's key is valid");
     at(strict, &options(OTHER, None)).map(drop).expect_err("TLS is required");
-    at(open, &options(OTHER, None)).map(drop).expect("it has no key");
-    at(open, &options(HOST, None)).map(drop).expect_err("it has a key");
-    at(open, &options(HOST, Some(&file))).map(drop).expect_err("there is no TLS");
+    at(open, &options(OTHER, None)).map(drop).expect("a host without a key needs none");
+    at(open, &options(HOST, None)).map(drop).expect_err("the host has a key");
+    at(open, &options(HOST, Some(&file))).map(drop).expect_err("the port has no TLS");
     // The target disconnects a host that connected without TLS, once TLS is required.
-    let stays = at(open, &options(OTHER, None)).expect("it has no key");
-    let keyed = at(strict, &options(HOST, Some(&file))).expect("with its key");
-    let gone = Blocking::new(&stays.namespace(1).expect("it is there")).map(drop);
+    let stays = at(open, &options(OTHER, None)).expect("a host without a key needs none");
+    let keyed = at(strict, &options(HOST, Some(&file))).expect("the host's key is valid");
+    let gone = Blocking::new(&stays.namespace(1).expect("namespace 1 exists")).map(drop);
     gone.expect("a queue");
     control.set_tls(open, TlsPolicy::Required).unwrap();
     control.set_tls(strict, TlsPolicy::Required).unwrap();
@@ -290,7 +290,7 @@ fn each_listener_has_its_own_tls_policy() {
 fn eventually(is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
-        assert!(Instant::now() < deadline, "it never was so");
+        assert!(Instant::now() < deadline, "not within the limit");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -298,7 +298,7 @@ fn eventually(is_so: impl Fn() -> bool) {
 /// Sends `bytes`, and returns the target's reply until it closes the connection.
 fn answer(target: &Target, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(target.addresses()[0]).expect("it listens");
-    stream.write_all(bytes).expect("it takes them");
+    stream.write_all(bytes).expect("the target reads");
     // The connection may already be reset, with some bytes unread.
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = Vec::new();
@@ -311,14 +311,14 @@ fn peers_with_invalid_tls_are_disconnected_and_disturb_no_host() {
     let good = key(Hash::Sha256, 1);
     let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
     let file = KeyFile::of_key(&good);
-    let controller = connect(&target, &options(HOST, Some(&file))).expect("it has the key");
+    let controller = connect(&target, &options(HOST, Some(&file))).expect("the host has the key");
     // The inputs: no TLS at all; the start of a record; an alert; a record with an excessive
     // length; noise.
     let mut noise = vec![22, 3, 3, 0x3f, 0xff];
     noise.extend((0..20_000u32).map(|n| ((n * 7919) >> 3) as u8));
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[22, 3], &[21, 3, 3, 0, 2, 2, 40], &noise, &[]] {
         let answer = answer(&target, bytes);
-        assert!(answer.is_empty() || answer[0] == 21, "an alert or nothing: {answer:x?}");
+        assert!(answer.is_empty() || answer[0] == 21, "neither alert nor end: {answer:x?}");
     }
     moves_data(&controller);
 }
@@ -337,7 +337,7 @@ mod others {
             .args(arguments)
             .stdin(Stdio::null())
             .output()
-            .expect("openssl is there: interop/packages.sh installs it");
+            .expect("no openssl: interop/packages.sh installs it");
         let text = [output.stdout, output.stderr].concat();
         String::from_utf8_lossy(&text).into_owned()
     }
@@ -347,7 +347,7 @@ mod others {
         let good = key(Hash::Sha256, 1);
         let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
         let psk =
-            good.psk(HOST, NQN, IdentityForm::Digest, Derivation::Specified).expect("it fits");
+            good.psk(HOST, NQN, IdentityForm::Digest, Derivation::Specified).expect("a valid key");
         let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
         let with = |identity: &str, secret: &str, more: &[&str]| {
             let arguments = [&["-psk_identity", identity, "-psk", secret][..], more].concat();
@@ -380,7 +380,7 @@ mod others {
             .arg("127.0.0.1")
             .stdin(Stdio::null())
             .output()
-            .expect("gnutls-cli is there: interop/packages.sh installs it");
+            .expect("no gnutls-cli: interop/packages.sh installs it");
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         (text.contains("Handshake was completed"), text)
     }
@@ -391,7 +391,7 @@ mod others {
             let good = key(hash, 1);
             let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
             let psk = good.psk(HOST, NQN, IdentityForm::Digest, Derivation::Specified);
-            let psk = psk.expect("it fits");
+            let psk = psk.expect("a valid key");
             let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
             let (is_in, said) = gnutls_cli(&target, &psk.identity, &secret);
             // GnuTLS offers only the cipher suite of SHA-256 keys.
@@ -405,7 +405,7 @@ mod others {
             }
             // None of these clients affects the target.
             let file = KeyFile::of_key(&good);
-            moves_data(&connect(&target, &options(HOST, Some(&file))).expect("it has the key"));
+            moves_data(&connect(&target, &options(HOST, Some(&file))).expect("a valid key"));
         }
     }
 
@@ -415,7 +415,7 @@ mod others {
         let good = key(Hash::Sha256, 1);
         let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
         let psk =
-            good.psk(HOST, NQN, IdentityForm::Digest, Derivation::Specified).expect("it fits");
+            good.psk(HOST, NQN, IdentityForm::Digest, Derivation::Specified).expect("a valid key");
         let secret: String = psk.key.iter().map(|byte| format!("{byte:02x}")).collect();
         let mut ic_req = vec![0; 128];
         ic_req[..8].copy_from_slice(&[0, 0, 128, 0, 128, 0, 0, 0]);
@@ -428,9 +428,9 @@ mod others {
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())
                 .spawn()
-                .expect("openssl is there: interop/packages.sh installs it");
-            let mut input = client.stdin.take().expect("it is piped");
-            let mut output = client.stdout.take().expect("it is piped");
+                .expect("no openssl: interop/packages.sh installs it");
+            let mut input = client.stdin.take().expect("a pipe");
+            let mut output = client.stdout.take().expect("a pipe");
             let mut said = Vec::new();
             let mut wait_for = |part: &[u8], count: usize| {
                 let mut byte = [0];

@@ -53,11 +53,11 @@ struct Kept(Mutex<String>);
 
 impl ReservationStore for Kept {
     fn load(&self) -> io::Result<String> {
-        Ok(self.0.lock().expect("no test panics with it").clone())
+        Ok(self.0.lock().expect("not poisoned").clone())
     }
 
     fn save(&self, text: &str) -> io::Result<()> {
-        text.clone_into(&mut self.0.lock().expect("no test panics with it"));
+        text.clone_into(&mut self.0.lock().expect("not poisoned"));
         Ok(())
     }
 }
@@ -169,7 +169,7 @@ impl Node {
         sqe.cdw11 = REPORT_EXTENDED.into();
         let answer = self.io.run(sqe, Transfer::FromController(LENGTH), &[]);
         assert_eq!(answer.status, OK);
-        let head = ReservationStatus::parse(&answer.data).expect("long enough");
+        let head = ReservationStatus::parse(&answer.data).expect("enough bytes");
         let entries = answer.data[ReservationStatus::LEN..].chunks(Registrant::LEN);
         let registrants = entries.take(head.regctl.get().into()).map(|entry| {
             let entry = Registrant::parse(entry).expect("whole");
@@ -236,26 +236,26 @@ fn validate(nodes: &mut [Node; 3], rtype: ReservationType) {
     // The first node registers twice and reserves. The other nodes see the reservation.
     assert_eq!((first.register(), first.keys()), (OK, vec![first.key]));
     first.key += 1 << 16;
-    assert_eq!((first.register(), first.keys()), (OK, vec![first.key]), "another key");
-    assert_eq!(second.acquire(rtype), CONFLICT, "without a key");
+    assert_eq!((first.register(), first.keys()), (OK, vec![first.key]), "an old key");
+    assert_eq!(second.acquire(rtype), CONFLICT, "a host that is not registered");
     assert_eq!(first.acquire(rtype), OK);
-    assert_eq!(first.acquire(rtype), OK, "the holder may say so again");
+    assert_eq!(first.acquire(rtype), OK, "the holder may acquire the reservation again");
     assert_eq!(first.report(), (rtype.0, true, vec![(first.key, true)]));
     assert_eq!([first.present(), third.present()], [Present::Own, Present::Others]);
     // The second node registers and writes. The third node is refused.
     assert_eq!((second.register(), second.write(2)), (OK, OK));
     assert_eq!(first.read(), Ok(2));
-    assert_eq!(second.acquire(rtype), CONFLICT, "it is the first's");
-    assert_eq!(second.release(rtype), OK, "what is another's is not released");
+    assert_eq!(second.acquire(rtype), CONFLICT, "the first host holds the reservation");
+    assert_eq!(second.release(rtype), OK, "a host that holds nothing may release");
     assert_eq!(second.present(), Present::Others);
     assert_eq!(third.write(3), CONFLICT);
     assert_eq!(third.read(), if reads_are_refused { Err(CONFLICT) } else { Ok(2) });
-    assert_eq!(third.preempt(first.key, rtype), CONFLICT, "without a key");
+    assert_eq!(third.preempt(first.key, rtype), CONFLICT, "a host that is not registered");
     assert_eq!(second.preempt(first.key, rtype), OK);
     assert_eq!(second.report(), (rtype.0, true, vec![(second.key, true)]));
     assert_eq!(first.write(1), CONFLICT);
     assert_eq!((first.release(rtype), first.acquire(rtype)), (CONFLICT, CONFLICT));
-    assert_eq!(second.preempt(first.key, rtype), CONFLICT, "nobody has that key");
+    assert_eq!(second.preempt(first.key, rtype), CONFLICT, "no host has this key");
     // The first node registers again. Then all nodes release and unregister.
     assert_eq!((first.register(), first.write(1)), (OK, OK));
     assert_eq!(second.release(rtype), OK);
@@ -263,7 +263,7 @@ fn validate(nodes: &mut [Node; 3], rtype: ReservationType) {
     assert_eq!(third.write(3), OK);
     assert_eq!((first.unregister(), first.keys()), (OK, vec![second.key]));
     assert_eq!(second.clear(), OK);
-    assert_eq!(third.report(), (0, true, vec![]), "whether it persists stays as it was");
+    assert_eq!(third.report(), (0, true, vec![]), "the persistence setting changed");
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn a_challenge_for_a_disk_works_across_a_restart_of_the_target() {
         let target = storage.share();
         let address = target.addresses()[0];
         let [mut late, mut challenger] = [1, 2].map(|number| Node::new(number, address));
-        assert_eq!(late.write(1), CONFLICT, "{engine}: it was put out before the restart");
+        assert_eq!(late.write(1), CONFLICT, "{engine}: the preempted host writes");
         assert_eq!(challenger.report(), (SHARED.0, true, vec![(challenger.key, true)]));
         assert_eq!(challenger.read(), Ok(2));
         // The defender is evicted, so every node may use the disk.

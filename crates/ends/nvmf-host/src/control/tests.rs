@@ -14,12 +14,12 @@ fn a_process_shares_one_control_loop_until_its_last_user_drops_it() {
     assert!(Arc::ptr_eq(&first, &second));
     let (name, named) = reply();
     first.spawn(|_| async move { name.send(std::thread::current().id()) });
-    let thread = named.wait().expect("it ran");
+    let thread = named.wait().expect("the task runs");
     drop((first, second));
     let third = shared();
     let (name, named) = reply();
     third.spawn(|_| async move { name.send(std::thread::current().id()) });
-    assert_ne!(named.wait().expect("it ran"), thread, "the first loop has ended");
+    assert_ne!(named.wait().expect("the task runs"), thread, "the first loop still runs");
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn a_future_waits_for_a_timer_and_for_an_answer() {
             done.send(answer.await);
         }
     });
-    asked.wait().expect("it asks").send(7);
+    asked.wait().expect("the task asks").send(7);
     assert_eq!(end.wait(), Some(Some(7)));
     assert!(begin.elapsed() >= pause);
 }
@@ -68,8 +68,8 @@ fn a_panic_ends_only_the_future_that_panicked() {
     assert_eq!(dropped.wait(), None);
     let (sender, receiver) = reply();
     control.spawn(|_| async move { sender.send(blocking(is_here).await) });
-    let elsewhere = receiver.wait().expect("the loop goes on");
-    assert!(!elsewhere.expect("a thread"), "what may wait is not done on the loop");
+    let elsewhere = receiver.wait().expect("the loop continues");
+    assert!(!elsewhere.expect("a thread"), "blocking work runs on the loop");
 }
 
 #[test]

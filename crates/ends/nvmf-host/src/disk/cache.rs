@@ -367,7 +367,7 @@ mod tests {
         assert_eq!((connect(&cache, 0, 3), connect(&cache, 1, 3)), (1, 0));
         assert!(cache.take_told().is_empty());
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
-        assert!(cache.take_told().is_empty(), "the user has no error yet");
+        assert!(cache.take_told().is_empty(), "an error reaches the user too early");
         cache.was_told();
         assert_eq!((cache.take_told().len(), cache.take_told().len()), (1, 0));
     }
@@ -429,14 +429,14 @@ mod tests {
         let silent = |path| Answer { path, boot: None, connections: cache.connections() };
         let answer = Answer { boot: Some([1; 16]), ..silent(1) };
         assert_eq!(meet(0, 1, &[]), Meeting::Well);
-        assert_eq!(meet(1, 1, &[]), Meeting::Well, "it leads to the same boot");
+        assert_eq!(meet(1, 1, &[]), Meeting::Well, "a path leads to the same boot");
         cache.wrote();
         assert_eq!(meet(2, 2, &[]), Meeting::Doubt(vec![0, 1]));
         assert_eq!(meet(2, 2, &[silent(0)]), Meeting::Doubt(vec![1]));
-        assert_eq!(meet(2, 2, &[silent(0), answer]), Meeting::Well, "one path is enough");
-        assert_eq!(meet(2, 3, &[]), Meeting::Lost, "where it led is known");
+        assert_eq!(meet(2, 2, &[silent(0), answer]), Meeting::Well, "one path suffices");
+        assert_eq!(meet(2, 3, &[]), Meeting::Lost, "a path that led to the old boot");
         let elsewhere = Answer { path: 0, boot: Some([9; 16]), ..silent(0) };
-        assert_eq!(meet(3, 3, &[elsewhere, silent(1)]), Meeting::Lost, "another one answered");
+        assert_eq!(meet(3, 3, &[elsewhere, silent(1)]), Meeting::Lost, "another boot");
     }
 
     /// The disk may suppose a reboot that did not occur. A later reboot of that machine then counts
@@ -478,7 +478,7 @@ mod tests {
         assert_eq!(meet(&[before]), Meeting::Doubt(vec![0]));
         let after = Answer { boot: Some([1; 16]), connections: cache.connections(), ..before };
         assert_eq!(meet(&[before, after]), Meeting::Well);
-        assert!(!cache.wrote_before(&life(1)), "it lives");
+        assert!(!cache.wrote_before(&life(1)), "a live process counts as lost");
     }
 
     /// The disk tracks a predecessor's acknowledged writes even if their path now has another name.
@@ -487,7 +487,7 @@ mod tests {
         let cache = Cache::default();
         cache.inherit(None, &life(1));
         assert_eq!(connect_beside(&cache, 0, 1, false), 0);
-        assert!(flush(&cache), "the machine is the same");
+        assert!(flush(&cache), "a flush on the same boot succeeds");
         let cache = Cache::default();
         cache.inherit(None, &life(1));
         assert_eq!(connect_beside(&cache, 0, 2, false), 1);
@@ -517,7 +517,7 @@ mod tests {
         let cache = Cache::default();
         cache.inherit(Some(0), &life(1));
         assert_eq!(connect(&cache, 0, 1), 0);
-        assert!(flush(&cache), "the machine is the same");
+        assert!(flush(&cache), "a flush on the same boot succeeds");
         let cache = Cache::default();
         cache.inherit(Some(0), &life(1));
         assert_eq!(connect(&cache, 0, 2), 1);

@@ -695,6 +695,6 @@ mod tests {
         assert!(all.iter().all(|one| (pause / 2..=pause).contains(one)), "{all:?}");
         let (least, most) = (all.iter().min(), all.iter().max());
         assert!(least < Some(&(pause * 6 / 10)) && most > Some(&(pause * 9 / 10)), "{all:?}");
-        assert_eq!(spread(Duration::ZERO), Duration::ZERO, "the first attempt is made at once");
+        assert_eq!(spread(Duration::ZERO), Duration::ZERO, "the first attempt has no delay");
     }
 }

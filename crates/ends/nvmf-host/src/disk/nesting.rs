@@ -66,9 +66,9 @@ mod tests {
         assert!(nesting.consists_of(vec![[1; 16], [2; 16]]));
         assert!(!nesting.consists_of(vec![[1; 16], [2; 16]]));
         lock(&nesting.wholes).push([3; 16]);
-        nesting.check().expect("no whole is in it");
+        nesting.check().expect("the disk does not contain itself");
         assert!(nesting.consists_of(vec![[1; 16], [3; 16]]));
-        let error = nesting.check().expect_err("it contains its whole").to_string();
+        let error = nesting.check().expect_err("the disk contains itself").to_string();
         assert!(error.contains("reads would never end"), "{error}");
     }
 }

@@ -126,7 +126,7 @@ mod tests {
             let refused = between(&of, &clone, [512, 512]).expect(text);
             assert!(refused.contains(text) && refused.contains("192.0.2.1:2 are"), "{refused}");
         }
-        let larger = between(&of, &info(2, 0, (0, 0)), [512, 1024]).expect("another disk");
+        let larger = between(&of, &info(2, 0, (0, 0)), [512, 1024]).expect("different disks");
         assert!(larger.contains("one disk has 512 bytes, the other 1024"), "{larger}");
     }
 }

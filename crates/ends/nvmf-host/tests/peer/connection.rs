@@ -23,7 +23,7 @@ impl Capsule {
     }
 
     pub fn connect_data(&self) -> ConnectData {
-        ConnectData::parse(&self.data).expect("Connect carries its data")
+        ConnectData::parse(&self.data).expect("Connect data")
     }
 }
 
@@ -114,7 +114,7 @@ impl Connection {
         let hlen = usize::from(header.hlen);
         if header.has_header_digest() {
             let digest = crc32c::crc32c(&bytes[..hlen]).to_le_bytes();
-            assert_eq!(bytes[hlen..hlen + 4], digest, "header digest");
+            assert_eq!(bytes[hlen..hlen + 4], digest, "a wrong header digest");
         }
         let mut data = match header.pdo {
             0 => Vec::new(),
@@ -122,7 +122,7 @@ impl Connection {
         };
         if header.has_data_digest() {
             let digest = data.split_off(data.len() - 4);
-            assert_eq!(digest, crc32c::crc32c(&data).to_le_bytes(), "data digest");
+            assert_eq!(digest, crc32c::crc32c(&data).to_le_bytes(), "a wrong data digest");
         }
         Ok(match header.pdu_type {
             PduType::CAPSULE_CMD => {
@@ -258,7 +258,7 @@ impl Carries for Connection {
     }
 
     fn pull(&mut self, capsule: &Capsule, offset: u32, length: u32) -> io::Result<Vec<u8>> {
-        assert!(capsule.sqe.dptr.is_transport(), "a descriptor of TCP's");
+        assert!(capsule.sqe.dptr.is_transport(), "a transport descriptor");
         Connection::pull(self, capsule.cid(), offset, length)
     }
 }

@@ -40,7 +40,7 @@ impl Carries for Wired {
 
     fn push_all(&mut self, cid: u16, data: &[u8], _: usize, _: bool) -> io::Result<()> {
         let block = self.block(cid)?;
-        assert!(self.wire.write(&block, 0, data), "the command's memory is registered");
+        assert!(self.wire.write(&block, 0, data), "a registered range");
         self.succeed(cid)
     }
 
@@ -49,7 +49,7 @@ impl Carries for Wired {
         let address = block.address + u64::from(offset);
         let mut data = vec![0; length as usize];
         let part = KeyedBlock { address, length_bytes: length, ..block };
-        assert!(self.wire.read(&part, &mut data), "the command's memory is registered");
+        assert!(self.wire.read(&part, &mut data), "a registered range");
         Ok(data)
     }
 }

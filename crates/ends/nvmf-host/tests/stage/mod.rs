@@ -111,7 +111,7 @@ impl Stage {
                 if held.is_some()
                     && let Some(event) = self.events.lock().unwrap().pop()
                 {
-                    to.respond(held.take().expect("looked at it"), Status::SUCCESS, event)?;
+                    to.respond(held.take().expect("a held command"), Status::SUCCESS, event)?;
                 }
             }
             GET_LOG_PAGE => self.push_log(to, capsule)?,
@@ -191,7 +191,7 @@ impl Stage {
                 let uuid = self.uuid.load(Ordering::SeqCst);
                 if self.swaps_at_a_look.swap(false, Ordering::SeqCst) {
                     self.uuid.store(uuid + 1, Ordering::SeqCst);
-                    let event = self.held.lock().unwrap().take().expect("it is asked for first");
+                    let event = self.held.lock().unwrap().take().expect("a request for events");
                     to.respond(event, Status::SUCCESS, 0x0004_0002)?;
                 }
                 if uuid != 0 {
@@ -264,7 +264,7 @@ impl User {
             if !self.done.is_empty() || left.is_zero() {
                 return std::mem::take(&mut self.done);
             }
-            self.reactor.poll(Some(left), &mut self.ready).expect("the loop goes on");
+            self.reactor.poll(Some(left), &mut self.ready).expect("the loop continues");
         }
     }
 
@@ -295,7 +295,7 @@ impl User {
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
+        assert!(Instant::now() < deadline, "not within the limit: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -253,7 +253,7 @@ mod tests {
             (10_000..10_100).for_each(|number| stage.push(number, false, "stranger", cost));
             let reply = Cost { is_beginning: false, ..LITTLE };
             stage.push(20_000, false, "host", reply);
-            assert_eq!(stage.next(), Some("host"), "what has begun goes on");
+            assert_eq!(stage.next(), Some("host"), "a calculation that started is not dropped");
             assert_eq!(stage.order().len(), 10_100);
         }
     }
@@ -298,7 +298,7 @@ mod tests {
             drop(std::mem::take(&mut stage.somebody));
         }
         let kept = stage.backlog.len();
-        assert!(kept < limits::SWEPT_CALCULATIONS, "{kept} are kept");
+        assert!(kept < limits::SWEPT_CALCULATIONS, "{kept} entries are kept");
         assert_eq!(stage.order(), ["here"]);
         drop(here);
     }

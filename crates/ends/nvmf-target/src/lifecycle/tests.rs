@@ -16,7 +16,7 @@ impl Choices {
             self.taken.push((0, count));
         }
         let (choice, possible) = self.taken[self.next];
-        assert_eq!(possible, count, "the same choices lead to the same question");
+        assert_eq!(possible, count, "the same path has different numbers of results");
         self.next += 1;
         choice
     }
@@ -83,8 +83,8 @@ impl Gates for Model<'_> {
 
     fn ask(&mut self, gate: Gate, _: SlotId) -> Answer {
         assert!(!self.is_over(), "an ended command asks {gate:?}");
-        assert_eq!(self.kept_at, None, "it waits in two places");
-        assert!(self.life.waits_at(gate), "a gate can wake it before it answers");
+        assert_eq!(self.kept_at, None, "the command waits at two gates");
+        assert!(self.life.waits_at(gate), "a gate can wake the command before it answers");
         assert_eq!(Some(&gate), self.life.path().gates().get(self.passed.len()), "out of order");
         match self.choices.choose(if self.waits < WAITS { 3 } else { 2 }) {
             0 => {
@@ -106,7 +106,7 @@ impl Gates for Model<'_> {
     }
 
     fn start(&mut self, _: SlotId) -> Result<Option<Path>, Status> {
-        assert_eq!(self.passed, self.life.path().gates(), "it skipped a gate");
+        assert_eq!(self.passed, self.life.path().gates(), "the command skipped a gate");
         assert_eq!(self.life.waits(), None);
         self.followed.push(self.life.path());
         self.passed.clear();
@@ -125,7 +125,7 @@ impl Gates for Model<'_> {
     }
 
     fn refuse(&mut self, _: SlotId, _: Status) {
-        assert!(!self.is_over(), "it is answered twice");
+        assert!(!self.is_over(), "the command is answered twice");
         self.refusals += 1;
         self.life = Lifecycle::ANSWERED;
     }
@@ -136,9 +136,9 @@ fn run(choices: &mut Choices, path: Path) {
     let mut model = Model::new(choices, path);
     admit(&mut model, SLOT);
     while !model.is_over() {
-        let gate = model.kept_at.take().expect("it is neither over nor kept");
-        assert_eq!(model.life.waits(), Some(gate), "withdrawal looks elsewhere");
-        assert!(!model.borrows, "it waits with borrowed data");
+        let gate = model.kept_at.take().expect("the command is neither done nor at a gate");
+        assert_eq!(model.life.waits(), Some(gate), "withdrawal checks another gate");
+        assert!(!model.borrows, "the command waits with borrowed data");
         match model.choices.choose(3) {
             // The limits have changed.
             0 => admit(&mut model, SLOT),
@@ -150,7 +150,7 @@ fn run(choices: &mut Choices, path: Path) {
             _ => model.refuse(SLOT, Status::ABORT_REQUESTED),
         }
     }
-    assert!(model.is_started != (model.refusals == 1), "it is started or refused, once");
+    assert!(model.is_started != (model.refusals == 1), "neither or both");
     assert_eq!(model.kept_at, None);
     let ends = if model.is_started { CommandState::Admitted } else { CommandState::Answered };
     assert_eq!(model.life.state, ends);

@@ -271,7 +271,7 @@ mod tests {
         core.join(line, greedy);
         core.join(line, modest);
         core.leave(other, modest);
-        assert_eq!(turns.withdraw(SlotId(1)), None, "another waits there");
+        assert_eq!(turns.withdraw(SlotId(1)), None, "another command waits");
         assert_eq!(turns.withdraw(SlotId(7)), None);
         assert_eq!(core.next(), Some((line, greedy)));
         assert_eq!(core.next(), Some((line, modest)));

@@ -75,7 +75,7 @@ pub fn max_connections() -> Option<usize> {
 fn after(lines: &mut impl BufRead, what: &str) -> String {
     loop {
         let mut line = String::new();
-        assert!(lines.read_line(&mut line).expect("text") > 0, "no line with {what}");
+        assert!(lines.read_line(&mut line).expect("text") > 0, "no line contains {what}");
         if let Some(rest) = line.trim().strip_prefix(what) {
             return rest.to_owned();
         }

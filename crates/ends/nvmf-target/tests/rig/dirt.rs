@@ -83,7 +83,7 @@ fn pass_on(
         let mut pdu = vec![0; COMMON_BYTES];
         from.read_exact(&mut pdu)?;
         let (flags, data_at) = (pdu[1], usize::from(pdu[3]));
-        let length = u32::from_le_bytes(pdu[4..8].try_into().expect("four")) as usize;
+        let length = u32::from_le_bytes(pdu[4..8].try_into().expect("four bytes")) as usize;
         pdu.resize(length.max(COMMON_BYTES), 0);
         from.read_exact(&mut pdu[COMMON_BYTES..])?;
         let has_data = flags & HAS_DIGEST != 0 && (COMMON_BYTES..length).contains(&data_at);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub fn secret(seed: u8) -> Secret {
-    Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(seed)).expect("a length there is")
+    Secret::generate(32, None, &mut |out: &mut [u8]| out.fill(seed)).expect("a valid length")
 }
 
 /// Starts a target that serves a disk of 1 MiB to this host, once the host has authenticated.

@@ -96,7 +96,7 @@ pub fn options(engine: EngineKind) -> DiskOptions {
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
+        assert!(Instant::now() < deadline, "not within the limit: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -142,7 +142,7 @@ impl User {
             if !self.done.is_empty() || left.is_zero() {
                 return std::mem::take(&mut self.done);
             }
-            self.reactor.poll(Some(left), &mut self.ready).expect("the loop goes on");
+            self.reactor.poll(Some(left), &mut self.ready).expect("the loop continues");
         }
     }
 
@@ -157,7 +157,7 @@ impl User {
         self.read(lba, 1, 0);
         let done = self.one();
         assert_eq!(done.result, Ok(()));
-        let buffer = done.buffer.expect("its own");
+        let buffer = done.buffer.expect("the buffer of the read");
         assert!(buffer.iter().all(|byte| *byte == buffer[0]), "a torn block");
         buffer[0]
     }

@@ -102,7 +102,7 @@ impl Proxy {
 
     /// Closes one connection before it carries bytes that `are_last` accepts, in either direction.
     pub fn end_before(&self, are_last: fn(&[u8]) -> bool) {
-        self.state.ends_before.set(are_last).expect("it is said once");
+        self.state.ends_before.set(are_last).expect("the end is set once");
     }
 
     /// Returns the number of bytes carried so far, in both directions.

@@ -110,7 +110,7 @@ impl Queue {
 
     /// Sends a command and waits for its response.
     pub fn run(&mut self, sqe: Sqe, transfer: Transfer, data: &[u8]) -> Answer {
-        self.try_run(sqe, transfer, data).expect("closed before the answer")
+        self.try_run(sqe, transfer, data).expect("the connection closed before the answer")
     }
 
     /// Like [`Queue::run`], but returns `None` if the connection closes first.
@@ -162,7 +162,7 @@ impl Queue {
     pub fn completions(&mut self, count: usize) -> usize {
         let (mut completed, mut brought) = (0, 0);
         while completed < count {
-            assert!(self.receive(), "closed before the answers");
+            assert!(self.receive(), "the connection closed before the answers");
             let pending = std::mem::take(&mut self.pending);
             let mut input = &pending[..];
             while let Some(event) = self.end.next(&mut input).expect("well formed") {
@@ -275,7 +275,7 @@ pub fn fused(queue: &mut Queue, lba: u64, old: &[u8], new: &[u8]) -> [Status; 2]
     queue.stream.write_all(&out).expect("sent");
     let mut statuses = [None; 2];
     while statuses.contains(&None) {
-        assert!(queue.receive(), "closed before the answers");
+        assert!(queue.receive(), "the connection closed before the answers");
         let pending = std::mem::take(&mut queue.pending);
         let mut input = &pending[..];
         while let Some(event) = queue.end.next(&mut input).expect("well formed") {
@@ -283,7 +283,7 @@ pub fn fused(queue: &mut Queue, lba: u64, old: &[u8], new: &[u8]) -> [Status; 2]
             statuses[usize::from(slot.0)] = Some(cqe.status());
         }
     }
-    statuses.map(|status| status.expect("each once"))
+    statuses.map(|status| status.expect("every status"))
 }
 
 /// Sends a reservation command with its keys. Returns its status.

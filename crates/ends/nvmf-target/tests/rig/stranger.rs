@@ -20,7 +20,7 @@ pub fn resident() -> usize {
 }
 
 pub fn resident_of(process: u32) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
     let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("a number");
     kib << 10
@@ -31,7 +31,7 @@ pub fn from(net: u8, number: u8, to: SocketAddr) -> TcpStream {
     use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     let own: SocketAddr = ([127, 0, net, number], 0).into();
-    socket.bind(&own.into()).expect("all of 127 is this machine");
+    socket.bind(&own.into()).expect("an address of 127.0.0.0/8");
     socket.connect(&to.into()).expect("it listens");
     socket.into()
 }
@@ -67,7 +67,7 @@ impl Peer {
     }
 
     pub fn on(stream: TcpStream) -> Self {
-        Self::try_on(stream).expect("it is let in")
+        Self::try_on(stream).expect("the target admits the connection")
     }
 
     /// Returns a queue on this connection; `None` if the target closes the connection.
@@ -127,7 +127,7 @@ impl Peer {
     }
 
     pub fn connect(&mut self, nqn: &str, host: &str, queue: u16, controller: u16) -> u16 {
-        self.try_connect(nqn, host, queue, controller).expect("it is let in")
+        self.try_connect(nqn, host, queue, controller).expect("the target admits the connection")
     }
 
     /// Connects the queue. Returns `None` if the target refuses or closes it.
@@ -172,7 +172,7 @@ impl Peer {
     /// Returns the admin queue of an enabled controller, and its controller identifier.
     pub fn admin(address: SocketAddr, nqn: &str, host: &str) -> (Peer, u16) {
         let mut peer = Peer::new(address);
-        let controller = peer.try_enable(nqn, host).expect("it is let in");
+        let controller = peer.try_enable(nqn, host).expect("the target admits the connection");
         (peer, controller)
     }
 
@@ -211,7 +211,7 @@ impl Peer {
     pub fn write(&mut self, bytes: usize) -> Status {
         self.stream.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         assert!(self.ask_to_write(bytes));
-        let grant = self.granted().expect("its turn comes");
+        let grant = self.granted().expect("the command is granted");
         self.withhold(grant, 0);
         self.status().expect("an answer").0
     }

@@ -61,7 +61,7 @@ pub fn wanted(queue: &mut Queue) -> Grant {
 pub fn status(queue: &mut Queue) -> Status {
     match hear(queue) {
         Heard::Completed(status) => status,
-        Heard::Wanted(grant) => panic!("{grant:?} once more"),
+        Heard::Wanted(grant) => panic!("{grant:?} a second time"),
     }
 }
 

@@ -88,7 +88,7 @@ mod tests {
         let [a, b, c, d] = ["[::1]:1", "[::2]:1", "1.0.0.1:1", "1.0.0.2:1"].map(address);
         assert_eq!(order(vec![a, b, c, d, a], None), [a, c, b, d]);
         assert_eq!(order(vec![c, d, a], Some(d)), [d, c, a]);
-        assert_eq!(order(vec![c, d], Some(a)), [c, d], "the name no longer has this address");
+        assert_eq!(order(vec![c, d], Some(a)), [c, d], "an address that is gone");
         assert_eq!(order(Vec::new(), None), []);
         let many = (0..100).map(|port| SocketAddr::from(([1, 0, 0, 1], port))).collect();
         assert_eq!(order(many, None).len(), limits::ADDRESSES);
@@ -109,7 +109,7 @@ mod tests {
                 let addresses: Vec<SocketAddr> = ends.iter().map(|(at, _)| *at).collect();
                 let attempt = |at| {
                     noted.lock().unwrap().push(at);
-                    let (_, end) = ends.iter().find(|(it, _)| *it == at).expect("one of them");
+                    let (_, end) = ends.iter().find(|(it, _)| *it == at).expect("a tried address");
                     async move {
                         match end {
                             Some(end) => end.clone(),
@@ -121,7 +121,7 @@ mod tests {
                 done.send(result.map(|((), at)| at));
             }
         });
-        let result = end.wait().expect("it ran");
+        let result = end.wait().expect("the task runs");
         let begun = begun.lock().unwrap().clone();
         (result, begun)
     }
@@ -142,9 +142,9 @@ mod tests {
         let refused = || Some(Err(ConnectError::Refused));
         let closed = ConnectError::Closed { during: "the first answer" };
         let (result, _) = run(vec![(a, refused()), (b, Some(Err(closed.clone()))), (c, refused())]);
-        let unreached = result.expect_err("all of them fail");
+        let unreached = result.expect_err("every address fails");
         assert_eq!(unreached.reason, closed);
-        let at = unreached.at.expect("several addresses");
+        let at = unreached.at.expect("one of the tried addresses");
         assert!(at.starts_with("1.0.0.2:1; 1.0.0.1:1: "), "{at}");
         assert!(at.contains("; 1.0.0.3:1: "), "{at}");
         let (result, _) = run(vec![(a, refused()), (b, refused())]);

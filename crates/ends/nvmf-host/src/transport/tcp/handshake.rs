@@ -248,7 +248,7 @@ mod tests {
                 done.send(made.map(|(_, address)| address));
             }
         });
-        end.wait().expect("it ran")
+        end.wait().expect("the task runs")
     }
 
     #[test]

@@ -16,7 +16,7 @@ const BYTES: u64 = 64 << 20;
 /// Connects to a namespace of a target in this process.
 fn near(block_size: u32) -> Arc<dyn Namespace> {
     let target = Arc::new(target(block_size, BYTES));
-    let namespace = connect(&target).namespace(1).expect("the target shares one");
+    let namespace = connect(&target).namespace(1).expect("namespace 1 exists");
     Arc::new(Backed { namespace, backing: target })
 }
 
@@ -34,7 +34,7 @@ fn connect(target: &Arc<Target>) -> Controller {
     };
     // The queue is so small that operations must wait and large commands are split.
     let options = Options { queue_depth: 16, ..Options::default() };
-    Controller::connect_in_memory(Arc::new(dial), NQN, &options).expect("it is here")
+    Controller::connect_in_memory(Arc::new(dial), NQN, &options).expect("the target accepts")
 }
 
 fn run(engine: EngineKind) {

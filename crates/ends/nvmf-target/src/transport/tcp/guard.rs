@@ -399,8 +399,8 @@ mod tests {
         assert_eq!(pressed_bytes(1 << 20, Some(0)), record);
         assert_eq!(pressed_bytes(record, Some(6000)), record - 6000);
         assert_eq!(pressed_bytes(record, Some(SEALED_BYTES + 22)), little);
-        assert_eq!(pressed_bytes(record - 1, Some(0)), little, "more than the payload may come");
+        assert_eq!(pressed_bytes(record - 1, Some(0)), little, "at most the payload may arrive");
         assert_eq!(pressed_bytes(0, Some(0)), little);
-        assert_eq!(pressed_bytes(1 << 20, None), little, "it may be no record");
+        assert_eq!(pressed_bytes(1 << 20, None), little, "the bytes may be no record");
     }
 }
