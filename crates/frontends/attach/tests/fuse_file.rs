@@ -22,8 +22,8 @@ fn open(served: &Served) -> File {
 }
 
 fn errno(result: io::Result<impl Sized>) -> i32 {
-    let error = result.err().expect("it fails");
-    error.raw_os_error().unwrap_or_else(|| panic!("no error of the system: {error}"))
+    let error = result.err().expect("the call fails");
+    error.raw_os_error().unwrap_or_else(|| panic!("not a system error: {error}"))
 }
 
 const ENXIO: i32 = 6;
@@ -42,7 +42,7 @@ fn the_file_has_the_properties_of_the_namespace() {
         .map(|entry| entry.expect("an entry").file_name())
         .collect();
     assert_eq!(folder, ["a disk"]);
-    let found = fs::metadata(served.path()).expect("it is there");
+    let found = fs::metadata(served.path()).expect("the file exists");
     assert_eq!((found.len(), found.blksize(), found.blocks()), (3 << 20, 4096, 6144));
     assert_eq!(found.permissions().mode() & 0o777, 0o600);
     assert!(fs::metadata(served.folder.path().join("other")).is_err());
@@ -71,7 +71,7 @@ fn any_range_of_bytes_can_be_read_written_and_zeroed() {
                 match random.below(4) {
                     0 => {
                         let mode = if random.below(2) == 0 { PUNCH } else { ZERO };
-                        rustix::fs::fallocate(&file, mode, offset, length).expect("it zeroes");
+                        rustix::fs::fallocate(&file, mode, offset, length).expect("zeroes");
                         model[range].fill(0);
                     }
                     1 => {
@@ -125,27 +125,27 @@ fn the_file_has_a_fixed_size_like_a_disk() {
     let served = Served::new(ENGINES[0], disk("mem:1MiB", 512));
     let file = open(&served);
     let end = 1 << 20;
-    assert_eq!(file.write_at(&[7; 4096], end - 1000).expect("what fits"), 1000);
+    assert_eq!(file.write_at(&[7; 4096], end - 1000).expect("the part that fits is written"), 1000);
     assert_eq!(errno(file.write_at(&[7; 10], end)), ENOSPC);
     let mut bytes = [0; 4096];
-    assert_eq!(file.read_at(&mut bytes, end - 1000).expect("what there is"), 1000);
+    assert_eq!(file.read_at(&mut bytes, end - 1000).expect("a partial read"), 1000);
     assert_eq!(bytes[999], 7);
     assert_eq!(file.read_at(&mut bytes, end).expect("the end"), 0);
     for other in [0, 12, end + 512] {
         assert_eq!(errno(file.set_len(other)), EINVAL, "{other} bytes");
     }
-    file.set_len(end).expect("it has this size");
+    file.set_len(end).expect("the file has this size");
     assert_eq!(errno(fs::set_permissions(served.path(), fs::Permissions::from_mode(0o777))), EPERM);
     // The truncation by `O_TRUNC` keeps the content of the file.
     let again = File::create(served.path()).expect("it opens");
     assert_eq!(again.metadata().expect("a file").len(), end);
-    assert_eq!(file.read_at(&mut bytes, end - 1000).expect("what there is"), 1000);
+    assert_eq!(file.read_at(&mut bytes, end - 1000).expect("a partial read"), 1000);
     let fallocate = |mode, offset, length| {
         rustix::fs::fallocate(&file, mode, offset, length).map_err(io::Error::from)
     };
     assert_eq!(errno(fallocate(FallocateFlags::empty(), 0, 4096)), EOPNOTSUPP);
     assert_eq!(errno(fallocate(FallocateFlags::ZERO_RANGE, end - 512, 1024)), ENOSPC);
-    fallocate(ZERO, end - 512, 1024).expect("what is inside");
+    fallocate(ZERO, end - 512, 1024).expect("the part before the end is zeroed");
     // The whole file is data, and only its end counts as a hole.
     let seek = |from| rustix::fs::seek(&file, from).map_err(io::Error::from);
     assert_eq!(seek(SeekFrom::Data(5000)).expect("data"), 5000);
@@ -176,10 +176,10 @@ fn file_operations_become_the_right_commands() {
     io::Read::read_exact(&mut reader, &mut [0; 512]).expect("it reads");
     drop(reader);
     assert_eq!(spy.take(), [(Command::Read, 0, 1, false)]);
-    rustix::fs::fallocate(&file, PUNCH, 4096, 1 << 20).expect("it punches");
+    rustix::fs::fallocate(&file, PUNCH, 4096, 1 << 20).expect("a hole is punched");
     let zeroes = |deallocate| Command::WriteZeroes { deallocate };
     assert_eq!(spy.take(), [(zeroes(true), 8, 2048, false)]);
-    rustix::fs::fallocate(&file, ZERO, 4096, 1 << 20).expect("it zeroes");
+    rustix::fs::fallocate(&file, ZERO, 4096, 1 << 20).expect("zeroes are written");
     assert_eq!(spy.take(), [(zeroes(false), 8, 2048, false)]);
     drop(file);
     assert_eq!(spy.take(), [(Command::Flush, 0, 0, false)]);
@@ -192,7 +192,7 @@ fn punching_holes_is_refused_without_deallocation() {
     let file = open(&served);
     let punched = rustix::fs::fallocate(&file, PUNCH, 0, 4096).map_err(io::Error::from);
     assert_eq!(errno(punched), EOPNOTSUPP);
-    rustix::fs::fallocate(&file, ZERO, 0, 4096).expect("it zeroes");
+    rustix::fs::fallocate(&file, ZERO, 0, 4096).expect("zeroes are written");
     drop(file);
     served.stop();
 }
@@ -210,13 +210,13 @@ fn errors_reach_the_program_that_caused_them() {
     ] {
         spy.fail_with(Some(error));
         assert_eq!(errno(file.write_at(&[1; 512], 0)), number, "{error:?}");
-        assert_eq!(errno(file.write_at(&[1; 5], 0)), number, "{error:?}, less than a block");
+        assert_eq!(errno(file.write_at(&[1; 5], 0)), number, "{error:?}, for less than a block");
     }
     spy.fail_with(Some(BlockError::ReadFailed));
     assert_eq!(errno(file.read_at(&mut [0; 512], 0)), EIO);
     assert_eq!(errno(file.sync_all()), EIO);
     spy.fail_with(None);
-    file.write_all_at(&[1; 5], 0).expect("it goes on");
+    file.write_all_at(&[1; 5], 0).expect("the disk still works");
     drop(file);
     served.stop();
 }
@@ -239,8 +239,8 @@ fn programs_see_a_changed_size() {
     for blocks in [16_384, 4096] {
         spy.disk.resize(blocks);
         let length = || file.metadata().expect("a file").len();
-        eventually("it is seen", || length() == blocks * 512);
-        file.write_all_at(&[3; 512], blocks * 512 - 512).expect("the last block");
+        eventually("the new size is reported", || length() == blocks * 512);
+        file.write_all_at(&[3; 512], blocks * 512 - 512).expect("the last block is written");
         assert_eq!(errno(file.write_at(&[3; 512], blocks * 512)), ENOSPC);
     }
     drop(file);

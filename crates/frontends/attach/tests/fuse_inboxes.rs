@@ -122,7 +122,7 @@ fn requests_after_the_end_of_the_cores_fail() {
         let carried_out = run(0, &loops[0], &server.inboxes, usize::MAX);
         reader.join().unwrap();
         assert_eq!(carried_out + server.failures.load(Ordering::Relaxed), 2);
-        assert!(server.inboxes.is_over(), "one is still counted");
+        assert!(server.inboxes.is_over(), "a counted inbox remains");
     });
 }
 

@@ -29,12 +29,12 @@ impl Program {
 
     fn start_as(command: &mut Command, arguments: &[&str]) -> (Program, String) {
         let command = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("the example fuse_serve is built");
-        let input = child.stdin.take().expect("it is piped");
-        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut child = command.spawn().expect("the fuse_serve example is built");
+        let input = child.stdin.take().expect("a pipe");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut program = Program { child, input, output };
         let line = program.line();
-        let path = line.strip_prefix("ready ").unwrap_or_else(|| panic!("it says {line:?}"));
+        let path = line.strip_prefix("ready ").unwrap_or_else(|| panic!("it prints {line:?}"));
         (program, path.into())
     }
 
@@ -47,7 +47,7 @@ impl Program {
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        self.output.read_line(&mut line).expect("it says something");
+        self.output.read_line(&mut line).expect("a line of output");
         line.trim_end().into()
     }
 
@@ -57,13 +57,13 @@ impl Program {
 
     fn kill(mut self) {
         self.child.kill().expect("SIGKILL");
-        assert!(ends(&mut self.child), "a killed server does not end");
+        assert!(ends(&mut self.child), "a killed server does not exit");
     }
 
     fn stop(mut self) {
         self.say("stop");
         if !ends(&mut self.child) {
-            panic!("it does not stop: {}", self.line());
+            panic!("the server does not stop: {}", self.line());
         }
     }
 }
@@ -109,11 +109,11 @@ fn a_killed_server_leaves_no_program_stuck() {
         let load = load.args(["--iodepth=32", "--time_based", "--runtime=50", "--minimal"]);
         let mut load = load.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("fio");
         std::thread::sleep(Duration::from_millis(700));
-        assert!(load.try_wait().expect("a child").is_none(), "the load has ended before");
+        assert!(load.try_wait().expect("a child").is_none(), "the load ended too early");
         program.kill();
-        assert!(ends(&mut load), "who used the disk is stuck");
-        assert!(!load.wait().expect("its status").success(), "fio saw no error");
-        assert!(fs::metadata(&mountpoint).is_err(), "somebody serves it still");
+        assert!(ends(&mut load), "a program that uses the disk hangs");
+        assert!(!load.wait().expect("its status").success(), "fio reported no error");
+        assert!(fs::metadata(&mountpoint).is_err(), "a server is still mounted");
         used.unmount();
 
         let (program, device) = Program::start(&arguments);
@@ -121,7 +121,7 @@ fn a_killed_server_leaves_no_program_stuck() {
         let mended = output("fsck.ext4", &["-fy", &device]).status.code();
         assert!(mended.is_some_and(|code| code < 4), "{mended:?}");
         let used = MountedFs::new(&device, "rw");
-        assert!(fs::read(used.file("durable")).expect("it is there") == data, "other data");
+        assert!(fs::read(used.file("durable")).expect("the file exists") == data, "wrong data");
         used.unmount();
         program.stop();
         assert!(!mounted(&mountpoint));
@@ -152,24 +152,24 @@ fn a_server_refuses_to_stop_while_the_file_is_open() {
     let mut served = Served::new(ENGINES[1], disk("mem:1MiB", 512));
     let file = fs::File::open(served.path()).expect("it opens");
     let Err(StopError::InUse(path, users)) = served.server.stop(false) else {
-        panic!("it stopped")
+        panic!("the server stopped although the disk is in use")
     };
     assert_eq!(path, served.path());
-    let own = users.iter().find(|user| user.pid == Some(std::process::id())).expect("this process");
+    let own = users.iter().find(|user| user.pid == Some(std::process::id())).expect("our process");
     assert_eq!(own.what, format!("has {} open", path.display()));
     assert!(users.iter().all(|user| !user.command.is_empty()));
-    file.read_at(&mut [0; 512], 0).expect("it goes on");
+    file.read_at(&mut [0; 512], 0).expect("the disk still works");
     // Start a process that uses the mount as its working directory.
     let mut shell = Command::new("sleep").arg("60").current_dir(served.folder.path()).spawn();
     let shell = shell.as_mut().expect("sleep");
     drop(file);
-    let said = served.server.stop(false).expect_err("somebody is there").to_string();
+    let said = served.server.stop(false).expect_err("the disk is in use").to_string();
     assert!(
         said.contains(&format!("sleep (process {}) has its working directory in ", shell.id())),
         "{said}"
     );
     shell.kill().expect("SIGKILL");
-    shell.wait().expect("it ended");
+    shell.wait().expect("the process ends");
     served.stop();
 }
 
@@ -183,14 +183,14 @@ fn a_server_continues_while_another_namespace_has_the_mount() {
     let mut holder = holder.spawn().expect("unshare");
     let mount = format!("/proc/{}/mountinfo", holder.id());
     let own = fs::read_link("/proc/self/ns/mnt").expect("a link");
-    eventually("it has a namespace of its own", || {
+    eventually("the process has its own mount namespace", || {
         let link = fs::read_link(format!("/proc/{}/ns/mnt", holder.id()));
         link.is_ok_and(|link| link != own)
             && fs::read_to_string(&mount).is_ok_and(|text| !text.contains("shared:"))
             && fs::read_to_string(format!("/proc/{}/comm", holder.id()))
                 .is_ok_and(|text| text == "sleep\n")
     });
-    let said = served.server.stop(false).expect_err("there is a copy").to_string();
+    let said = served.server.stop(false).expect_err("a copy of the mount exists").to_string();
     let whose = format!("sleep (process {}) has the disk mounted at", holder.id());
     assert!(
         said.contains("is no longer mounted in this mount namespace") && said.contains(&whose),
@@ -198,7 +198,7 @@ fn a_server_continues_while_another_namespace_has_the_mount() {
     );
     assert!(!mounted(served.folder.path()));
     holder.kill().expect("SIGKILL");
-    holder.wait().expect("it ended");
+    holder.wait().expect("the process ends");
     served.stop();
 }
 
@@ -212,7 +212,7 @@ fn a_forced_stop_does_not_wait_for_requests() {
     let start = Instant::now();
     served.server.stop(true).expect("it stops");
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
-    assert!(reader.join().expect("no panic").is_err(), "it read something");
+    assert!(reader.join().expect("no panic").is_err(), "the read succeeded");
     assert!(!mounted(served.folder.path()));
 }
 
@@ -291,7 +291,7 @@ fn a_user_without_root_mounts_with_the_helper() {
 fn without(hidden: &str, command: &str) -> String {
     let script = format!("mount -t tmpfs none {hidden} && exec {command}");
     let output = output("unshare", &["--mount", "sh", "-c", &script]);
-    assert!(!output.status.success(), "it starts without {hidden}");
+    assert!(!output.status.success(), "the server starts without {hidden}");
     String::from_utf8_lossy(&output.stderr).into()
 }
 

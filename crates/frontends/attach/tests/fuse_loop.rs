@@ -54,16 +54,16 @@ fn a_file_system_survives_detach_and_attach() {
             }
             mounted.unmount();
             run("fsck.ext4", &["-fn", device.name()]);
-            loop_device::detach(&device.0, false).expect("nobody uses it");
+            loop_device::detach(&device.0, false).expect("no process uses the device");
             served.stop();
         }
         let served = Served::new(engine, disk(&image, block_size));
         let device = Loop::new(served.path(), block_size, false);
         run("fsck.ext4", &["-fn", device.name()]);
         let mounted = MountedFs::new(device.name(), "ro");
-        assert!(fs::read(mounted.file("kept")).expect("it is there") == data, "other data");
+        assert!(fs::read(mounted.file("kept")).expect("the file exists") == data, "wrong data");
         mounted.unmount();
-        loop_device::detach(&device.0, false).expect("nobody uses it");
+        loop_device::detach(&device.0, false).expect("no process uses the device");
         served.stop();
         // The data was in the backend all the time, not in the mount.
         run("fsck.ext4", &["-fn", &image]);
@@ -80,9 +80,9 @@ fn the_loop_device_has_the_properties_of_the_disk() {
         assert_eq!(device.says("queue/discard_granularity"), block_size.to_string());
         assert_eq!(device.says("size"), "131072");
         assert_eq!(device.says("ro"), "0");
-        assert_eq!(device.says("loop/dio"), "1", "data would be cached twice");
+        assert_eq!(device.says("loop/dio"), "1", "direct I/O is off");
         assert_eq!(device.says("queue/write_cache"), "write back");
-        loop_device::detach(&device.0, false).expect("nobody uses it");
+        loop_device::detach(&device.0, false).expect("no process uses the device");
         served.stop();
     }
 }
@@ -106,14 +106,14 @@ fn a_reused_loop_device_has_default_settings() {
         if Path::new(&free.replace("/dev", "/sys/block")).join("loop").exists() {
             break;
         }
-        let opened = is_open.then(|| fs::File::open(&free).expect("root may"));
+        let opened = is_open.then(|| fs::File::open(&free).expect("root may open it"));
         let served = Served::new(ENGINES[0], disk("mem:16MiB", 512));
         let device = Loop::new(served.path(), 512, false);
         assert_eq!(device.says("ro"), "0", "{} of {free}", device.name());
         assert_ne!(device.says("queue/read_ahead_kb"), "2121", "{} of {free}", device.name());
         run("dd", &["if=/dev/zero", &format!("of={}", device.name()), "count=1", "oflag=direct"]);
         drop(opened);
-        loop_device::detach(&device.0, false).expect("nobody uses it");
+        loop_device::detach(&device.0, false).expect("no process uses the device");
         served.stop();
     }
     // Clear these settings for users of the device other than farblock.
@@ -136,7 +136,7 @@ fn a_trim_deallocates_space() {
     let blocks = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&image).expect("a file"));
     let full = blocks();
     assert!(full * 512 > 40 << 20);
-    fs::remove_file(mounted.file("large")).expect("it is removed");
+    fs::remove_file(mounted.file("large")).expect("the file is removed");
     run("sync", &["-f", &mounted.file("")]);
     spy.take();
     run("fstrim", &[&mounted.file("")]);
@@ -153,7 +153,7 @@ fn a_trim_deallocates_space() {
     // Zeroing through the device writes zeroes, with or without deallocation.
     run("blkdiscard", &["-z", "-o", "0", "-l", "1048576", device.name()]);
     run("cmp", &["-n", "1048576", "/dev/zero", device.name()]);
-    loop_device::detach(&device.0, false).expect("nobody uses it");
+    loop_device::detach(&device.0, false).expect("no process uses the device");
     served.stop();
 }
 
@@ -167,12 +167,12 @@ fn a_loop_device_without_discard_support_stops_discards() {
     // further discard.
     output("blkdiscard", &[device.name()]);
     assert_eq!(device.says("queue/discard_max_bytes"), "0");
-    assert!(spy.take().iter().all(|asked| !asked.0.writes()), "zeroes were written for a hint");
+    assert!(spy.take().iter().all(|asked| !asked.0.writes()), "a hint wrote zeroes");
     // Zeroing still works, because the kernel writes zeroes.
     run("dd", &["if=/dev/urandom", &format!("of={}", device.name()), "bs=1M", "count=2"]);
     run("blkdiscard", &["-z", "-l", "1048576", device.name()]);
     run("cmp", &["-n", "1048576", "/dev/zero", device.name()]);
-    loop_device::detach(&device.0, false).expect("nobody uses it");
+    loop_device::detach(&device.0, false).expect("no process uses the device");
     served.stop();
 }
 
@@ -184,7 +184,7 @@ fn a_read_only_disk_gives_a_read_only_device() {
     assert_eq!(device.says("ro"), "1");
     assert!(!output("dd", &["if=/dev/zero", &format!("of={}", device.name())]).status.success());
     run("dd", &[&format!("if={}", device.name()), "of=/dev/null", "bs=1M"]);
-    loop_device::detach(&device.0, false).expect("nobody uses it");
+    loop_device::detach(&device.0, false).expect("no process uses the device");
     served.stop();
 }
 
@@ -198,17 +198,17 @@ fn a_file_system_can_grow_with_the_disk() {
     run("mkfs.ext4", &["-q", device.name()]);
     let held = fs::File::open(&device.0).expect("it opens");
     spy.disk.resize_silently(262_144);
-    served.server.resized().expect("the kernel takes it");
-    loop_device::resize(&device.0).expect("the kernel takes it");
-    assert_eq!(device.says("size"), "262144", "without a detach");
+    served.server.resized().expect("the kernel accepts the size");
+    loop_device::resize(&device.0).expect("the kernel accepts the size");
+    assert_eq!(device.says("size"), "262144", "the device did not grow in place");
     drop(held);
     run("fsck.ext4", &["-fp", device.name()]);
     run("resize2fs", &[device.name()]);
     let mounted = MountedFs::new(device.name(), "rw");
-    fs::write(mounted.file("large"), Random::new(2).bytes(80 << 20)).expect("there is room now");
+    fs::write(mounted.file("large"), Random::new(2).bytes(80 << 20)).expect("room for the file");
     mounted.unmount();
     run("fsck.ext4", &["-fn", device.name()]);
-    loop_device::detach(&device.0, false).expect("nobody uses it");
+    loop_device::detach(&device.0, false).expect("no process uses the device");
     served.stop();
 }
 
@@ -220,7 +220,7 @@ fn a_device_in_use_is_not_detached_and_its_user_is_named() {
     let mut served = Served::new(ENGINES[0], disk("mem:64MiB", 512));
     let device = Loop::new(served.path(), 512, false);
     let refused = |words: &[&str]| {
-        let error = loop_device::detach(&device.0, false).expect_err("it is in use").to_string();
+        let error = loop_device::detach(&device.0, false).expect_err("in use").to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
     };
     let open = fs::File::open(&device.0).expect("it opens");
@@ -229,16 +229,16 @@ fn a_device_in_use_is_not_detached_and_its_user_is_named() {
     run("mkfs.ext4", &["-q", device.name()]);
     let mounted = MountedFs::new(device.name(), "rw");
     refused(&[&format!("{} is mounted at {}", device.name(), mounted.0.path().display())]);
-    let Err(StopError::InUse(_, users)) = served.server.stop(false) else { panic!("it stopped") };
+    let Err(StopError::InUse(_, users)) = served.server.stop(false) else { panic!("in use") };
     let said: Vec<_> = users.iter().map(ToString::to_string).collect();
     assert!(said.iter().any(|user| user.contains("is mounted at")), "{said:?}");
-    fs::write(mounted.file("still"), "works").expect("it goes on");
+    fs::write(mounted.file("still"), "works").expect("the disk still works");
     mounted.unmount();
     run("mkswap", &[device.name()]);
     run("swapon", &[device.name()]);
     let swapped = std::panic::catch_unwind(|| refused(&["is a swap area"]));
     run("swapoff", &[device.name()]);
-    swapped.expect("swap is named");
+    swapped.expect("swap is a user");
     // Add the partition by hand, because not all kernels read partition tables.
     run("addpart", &[device.name(), "1", "2048", "40960"]);
     let partition = format!("{}p1", device.name());
@@ -246,8 +246,8 @@ fn a_device_in_use_is_not_detached_and_its_user_is_named() {
     let mounted = MountedFs::new(&partition, "rw");
     refused(&[&format!("{partition} is mounted at")]);
     mounted.unmount();
-    loop_device::detach(&device.0, false).expect("nobody uses it");
-    let gone = loop_device::detach(&device.0, false).expect_err("it is gone").to_string();
+    loop_device::detach(&device.0, false).expect("no process uses the device");
+    let gone = loop_device::detach(&device.0, false).expect_err("not attached").to_string();
     assert!(gone.contains("is not an attached loop device"), "{gone}");
     served.stop();
 }
@@ -265,7 +265,7 @@ fn a_forced_stop_detaches_a_device_in_use() {
     assert!(!fuse_support::mounted(served.folder.path()));
     assert!(!output("sync", &["-f", &mounted.file("lost")]).status.success());
     mounted.unmount();
-    assert!(loop_device::detach(&device.0, false).is_err(), "the last user took it along");
+    assert!(loop_device::detach(&device.0, false).is_err(), "the last detach removed the device");
 }
 
 /// Each unsupported request returns the kernel's error.
@@ -273,12 +273,12 @@ fn a_forced_stop_detaches_a_device_in_use() {
 fn unsupported_loop_device_requests_are_reported() {
     let _users = users();
     let served = Served::new(ENGINES[0], disk("mem:64MiB", 512));
-    let error = loop_device::attach(served.path(), 300, false).expect_err("no power of two");
+    let error = loop_device::attach(served.path(), 300, false).expect_err("invalid size");
     assert!(error.to_string().contains("do not support blocks of 300 bytes"), "{error}");
     let error = loop_device::attach(&served.folder.path().join("none"), 512, false);
     let error = error.expect_err("no file").to_string();
     assert!(error.starts_with("cannot open ") && error.contains("none"), "{error}");
-    let error = loop_device::resize(Path::new("/dev/null")).expect_err("no loop device");
+    let error = loop_device::resize(Path::new("/dev/null")).expect_err("not a loop device");
     assert!(error.to_string().contains("/dev/null is not an attached loop device"), "{error}");
     served.stop();
 }

@@ -45,7 +45,7 @@ fn a_file_system_works_on_a_remote_disk() {
         // first.
         for round in 0..2 {
             let (target, controller) = remote(engine, Arc::clone(&far));
-            let namespace = controller.namespace(1).expect("it is shared");
+            let namespace = controller.namespace(1).expect("namespace 1 exists");
             let served = Served::new(engine, Arc::new(namespace));
             let device = Loop::new(served.path(), 4096, false);
             if round == 0 {
@@ -62,14 +62,14 @@ fn a_file_system_works_on_a_remote_disk() {
                     all.extend(["--size=16m", "--allow_file_create=1"]);
                     fio_verify(&mounted.file("fio"), &all);
                 }
-                fs::remove_file(mounted.file("fio")).expect("it is removed");
+                fs::remove_file(mounted.file("fio")).expect("the file is removed");
                 run("fstrim", &[&mounted.file("")]);
             } else {
-                assert!(fs::read(mounted.file("data")).expect("it is there") == data);
+                assert!(fs::read(mounted.file("data")).expect("the file exists") == data);
             }
             mounted.unmount();
             run("fsck.ext4", &["-fn", device.name()]);
-            loop_device::detach(&device.0, false).expect("nobody uses it");
+            loop_device::detach(&device.0, false).expect("no process uses the device");
             served.stop();
             drop(controller);
             target.stop().expect("it stops");
@@ -83,7 +83,7 @@ fn a_file_system_works_on_a_remote_disk() {
 fn programs_get_errors_when_the_remote_disk_is_lost() {
     for engine in ENGINES {
         let (target, controller) = remote(engine, disk("mem:32MiB", 4096));
-        let namespace = controller.namespace(1).expect("it is shared");
+        let namespace = controller.namespace(1).expect("namespace 1 exists");
         let served = Served::new(engine, Arc::new(namespace));
         let file = fs::File::options().read(true).write(true).open(served.path());
         let file = file.expect("it opens");

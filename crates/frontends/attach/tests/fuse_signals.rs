@@ -129,7 +129,7 @@ fn a_reader_can_be_killed_during_its_read() {
         eventually("the read is held", || away.held() == 1);
         reader.kill().expect("SIGKILL");
         eventually("the reader has ended", || has_ended(&mut reader));
-        assert_eq!(away.held(), usize::from(begun), "what was not begun is given up");
+        assert_eq!(away.held(), usize::from(begun), "a read that had not started still runs");
         away.is_back();
         assert_eq!(fs::read(served.path()).expect("it reads").len(), 1 << 20);
         served.stop();
@@ -146,7 +146,7 @@ fn a_writer_killed_before_its_write_starts_writes_nothing() {
     eventually("the writer has ended", || has_ended(&mut writer));
     away.is_back();
     let data = fs::read(served.path()).expect("it reads");
-    assert!(data.iter().all(|&byte| byte == 0), "an interrupted write is not done later");
+    assert!(data.iter().all(|&byte| byte == 0), "an interrupted write was executed later");
     served.stop();
 }
 
@@ -173,7 +173,7 @@ fn a_killed_writer_waits_for_its_started_write() {
     writer.kill().expect("SIGKILL");
     // The program still exists after several checks for signals.
     std::thread::sleep(3 * farblock_attach::fuse::limits::SIGNAL_INTERVAL);
-    assert!(!has_ended(&mut writer) && away.held() == 1, "nobody knows yet what becomes of it");
+    assert!(!has_ended(&mut writer) && away.held() == 1, "the write ended before its flush");
     away.is_back();
     eventually("the writer has ended", || has_ended(&mut writer));
     assert!(fs::read(served.path()).expect("it reads")[..512].iter().any(|&byte| byte != 0));

@@ -18,7 +18,7 @@ fn counted() -> u64 {
 
 /// Sends a batch of requests, and reads their answers.
 fn round(client: &mut Client, batch: &[u8], answers: &mut [u8]) {
-    client.stream.write_all(batch).expect("the server takes it");
+    client.stream.write_all(batch).expect("the server reads");
     client.stream.read_exact(answers).expect("the server answers");
 }
 

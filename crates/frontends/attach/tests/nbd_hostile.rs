@@ -35,7 +35,7 @@ fn client_in_state(
             client.send(b"IHAVEOPT\0\0\0\x07\0\0\x01\0");
         }
         _ => {
-            client.go(b"", if state == 4 { &[] } else { &[3] }).expect("there is an export");
+            client.go(b"", if state == 4 { &[] } else { &[3] }).expect("an export");
             if state == 6 {
                 // The client stops sending in the middle of a write's data.
                 client.request(0, WRITE, 1, 0, 100_000);
@@ -66,8 +66,8 @@ fn random_bytes_in_every_state_disturb_no_other_client() {
             }
         }
         drop(witness);
-        eventually("everybody is forgotten", || server.connections() == 0);
-        server.stop().expect("no core fell over");
+        eventually("all clients are closed", || server.connections() == 0);
+        server.stop().expect("no core panicked");
     }
 }
 
@@ -105,7 +105,7 @@ fn random_requests_get_answers() {
                 assert!([0, EPERM, EINVAL, ENOSPC, ENOTSUP].contains(&reply.errno));
             }
         }
-        server.stop().expect("no core fell over");
+        server.stop().expect("no core panicked");
     }
 }
 
@@ -117,11 +117,11 @@ fn a_client_may_disconnect_during_a_write() {
             let mut client = Client::simple(&server);
             client.request(0, WRITE, 1, 0, total);
             client.send(&vec![9; sent]);
-            client.stream.shutdown(Shutdown::Both).expect("it leaves");
+            client.stream.shutdown(Shutdown::Both).expect("the client disconnects");
         }
-        eventually("everybody is forgotten", || server.connections() == 0);
+        eventually("all clients are closed", || server.connections() == 0);
         let mut client = Client::simple(&server);
-        assert!(client.read(0, 8 << 20).iter().all(|&byte| byte == 0), "half a write was done");
+        assert!(client.read(0, 8 << 20).iter().all(|&byte| byte == 0), "half a write was executed");
     }
 }
 
@@ -144,10 +144,10 @@ fn a_client_may_disconnect_with_requests_in_flight() {
                 std::thread::sleep(Duration::from_millis(3));
             }
         }
-        eventually("everybody is forgotten", || server.connections() == 0);
+        eventually("all clients are closed", || server.connections() == 0);
         let mut client = Client::simple(&server);
-        assert_eq!(client.write(0, 5, &[3; 10]), 0, "parts of blocks can still be written");
-        server.stop().expect("no core fell over");
+        assert_eq!(client.write(0, 5, &[3; 10]), 0, "a write of a partial block fails");
+        server.stop().expect("no core panicked");
     }
 }
 
@@ -168,7 +168,7 @@ fn a_client_that_reads_no_answers_is_limited() {
             assert_eq!(other.read(0, 512), [0; 512]);
         }
         let reads = || spy.reads.load(Ordering::Relaxed);
-        eventually("the slow one has enough", || {
+        eventually("the server reads no more from a slow client", || {
             let before = reads();
             std::thread::sleep(Duration::from_millis(50));
             reads() == before
@@ -177,7 +177,7 @@ fn a_client_that_reads_no_answers_is_limited() {
         for _ in 0..300 {
             assert_eq!(slow.reply(MIB as u32).data.len(), MIB as usize);
         }
-        assert!(reads() > enough, "all was read before it took anything");
+        assert!(reads() > enough, "the server read everything from a slow client");
     }
 }
 
@@ -187,7 +187,7 @@ fn the_number_of_requests_in_flight_is_limited() {
     let server = serve(ENGINES[0], spy.clone());
     let mut client = Client::simple(&server);
     (0..400).for_each(|cookie| client.request(0, READ, cookie, 0, 512));
-    eventually("the first ones are carried out", || spy.reads.load(Ordering::Relaxed) >= 256);
+    eventually("the first reads are executed", || spy.reads.load(Ordering::Relaxed) >= 256);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(spy.reads.load(Ordering::Relaxed), farblock_attach::nbd::limits::MAX_REQUESTS);
     let mut cookies: Vec<u64> = (0..400).map(|_| client.reply(512).cookie).collect();
@@ -204,10 +204,10 @@ fn the_number_of_connections_is_limited() {
     let (mut extra, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
     server.adopt(theirs);
     let mut greeting = Vec::new();
-    std::io::Read::read_to_end(&mut extra, &mut greeting).expect("it is closed");
+    std::io::Read::read_to_end(&mut extra, &mut greeting).expect("the stream ends");
     assert!(greeting.is_empty());
     clients.pop();
-    eventually("one left", || server.connections() == most - 1);
+    eventually("one client was closed", || server.connections() == most - 1);
     Client::simple(&server).read(0, 512);
 }
 
@@ -219,7 +219,7 @@ fn a_client_that_never_chooses_an_export_is_disconnected() {
     client.flags(3);
     // A client that sends without pause does not extend its time limit.
     while client.stream.write_all(b"IHAVEOPT\0\0\0\x03\0\0\0\0").is_ok() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it may stay for ever");
+        assert!(start.elapsed() < Duration::from_secs(60), "a silent client is never closed");
         if client.stream.set_nonblocking(true).is_ok() {
             let _ = std::io::Read::read(&mut client.stream, &mut [0; 4096]);
             client.stream.set_nonblocking(false).expect("a socket");
@@ -230,5 +230,5 @@ fn a_client_that_never_chooses_an_export_is_disconnected() {
     let start = Instant::now();
     client.expect_end();
     let seconds = start.elapsed().as_secs();
-    assert!((9..60).contains(&seconds), "a silent one had {seconds} s");
+    assert!((9..60).contains(&seconds), "a silent client was closed after {seconds} s");
 }

@@ -19,7 +19,7 @@ fn at(path: &Path) -> Config {
 
 fn refusal(config: &Config) -> String {
     match Server::start(config, disk("mem:1MiB", 512)) {
-        Ok(_) => panic!("it started"),
+        Ok(_) => panic!("the server started"),
         Err(error) => error.to_string(),
     }
 }
@@ -35,13 +35,13 @@ fn a_server_listens_on_a_private_unix_socket() {
         assert_eq!(server.address(), Some(&Address::Unix(path.clone())));
         let found = std::fs::metadata(&path).expect("a socket");
         assert!(found.file_type().is_socket());
-        assert_eq!(found.permissions().mode() & 0o777, 0o600, "for its owner only");
-        let stream = UnixStream::connect(&path).expect("somebody listens");
-        eventually("it is a client", || server.connections() == 1);
+        assert_eq!(found.permissions().mode() & 0o777, 0o600, "others than the owner may connect");
+        let stream = UnixStream::connect(&path).expect("a server listens");
+        eventually("the client is counted", || server.connections() == 1);
         drop(stream);
-        eventually("it is none any more", || server.connections() == 0);
+        eventually("the client is gone", || server.connections() == 0);
         server.stop().expect("it stops");
-        assert!(!path.exists(), "the socket was left behind");
+        assert!(!path.exists(), "the socket was not removed");
     }
 }
 
@@ -51,16 +51,16 @@ fn a_server_replaces_a_stale_socket_but_no_live_one() {
     let path = folder.path().join("disk.sock");
     // A killed server leaves such a socket file.
     drop(UnixListener::bind(&path).expect("a socket"));
-    let server = Server::start(&at(&path), disk("mem:1MiB", 512)).expect("it makes way");
+    let server = Server::start(&at(&path), disk("mem:1MiB", 512)).expect("a free path");
     assert!(refusal(&at(&path)).contains("another program listens at"));
-    UnixStream::connect(&path).expect("the first server is still there");
+    UnixStream::connect(&path).expect("the first server still listens");
     // The server does not remove another process's socket at the same path.
-    std::fs::remove_file(&path).expect("it is there");
+    std::fs::remove_file(&path).expect("the file exists");
     let other = UnixListener::bind(&path).expect("a socket");
     server.stop().expect("it stops");
     assert!(path.exists());
     drop(other);
-    std::fs::remove_file(&path).expect("it is there");
+    std::fs::remove_file(&path).expect("the file exists");
     std::fs::write(&path, "text").expect("a file");
     assert!(refusal(&at(&path)).contains("is not a socket"));
     assert_eq!(std::fs::read(&path).expect("a file"), b"text");
@@ -93,7 +93,7 @@ fn a_stopping_server_answers_accepted_requests() {
         // Send only a part of a ninth write.
         client.request(0, WRITE, 9, 9 * 512, 512);
         client.send(&[9; 200]);
-        eventually("all that is whole is begun", || disk.writes.load(Ordering::Relaxed) == 8);
+        eventually("all writes are in flight", || disk.writes.load(Ordering::Relaxed) == 8);
         let stopping = std::thread::spawn(move || server.stop());
         for _ in 0..8 {
             assert_eq!(client.reply(0).errno, 0);
@@ -123,7 +123,7 @@ fn idle_clients_do_not_delay_the_stop() {
         let start = Instant::now();
         server.stop().expect("it stops");
         // The server waits ten seconds for a client that reads nothing.
-        assert!(start.elapsed() < Duration::from_secs(9), "it took {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(9), "the stop took {:?}", start.elapsed());
         clients.iter_mut().for_each(Client::expect_end);
     }
 }
@@ -138,7 +138,7 @@ fn a_client_that_reads_no_answers_delays_the_stop_for_ten_seconds() {
     server.stop().expect("it stops");
     // The stop must last about ten seconds. A busy machine may take longer.
     let seconds = start.elapsed().as_secs();
-    assert!(seconds >= 9, "it had {seconds} s");
+    assert!(seconds >= 9, "the client was closed after {seconds} s");
 }
 
 #[test]
@@ -149,13 +149,13 @@ fn clients_see_a_changed_size() {
     let mut client = Client::simple(&server);
     assert_eq!(client.call(0, READ, 512 << 10, 512).errno, EINVAL);
     spy.disk.resize(2048);
-    eventually("it is larger", || client.call(0, READ, 512 << 10, 512).errno == 0);
+    eventually("the export has grown", || client.call(0, READ, 512 << 10, 512).errno == 0);
     let mut late = Client::raw(&server);
     late.flags(3);
-    let info = late.ask(6, b"", &[]).expect("there is an export");
+    let info = late.ask(6, b"", &[]).expect("an export");
     assert_eq!(number(&info[0][2..10]), 1 << 20);
     spy.disk.resize(1);
-    eventually("it is smaller", || client.call(0, READ, 512, 512).errno == EINVAL);
+    eventually("the export has shrunk", || client.call(0, READ, 512, 512).errno == EINVAL);
     assert_eq!(client.call(0, READ, 0, 512).errno, 0);
 }
 

@@ -34,7 +34,7 @@ impl Served {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("disk.img");
         let file = std::fs::File::create(&path).expect("a file");
-        file.set_len(SIZE as u64).expect("it grows");
+        file.set_len(SIZE as u64).expect("the file grows");
         let disk = disk(path.to_str().expect("a name"), block_size);
         Served::start_with(engine, disk, false, folder)
     }
@@ -150,7 +150,7 @@ fn nbdcopy_copies_in_both_directions() {
             drop(hang_up);
         });
         assert!(same(&file, &back));
-        assert_eq!(most.load(Ordering::Relaxed), 4, "connections at once");
+        assert_eq!(most.load(Ordering::Relaxed), 4, "connections at the same time");
         // The client sends ranges of zeroes as write zeroes commands.
         std::fs::write(&file, vec![0; SIZE]).expect("a file");
         run("nbdcopy", &["--destination-is-zero", &file, &served.uri]);

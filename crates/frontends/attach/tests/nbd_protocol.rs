@@ -39,14 +39,14 @@ fn negotiation_options_are_answered() {
             assert_eq!(client.option_reply(code).0, (1 << 31) + 3, "invalid");
         }
         client.option(9, &vec![0; 100_000]);
-        assert_eq!(client.option_reply(9).0, (1 << 31) + 9, "too big");
+        assert_eq!(client.option_reply(9).0, (1 << 31) + 9, "an option that is too long");
         assert_eq!(client.ask(7, b"other", &[]), Err((1 << 31) + 6), "unknown");
-        let info = client.ask(6, b"disk", &[1, 2, 3]).expect("there is an export");
+        let info = client.ask(6, b"disk", &[1, 2, 3]).expect("an export");
         assert_eq!(info.len(), 4);
         assert_eq!(info[1], b"\0\x01disk");
         assert_eq!(info[2], b"\0\x02memory (1 MiB, 4096-byte blocks)");
         assert_eq!(info[3], b"\0\x03\0\0\x10\0\0\0\x10\0\x02\0\0\0");
-        let (info, flags) = client.go(b"", &[]).expect("the nameless export is the only one");
+        let (info, flags) = client.go(b"", &[]).expect("an export without a name");
         assert_eq!(number(&info[0][2..10]), MIB);
         let wanted = 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 8 | 1 << 11;
         assert_eq!(flags, wanted, "flush, FUA, trim, zeroes, many connections, fast zeroes");
@@ -112,22 +112,22 @@ fn every_request_type_works() {
         for mut client in [Client::simple(&server), Client::structured(&server)] {
             let mut random = Random::new(1);
             let data = random.bytes(32 << 20);
-            assert_eq!(client.write(FUA, MIB, &data), 0, "the largest write");
-            assert!(client.read(MIB, 32 << 20) == data, "the largest read");
+            assert_eq!(client.write(FUA, MIB, &data), 0, "the largest write fails");
+            assert!(client.read(MIB, 32 << 20) == data, "the largest read fails");
             assert_eq!(client.read(MIB + 1024, 512), data[1024..1536]);
             assert_eq!(client.call(0, FLUSH, 0, 0).errno, 0);
             assert_eq!(client.call(0, ZEROES, MIB, 512).errno, 0);
             assert_eq!(client.call(NO_HOLE | FUA, ZEROES, MIB + 512, 512).errno, 0);
             assert_eq!(client.call(FAST_ZERO, ZEROES, MIB + 1024, 512).errno, 0);
             let call = client.call(FAST_ZERO | NO_HOLE, ZEROES, MIB, 512);
-            assert_eq!(call.errno, ENOTSUP, "not surely fast");
+            assert_eq!(call.errno, ENOTSUP, "zeroes that may be slow are refused");
             assert_eq!(client.call(0, TRIM, MIB + 1536, 512).errno, 0);
             let read = client.read(MIB, 4096);
             assert!(read[..1536].iter().all(|&byte| byte == 0));
             assert_eq!(read[2048..], data[2048..4096]);
             for code in [READ, WRITE, TRIM, ZEROES, FLUSH] {
                 let reply = client.call(0, code, 80 * MIB, 0);
-                assert_eq!((reply.cookie, reply.errno), (77, 0), "nothing at the end");
+                assert_eq!((reply.cookie, reply.errno), (77, 0), "an empty read at the end");
             }
             client.request(0, DISC, 0, 0, 0);
             client.expect_end();
@@ -204,19 +204,19 @@ fn block_status_reports_allocation() {
         assert_eq!(client.option_reply(LIST).0, (1 << 31) + 6, "unknown");
         client.option(LIST, b"malformed");
         assert_eq!(client.option_reply(LIST).0, (1 << 31) + 3, "invalid");
-        client.go(b"disk", &[3]).expect("there is an export");
+        client.go(b"disk", &[3]).expect("an export");
         for (offset, length) in [(0, 512), (4096, 1 << 20), (0, 80 << 20)] {
             client.request(8, STATUS, 9, offset, length);
             let chunk = client.take(20 + 12);
             assert_eq!(chunk[..8], [0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 5]);
             assert_eq!(number(&chunk[8..16]), 9);
             assert_eq!(chunk[16..24], [0, 0, 0, 12, 0, 0, 0, 0]);
-            assert_eq!(number(&chunk[24..]), u64::from(length) << 32, "all of it is data");
+            assert_eq!(number(&chunk[24..]), u64::from(length) << 32, "all blocks contain data");
         }
         for (flags, offset, length) in [(0, 0, 0), (0, 1, 512), (2, 0, 512), (0, 80 << 20, 512)] {
             assert_eq!(client.call(flags, STATUS, offset, length).errno, EINVAL);
         }
-        assert_eq!(client.read(0, 512), [0; 512], "it goes on");
+        assert_eq!(client.read(0, 512), [0; 512], "the disk still works");
     }
 }
 
@@ -249,7 +249,7 @@ fn a_read_only_export_refuses_writes() {
             farblock_attach::nbd::Server::start(&config, disk("mem:1MiB", 512)).expect("it starts");
         let mut client = Client::raw(&server);
         client.flags(3);
-        let (_, flags) = client.go(b"", &[]).expect("there is an export");
+        let (_, flags) = client.go(b"", &[]).expect("an export");
         assert_eq!(flags & (1 << 1 | 1 << 5 | 1 << 6), 1 << 1, "read-only: no trim, no zeroes");
         assert_eq!(client.write(0, 0, &vec![1; 1 << 20]), EPERM);
         assert_eq!(client.call(0, TRIM, 0, 512).errno, EPERM);
@@ -344,7 +344,7 @@ fn concurrent_writes_to_one_block_are_all_kept() {
                 })
             })
             .collect();
-        writers.into_iter().for_each(|writer| writer.join().expect("it wrote"));
+        writers.into_iter().for_each(|writer| writer.join().expect("the writer succeeds"));
         let mut client = Client::simple(&server);
         for (index, part) in client.read(0, 32 * 4096).chunks(512).enumerate() {
             assert_eq!(part, [index as u8 % 8 + 1; 512], "part {index}");

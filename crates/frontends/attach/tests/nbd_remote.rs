@@ -45,11 +45,11 @@ fn remote(engine: EngineKind) -> (Target, Controller) {
 fn any_bytes_of_a_remote_disk_can_be_written() {
     for engine in ENGINES {
         let (target, controller) = remote(engine);
-        let server = serve(engine, Arc::new(controller.namespace(1).expect("it is shared")));
+        let server = serve(engine, Arc::new(controller.namespace(1).expect("namespace 1 exists")));
         let (mut writer, mut reader) = (Client::simple(&server), Client::structured(&server));
         let mut random = Random::new(11);
         let mut model = random.bytes(32 << 20);
-        assert_eq!(writer.write(0, 0, &model), 0, "all of it");
+        assert_eq!(writer.write(0, 0, &model), 0, "the write succeeds");
         for _ in 0..100 {
             let offset = random.below(31 << 20);
             let length = random.index(20_000);
@@ -76,7 +76,7 @@ fn any_bytes_of_a_remote_disk_can_be_written() {
 fn clients_get_errors_when_the_remote_disk_is_lost() {
     for engine in ENGINES {
         let (target, controller) = remote(engine);
-        let server = serve(engine, Arc::new(controller.namespace(1).expect("it is shared")));
+        let server = serve(engine, Arc::new(controller.namespace(1).expect("namespace 1 exists")));
         let mut client = Client::simple(&server);
         assert_eq!(client.write(0, 100, &[7; 100]), 0);
         for cookie in 0..33_u64 {
@@ -132,7 +132,7 @@ fn writes_of_a_dead_client_do_not_overwrite_newer_ones_after_a_reconnect() {
         // target.
         (0..BLOCKS / 2).for_each(|block| write(&mut dead, block, 0, 1));
         drop(first);
-        eventually("the target is missed", || remote.state() == DiskState::Waiting);
+        eventually("the loss is noticed", || remote.state() == DiskState::Waiting);
         (BLOCKS / 2..BLOCKS).for_each(|block| write(&mut dead, block, 0, 1));
         drop(dead);
         let mut later = Client::simple(&server);
@@ -141,9 +141,9 @@ fn writes_of_a_dead_client_do_not_overwrite_newer_ones_after_a_reconnect() {
         for _ in 0..BLOCKS {
             assert_eq!(later.reply(0).errno, 0);
         }
-        eventually("the dead client is forgotten", || server.connections() == 1);
+        eventually("the dead client is closed", || server.connections() == 1);
         let found = later.read(0, BLOCKS as u32 * 4096);
-        assert!(found.iter().all(|&byte| byte == 2), "an acknowledged write is undone");
+        assert!(found.iter().all(|&byte| byte == 2), "an acknowledged write is lost");
         server.stop().expect("it stops");
         drop(remote);
         again.stop().expect("it stops");

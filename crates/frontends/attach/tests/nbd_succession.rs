@@ -32,7 +32,7 @@ fn begin(
         client.request(0, WRITE, cookie, cookie * 512, 512);
         client.send(&[1; 512]);
     }
-    eventually("they are kept back", || sluice.held() == held);
+    eventually("the writes are held", || sluice.held() == held);
     (sluice, server, client)
 }
 
@@ -44,11 +44,11 @@ fn a_new_client_waits_for_started_writes_of_a_disconnected_one() {
         let mut second = Client::simple(&server);
         second.request(FUA, WRITE, 2, 0, 512);
         second.send(&[2; 512]);
-        assert!(second.hears_nothing(), "it overtakes a write that is under way");
+        assert!(second.hears_nothing(), "the second client's write overtook one in flight");
         sluice.open();
         assert_eq!(second.reply(0).errno, 0);
-        eventually("nothing is kept back", || sluice.held() == 0);
-        assert_eq!(second.read(0, 512), [2; 512], "an acknowledged write is undone");
+        eventually("no write is held", || sluice.held() == 0);
+        assert_eq!(second.read(0, 512), [2; 512], "an acknowledged write is lost");
     }
 }
 
@@ -61,13 +61,13 @@ fn unread_requests_of_a_disconnected_client_are_dropped() {
         let last = (REQUESTS - 1) * 512;
         second.request(FUA, WRITE, 2, last, 512);
         second.send(&[2; 512]);
-        assert!(second.hears_nothing(), "it overtakes writes that are under way");
+        assert!(second.hears_nothing(), "the second client's write overtook those in flight");
         sluice.open();
         assert_eq!(second.reply(0).errno, 0);
-        eventually("the first is gone", || server.connections() == 1);
-        assert_eq!(second.read(last, 512), [2; 512], "an acknowledged write is undone");
-        assert_eq!(second.read(0, 512), [1; 512], "what was under way ends as it would have");
-        assert_eq!(second.read(last - 512, 512), [0; 512], "nobody had read this");
+        eventually("the first client is gone", || server.connections() == 1);
+        assert_eq!(second.read(last, 512), [2; 512], "an acknowledged write is lost");
+        assert_eq!(second.read(0, 512), [1; 512], "a write in flight was lost");
+        assert_eq!(second.read(last - 512, 512), [0; 512], "an unread request was executed");
     }
 }
 
@@ -77,7 +77,7 @@ fn waiting_requests_of_a_disconnected_client_are_abandoned() {
         let (sluice, server, first) = begin(engine, 5, false, 5);
         drop(first);
         let mut second = Client::simple(&server);
-        assert_eq!(second.write(FUA, 0, &[2; 512]), 0, "it waits for nothing");
+        assert_eq!(second.write(FUA, 0, &[2; 512]), 0, "a write waits without a reason");
         assert_eq!(sluice.abandoned(), 5);
         sluice.open();
         assert_eq!(second.read(0, 1024), [[2; 512], [0; 512]].concat());
@@ -107,6 +107,6 @@ fn clients_that_disconnect_while_they_wait_are_forgotten() {
         let mut last = Client::simple(&server);
         sluice.open();
         assert_eq!(last.read(0, 512), [1; 512]);
-        eventually("the others are gone", || server.connections() == 1);
+        eventually("the other clients are gone", || server.connections() == 1);
     }
 }

@@ -24,7 +24,7 @@ struct Program {
 
 fn connect(served: &Served) -> Blkio {
     let mut blkio = Blkio::new("virtio-blk-vhost-user").expect("the driver");
-    let socket = served.config.socket.to_str().expect("a plain path");
+    let socket = served.config.socket.to_str().expect("a path in UTF-8");
     blkio.set_str("path", socket).expect("a path");
     blkio.connect().expect("connected");
     blkio
@@ -51,7 +51,7 @@ impl Program {
         let mut completion = [const { MaybeUninit::<Completion>::uninit() }];
         let mut timeout = Duration::from_secs(60);
         let done = self.queues[queue].do_io(&mut completion, 1, Some(&mut timeout), None);
-        assert_eq!(done.expect("it goes on"), 1);
+        assert_eq!(done.expect("a completion"), 1);
         // SAFETY: the call has written one completion.
         let completion = unsafe { completion[0].assume_init_ref() };
         (completion.user_data, completion.ret)
@@ -177,7 +177,7 @@ fn libblkio_sees_the_properties_of_the_disk() {
     assert_eq!(blkio.get_i32("max-queues").expect("queues"), 2);
     drop(blkio);
     let mut blkio = connect(&served);
-    assert!(blkio.start().is_err(), "a disk that is only read is not started for writing");
+    assert!(blkio.start().is_err(), "a read-only disk was opened for writing");
     drop(blkio);
     served.stop();
 }

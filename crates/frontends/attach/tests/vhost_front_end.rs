@@ -52,7 +52,7 @@ fn a_transfer_of_the_largest_request_size_works() {
     let mut blocks = Blocking::new(&guest).expect("a queue");
     blocks.write(3, &written).expect("it is written");
     let mut read = vec![0; written.len()];
-    blocks.read(3, &mut read).expect("it is read");
+    blocks.read(3, &mut read).expect("the block is read");
     assert!(read == written);
 }
 
@@ -60,21 +60,21 @@ fn a_transfer_of_the_largest_request_size_works() {
 fn each_queue_uses_one_ring_and_returns_it() {
     let guest = guest("mem:16MiB", 512, EngineKind::Auto, 4);
     let queues: Vec<_> = (0..QUEUES).map(|_| Blocking::new(&guest).expect("a queue")).collect();
-    assert!(Blocking::new(&guest).is_err(), "there are {QUEUES}");
+    assert!(Blocking::new(&guest).is_err(), "more than {QUEUES} queues");
     drop(queues);
-    Blocking::new(&guest).expect("a queue").write(0, &[7; 512]).expect("it goes on");
+    Blocking::new(&guest).expect("a queue").write(0, &[7; 512]).expect("the disk still works");
 }
 
 #[test]
 fn disk_errors_and_failed_connects_are_reported() {
     let guest = guest("fault:1,mem:16MiB", 512, EngineKind::Auto, 4);
     let mut blocks = Blocking::new(&guest).expect("a queue");
-    assert!(blocks.write(0, &[7; 512]).is_err(), "every write fails");
+    assert!(blocks.write(0, &[7; 512]).is_err(), "a write succeeds");
     drop(blocks);
     let Guest { namespace: disk, backing: (server, folder) } = guest;
     drop(disk);
     server.stop().expect("it stops");
-    let why = |config| FrontEnd::connect(&config).err().expect("nobody listens").to_string();
+    let why = |config| FrontEnd::connect(&config).err().expect("no server listens").to_string();
     assert!(why(driven(&folder, 4)).contains("No such file"), "{}", why(driven(&folder, 4)));
     let wrong = front_end::Config { queues: 0, ..driven(&folder, 4) };
     assert!(why(wrong).contains("is out of range"));

@@ -103,9 +103,9 @@ fn a_broken_ring_stops_and_the_other_continues() {
             let mut vm = served.boot();
             break_it(&mut vm);
             vm.kick(0);
-            eventually("the monitor is told", || vm.rings[0].error.read().is_ok());
+            eventually("the monitor is notified", || vm.rings[0].error.read().is_ok());
             if index == 2 {
-                assert!(vm.used(0).is_some(), "what was taken before is finished");
+                assert!(vm.used(0).is_some(), "a request that was taken earlier never ends");
             }
             vm.submit(0, IN, 0, &[(DATA, 512)]);
             assert_eq!(vm.used_within(0, SILENCE), None);
@@ -219,8 +219,8 @@ fn a_monitor_that_breaks_the_protocol_is_disconnected() {
 fn invalid_monitor_requests_are_refused() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});
     let mut vm = served.boot();
-    assert!(vm.frontend().set_vring_num(0, 64).is_err(), "the ring runs");
-    assert!(vm.frontend().set_vring_base(0, 0).is_err(), "the ring runs");
+    assert!(vm.frontend().set_vring_num(0, 64).is_err(), "the ring is running");
+    assert!(vm.frontend().set_vring_base(0, 0).is_err(), "the ring is running");
     let pipe = rustix::pipe::pipe().expect("a pipe");
     let region = vhost::VhostUserMemoryRegionInfo {
         guest_phys_addr: 0,
@@ -229,8 +229,8 @@ fn invalid_monitor_requests_are_refused() {
         mmap_offset: 0,
         mmap_handle: std::os::fd::AsRawFd::as_raw_fd(&pipe.0),
     };
-    assert!(vm.frontend().set_mem_table(&[region]).is_err(), "a pipe is no memory");
-    assert!(vm.frontend().add_mem_region(&region).is_err(), "a pipe is no memory");
+    assert!(vm.frontend().set_mem_table(&[region]).is_err(), "a pipe is not memory");
+    assert!(vm.frontend().add_mem_region(&region).is_err(), "a pipe is not memory");
     let file = std::fs::File::from(
         rustix::fs::memfd_create("slot", rustix::fs::MemfdFlags::CLOEXEC).expect("a file"),
     );
@@ -243,19 +243,19 @@ fn invalid_monitor_requests_are_refused() {
         mmap_handle: std::os::fd::AsRawFd::as_raw_fd(&file),
     };
     let far = 1_u64 << 40;
-    assert!(vm.frontend().add_mem_region(&slot(0, 4096)).is_err(), "there is memory already");
-    assert!(vm.frontend().add_mem_region(&slot(far, 2 << 20)).is_err(), "the file is shorter");
-    assert!(vm.frontend().add_mem_region(&slot(u64::MAX - 1, 4096)).is_err(), "it has no end");
-    assert!(vm.frontend().remove_mem_region(&slot(far, 4096)).is_err(), "it was not lent");
+    assert!(vm.frontend().add_mem_region(&slot(0, 4096)).is_err(), "overlapping memory");
+    assert!(vm.frontend().add_mem_region(&slot(far, 2 << 20)).is_err(), "a shorter file");
+    assert!(vm.frontend().add_mem_region(&slot(u64::MAX - 1, 4096)).is_err(), "overflow");
+    assert!(vm.frontend().remove_mem_region(&slot(far, 4096)).is_err(), "the range was not added");
     let slots = vm.frontend().get_max_mem_slots().expect("a number");
     for index in 1..slots {
-        vm.frontend().add_mem_region(&slot(far * index, 4096)).expect("a slot is free");
+        vm.frontend().add_mem_region(&slot(far * index, 4096)).expect("a free slot");
     }
-    assert!(vm.frontend().add_mem_region(&slot(far * slots, 4096)).is_err(), "none is free");
-    assert!(vm.frontend().remove_mem_region(&slot(far, 512)).is_err(), "only all of it");
-    vm.frontend().remove_mem_region(&slot(far, 4096)).expect("it was lent");
-    vm.frontend().add_mem_region(&slot(far * slots, 4096)).expect("one is free");
-    assert_eq!(vm.load(0, 512), [0; 512], "the memory from before is used");
+    assert!(vm.frontend().add_mem_region(&slot(far * slots, 4096)).is_err(), "no slot is free");
+    assert!(vm.frontend().remove_mem_region(&slot(far, 512)).is_err(), "not a whole range");
+    vm.frontend().remove_mem_region(&slot(far, 4096)).expect("the range was added");
+    vm.frontend().add_mem_region(&slot(far * slots, 4096)).expect("a free slot");
+    assert_eq!(vm.load(0, 512), [0; 512], "the old memory is used");
     served.stop();
 }
 
@@ -281,13 +281,13 @@ fn truncated_guest_memory_damages_neither_process_nor_disk() {
             assert_eq!(vm.store(8, &[0x77; 4096]), OK);
             vm.take_data_away();
             vm.submit(0, kind, 8, &[(DATA, 4096)]);
-            eventually("the monitor is told", || {
+            eventually("the monitor is notified", || {
                 vm.kick(0);
                 vm.rings[0].error.read().is_ok()
             });
             drop(vm);
             let mut vm = served.boot();
-            assert!(vm.load(8, 4096).iter().all(|&byte| byte == 0x77), "zeroes nobody wrote");
+            assert!(vm.load(8, 4096).iter().all(|&byte| byte == 0x77), "zeroed memory");
         }
         served.stop();
     }

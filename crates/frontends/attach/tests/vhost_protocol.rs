@@ -61,7 +61,7 @@ struct SpyQueue {
 
 impl Queue for SpyQueue {
     fn submit(&mut self, op: Op) {
-        assert!(!op.command.moves_data() || op.blocks <= 100, "more than it takes at once");
+        assert!(!op.command.moves_data() || op.blocks <= 100, "a longer operation than the limit");
         self.durable.fetch_add(usize::from(op.fua), Ordering::Relaxed);
         let flush = op.command == farblock_block::Command::Flush;
         self.flushes.fetch_add(usize::from(flush), Ordering::Relaxed);
@@ -96,11 +96,11 @@ fn a_monitor_sees_the_properties_of_the_disk() {
         assert_eq!(vm.frontend().get_queue_num().expect("a number"), 2);
         let features = vm.frontend().get_features().expect("features");
         assert_eq!(features & F_RO, 0);
-        assert_ne!(features & F_DISCARD, 0, "memory can be given back");
+        assert_ne!(features & F_DISCARD, 0, "no F_DISCARD");
         // Without this feature, a monitor refuses to migrate the guest. So it never copies memory
         // while the server writes to it.
         let offered = vm.frontend().get_protocol_features().expect("protocol features");
-        assert_eq!(features & F_LOG_ALL, 0, "writes to the guest's memory are not logged");
+        assert_eq!(features & F_LOG_ALL, 0, "F_LOG_ALL");
         assert!(!offered.contains(VhostUserProtocolFeatures::LOG_SHMFD), "{offered:?}");
         assert_eq!(vm.config(0, 8), (65_536_u64).to_le_bytes());
         assert_eq!(vm.config(20, 4), block_size.to_le_bytes());
@@ -231,7 +231,7 @@ fn invalid_requests_get_an_error_status() {
     ] {
         assert_eq!(vm.call(0, kind, sector, &[(DATA, length)]), (IOERR, 1), "{kind} {sector}");
     }
-    assert_eq!(vm.call(0, IN, 0, &[]), (OK, 1), "nothing at all");
+    assert_eq!(vm.call(0, IN, 0, &[]), (OK, 1), "an empty request");
     assert_eq!(vm.call(0, 99, 0, &[(DATA, 512)]), (UNSUPP, 1));
     assert_eq!(vm.ranges(DISCARD, &[(0, 8, 1)]), UNSUPP);
     assert_eq!(vm.ranges(ZEROES, &[(0, 8, 2)]), UNSUPP);
@@ -241,7 +241,7 @@ fn invalid_requests_get_an_error_status() {
     assert_eq!(vm.ranges(ZEROES, &[(0, 8, 0); 17]), IOERR);
     assert_eq!(vm.ranges(ZEROES, &[]), IOERR);
     assert_eq!(vm.call(0, DISCARD, 0, &[(DATA, 15)]).0, IOERR);
-    assert_eq!(vm.load(65_528, 4096), vec![0; 4096], "it still works");
+    assert_eq!(vm.load(65_528, 4096), vec![0; 4096], "the server stopped working");
     served.stop();
 }
 
@@ -264,17 +264,17 @@ fn a_guest_can_switch_the_write_cache() {
     let served = serve_with(Arc::clone(&spy) as Arc<dyn Namespace>, |_| {});
     let mut vm = served.boot();
     let durable = || spy.durable.load(Ordering::Relaxed);
-    assert_eq!(vm.config(32, 1), [1], "there is a cache");
+    assert_eq!(vm.config(32, 1), [1], "a write cache");
     assert_eq!((vm.store(0, &[1; 512]), durable()), (OK, 0));
     assert_eq!(vm.call(0, FLUSH, 0, &[]), (OK, 1));
     assert_eq!(spy.flushes.load(Ordering::Relaxed), 1);
     let flags = VhostUserConfigFlags::WRITABLE;
-    vm.frontend().set_config(32, flags, &[0]).expect("it can be switched off");
+    vm.frontend().set_config(32, flags, &[0]).expect("the cache can be disabled");
     assert_eq!(vm.config(32, 1), [0]);
     assert_eq!((vm.store(0, &[2; 512]), durable()), (OK, 1));
     assert_eq!((vm.ranges(ZEROES, &[(0, 1, 0)]), durable()), (OK, 2));
     assert!(vm.frontend().set_config(0, flags, &[0]).is_err(), "the capacity cannot be set");
-    vm.frontend().set_config(32, flags, &[1]).expect("and on");
+    vm.frontend().set_config(32, flags, &[1]).expect("the cache can be enabled");
     assert_eq!((vm.store(0, &[3; 512]), durable()), (OK, 2));
     vm.disconnect();
     // A driver without the flush feature cannot send a flush.
@@ -297,7 +297,7 @@ fn a_changed_size_is_announced() {
     ours.read_exact(&mut message).expect("a message");
     assert_eq!(message, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], "the configuration has changed");
     assert_eq!(vm.config(0, 8), 1000_u64.to_le_bytes());
-    eventually("requests are held against it", || vm.call(0, IN, 2047, &[(DATA, 512)]).0 == IOERR);
+    eventually("requests use the new size", || vm.call(0, IN, 2047, &[(DATA, 512)]).0 == IOERR);
     assert_eq!(vm.call(1, IN, 999, &[(DATA, 512)]).0, OK);
     // A monitor that reconnects may still use the old size.
     vm.disconnect();
@@ -319,18 +319,18 @@ fn interrupts_are_sent_only_if_the_guest_wants_them() {
         vm.attach(&served, features);
         for _ in 0..3 {
             assert_eq!(vm.call(0, IN, 0, &[(DATA, 512)]).0, OK);
-            eventually("it is announced", || vm.rings[0].call.read().is_ok());
+            eventually("the guest is notified", || vm.rings[0].call.read().is_ok());
         }
-        assert!(vm.rings[1].call.read().is_err(), "the other ring has nothing to say");
+        assert!(vm.rings[1].call.read().is_err(), "another ring is notified");
     }
     let mut vm = served.boot();
     // The event index is far ahead of all indexes in this test.
     vm.write(ring_at(0) + 4096 + 4 + u64::from(SIZE) * 2, &1000_u16.to_le_bytes());
     let (_, status) = vm.submit(0, IN, 0, &[(DATA, 512)]);
-    eventually("it is answered", || vm.used_index(0) == 1);
+    eventually("the request is answered", || vm.used_index(0) == 1);
     assert_eq!(vm.read(status, 1), [OK]);
     std::thread::sleep(std::time::Duration::from_millis(50));
-    assert!(vm.rings[0].call.read().is_err(), "nobody wanted to know");
+    assert!(vm.rings[0].call.read().is_err(), "notified unasked");
     served.stop();
 }
 
@@ -347,12 +347,12 @@ fn an_unusable_configuration_is_refused() {
     server.stop().expect("it stops");
     assert!(!config.socket.exists());
     config.serial = "123456789012345678901".to_owned();
-    let error = Server::start(&config, Arc::clone(&namespace)).err().expect("too long");
+    let error = Server::start(&config, Arc::clone(&namespace)).err().expect("too long a path");
     assert!(error.to_string().contains("at most 20"), "{error}");
     config.serial = "ä".to_owned();
     assert!(Server::start(&config, Arc::clone(&namespace)).is_err());
     config.serial.clear();
     config.queues = 65;
-    let error = Server::start(&config, namespace).err().expect("too many");
+    let error = Server::start(&config, namespace).err().expect("too many queues");
     assert!(error.to_string().contains("at most 64"), "{error}");
 }

@@ -115,7 +115,7 @@ fn a_successor_completes_the_requests_in_flight() {
             vm.write(at, &[sector as u8; 512]);
             open.push((vm.submit(0, OUT, sector, &[(at, 512)]), sector));
         }
-        eventually("all are under way", || state.submitted() == 5);
+        eventually("all requests are in flight", || state.submitted() == 5);
         // Operations that never end cannot extend a stop beyond its limit.
         served.server.take().expect("it runs").stop().expect("it stops");
         assert_eq!(vm.used_within(0, Duration::ZERO), None);
@@ -131,9 +131,9 @@ fn a_successor_completes_the_requests_in_flight() {
             assert_eq!(written, 1);
             assert!(open.iter().any(|&((head, _), _)| u32::from(head) == id));
         }
-        assert_eq!(*state.writes.lock().expect("a lock"), sectors, "in their order");
-        assert!(vm.rings[0].call.read().is_ok(), "the guest is told");
-        assert_eq!(vm.used_within(0, Duration::from_millis(100)), None, "each once");
+        assert_eq!(*state.writes.lock().expect("a lock"), sectors, "the writes are out of order");
+        assert!(vm.rings[0].call.read().is_ok(), "the guest was not notified");
+        assert_eq!(vm.used_within(0, Duration::from_millis(100)), None, "executed twice");
         for ((_, status), sector) in open {
             assert_eq!(vm.read(status, 1), [OK]);
             assert_eq!(vm.load(sector, 512), [sector as u8; 512]);
@@ -152,13 +152,13 @@ fn requests_in_flight_execute_again_after_a_monitor_reconnects() {
         let mut vm = served.boot();
         vm.write(DATA, &[4; 512]);
         let (_, status) = vm.submit(0, IN, 0, &[(DATA, 512)]);
-        eventually("it is under way", || state.submitted() == 1);
+        eventually("the request is in flight", || state.submitted() == 1);
         vm.disconnect();
         std::thread::sleep(Duration::from_millis(100));
         state.open();
-        eventually("it is gone", || !served.server.as_ref().expect("it runs").is_connected());
+        eventually("disconnected", || !served.server.as_ref().expect("it runs").is_connected());
         assert_eq!(vm.used_within(0, Duration::from_millis(50)), None);
-        assert_eq!(vm.read(DATA, 512), [4; 512], "nobody else touches the guest's memory");
+        assert_eq!(vm.read(DATA, 512), [4; 512], "another process wrote to the guest's memory");
         vm.attach(&served, u64::MAX);
         assert_eq!(vm.used(0).map(|used| used.1), Some(513));
         assert_eq!((vm.read(status, 1), vm.read(DATA, 512)), (vec![OK], vec![0; 512]));
@@ -176,16 +176,16 @@ fn a_stopped_ring_finishes_its_requests_and_can_restart() {
         for _ in 0..3 {
             vm.submit(0, IN, 0, &[(DATA, 512)]);
         }
-        eventually("they are taken", || vm.used_index(0) > 0 || vm.rings[0].kick.read().is_ok());
+        eventually("both are taken", || vm.used_index(0) > 0 || vm.rings[0].kick.read().is_ok());
         std::thread::sleep(Duration::from_millis(20));
         let base = vm.frontend().get_vring_base(0).expect("a base") as u16;
-        assert_eq!(vm.used_index(0), base, "nothing is under way any more");
+        assert_eq!(vm.used_index(0), base, "a request is in flight after the stop");
         vm.submit(0, IN, 0, &[(DATA, 512)]);
         let so_far = (0..base).map(|_| vm.used(0)).collect::<Vec<_>>();
         assert!(so_far.iter().all(Option::is_some));
-        assert_eq!(vm.used_within(0, Duration::from_millis(100)), None, "it stands still");
+        assert_eq!(vm.used_within(0, Duration::from_millis(100)), None, "taken while stopped");
         vm.start(0, base);
-        assert!(vm.used(0).is_some(), "it goes on");
+        assert!(vm.used(0).is_some(), "the disk still works");
         served.stop();
     }
 }
@@ -199,7 +199,7 @@ fn a_stopping_server_answers_its_requests() {
         let mut vm = served.boot();
         vm.submit(0, OUT, 0, &[(DATA, 512)]);
         vm.submit(1, OUT, 1, &[(DATA, 512)]);
-        eventually("they are taken", || state.submitted() == 2);
+        eventually("the requests are taken", || state.submitted() == 2);
         let opening = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(100));
             state.open();

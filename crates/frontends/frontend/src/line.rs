@@ -52,7 +52,7 @@ mod tests {
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
-        (client, listener.accept().expect("it came").0)
+        (client, listener.accept().expect("a connection").0)
     }
 
     /// Waits until the system reports the disconnection.
@@ -82,7 +82,7 @@ mod tests {
         client.shutdown(std::net::Shutdown::Write).expect("it ends");
         becomes_cut(&line);
         let mut rest = String::new();
-        server.read_to_string(&mut rest).expect("it is there");
+        server.read_to_string(&mut rest).expect("the unread bytes");
         assert_eq!(rest, "unread");
     }
 

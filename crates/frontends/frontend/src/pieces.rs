@@ -144,7 +144,7 @@ mod tests {
         for piece in &pieces {
             let begin = piece.lba * block_size + u64::from(piece.start);
             if command == Command::Deallocate {
-                assert_eq!(piece.length, piece.blocks * geometry.block_size, "whole blocks only");
+                assert_eq!(piece.length, piece.blocks * geometry.block_size, "a partial block");
                 assert!(begin >= at && begin - at < block_size);
             } else {
                 assert_eq!(begin, at);
@@ -161,7 +161,7 @@ mod tests {
         }
         let left = offset + u64::from(length) - at;
         if command == Command::Deallocate {
-            assert!(left < 2 * block_size, "{left} bytes are not given back");
+            assert!(left < 2 * block_size, "{left} bytes are not freed");
         } else {
             assert_eq!((left, covered), (0, u64::from(length)));
         }

@@ -454,7 +454,7 @@ mod tests {
             own.is_some_and(|user| user.what.ends_with(" open"))
         };
         assert!(own(&found), "{found:?}");
-        let path = file.path().canonicalize().expect("it is there");
+        let path = file.path().canonicalize().expect("the path exists");
         assert!(own(&of_file(&path)), "{found:?}");
     }
 }

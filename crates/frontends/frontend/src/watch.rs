@@ -93,7 +93,7 @@ mod tests {
         let inner = Spec::parse("mem:1MiB").expect("a spec").open(512, false).expect("it opens");
         let namespace = Elastic::new(inner);
         namespace.resize_silently(8);
-        let changes = namespace.changes().expect("it tells of them");
+        let changes = namespace.changes().expect("the namespace reports changes");
         let disk = Disk::new(Arc::clone(&namespace) as _, true);
         let known = disk.geometry();
         namespace.resize_silently(9);
@@ -102,7 +102,7 @@ mod tests {
         let watch = GeometryWatch::start("test-changes", &disk, known, move || {
             let _ = sender.send(seen.geometry().blocks);
         });
-        assert_eq!(heard.recv_timeout(WAIT_LIMIT), Ok(9), "it was other before anybody watched");
+        assert_eq!(heard.recv_timeout(WAIT_LIMIT), Ok(9), "reported before the watch");
         // The watch does not report a change of availability either.
         changes.tell(Change::Availability);
         changes.tell(Change::Geometry);
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(heard.recv_timeout(WAIT_LIMIT), Ok(10));
         drop(watch);
         namespace.resize(11);
-        assert!(heard.recv().is_err(), "it is told after the end, or twice of the same");
+        assert!(heard.recv().is_err(), "a change was reported twice, or after the end");
         assert!(!changes.is_watched());
     }
 }

@@ -245,14 +245,14 @@ mod tests {
         }
 
         fn begin_write(&mut self, core: usize) {
-            assert_eq!(self.merging, None, "a write during a merge");
+            assert_eq!(self.merging, None, "a write starts during a merge");
             self.writes.push(core);
         }
 
         fn next_merge(&mut self, core: usize) {
             match self.gates[core].next_merge() {
                 Ok(_) => {
-                    assert!(self.writes.is_empty() && self.merging.is_none(), "not alone");
+                    assert!(self.writes.is_empty() && self.merging.is_none(), "beside writes");
                     self.merging = Some(core);
                 }
                 Err(report) => {
@@ -320,7 +320,7 @@ mod tests {
                 (0..world.random.below(8)).for_each(|_| world.step());
             }
             (0..100_000).for_each(|_| world.step());
-            assert_eq!(world.ended, requests as usize, "seed {seed}: some never ended");
+            assert_eq!(world.ended, requests as usize, "seed {seed}: some requests never ended");
             assert!(world.gates.iter().all(|gate| gate.state == GateState::Open), "seed {seed}");
         }
     }

@@ -49,7 +49,7 @@ fn take(looped: &Loop, mailboxes: &Mailboxes<Message>, core: usize, count: usize
         looped.poll();
         taken.extend(mailboxes.take(core));
     }
-    assert_eq!(taken.len(), count, "a message came twice");
+    assert_eq!(taken.len(), count, "a message was delivered twice");
     taken
 }
 
@@ -75,7 +75,7 @@ fn a_sleeping_thread_gets_the_messages_of_two_threads() {
         drop(take(&loops[0], &mailboxes, 0, 2));
         for (thread, dropped) in posted {
             thread.join().unwrap();
-            assert_eq!(dropped.strong_count(), 0, "something keeps a message that was taken");
+            assert_eq!(dropped.strong_count(), 0, "a taken message is not freed");
         }
     });
 }

@@ -101,17 +101,17 @@ mod tests {
         alone.wait('b');
         assert_eq!(alone.next(), None, "a change is in flight");
         assert!(!goes(&mut alone, write(2)));
-        assert!(goes(&mut alone, Op::read(0, 1, Buffer::new(512), 3)), "it changes nothing");
+        assert!(goes(&mut alone, Op::read(0, 1, Buffer::new(512), 3)), "the read waits");
         assert!(goes(&mut alone, Op::flush(4)));
         alone.leave();
         assert_eq!((alone.next(), alone.next()), (Some('a'), None));
         assert!(!goes(&mut alone, write(5)));
         let parked: Vec<_> =
             alone.end().into_iter().map(|op| (op.token.value(), op.abandon()).0).collect();
-        assert_eq!(parked, [2, 5], "they go in their order");
-        assert_eq!(alone.next(), None, "those that waited come first");
+        assert_eq!(parked, [2, 5], "the waiting commands start out of order");
+        assert_eq!(alone.next(), None, "earlier commands still wait");
         (0..2).for_each(|_| alone.leave());
         assert_eq!(alone.next(), Some('b'));
-        assert!(!goes(&mut alone, write(6)), "and is given up with all else");
+        assert!(!goes(&mut alone, write(6)), "a new command starts");
     }
 }

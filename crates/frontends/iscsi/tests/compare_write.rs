@@ -43,7 +43,7 @@ fn compare_and_write_writes_or_reports_the_first_difference() {
         assert_eq!(client.read(100, MOST_BLOCKS, 512), there);
         assert_eq!(swap(&mut client, 100, &there, &vec![5; most]).status, 0);
         assert_eq!(client.read(100, MOST_BLOCKS, 512), vec![5; most]);
-        assert_eq!(client.call(&cdb(0, 0), 0, 0, &[]).status, 0, "no blocks are as expected");
+        assert_eq!(client.call(&cdb(0, 0), 0, 0, &[]).status, 0, "a comparison of no blocks fails");
     }
 }
 

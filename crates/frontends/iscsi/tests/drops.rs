@@ -56,7 +56,7 @@ fn writes_of_a_dead_session_do_not_execute_later() {
             std::thread::sleep(JITTER);
             let read = client.read(0, BLOCKS as u32, BLOCK as u32);
             let stale = read.iter().position(|byte| *byte != value + 1);
-            assert_eq!(stale, None, "round {rounds}: a dead session's write came back");
+            assert_eq!(stale, None, "round {rounds}: a dead session's write was executed");
             client.log_out();
             writes += 2 * BLOCKS;
         }

@@ -159,7 +159,7 @@ fn each_protocol_violation_ends_only_its_session() {
                 None => bad.expect_end(),
             }
             assert_eq!(good.ping(what.as_bytes()), what.as_bytes());
-            assert_eq!(good.read(0, 8, 512), [0; 4096], "nothing was written: {what}");
+            assert_eq!(good.read(0, 8, 512), [0; 4096], "{what}: a write was executed");
         }
     }
 }
@@ -226,7 +226,7 @@ fn the_number_of_immediate_commands_is_limited() {
         client.send(bhs, &[]);
         let answer = client.take();
         if number < limits::MAX_IMMEDIATE_TASKS {
-            assert_eq!(answer.opcode(), 0x31, "it asks for the data of number {number}");
+            assert_eq!(answer.opcode(), 0x31, "the target asks for the data of number {number}");
         } else {
             assert_eq!((answer.opcode(), answer.bhs[2]), (0x3f, 6));
         }
@@ -238,7 +238,7 @@ fn the_number_of_immediate_commands_is_limited() {
 fn the_number_of_connections_is_limited() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
     let mut all: Vec<_> = (0..limits::MAX_CONNECTIONS).map(|_| Client::raw(&server)).collect();
-    eventually("they are here", || server.users() == limits::MAX_CONNECTIONS);
+    eventually("all connections are open", || server.users() == limits::MAX_CONNECTIONS);
     Client::raw(&server).expect_end();
     all.pop();
     eventually("there is room", || server.users() < limits::MAX_CONNECTIONS);
@@ -288,6 +288,6 @@ fn random_requests_disturb_no_other_session() {
             }
             assert_eq!(good.ping(b"still here"), b"still here", "round {round}");
         }
-        server.stop(true).expect("it did not panic");
+        server.stop(true).expect("no thread panicked");
     }
 }

@@ -21,23 +21,23 @@ fn reads_return_the_written_data_of_every_size() {
     for &engine in ENGINES {
         for block_size in [512, 4096] {
             let server = serve(engine, disk("mem:16MiB", block_size));
-            let unit = Initiator::connect(&reaching(&server, 2)).expect("it lets us in");
+            let unit = Initiator::connect(&reaching(&server, 2)).expect("a session");
             let Geometry { blocks, max_blocks, .. } = unit.geometry();
             assert_eq!(blocks, (16 << 20) / u64::from(block_size));
             assert_eq!(max_blocks, TRANSFER_BYTES / block_size);
             let (mut left, mut right) =
                 (Blocking::new(&unit).unwrap(), Blocking::new(&unit).unwrap());
-            assert!(Blocking::new(&unit).is_err(), "there are two sessions");
+            assert!(Blocking::new(&unit).is_err(), "more than two sessions");
             // The sizes fit into the command's PDU, into one burst, and into several bursts on R2T.
             for (at, size) in [(0, 1), (7, 3), (100, max_blocks / 4), (1000, max_blocks)] {
                 let length = (size * block_size) as usize;
                 let data: Vec<u8> = (0..length).map(|byte| (byte / 7 + at) as u8).collect();
                 left.write(at as u64, &data).expect("it is written");
                 let mut read = vec![0; length];
-                right.read(at as u64, &mut read).expect("it is read");
-                assert!(read == data, "{size} blocks of {block_size}");
+                right.read(at as u64, &mut read).expect("the block is read");
+                assert!(read == data, "wrong data with {size} blocks of {block_size}");
             }
-            left.flush().expect("it is flushed");
+            left.flush().expect("the disk is flushed");
         }
     }
 }
@@ -45,11 +45,11 @@ fn reads_return_the_written_data_of_every_size() {
 #[test]
 fn the_initiator_reports_failed_writes_and_a_lost_target() {
     let server = serve(ENGINES[0], disk("fault:1,mem:16MiB", 512));
-    let unit = Initiator::connect(&reaching(&server, 2)).expect("it lets us in");
+    let unit = Initiator::connect(&reaching(&server, 2)).expect("the target accepts the session");
     let mut blocks = Blocking::new(&unit).expect("a session");
-    assert!(blocks.write(0, &[7; 512]).is_err(), "every write fails");
+    assert!(blocks.write(0, &[7; 512]).is_err(), "a write succeeds");
     server.stop(true).expect("it stops");
-    assert!(blocks.read(0, &mut [0; 512]).is_err(), "nobody is there");
+    assert!(blocks.read(0, &mut [0; 512]).is_err(), "no target listens");
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn libiscsi_sees_the_disk() {
 fn failures(server: &farblock_iscsi::Server) -> Vec<String> {
     let (_, said) = run("iscsi-test-cu", &["-d", "-n", "--test=ALL", &server.uri()]);
     let run = said.lines().find(|line| line.trim_start().starts_with("tests"));
-    let run = run.unwrap_or_else(|| panic!("it did not come to its end: {said}"));
+    let run = run.unwrap_or_else(|| panic!("the test program did not finish: {said}"));
     let count: u32 = run.split_whitespace().nth(2).and_then(|n| n.parse().ok()).expect("a number");
     assert!(count >= 230, "only {count} tests ran");
     assert!(!said.contains("[SKIPPED] COMPAREANDWRITE"), "{said}");
@@ -86,6 +86,6 @@ fn qemu_copies_and_compares() {
         let said = succeed("qemu-io", &[&zeroes[..], &read].concat());
         assert!(!said.contains("failed"), "{said}");
         let (same, _) = run("qemu-img", &["compare", "-f", "raw", "-F", "raw", image, &uri]);
-        assert!(!same, "it was changed");
+        assert!(!same, "a mismatching block was written");
     }
 }

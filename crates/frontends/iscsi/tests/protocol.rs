@@ -81,7 +81,7 @@ fn every_disk_command_works() {
         let huge = client.call(&cdb16(0x8a, 0, u64::MAX, u32::MAX), WRITE, 4096, &[1; 4096]);
         assert_eq!(huge.sense, Some(OUT_OF_RANGE));
         let unknown = client.call(&[0x9c], WRITE, 0, &[]);
-        assert_eq!(unknown.sense, Some((5, 0x2000)), "there is no WRITE ATOMIC");
+        assert_eq!(unknown.sense, Some((5, 0x2000)), "WRITE ATOMIC is not supported");
         assert_eq!(client.ping(b"hello"), b"hello");
         client.log_out();
     }
@@ -98,7 +98,7 @@ fn transfers_report_their_residual_counts() {
     assert_eq!((none.status, none.data.len(), none.residual), (0, 0, 2048));
     let part = client.call(&cdb16(0x8a, 0, 0, 2), WRITE, 700, &[5; 700]);
     assert_eq!((part.status, part.residual), (0, 1024 - 700));
-    assert_eq!(client.read(0, 2, 512), [[5; 512], [0; 512]].concat(), "whole blocks only");
+    assert_eq!(client.read(0, 2, 512), [[5; 512], [0; 512]].concat(), "a partial block");
     let much = client.call(&cdb16(0x8a, 0, 8, 1), WRITE, 2048, &[6; 2048]);
     assert_eq!((much.status, much.residual), (0, 512 - 2048));
     assert_eq!(client.read(8, 2, 512), [[6; 512], [0; 512]].concat());
@@ -132,7 +132,7 @@ fn invalid_logins_are_refused() {
         assert_eq!(client.take().bhs[36..38], status);
         client.expect_end();
     }
-    eventually("they are gone", || server.users() == 0);
+    eventually("the sessions are gone", || server.users() == 0);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_changed_size_is_reported_once() {
     let server = serve(ENGINES[0], disk.clone());
     let mut client = Client::new(&server, &Wishes::default());
     disk.resize(1024);
-    eventually("it is told", || client.call(&[0; 6], 0, 0, &[]).sense == Some(CAPACITY_CHANGED));
+    eventually("reported", || client.call(&[0; 6], 0, 0, &[]).sense == Some(CAPACITY_CHANGED));
     assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, None, "once");
     assert_eq!(client.call(&[0x25], READ, 8, &[]).data[..4], [0, 0, 3, 255]);
     let beyond = client.call(&cdb16(0x88, 0, 1024, 1), READ, 512, &[]);
@@ -182,7 +182,7 @@ fn an_abort_is_answered_after_its_write_has_ended() {
         client.manage(1, 4711);
         assert_eq!(client.take().bhs[2], 1);
         client.command(&cdb16(0x8a, 0, 0, 8), WRITE | FINAL, 4096, &[]);
-        assert_eq!(client.take().opcode(), 0x31, "it asks for data");
+        assert_eq!(client.take().opcode(), 0x31, "the target asks for data");
         gate.shut();
         other.command(&cdb16(0x8a, 0, 9, 1), WRITE | FINAL, 512, &[1; 512]);
         gate.holds(1);
@@ -191,8 +191,8 @@ fn an_abort_is_answered_after_its_write_has_ended() {
         gate.open();
         assert_eq!(client.take().opcode(), 0x22);
         assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, Some(RESET));
-        assert_eq!(other.call(&[0; 6], 0, 0, &[]).sense, Some(RESET), "and no other answer");
-        assert_eq!(client.read(0, 1, 512), [1; 512], "it had been begun");
+        assert_eq!(other.call(&[0; 6], 0, 0, &[]).sense, Some(RESET), "another answer");
+        assert_eq!(client.read(0, 1, 512), [1; 512], "a write that started earlier was lost");
     }
 }
 
@@ -213,7 +213,7 @@ fn a_reinstated_session_starts_after_the_writes_of_the_old_one() {
         gate.open();
         new.expect_login();
         assert_eq!(new.read(0, 1, 512), [1; 512]);
-        eventually("one is left", || server.users() == 1);
+        eventually("one session remains", || server.users() == 1);
         // A new session also waits for the writes of a session that has just disconnected, even if
         // the session identifiers differ.
         gate.shut();
@@ -269,8 +269,8 @@ fn unread_requests_of_a_dead_initiator_are_not_executed() {
         successor.expect_login();
         assert_eq!(successor.write(0, &[8; 512], 512).status, 0);
         let _ = std::io::copy(&mut old.stream, &mut std::io::sink());
-        eventually("the old one has left", || server.users() == 2);
-        assert!(successor.read(0, 1, 512) == [8; 512], "{engine}: an old write was done later");
+        eventually("the old session is closed", || server.users() == 2);
+        assert!(successor.read(0, 1, 512) == [8; 512], "{engine}: an old write was executed later");
     }
 }
 
@@ -287,7 +287,7 @@ fn an_aborted_write_same_stops() {
     client.manage(2, 0);
     gate.open();
     assert_eq!(client.take().opcode(), 0x22);
-    assert_eq!(client.read(0, 1, 512), [1; 512], "it had been begun");
+    assert_eq!(client.read(0, 1, 512), [1; 512], "a write that started earlier was lost");
     assert_eq!(client.read(u64::from(blocks) - 1, 1, 512), [0; 512]);
 }
 
@@ -320,9 +320,9 @@ fn a_stopping_target_requests_a_logout() {
         assert_eq!(silent.take().opcode(), 0x32);
         silent.expect_end();
         stopping.join().expect("no panic").expect("it stops");
-        assert!(start.elapsed() >= Duration::from_millis(2500), "one did not log out");
+        assert!(start.elapsed() >= Duration::from_millis(2500), "too early a logout");
         drop(idle);
-        assert_eq!(Arc::strong_count(&namespace), 1, "it is given up");
+        assert_eq!(Arc::strong_count(&namespace), 1, "the namespace is released");
         let server = serve(engine, namespace);
         let mut client = Client::new(&server, &Wishes::default());
         server.stop(true).expect("it stops");
@@ -334,7 +334,7 @@ fn a_stopping_target_requests_a_logout() {
 #[test]
 fn invalid_configurations_are_refused() {
     let refusal = |config: &Config| match Server::start(config, disk("mem:1MiB", 512)) {
-        Ok(_) => panic!("it started"),
+        Ok(_) => panic!("the server started"),
         Err(error) => error.to_string(),
     };
     let usual = config(ENGINES[0]);

@@ -35,13 +35,13 @@ fn remote(engine: EngineKind) -> (Target, Controller) {
 fn every_operation_works_on_a_remote_disk() {
     for &engine in ENGINES {
         let (target, controller) = remote(engine);
-        let server = serve(engine, Arc::new(controller.namespace(1).expect("it is shared")));
+        let server = serve(engine, Arc::new(controller.namespace(1).expect("namespace 1 exists")));
         let fast = Wishes { initial_r2t: false, max_r2t: 8, ..Wishes::default() };
         let mut writer = Client::new(&server, &fast);
         let mut reader = Client::new(&server, &Wishes { isid: [2; 6], ..fast });
         let mut random = Random::new(11);
         let mut model = random.bytes(32 << 20);
-        assert_eq!(writer.write(0, &model, 4096).status, 0, "all of it");
+        assert_eq!(writer.write(0, &model, 4096).status, 0, "the write succeeds");
         for _ in 0..100 {
             let blocks = 1 + random.below(40);
             let lba = random.below(8192 - blocks);
@@ -70,7 +70,7 @@ fn every_operation_works_on_a_remote_disk() {
 fn the_unit_is_not_ready_when_the_remote_disk_is_lost() {
     for &engine in ENGINES {
         let (target, controller) = remote(engine);
-        let server = serve(engine, Arc::new(controller.namespace(1).expect("it is shared")));
+        let server = serve(engine, Arc::new(controller.namespace(1).expect("namespace 1 exists")));
         let wishes = Wishes { receive_bytes: 262_144, ..Wishes::default() };
         let mut client = Client::new(&server, &wishes);
         assert_eq!(client.write(0, &[7; 4096], 4096).status, 0);
@@ -101,8 +101,8 @@ fn the_unit_is_not_ready_when_the_remote_disk_is_lost() {
         assert_eq!(read.sense, Some(NOT_READY));
         assert_eq!(client.write(0, &[1; 4096], 4096).sense, Some(NOT_READY));
         assert_eq!(client.call(&[0x35], 0, 0, &[]).sense, Some(NOT_READY));
-        assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, Some(NOT_READY), "it was asked");
-        assert_eq!(client.call(&[0x12, 0, 0, 0, 96, 0], READ, 96, &[]).status, 0, "it is there");
+        assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, Some(NOT_READY), "no error");
+        assert_eq!(client.call(&[0x12, 0, 0, 0, 96, 0], READ, 96, &[]).status, 0, "a unit");
         server.stop(true).expect("it stops");
     }
 }

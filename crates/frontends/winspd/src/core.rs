@@ -329,7 +329,7 @@ mod tests {
             assert!(shared.accept(SpdRequest { hint, command }));
         }
         shared.stop(End::Drained);
-        assert!(!shared.accept(SpdRequest { hint: 99, command: Command::Flush }), "it has ended");
+        assert!(!shared.accept(SpdRequest { hint: 99, command: Command::Flush }), "accepted late");
         let answers = Answers::default();
         let reactor = Reactor::new(&Config::default()).expect("a reactor");
         let queue_task = reactor.add_task();
@@ -339,7 +339,7 @@ mod tests {
         let seat = Seat { index: 0, count: 1, queue, queue_task, reactor, mail };
         let worker = Worker::new(seat, Arc::clone(&shared), Rc::clone(&answers));
         worker.run().expect("it ends well");
-        assert_eq!(shared.accepted(), 0, "all were answered");
+        assert_eq!(shared.accepted(), 0, "some requests were not answered");
         answers
     }
 
@@ -370,7 +370,7 @@ mod tests {
         let read = run(&disk, vec![(3, Command::Read(range(3, 4)))]);
         let (hint, kind, status, data) = read.borrow()[0].clone();
         assert_eq!((hint, kind, status), (3, 1, status::GOOD));
-        let data = data.expect("what was read");
+        let data = data.expect("the read data");
         assert_eq!(data[..512], [0; 512]);
         assert_eq!(data[512..1536], [7; 1024]);
         assert_eq!(data[1536..2048], [0; 512]);
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(answers.len(), 1);
         let (hint, _, status, data) = &answers[0];
         assert_eq!((*hint, *status), (7, status::GOOD));
-        assert_eq!(data.as_ref().expect("what was read")[..512], [2; 512]);
+        assert_eq!(data.as_ref().expect("the read data")[..512], [2; 512]);
     }
 
     #[test]
@@ -405,7 +405,7 @@ mod tests {
         let answers = answers.borrow();
         let out_of_range = |lba| status::failed(BlockError::OutOfRange, lba);
         assert_eq!(answers[0].2, out_of_range(last - 1));
-        assert_eq!(answers[0].3.as_ref().expect("a failed read's data")[..], [0; MOST as usize]);
+        assert_eq!(answers[0].3.as_ref().expect("the data of the read")[..], [0; MOST as usize]);
         assert_eq!(answers[1].2, out_of_range(u64::MAX));
         assert_eq!(answers[2].2, out_of_range(last));
         assert_eq!(answers[3].2, status::GOOD);
@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(answers.borrow().len(), 1);
         assert_eq!(answers.borrow()[0].2, status::GOOD);
         let answers = run(&disk, vec![(1, Command::Read(range(70, 16)))]);
-        let data = answers.borrow()[0].3.clone().expect("what was read");
+        let data = answers.borrow()[0].3.clone().expect("the read data");
         let kept: Vec<bool> = data.chunks(512).map(|block| block[0] == 1).collect();
         // The memory backend reads zeroes from unmapped blocks.
         let expected: Vec<bool> = (70..86).map(|lba| lba % 2 == 1 || lba >= 80).collect();

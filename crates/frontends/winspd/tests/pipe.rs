@@ -44,7 +44,7 @@ fn serve(library: &Library, namespace: Arc<dyn Namespace>) -> Server {
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + LONG;
     while !condition() {
-        assert!(Instant::now() < deadline, "waited for too long: {what}");
+        assert!(Instant::now() < deadline, "not within the limit: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -57,7 +57,7 @@ fn the_disk_has_the_properties_of_the_namespace() {
         let client = Client::connect(&server.location());
         assert_eq!((client.blocks(), client.block_bytes()), (2048, 4096), "{library:?}");
         assert_eq!(client.product(), "A disk          ");
-        assert_eq!(client.flags(), 4 | 8, "memory can be unmapped, and has no cache");
+        assert_eq!(client.flags(), 4 | 8, "the disk supports unmap and has no cache");
         assert_eq!(client.max_bytes(), 256 << 10);
         drop(client);
         server.stop(false).expect("it stops");
@@ -121,7 +121,7 @@ fn requests_run_concurrently_up_to_the_queue_depth() {
         let block = |n: usize| vec![n as u8 ^ 0x5a; 1024];
         let mut hints: Vec<u64> =
             (0..DEPTH).map(|n| client.send(WRITE, n as u64 * 2, 2, false, &block(n))).collect();
-        wait_until("all writes are under way", || server.in_flight() == DEPTH);
+        wait_until("all writes are in flight", || server.in_flight() == DEPTH);
         gate.open_up();
         let mut order = Vec::new();
         for _ in 0..DEPTH {
@@ -129,19 +129,19 @@ fn requests_run_concurrently_up_to_the_queue_depth() {
             assert!(answer.is_good() && answer.kind == WRITE);
             order.push(answer.hint);
         }
-        assert_ne!(order, hints, "the gate turns the order round");
+        assert_ne!(order, hints, "the gate did not change the order");
         order.sort_unstable();
-        assert_eq!(order, hints, "one answer each");
+        assert_eq!(order, hints, "a request has several answers or none");
         gate.close();
         hints = (0..DEPTH).map(|n| client.send(READ, n as u64 * 2, 2, false, &[])).collect();
-        wait_until("all reads are under way", || server.in_flight() == DEPTH);
+        wait_until("all reads are in flight", || server.in_flight() == DEPTH);
         gate.open_up();
         for _ in 0..DEPTH {
             let answer = client.receive().expect("an answer");
-            let n = hints.iter().position(|hint| *hint == answer.hint).expect("one of ours");
+            let n = hints.iter().position(|hint| *hint == answer.hint).expect("one request");
             assert_eq!(answer.data, block(n), "{library:?}");
         }
-        wait_until("nothing is under way", || server.in_flight() == 0);
+        wait_until("no request is in flight", || server.in_flight() == 0);
         server.stop(false).expect("it stops");
     }
 }
@@ -181,12 +181,12 @@ fn disk_errors_have_sense_data() {
         let server = serve(&library, Arc::new(faults));
         let mut client = Client::connect(&server.location());
         let sense = |answer: Answer| {
-            assert_eq!(answer.scsi_status, 2, "check condition");
+            assert_eq!(answer.scsi_status, 2, "no check condition");
             (answer.sense, answer.information)
         };
         assert!(client.write(0, &[0x77; 4096], false).is_good());
         let read = client.read(98, 4);
-        assert!(read.data.iter().all(|byte| *byte == 0), "what failed says nothing of others");
+        assert!(read.data.iter().all(|byte| *byte == 0), "another read's data");
         assert_eq!(sense(read), ((3, 0x11, 0), Some(98)));
         assert_eq!(sense(client.write(100, &[0; 512], false)), ((3, 0x0c, 0), Some(100)));
         assert_eq!(sense(client.write(200, &[0; 512], false)), ((7, 0x27, 7), None));
@@ -243,17 +243,17 @@ fn only_a_forced_stop_does_not_wait_for_requests() {
         for lba in 0..8 {
             client.send(WRITE, lba, 1, false, &[9; 512]);
         }
-        wait_until("all are under way", || server.in_flight() == 8);
+        wait_until("all requests are in flight", || server.in_flight() == 8);
         let stopper = thread::spawn(move || server.stop(false));
         thread::sleep(Duration::from_millis(100));
-        assert!(!stopper.is_finished(), "nothing has been answered");
+        assert!(!stopper.is_finished(), "the server stopped before the requests were answered");
         gate.open_up();
         let answers: Vec<Answer> = std::iter::from_fn(|| client.receive()).collect();
         stopper.join().expect("no panic").expect("it stops");
         assert!(answers.iter().all(Answer::is_good));
         // When the disk is removed, WinSpd's library drops answers that the client has not read.
         assert!(answers.len() == 8 || library.name == "WinSpd", "{} answers", answers.len());
-        assert_eq!(gate.seen().len(), 8 + 1, "eight writes and the last flush");
+        assert_eq!(gate.seen().len(), 8 + 1, "not eight writes and a flush");
 
         gate.close();
         let server = serve(&library, Arc::clone(&gate) as Arc<dyn Namespace>);
@@ -261,9 +261,9 @@ fn only_a_forced_stop_does_not_wait_for_requests() {
         for lba in 0..8 {
             client.send(READ, lba, 1, false, &[]);
         }
-        wait_until("all are under way", || server.in_flight() == 8);
+        wait_until("all requests are in flight", || server.in_flight() == 8);
         server.stop(true).expect("it stops");
-        assert_eq!(client.receive(), None, "nothing was answered, and nothing will be");
+        assert_eq!(client.receive(), None, "an aborted request is answered");
     }
 }
 
@@ -279,8 +279,8 @@ fn the_server_notices_a_stopped_driver_and_flushes() {
     assert!(client.write(0, &[1; 512], false).is_good());
     assert!(!server.is_gone());
     client.send(TAKE_AWAY, 0, 0, false, &[]);
-    wait_until("the server notices", || server.is_gone());
-    wait_until("the last flush", || gate.seen().len() == 2);
+    wait_until("the server notices the end", || server.is_gone());
+    wait_until("the last flush arrives", || gate.seen().len() == 2);
     assert_eq!(gate.seen()[1].0, Command::Flush);
     server.stop(false).expect("it stops");
 }
@@ -323,7 +323,7 @@ fn several_disks_are_independent() {
 }
 
 fn refused(options: &Options, namespace: Arc<dyn Namespace>) -> (StartError, String) {
-    let error = Server::start(options, namespace).err().expect("it does not start");
+    let error = Server::start(options, namespace).err().expect("the server refuses to start");
     let text = error.to_string();
     (error, text)
 }

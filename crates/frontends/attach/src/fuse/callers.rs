@@ -62,7 +62,7 @@ mod tests {
     fn an_exiting_thread_is_recognized_by_its_flags() {
         assert!(is_ending("7 (a) b) D 1 7 7 0 -1 4194564 0 0"), "0x400104");
         assert!(!is_ending("7 (a) b) D 1 7 7 0 -1 4194560 0 0") && !is_ending(""));
-        let own = fs::read_to_string("/proc/thread-self/stat").expect("one's own");
+        let own = fs::read_to_string("/proc/thread-self/stat").expect("a readable file");
         assert!(!is_ending(&own));
     }
 

@@ -76,7 +76,7 @@ mod tests {
             (&[b"base:other"], false, false),
         ] {
             let data = data(queries);
-            let question = Question::parse(&data).expect("it is in order");
+            let question = Question::parse(&data).expect("a valid question");
             assert_eq!(question.export, b"disk");
             assert_eq!(question.lists_allocation(), lists, "{queries:?}");
             assert_eq!(question.chooses_allocation(), chooses, "{queries:?}");

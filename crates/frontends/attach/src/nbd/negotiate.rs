@@ -397,7 +397,7 @@ mod tests {
             if progress != Progress::More {
                 return (out, progress, [piece, &input[end..]].concat());
             }
-            assert!(piece.is_empty(), "everything is taken while more is needed");
+            assert!(piece.is_empty(), "bytes remain although more are needed");
             at = end;
         }
         (out, Progress::More, Vec::new())
@@ -438,7 +438,7 @@ mod tests {
             }
             let (out, progress, _) = negotiate(&input, &[100]);
             assert!(out.len() < 2000, "{} bytes of answers", out.len());
-            assert!(!matches!(progress, Progress::Done(_)), "nobody chose");
+            assert!(!matches!(progress, Progress::Done(_)), "the client chose no export");
         }
     }
 

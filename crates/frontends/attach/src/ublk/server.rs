@@ -681,7 +681,7 @@ mod tests {
         // The process exits, and stays a zombie until this test waits for it.
         let dead = || if is_alive(pid) { Err(()) } else { Ok(()) };
         assert!(wait_for(Duration::from_secs(10), dead, |()| true).is_ok());
-        child.wait().expect("it has ended");
+        child.wait().expect("the process has ended");
         assert!(!is_alive(pid) && !is_alive(-1));
     }
 }

@@ -326,7 +326,7 @@ mod tests {
         let bytes = info.emit();
         assert_eq!(Info::parse(&bytes), info);
         assert_eq!((bytes[2], bytes[10], bytes[14], bytes[29], bytes[37]), (2, 4, 5, 7, 8));
-        assert!(bytes[40..].iter().all(|&byte| byte == 0), "the owner is the kernel's to say");
+        assert!(bytes[40..].iter().all(|&byte| byte == 0), "the server sets the owner");
     }
 
     #[test]

@@ -424,11 +424,11 @@ mod tests {
     fn invalid_ranges_are_refused() {
         let geometry = Geometry { max_blocks: 1, ..Geometry::new(4096, 100) };
         let check = |sector, sectors| range(&geometry, Command::Write, &request(sector, sectors));
-        assert_eq!(check(8, 16), Ok((4096, 8192)), "more than one block at once is cut");
+        assert_eq!(check(8, 16), Ok((4096, 8192)), "more than one operation's blocks");
         assert_eq!(check(792, 8), Ok((792 * 512, 4096)));
         assert_eq!(check(792, 16), Err(BlockError::OutOfRange));
-        assert_eq!(check(1, 8), Err(BlockError::OutOfRange), "not at a block's beginning");
-        assert_eq!(check(0, 7), Err(BlockError::OutOfRange), "less than a block");
+        assert_eq!(check(1, 8), Err(BlockError::OutOfRange), "not at the start of a block");
+        assert_eq!(check(0, 7), Err(BlockError::OutOfRange), "less than one block");
         assert_eq!(check(u64::MAX, 8), Err(BlockError::OutOfRange));
         assert_eq!(check(0, u32::MAX), Err(BlockError::TooLarge));
         let geometry = Geometry { read_only: true, ..geometry };
@@ -448,7 +448,7 @@ mod tests {
         }
         assert_eq!((slot.pieces.len(), rest.len()), (3, 65_536 - 5 * 512));
         slot.rest = Some(rest);
-        let whole = slot.take_buffer().expect("all of it is there");
+        let whole = slot.take_buffer().expect("a whole buffer");
         assert_eq!((whole.as_ptr(), whole.len()), (address, 65_536));
         // A flush has no buffers to join. If an operation has kept a buffer, the whole buffer is
         // lost.

@@ -205,7 +205,7 @@ mod tests {
 
     fn notes() -> (Inflight, Notes) {
         let (inflight, _) = Inflight::create(2, 8).expect("memory");
-        let mut notes = inflight.queue(1, 8).expect("there are two");
+        let mut notes = inflight.queue(1, 8).expect("two queues");
         assert_eq!(notes.recover(100), Ok(None));
         (inflight, notes)
     }
@@ -218,7 +218,7 @@ mod tests {
         }
         notes.finishing(2);
         notes.finished(2, 101);
-        let mut successor = inflight.queue(1, 8).expect("there are two");
+        let mut successor = inflight.queue(1, 8).expect("two queues");
         assert_eq!(successor.recover(101), Ok(Some(vec![5, 7, 0])));
         successor.taken(2);
         assert_eq!(inflight.queue(1, 8).unwrap().recover(101), Ok(Some(vec![5, 7, 0, 2])));

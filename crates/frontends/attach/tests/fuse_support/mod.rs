@@ -50,7 +50,7 @@ impl Served {
         // program.
         let deadline = Instant::now() + Duration::from_secs(60);
         while let Err(error) = self.server.stop(false) {
-            assert!(Instant::now() < deadline, "it does not stop: {error}");
+            assert!(Instant::now() < deadline, "the device is still in use: {error}");
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(!mounted(self.folder.path()), "it is still mounted");
@@ -68,7 +68,7 @@ pub struct Loop(pub PathBuf, PathBuf);
 impl Loop {
     pub fn new(file: &Path, block_size: u32, read_only: bool) -> Loop {
         let device = loop_device::attach(file, block_size, read_only);
-        Loop(device.expect("root has loop devices"), file.into())
+        Loop(device.expect("root may create loop devices"), file.into())
     }
 
     pub fn name(&self) -> &str {

@@ -82,7 +82,7 @@ impl Client {
         let mut client = Client { stream: ours, structured: false };
         let greeting = client.take(18);
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-        assert_eq!(greeting[16..], [0, 3], "fixed newstyle, and no zeroes");
+        assert_eq!(greeting[16..], [0, 3], "fixed newstyle, without zeroes");
         client
     }
 
@@ -90,8 +90,8 @@ impl Client {
     pub fn simple(server: &Server) -> Client {
         let mut client = Client::raw(server);
         client.flags(3);
-        let (info, _) = client.go(b"", &[]).expect("there is an export");
-        assert_eq!(info.len(), 1, "nothing that was not asked for");
+        let (info, _) = client.go(b"", &[]).expect("an export");
+        assert_eq!(info.len(), 1, "unrequested information");
         client
     }
 
@@ -100,7 +100,7 @@ impl Client {
         let mut client = Client::raw(server);
         client.flags(3);
         client.structure();
-        client.go(b"disk", &[3]).expect("there is an export");
+        client.go(b"disk", &[3]).expect("an export");
         client
     }
 
@@ -111,7 +111,7 @@ impl Client {
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).expect("the server takes it");
+        self.stream.write_all(bytes).expect("the server reads");
     }
 
     pub fn take(&mut self, count: usize) -> Vec<u8> {
@@ -177,7 +177,7 @@ impl Client {
     /// Sends GO. Returns all information items and the transmission flags.
     pub fn go(&mut self, name: &[u8], wanted: &[u16]) -> Result<(Vec<Vec<u8>>, u16), u32> {
         let found = self.ask(7, name, wanted)?;
-        let export = found.iter().find(|item| item[..2] == [0, 0]).expect("what the export is");
+        let export = found.iter().find(|item| item[..2] == [0, 0]).expect("an export");
         let flags = number(&export[10..12]) as u16;
         Ok((found, flags))
     }
@@ -211,14 +211,14 @@ impl Client {
         if magic == 0x6744_6698 {
             let rest = self.take(12);
             let (errno, cookie) = (number(&rest[..4]) as u32, number(&rest[4..]));
-            assert!(!self.structured || read_bytes == 0 || errno != 0, "a read in simple form");
+            assert!(!self.structured || read_bytes == 0 || errno != 0, "a simple reply");
             let data = if errno == 0 { self.take(read_bytes as usize) } else { Vec::new() };
             return Reply { cookie, errno, data };
         }
-        assert_eq!(magic, 0x668e_33ef, "the magic number of a reply");
-        assert!(self.structured, "nobody asked for structured replies");
+        assert_eq!(magic, 0x668e_33ef, "a wrong magic number");
+        assert!(self.structured, "an unrequested structured reply");
         let rest = self.take(16);
-        assert_eq!(rest[..2], [0, 1], "the only chunk of a reply is the last");
+        assert_eq!(rest[..2], [0, 1], "the only chunk is not marked as the last");
         let (kind, cookie) = (number(&rest[2..4]), number(&rest[4..12]));
         let body = self.take(number(&rest[12..]) as usize);
         match kind {

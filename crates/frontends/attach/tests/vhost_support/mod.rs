@@ -206,7 +206,7 @@ impl Vm {
             let wanted = VhostUserInflight::new(0, 0, 2, SIZE);
             self.inflight = Some(self.frontend().get_inflight_fd(&wanted).expect("notes"));
         }
-        let (notes, file) = self.inflight.take().expect("got just now");
+        let (notes, file) = self.inflight.take().expect("the buffer exists");
         self.frontend().set_inflight_fd(&notes, file.as_fd().as_raw_fd()).expect("notes");
         self.inflight = Some((notes, file));
     }
@@ -344,7 +344,7 @@ impl Vm {
     /// Truncates the memory. The rings remain, but the data area is lost, so the test must not
     /// access it.
     pub fn take_data_away(&self) {
-        self.file.set_len(DATA / 2).expect("it is truncated");
+        self.file.set_len(DATA / 2).expect("the file is truncated");
     }
 
     /// Starts a request with these pieces of memory. Returns its head and the address of its

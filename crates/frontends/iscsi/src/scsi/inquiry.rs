@@ -166,7 +166,7 @@ mod tests {
         let long = format!("iqn.{}", "x".repeat(219));
         let first = page(0, &identity(&long), &geometry).expect("a page");
         for &code in &first[4..] {
-            let page = page(code, &identity(&long), &geometry).expect("a page that is listed");
+            let page = page(code, &identity(&long), &geometry).expect("a listed page");
             assert_eq!((page[1], usize::from(be16(&page, 2))), (code, page.len() - 4));
         }
         assert_eq!(page(0x84, &identity(&long), &geometry), Err(Sense::in_cdb(2)));
@@ -183,10 +183,10 @@ mod tests {
         assert_eq!((most_compared(&narrow), most_compared(&Geometry::new(4096, 9))), (3, 16));
         assert_eq!((be32(&page, 8), be32(&page, 12)), (65_536, 2048));
         assert_eq!((be32(&page, 20), be64(&page, 36)), (0, limits::MAX_WRITE_SAME_BLOCKS.into()));
-        let capacity = capacity_16(&geometry).expect("it has blocks");
+        let capacity = capacity_16(&geometry).expect("a disk with blocks");
         assert_eq!((be64(&capacity, 0), capacity[13], capacity[14]), ((1 << 20) - 1, 3, 0));
         let large = Geometry::new(512, 1 << 33);
-        assert_eq!(be32(&capacity_10(&large).expect("it has blocks"), 0), u32::MAX);
+        assert_eq!(be32(&capacity_10(&large).expect("a disk with blocks"), 0), u32::MAX);
         assert_eq!(capacity_10(&Geometry::new(512, 0)), Err(Sense::NO_MEDIUM));
     }
 

@@ -171,7 +171,7 @@ mod tests {
         let all = report(true, false, 0, 0, 0).expect("a list");
         assert_eq!(all.len(), 4 + 8 * ALL.len());
         let with_timeouts = report(false, true, 0, 0, 0).expect("a list");
-        assert_eq!(with_timeouts.len(), 4 + 20 * (ALL.len() - 1), "and no UNMAP");
+        assert_eq!(with_timeouts.len(), 4 + 20 * (ALL.len() - 1), "UNMAP is listed");
         let read = report(true, false, 1, opcode::READ_10, 0).expect("a command");
         assert_eq!(read[..5], [0, 3, 0, 10, opcode::READ_10]);
         assert_eq!(report(true, false, 1, 0xc1, 0), Ok(vec![0, 1, 0, 0]));

@@ -318,7 +318,7 @@ mod tests {
             (8, true, false),
         ] {
             let (mut reservations, [one, two, stranger]) = two();
-            reservations.change(&one, (1, 0, kind), &parameters(1, 0)).expect("it is free");
+            reservations.change(&one, (1, 0, kind), &parameters(1, 0)).expect("no conflict");
             assert!(!reservations.conflicts(&one, &WRITE));
             assert_eq!(reservations.conflicts(&two, &WRITE), !registrant_writes, "{kind}");
             assert_eq!(reservations.conflicts(&stranger, &READ), !stranger_reads, "{kind}");
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(reservations.report(0).expect("keys")[4..8], [0, 0, 0, 16]);
         let wrong = reservations.change(&one, (0, 0, 0), &parameters(7, 8));
         assert_eq!(wrong, Err(Failure::Conflict));
-        reservations.change(&one, (6, 0, 0), &parameters(7, 8)).expect("whatever the key is");
+        reservations.change(&one, (6, 0, 0), &parameters(7, 8)).expect("any old key is accepted");
         assert_eq!(reservations.key(&one), Some(8));
         let nobody = reservations.change(&stranger, (1, 0, 1), &parameters(0, 0));
         assert_eq!(nobody, Err(Failure::Conflict));
@@ -359,11 +359,11 @@ mod tests {
     #[test]
     fn the_full_status_lists_every_registrant() {
         let (mut reservations, [one, ..]) = two();
-        reservations.change(&one, (1, 0, 3), &parameters(1, 0)).expect("it is free");
+        reservations.change(&one, (1, 0, 3), &parameters(1, 0)).expect("the unit is not reserved");
         let all = reservations.report(3).expect("a list");
         let length = 24 + 4 + 28;
         assert_eq!(all.len(), 8 + 2 * length);
-        assert_eq!((all[8 + 7], all[8 + 12], all[8 + 13]), (1, 1, 3), "it holds");
+        assert_eq!((all[8 + 7], all[8 + 12], all[8 + 13]), (1, 1, 3), "no holder");
         assert_eq!(all[8 + 28..][..25], *b"iqn.host1,i,0x01010101010");
         assert_eq!((all[8 + length + 7], all[8 + length + 12], all[8 + length + 13]), (2, 0, 0));
     }
@@ -371,9 +371,9 @@ mod tests {
     #[test]
     fn preempting_takes_the_reservation() {
         let (mut reservations, [one, two, _]) = two();
-        reservations.change(&one, (1, 0, 3), &parameters(1, 0)).expect("it is free");
+        reservations.change(&one, (1, 0, 3), &parameters(1, 0)).expect("the unit is not reserved");
         assert!(reservations.conflicts(&two, &READ));
-        let told = reservations.change(&two, (4, 0, 1), &parameters(2, 1)).expect("it may");
+        let told = reservations.change(&two, (4, 0, 1), &parameters(2, 1)).expect("allowed");
         assert_eq!(told, [(one.clone(), Sense::REGISTRATIONS_PREEMPTED)]);
         assert!(reservations.conflicts(&one, &WRITE) && !reservations.conflicts(&two, &WRITE));
         assert_eq!(reservations.key(&one), None);
@@ -384,12 +384,12 @@ mod tests {
     #[test]
     fn unregistering_the_holder_releases_the_reservation() {
         let (mut reservations, [one, two, stranger]) = two();
-        reservations.change(&one, (1, 0, 5), &parameters(1, 0)).expect("it is free");
-        let told = reservations.change(&one, (0, 0, 0), &parameters(1, 0)).expect("he may");
+        reservations.change(&one, (1, 0, 5), &parameters(1, 0)).expect("the unit is not reserved");
+        let told = reservations.change(&one, (0, 0, 0), &parameters(1, 0)).expect("allowed");
         assert_eq!(told, [(two.clone(), Sense::RESERVATIONS_RELEASED)]);
         assert!(!reservations.conflicts(&stranger, &WRITE));
-        reservations.change(&two, (1, 0, 8), &parameters(2, 0)).expect("it is free");
-        let told = reservations.change(&two, (3, 0, 0), &parameters(2, 0)).expect("he may");
+        reservations.change(&two, (1, 0, 8), &parameters(2, 0)).expect("the unit is not reserved");
+        let told = reservations.change(&two, (3, 0, 0), &parameters(2, 0)).expect("allowed");
         assert_eq!(told, []);
         assert_eq!(reservations.report(1).expect("none")[4..], [0; 4]);
     }

@@ -137,7 +137,7 @@ impl Client {
     /// Receives the login's answer, and then the unit attention of a new session.
     pub fn expect_login(&mut self) {
         let answer = self.take_login();
-        assert_eq!(answer.bhs[36..38], [0, 0], "the login's status");
+        assert_eq!(answer.bhs[36..38], [0, 0], "a failed login");
         assert_eq!(self.call(&[0; 6], 0, 0, &[]).sense, Some(POWER_ON));
     }
 
@@ -195,7 +195,7 @@ impl Client {
     }
 
     pub fn send_bytes(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).expect("the target takes it");
+        self.stream.write_all(bytes).expect("the target reads");
     }
 
     pub fn take_bytes(&mut self, count: usize) -> Vec<u8> {
@@ -224,7 +224,7 @@ impl Client {
     pub fn expect_silence(&mut self) {
         self.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
         match self.stream.peek(&mut [0]) {
-            Ok(_) => panic!("it answers, or closes: {:?}", self.take()),
+            Ok(_) => panic!("the target answers, or closes the connection: {:?}", self.take()),
             Err(error) => {
                 let kinds = [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut];
                 assert!(kinds.contains(&error.kind()), "{error}");
@@ -246,7 +246,7 @@ impl Client {
     pub fn expect_reject_and_end(&mut self, reason: u8) {
         let pdu = self.take();
         assert_eq!((pdu.opcode(), pdu.bhs[2]), (0x3f, reason));
-        assert_eq!(pdu.data.len(), 48, "the header that was wrong");
+        assert_eq!(pdu.data.len(), 48, "the rejected header");
         self.expect_end();
     }
 
@@ -338,14 +338,14 @@ impl Client {
                     self.send_sequence(tag, pdu.word(20), offset..offset + bytes, data);
                 }
                 0x25 => {
-                    assert_eq!(pdu.word(40) as usize, read.len(), "in order");
+                    assert_eq!(pdu.word(40) as usize, read.len(), "data out of order");
                     read.extend(&pdu.data);
                     if pdu.bhs[1] & 1 != 0 {
                         return reply(&pdu, pdu.bhs[3], read);
                     }
                 }
                 0x21 => return reply(&pdu, pdu.bhs[3], read),
-                other => panic!("{other:#x} in answer to a command"),
+                other => panic!("{other:#x} as an answer to a command"),
             }
         }
     }
@@ -407,7 +407,7 @@ fn reply(pdu: &Pdu, status: u8, read: Vec<u8>) -> Reply {
         0 => 0,
         4 => i64::from(pdu.word(44)),
         2 => -i64::from(pdu.word(44)),
-        _ => panic!("too much and too little"),
+        _ => panic!("both overflow and underflow"),
     };
     Reply { status, sense, offset, data: read, residual }
 }
@@ -463,7 +463,7 @@ impl Gate {
     /// Waits until the disk holds back this many writes.
     pub fn holds(&self, count: usize) {
         let waiting = || self.shared.waiting.load(Ordering::SeqCst);
-        eventually("a write comes to the disk", || waiting() == count);
+        eventually("the disk receives the writes", || waiting() == count);
     }
 }
 

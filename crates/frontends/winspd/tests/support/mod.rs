@@ -45,7 +45,7 @@ fn stand_in() -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
         let program = std::env::current_exe().expect("a path");
-        let built = program.parent().and_then(Path::parent).expect("two folders above");
+        let built = program.parent().and_then(Path::parent).expect("a folder two levels above");
         let built = built.join("examples").join("winspd_standin.dll");
         let folder = program.with_extension("winspd");
         std::fs::create_dir_all(&folder).expect("a folder");
@@ -106,11 +106,11 @@ impl Client {
             let null = std::ptr::null();
             SetNamedPipeHandleState(pipe.as_raw_handle(), &mode, null, null)
         };
-        assert_ne!(result, 0, "messages, please: {}", std::io::Error::last_os_error());
+        assert_ne!(result, 0, "no message mode: {}", std::io::Error::last_os_error());
         let mut client = Client { pipe, params: vec![0; 256], next_hint: 1 };
         let length = client.pipe.read(&mut client.params).expect("parameters");
         client.params.truncate(length);
-        assert_eq!(length, 128, "bytes of parameters");
+        assert_eq!(length, 128, "the length of the parameters");
         client
     }
 
@@ -147,7 +147,7 @@ impl Client {
         message[24..28].copy_from_slice(&blocks.to_le_bytes());
         message[28] = u8::from(fua);
         message.extend_from_slice(data);
-        assert_eq!(self.pipe.write(&message).expect("it is sent"), message.len());
+        assert_eq!(self.pipe.write(&message).expect("the bytes are sent"), message.len());
         hint
     }
 
@@ -171,9 +171,9 @@ impl Client {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return None,
             // 233 is ERROR_PIPE_NOT_CONNECTED.
             Err(error) if error.raw_os_error() == Some(233) => return None,
-            Err(error) => panic!("an answer: {error}"),
+            Err(error) => panic!("no answer: {error}"),
         };
-        assert!(length >= 48, "{length} bytes are no answer");
+        assert!(length >= 48, "an answer of {length} bytes");
         let is_valid = number(&message, 44) & 1 << 8 != 0;
         Some(Answer {
             hint: long(&message, 0),

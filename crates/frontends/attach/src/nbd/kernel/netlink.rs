@@ -189,7 +189,7 @@ mod tests {
         let mut family = Family::find("nlctrl", 1).expect("netlink works");
         assert_eq!(family.id, CONTROL_FAMILY);
         let wanted = Attributes::default().text(CONTROL_FAMILY_NAME, "no such family");
-        let error = family.call(CONTROL_GET_FAMILY, &wanted).expect_err("there is none");
+        let error = family.call(CONTROL_GET_FAMILY, &wanted).expect_err("no such family");
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }
