@@ -300,7 +300,7 @@ fn a_silent_host_loses_its_controller() {
     assert_eq!(keep_alive(&host, &mut registry, at(9)), OK);
     assert_eq!(registry.next_deadline(), Some(at(14)));
     assert!(registry.tick(at(13)).is_empty());
-    assert!(registry.tick(at(14)).is_empty(), "Keep Alive itself is traffic");
+    assert!(registry.tick(at(14)).is_empty(), "Keep Alive counts as traffic");
     assert!(registry.tick(at_ms(18_999)).is_empty());
     let gone = Teardown {
         controller: host.id,
@@ -348,7 +348,7 @@ fn the_keep_alive_timer_starts_at_connect_and_restarts_at_enable() {
 
     Host::connect(&mut registry, SUBSYSTEM_NQN);
     assert_eq!(registry.next_deadline(), Some(at(5)));
-    assert_eq!(registry.tick(at(5)).len(), 1, "a host that never went on is gone, too");
+    assert_eq!(registry.tick(at(5)).len(), 1, "the unfinished host is removed");
 }
 
 #[test]
@@ -424,7 +424,7 @@ fn a_replaced_namespace_is_reported_twice() {
         u32::from_le_bytes(list[..4].try_into().unwrap())
     };
     assert_eq!(list(&mut registry), 1);
-    assert_eq!(drain(&mut registry), told(11), "the host may have found only that one went");
+    assert_eq!(drain(&mut registry), told(11), "the host may have seen only the removal");
     assert_eq!(list(&mut registry), 1);
     assert_eq!(drain(&mut registry), []);
     // If the host has read of the removal, a namespace with the same ID counts as new.

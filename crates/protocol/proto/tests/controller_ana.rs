@@ -165,14 +165,14 @@ fn each_unusable_ana_state_has_its_own_status() {
         (AnaState::CHANGE, Status::ANA_TRANSITION),
     ] {
         registry.set_port_access(FAR, states(AnaState::OPTIMIZED, &[(3, state)])).unwrap();
-        let table = tables(&mut registry).pop().expect("queues hear of it");
+        let table = tables(&mut registry).pop().expect("a new table for the queues");
         let (near, far) = (table.seen_from(Some(NEAR)), table.seen_from(Some(FAR)));
         let elsewhere = table.seen_from(None);
         for opcode in supported(&host, &mut registry) {
-            assert_eq!(parsed(&far, opcode, 7), Err(status), "no DNR: another path may do");
+            assert_eq!(parsed(&far, opcode, 7), Err(status), "DNR forbids another path");
             for table in [&near, &elsewhere] {
                 let free = parsed(table, opcode, 7);
-                assert_ne!(free, Err(status), "{opcode:?} by another port");
+                assert_ne!(free, Err(status), "{opcode:?} through another port");
             }
         }
         // Check both commands of a fused pair, because the check must not depend on the role.
@@ -180,10 +180,10 @@ fn each_unusable_ana_state_has_its_own_status() {
             let sqe = Sqe { flags: fuse | io(opcode, 7).flags, ..io(opcode, 7) };
             let by = |table| IoCommand::parse(&sqe, table, RemoteForm::Transport);
             assert_eq!(by(&far), Err(status), "{opcode:?}, fused");
-            assert_ne!(by(&near), Err(status), "{opcode:?}, fused, by another port");
+            assert_ne!(by(&near), Err(status), "{opcode:?}, fused, through another port");
         }
-        assert!(parsed(&far, NvmOpcode::FLUSH, 1).is_ok(), "another group");
-        assert_eq!(parsed(&far, NvmOpcode::FLUSH, 0xffff_ffff), Err(status), "of all");
+        assert!(parsed(&far, NvmOpcode::FLUSH, 1).is_ok(), "a namespace of another group");
+        assert_eq!(parsed(&far, NvmOpcode::FLUSH, 0xffff_ffff), Err(status), "all namespaces");
         assert_eq!(parsed(&far, NvmOpcode(0x7f), 1).ok(), Some(IoCommand::Fabrics));
         // The registry also refuses pages about the namespace itself. It returns all other pages.
         let mut get = get_features(0x83, 0, 0);
@@ -228,7 +228,7 @@ fn a_copy_needs_access_to_its_sources_and_destination() {
         for group in [3, 4] {
             let access = states(AnaState::OPTIMIZED, &[(group, state)]);
             registry.set_port_access(FAR, access).unwrap();
-            let table = tables(&mut registry).pop().expect("queues hear of it");
+            let table = tables(&mut registry).pop().expect("a new table for the queues");
             let (near, far) = (table.seen_from(Some(NEAR)), table.seen_from(Some(FAR)));
             // The target checks the command's own namespace before its ranges.
             let refused = parsed(&far, NvmOpcode::COPY, 8) == Err(status);
@@ -267,18 +267,18 @@ fn an_ana_change_is_reported_once_to_the_affected_hosts() {
     registry.set_port_access(FAR, PortAccess::all(AnaState::INACCESSIBLE)).unwrap();
     assert_eq!(told(&mut registry), [(far.id, CommandId(1))]);
     registry.set_port_access(FAR, PortAccess::all(AnaState::OPTIMIZED)).unwrap();
-    assert_eq!(told(&mut registry), [], "masked until the page is read");
+    assert_eq!(told(&mut registry), [], "events are masked until the page is read");
     let mut retained = log_page(LOG, 0, 4096);
     retained.cdw10 = (retained.cdw10.get() | 1 << 15).into();
     far.fetch(&mut registry, retained, 4096).unwrap();
     registry.set_port_access(FAR, PortAccess::all(AnaState::CHANGE)).unwrap();
-    assert_eq!(told(&mut registry), [], "read with RAE");
+    assert_eq!(told(&mut registry), [], "a read with RAE");
     assert_eq!(log(&far, &mut registry, true).0, 3);
     registry.set_port_access(FAR, PortAccess::all(AnaState::CHANGE)).unwrap();
-    assert_eq!(told(&mut registry), [], "nothing has changed");
+    assert_eq!(told(&mut registry), [], "an event without a change");
     let of_nobody = states(AnaState::CHANGE, &[(9, AnaState::OPTIMIZED)]);
     registry.set_port_access(FAR, of_nobody).unwrap();
-    assert_eq!(told(&mut registry), [], "nothing of what it sees");
+    assert_eq!(told(&mut registry), [], "an event about an invisible namespace");
     // A namespace that moves to another group raises an ANA event. A new namespace raises only its
     // own event.
     let info = registry.subsystem(subsystem).unwrap().namespaces[&NamespaceId(7)];
@@ -314,7 +314,7 @@ fn a_listener_with_a_reused_number_starts_with_default_ana_states() {
     drain(&mut registry);
     registry.add_listener(listener).unwrap();
     registry.set_port_access(FAR, PortAccess::default()).unwrap();
-    let told = tables(&mut registry).pop().expect("queues hear of it");
+    let told = tables(&mut registry).pop().expect("a new table for the queues");
     assert_eq!(told.seen_from(Some(FAR)).check_reach(NamespaceId(1)), Ok(()));
     assert_eq!(reach(&registry), Ok(()));
     assert_eq!(registry.port_access(Some(FAR)), PortAccess::default());

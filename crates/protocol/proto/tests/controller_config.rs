@@ -92,7 +92,7 @@ fn impossible_namespaces_are_refused() {
     assert_eq!(registry.replace_namespace(subsystem, NamespaceId(3), info), Err(missing));
     let empty = registry.resize_namespace(subsystem, NamespaceId(1), 0);
     assert_eq!(empty, Err(ConfigError::Capacity(0)));
-    assert_eq!(drain(&mut registry), [], "what was refused changed nothing");
+    assert_eq!(drain(&mut registry), [], "a refused change took effect");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_batch_of_changes_builds_one_table_after_the_reservation_rights() {
         "farblock reservations 1\ngeneration 1\nreservation 1 {host}\nhost {host} 1f\n",
         host = "1".repeat(32)
     );
-    let stored = Reservations::from_text(&stored).expect("one holder");
+    let stored = Reservations::from_text(&stored).expect("a holder");
     let before = registry.namespaces(subsystem).unwrap();
     for id in 100..1100 {
         let kept = (id == 500).then(|| stored.clone());
@@ -174,7 +174,7 @@ fn subsystem_names_are_unique_and_their_number_is_limited() {
     assert_eq!(many, Err(ConfigError::TooMany("subsystems")));
     registry.remove_subsystem(SubsystemId(1)).unwrap();
     let id = registry.add_subsystem(config()).unwrap();
-    assert_eq!(id, SubsystemId(limits::MAX_SUBSYSTEMS as u32 + 1), "never given out twice");
+    assert_eq!(id, SubsystemId(limits::MAX_SUBSYSTEMS as u32 + 1), "an identifier is used twice");
     assert_eq!(registry.find_subsystem(SUBSYSTEM_NQN), Some(id));
 }
 
@@ -222,7 +222,7 @@ fn the_number_of_allowed_hosts_is_limited() {
     for number in 1..limits::MAX_ALLOWED_HOSTS {
         registry.allow_host(subsystem, &format!("{HOST_NQN}{number}")).unwrap();
     }
-    assert_eq!(registry.allow_host(subsystem, HOST_NQN), Ok(()), "it is on the list");
+    assert_eq!(registry.allow_host(subsystem, HOST_NQN), Ok(()), "the host is already allowed");
     let many = registry.allow_host(subsystem, OTHER_HOST_NQN);
     assert_eq!(many, Err(ConfigError::TooMany("allowed hosts")));
     let many = changed(|c| c.allowed_hosts = vec![HOST_NQN.into(); 1025]);

@@ -16,7 +16,7 @@ use farblock_wire::status::Status;
 /// Returns the status of a refused Connect, whether the invalid parameter is in the data, and the
 /// parameter's offset.
 fn blame(connect: &Connect, registry: &mut Registry) -> (Status, bool, u16) {
-    let refusal = connect.send(registry, at(0)).expect_err("this Connect is wrong");
+    let refusal = connect.send(registry, at(0)).expect_err("a valid Connect");
     assert_eq!(refusal.result >> 17, 0);
     (refusal.status, (refusal.result >> 16) & 1 != 0, refusal.result as u16)
 }

@@ -228,9 +228,9 @@ impl World {
         if let AdminOutcome::Push { bytes, .. } = outcome {
             self.pushed += 1;
             let expected = sqe.dptr.length.get();
-            assert_eq!(bytes.len(), expected as usize, "as long as the host said");
+            assert_eq!(bytes.len(), expected as usize, "the length that the host asked for");
             let most = self.registry.max_transfer_bytes(controller);
-            assert!(expected <= most.expect("a controller that answers is alive"));
+            assert!(expected <= most.expect("a live controller"));
         }
     }
 

@@ -28,7 +28,7 @@ fn comes(registry: &mut Registry, nqn: &str, id: [u8; 16]) -> Host {
     let mut connect = Connect::admin(SUBSYSTEM_NQN);
     connect.data.hostnqn = nqn_field(nqn);
     connect.data.hostid = id;
-    let host = Host::of(&connect.send(registry, at(0)).expect("it is allowed"));
+    let host = Host::of(&connect.send(registry, at(0)).expect("an allowed host"));
     host.write_cc(registry, enabling(), at(0));
     host
 }
@@ -46,7 +46,7 @@ fn asks(registry: &mut Registry, id: SubsystemId, host: &Host, action: RegisterA
     let request = KeyedCommand::Register { action, current: None, new: 5, persist };
     let request =
         ReservationRequest { ticket, controller, queue: QueueId(1), namespace: NSID, request };
-    registry.reserve(&request).expect("it is handed in");
+    registry.reserve(&request).expect("a valid command");
     let asked = drain(registry);
     let [Action::SaveReservations { serial, text, .. }] = &asked[..] else { panic!("{asked:?}") };
     registry.reservations_saved(id, NSID, *serial, true);
@@ -59,13 +59,13 @@ fn asks(registry: &mut Registry, id: SubsystemId, host: &Host, action: RegisterA
 fn a_proved_identifier_belongs_to_its_host_while_connected() {
     let (mut registry, id) = registry_for_both();
     let host = comes(&mut registry, HOST_NQN, HOST_ID);
-    assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "it is but said");
+    assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "unproved");
     assert_eq!(registry.host_proved(host.id, MARK), []);
     assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Err(NotIts::Anothers));
     assert_eq!(check(&registry, id, OTHER_HOST_NQN, [8; 16]), Ok(()));
-    assert_eq!(check(&registry, id, HOST_NQN, HOST_ID), Ok(()), "another path");
+    assert_eq!(check(&registry, id, HOST_NQN, HOST_ID), Ok(()), "another path of the same host");
     registry.queue_closed(host.id, QueueId(0));
-    assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "it is given back");
+    assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "the identifier is free");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_host_with_an_unproved_identifier_is_disconnected_when_its_owner_authenticat
 #[test]
 fn a_registered_identifier_belongs_to_its_host_across_a_restart() {
     let (mut registry, id) = registry_for_both();
-    registry.keep_reservations(id, NSID, Reservations::default()).expect("it is there");
+    registry.keep_reservations(id, NSID, Reservations::default()).expect("the namespace exists");
     let host = comes(&mut registry, HOST_NQN, HOST_ID);
     registry.host_proved(host.id, MARK);
     let kept = asks(&mut registry, id, &host, RegisterAction::REGISTER);
@@ -96,24 +96,24 @@ fn a_registered_identifier_belongs_to_its_host_across_a_restart() {
     assert_eq!(check(&registry, id, HOST_NQN, HOST_ID), Ok(()));
 
     let (mut registry, id) = registry_for_both();
-    let state = Reservations::from_text(&kept).expect("it was written");
-    registry.keep_reservations(id, NSID, state).expect("it is there");
+    let state = Reservations::from_text(&kept).expect("a stored reservation");
+    registry.keep_reservations(id, NSID, state).expect("the namespace exists");
     assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Err(NotIts::Anothers));
     let host = comes(&mut registry, HOST_NQN, HOST_ID);
     registry.host_proved(host.id, MARK);
     asks(&mut registry, id, &host, RegisterAction::UNREGISTER);
     registry.queue_closed(host.id, QueueId(0));
-    assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "it is given back");
+    assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "the identifier is free");
 }
 
 #[test]
 fn an_unproved_registration_belongs_to_its_host_after_authentication() {
     let (mut registry, id) = registry_for_both();
-    registry.keep_reservations(id, NSID, Reservations::default()).expect("it is there");
+    registry.keep_reservations(id, NSID, Reservations::default()).expect("the namespace exists");
     let host = comes(&mut registry, HOST_NQN, HOST_ID);
     asks(&mut registry, id, &host, RegisterAction::REGISTER);
     registry.queue_closed(host.id, QueueId(0));
-    assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "nobody has proved it");
+    assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "unproved");
     let host = comes(&mut registry, HOST_NQN, HOST_ID);
     registry.host_proved(host.id, MARK);
     registry.queue_closed(host.id, QueueId(0));
@@ -133,10 +133,10 @@ fn the_number_of_identifiers_of_a_host_is_limited() {
     }
     let more = number(limits::MAX_IDENTIFIERS);
     assert_eq!(check(&registry, id, HOST_NQN, more), Err(NotIts::OneTooMany));
-    assert_eq!(check(&registry, id, HOST_NQN, number(0)), Ok(()), "it has it");
+    assert_eq!(check(&registry, id, HOST_NQN, number(0)), Ok(()), "the host has this identifier");
     assert_eq!(check(&registry, id, OTHER_HOST_NQN, more), Ok(()));
     registry.queue_closed(hosts[0].id, QueueId(0));
-    assert_eq!(check(&registry, id, HOST_NQN, more), Ok(()), "one was given back");
+    assert_eq!(check(&registry, id, HOST_NQN, more), Ok(()), "a free identifier");
 }
 
 #[test]

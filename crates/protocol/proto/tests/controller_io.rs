@@ -34,7 +34,7 @@ fn parse(sqe: &Sqe, table: &NamespaceTable) -> Result<IoCommand, Status> {
 }
 
 fn refusal(sqe: &Sqe) -> Status {
-    let status = parse(sqe, &table()).expect_err("this command is wrong");
+    let status = parse(sqe, &table()).expect_err("a valid command");
     assert!(status.is_dnr());
     Status(status.code())
 }
@@ -89,7 +89,7 @@ fn commands_without_data_are_parsed() {
     zeroes.cdw12 = (zeroes.cdw12.get() | DEAC | FUA).into();
     assert_eq!(parse(&zeroes), expected(namespace, true, true));
     zeroes.nsid = 7.into();
-    assert_eq!(parse(&zeroes), expected(NamespaceId(7), true, false), "it cannot deallocate");
+    assert_eq!(parse(&zeroes), expected(NamespaceId(7), true, false), "the disk cannot deallocate");
     assert_eq!(parse(&zeroes).unwrap().data_from_host(), None);
 
     for nsid in [1, 2, 0xffff_ffff] {
@@ -312,7 +312,7 @@ fn deallocate_ranges_beyond_the_end_are_refused() {
     };
     let good = [range(0, 8), range(5, 0), range(999, 1), range(2000, 1)];
     let expected = vec![(Lba(0), BlockCount(8)), (Lba(999), BlockCount(1))];
-    assert_eq!(parse(&good, 3), Ok(expected), "what follows is not looked at");
+    assert_eq!(parse(&good, 3), Ok(expected), "bytes after the ranges are ignored");
     assert_eq!(parse(&[range(1000, 0)], 1), Ok(vec![]));
     let out = Err(Status::LBA_OUT_OF_RANGE.with_dnr());
     for bad in [range(1000, 1), range(999, 2), range(u64::MAX, u32::MAX), range(0, u32::MAX)] {
@@ -332,16 +332,16 @@ fn deallocate_ranges_are_merged_and_limited() {
         |ranges: &[[u8; 16]]| DeallocateRanges::parse(&ranges.concat(), ranges.len() as u16, &info);
     let too_large = Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_dnr();
     let mut merged = parse(&[range(100, 8), range(5, 10), range(108, 2), range(6, 4), range(0, 5)])
-        .expect("within the limits");
+        .expect("ranges within the limits");
     assert_eq!(merged.next_part(10), Some((Lba(0), BlockCount(10))));
     assert!(!merged.is_empty());
     let rest: Vec<_> = merged.collect();
     assert_eq!(rest, [(Lba(10), BlockCount(5)), (Lba(100), BlockCount(10))]);
     // The limits DMRSL, DMSL, DMRL.
-    assert_eq!(parse(&[range(7, MOST)]).expect("as much as that").count(), 1);
+    assert_eq!(parse(&[range(7, MOST)]).expect("as many blocks as the limit").count(), 1);
     assert_eq!(parse(&[range(7, MOST + 1)]), Err(too_large));
-    assert_eq!(parse(&[range(7, MOST), range(7, 1)]), Err(too_large), "the same blocks twice");
-    assert_eq!(parse(&vec![range(3, 1); 128]).expect("as many").count(), 1);
+    assert_eq!(parse(&[range(7, MOST), range(7, 1)]), Err(too_large), "counted twice");
+    assert_eq!(parse(&vec![range(3, 1); 128]).expect("as many ranges as the limit").count(), 1);
     assert_eq!(parse(&vec![range(3, 1); 129]), Err(too_large));
 }
 
@@ -362,7 +362,7 @@ fn writes_without_a_volatile_cache_are_durable() {
         IoCommand::Write { fua, .. } | IoCommand::WriteZeroes { fua, .. } => fua,
         other => panic!("{other:?}"),
     };
-    let zeroes = parse(&sqe(NvmOpcode::WRITE_ZEROES, 1, 0, 1, 0), &table()).expect("in order");
+    let zeroes = parse(&sqe(NvmOpcode::WRITE_ZEROES, 1, 0, 1, 0), &table()).expect("valid");
     assert!(!fua(zeroes) && fua(zeroes.written_through()));
     let flush = IoCommand::Flush { namespace: NamespaceId(1) };
     assert_eq!(flush.written_through(), flush);

@@ -201,7 +201,7 @@ fn many_namespaces_are_listed_page_by_page() {
     let page = identify(&host, &mut registry, 0x02, 1024).unwrap();
     assert_eq!(list(&page), [1025, 1026, 1027, limits::MAX_NAMESPACE_ID]);
     let changed = host.fetch(&mut registry, log_page(0x04, 0, 4096), 4096).unwrap();
-    assert_eq!(list(&changed), [0xffff_ffff], "more changed than the list has room for");
+    assert_eq!(list(&changed), [0xffff_ffff], "more changes than the list has room for");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn identification_descriptors_list_every_identifier() {
     assert_eq!(descriptors, expected);
 
     let page = identify(&host, &mut registry, 0x03, 2).unwrap();
-    assert_eq!(page[..6], [4, 1, 0, 0, 0, 0], "only the command set is known");
+    assert_eq!(page[..6], [4, 1, 0, 0, 0, 0], "more than the command set");
     for nsid in [0, 3, 0xffff_ffff] {
         let page = identify(&host, &mut registry, 0x03, nsid);
         assert_eq!(page, refused(Status::INVALID_NAMESPACE));
@@ -232,7 +232,7 @@ fn identification_descriptors_list_every_identifier() {
 fn command_set_pages_support_only_the_nvm_command_set() {
     let (mut registry, host) = ready();
     let page = identify(&host, &mut registry, 0x05, 1).unwrap();
-    assert!(page.iter().all(|&byte| byte == 0), "no protection information of any kind");
+    assert!(page.iter().all(|&byte| byte == 0), "protection information");
     let page = identify(&host, &mut registry, 0x05, 3);
     assert_eq!(page, refused(Status::INVALID_NAMESPACE));
 
@@ -251,7 +251,7 @@ fn command_set_pages_support_only_the_nvm_command_set() {
     }
 
     let page = identify(&host, &mut registry, 0xffff_001c, 0).unwrap();
-    assert_eq!(u64_at(&page, 0), 1, "the only combination: the NVM command set");
+    assert_eq!(u64_at(&page, 0), 1, "more than the NVM command set");
     assert!(page[8..].iter().all(|&byte| byte == 0));
     for (cntid, fits) in [(host.id.0, true), (0xffff, true), (host.id.0 + 1, false)] {
         let sqe = identify_sqe(0x1c | u32::from(cntid) << 16, 0);
@@ -312,7 +312,7 @@ fn controller_lists_name_the_controllers_of_the_subsystem() {
         assert_eq!(controllers(&page), [0; 0]);
     }
     let page = identify(&host, &mut registry, 0x12, 3).unwrap();
-    assert_eq!(controllers(&page), [0; 0], "nothing is attached to an inactive namespace");
+    assert_eq!(controllers(&page), [0; 0], "a controller is attached to an inactive namespace");
     let page = identify(&host, &mut registry, 0x12, 0xffff_ffff);
     assert_eq!(page, refused(Status::INVALID_NAMESPACE));
 }
@@ -721,7 +721,7 @@ fn the_host_identifier_feature_returns_that_of_connect() {
     assert_eq!(short, refused(Status::INVALID_FIELD));
     let wrong_length = host.fetch(&mut registry, get_features(0x81, 0, 1), 8);
     assert_eq!(wrong_length, refused(Status::DATA_SGL_LENGTH_INVALID));
-    assert_eq!(host.feature(&mut registry, 0x81, 3, 1), Ok(0), "cannot be changed");
+    assert_eq!(host.feature(&mut registry, 0x81, 3, 1), Ok(0), "a feature that cannot be changed");
 }
 
 #[test]
@@ -761,7 +761,7 @@ fn the_timestamp_continues_from_the_set_value() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(get(&mut registry, 2500), 2500, "since the controller was enabled");
+    assert_eq!(get(&mut registry, 2500), 2500, "the time since the controller was enabled");
 
     let mut set = command(AdminOpcode::SET_FEATURES, 0);
     set.cdw10 = 0x0e.into();
@@ -780,5 +780,5 @@ fn the_timestamp_continues_from_the_set_value() {
 
     host.write_cc(&mut registry, Cc::default(), at_ms(4000));
     host.write_cc(&mut registry, enabling(), at_ms(5000));
-    assert_eq!(get(&mut registry, 6000), 2000, "a reset forgets it");
+    assert_eq!(get(&mut registry, 6000), 2000, "a reset does not clear the timestamp");
 }

@@ -54,7 +54,7 @@ impl Pair {
         let first = Host::ready(&mut registry);
         let data = ConnectData::new([8; 16], CNTLID_DYNAMIC, SUBSYSTEM_NQN, HOST_NQN);
         let connect = Connect { data, ..Connect::admin(SUBSYSTEM_NQN) };
-        let second = Host::of(&connect.send(&mut registry, at(0)).expect("it is allowed"));
+        let second = Host::of(&connect.send(&mut registry, at(0)).expect("an allowed host"));
         second.write_cc(&mut registry, enabling(), at(0));
         drain(&mut registry);
         Pair { registry, subsystem, first, second }
@@ -71,7 +71,7 @@ impl Pair {
         let controller = if is_first { self.first.id } else { self.second.id };
         let (ticket, queue, namespace) = (Ticket(1), QueueId(1), NSID);
         let asked = ReservationRequest { ticket, controller, queue, namespace, request };
-        self.registry.reserve(&asked).expect("it is handed in");
+        self.registry.reserve(&asked).expect("a valid command");
         let mut events = Vec::new();
         while let Some(action) = self.registry.poll_action() {
             match action {
@@ -124,9 +124,9 @@ impl Pair {
     fn read(&mut self, retains: bool) -> (Page, Vec<CommandId>) {
         let mut sqe = log_page(0x80, 0, 64);
         sqe.cdw10 = (sqe.cdw10.get() | u32::from(retains) << 15).into();
-        let page = self.second.fetch(&mut self.registry, sqe, 64).expect("it is there");
+        let page = self.second.fetch(&mut self.registry, sqe, 64).expect("a readable page");
         let number = u64::from_le_bytes(page[..8].try_into().expect("eight"));
-        let namespace = u32::from_le_bytes(page[12..16].try_into().expect("four"));
+        let namespace = u32::from_le_bytes(page[12..16].try_into().expect("four bytes"));
         let events = drain(&mut self.registry);
         let events = events.iter().filter_map(|action| self.told(action)).collect();
         ((number, page[8], page[9], namespace), events)
@@ -156,16 +156,16 @@ fn the_log_is_read_in_order_and_remaining_entries_raise_the_event_again() {
     let mut pair = Pair::new();
     (1..=4).for_each(|cid| pair.wait_for_event(cid));
     assert_eq!(pair.happens(ALL[0]), [CommandId(1)]);
-    assert_eq!(pair.happens(ALL[1]), [], "no other one before the log is read");
+    assert_eq!(pair.happens(ALL[1]), [], "another event before the log is read");
     assert_eq!(pair.happens(ALL[2]), []);
     let first = (1, ALL[0].0, 2, 1);
-    assert_eq!(pair.read(true), (first, vec![]), "it stays");
+    assert_eq!(pair.read(true), (first, vec![]), "the page stays the same");
     assert_eq!(pair.read(false), (first, vec![CommandId(2)]));
     assert_eq!(pair.read(false), ((2, ALL[1].0, 1, 1), vec![CommandId(3)]));
-    assert_eq!(pair.read(false), ((3, ALL[2].0, 0, 1), vec![]), "none is left");
+    assert_eq!(pair.read(false), ((3, ALL[2].0, 0, 1), vec![]), "the log is empty");
     assert_eq!(pair.read(false), (EMPTY, vec![]));
     assert_eq!(pair.happens(ALL[0]), [CommandId(4)]);
-    assert_eq!(pair.read(false), ((4, ALL[0].0, 0, 1), vec![]), "numbers go on");
+    assert_eq!(pair.read(false), ((4, ALL[0].0, 0, 1), vec![]), "the numbers continue");
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn ask(registry: &mut Registry, host: &Host, ticket: u64, request: KeyedCommand)
     let (ticket, controller) = (Ticket(ticket), host.id);
     let request =
         ReservationRequest { ticket, controller, queue: QueueId(1), namespace: NSID, request };
-    registry.reserve(&request).expect("it is handed in");
+    registry.reserve(&request).expect("a valid command");
     drain(registry)
 }
 
@@ -56,7 +56,7 @@ fn requests_execute_one_at_a_time_and_complete_when_all_cores_apply_them() {
     assert_eq!(change.rights(&[1; 16]), Rights::None);
     assert_eq!(ask(&mut registry, &host, 3, KeyedCommand::Report { bytes: 4096 }), []);
     registry.access_spread(id, NSID, change.serial + 1);
-    assert_eq!(drain(&mut registry), [], "news of something else");
+    assert_eq!(drain(&mut registry), [], "an event of another kind");
     registry.access_spread(id, NSID, change.serial);
     let actions = drain(&mut registry);
     assert_eq!(actions[0], done(2, Status::SUCCESS));
@@ -67,7 +67,7 @@ fn requests_execute_one_at_a_time_and_complete_when_all_cores_apply_them() {
 #[test]
 fn a_persistent_registration_is_saved_before_it_applies() {
     let (mut registry, id, host) = ready();
-    registry.keep_reservations(id, NSID, Reservations::default()).expect("it is there");
+    registry.keep_reservations(id, NSID, Reservations::default()).expect("the namespace exists");
     for (ticket, saved) in [(1, false), (2, true)] {
         let asked = ask(&mut registry, &host, ticket, register(true));
         let [Action::SaveReservations { serial, text, .. }] = &asked[..] else {
@@ -86,21 +86,21 @@ fn removing_a_namespace_ends_its_reservation_requests() {
     ask(&mut registry, &host, 1, register(false));
     ask(&mut registry, &host, 2, ACQUIRE);
     assert_eq!(ask(&mut registry, &host, 3, ACQUIRE), []);
-    let info = registry.remove_namespace(id, NSID).expect("it is there");
+    let info = registry.remove_namespace(id, NSID).expect("the namespace exists");
     let actions = drain(&mut registry);
     let gone = Status::INVALID_NAMESPACE.with_dnr();
     assert_eq!(actions[..2], [done(2, gone), done(3, gone)]);
     assert!(matches!(&actions[2], Action::Access(change) if change.access.is_none()));
-    registry.add_namespace(id, NSID, info).expect("there is room");
+    registry.add_namespace(id, NSID, info).expect("room in the table");
     drain(&mut registry);
     let answer = ask(&mut registry, &host, 4, register(false));
-    assert_eq!(answer, [done(4, Status::SUCCESS)], "nobody is registered");
+    assert_eq!(answer, [done(4, Status::SUCCESS)], "no host is registered");
 }
 
 #[test]
 fn closing_a_queue_drops_its_waiting_reservation_requests() {
     let (mut registry, id, host) = ready();
-    host.io_queue(&mut registry, 1).expect("it is granted");
+    host.io_queue(&mut registry, 1).expect("a granted queue");
     ask(&mut registry, &host, 1, register(false));
     let spread = ask(&mut registry, &host, 2, ACQUIRE);
     let [Action::Access(change)] = &spread[..] else { panic!("{spread:?}") };
@@ -115,14 +115,14 @@ fn identify_advertises_the_supported_reservations() {
     let (mut registry, id, host) = ready();
     let rescap = |registry: &mut Registry| {
         let mut sqe = command(AdminOpcode::IDENTIFY, 1);
-        let old = host.fetch(registry, sqe, 4096).expect("it is there")[31];
+        let old = host.fetch(registry, sqe, 4096).expect("a readable page")[31];
         sqe.cdw10 = 8.into();
-        let new = host.fetch(registry, sqe, 4096).expect("it is there")[2];
+        let new = host.fetch(registry, sqe, 4096).expect("a readable page")[2];
         assert_eq!(old, new);
         old
     };
-    assert_eq!(rescap(&mut registry), 0b1111_1110, "all but persistence");
-    registry.keep_reservations(id, NSID, Reservations::default()).expect("it is there");
+    assert_eq!(rescap(&mut registry), 0b1111_1110, "all capabilities except persistence");
+    registry.keep_reservations(id, NSID, Reservations::default()).expect("the namespace exists");
     assert_eq!(rescap(&mut registry), 0xff);
 }
 
@@ -160,8 +160,8 @@ fn reservation_features_belong_to_a_namespace() {
     let asked = host.admin(&mut registry, &set(0x83, 1, 1), at(0));
     assert_eq!(asked, AdminOutcome::Reserve { namespace: NSID, request });
     let refused = ask(&mut registry, &host, 1, request);
-    assert_eq!(refused, [done(1, Status::INVALID_FIELD.with_dnr())], "there is no place");
-    registry.keep_reservations(id, NSID, Reservations::default()).expect("it is there");
+    assert_eq!(refused, [done(1, Status::INVALID_FIELD.with_dnr())], "no storage");
+    registry.keep_reservations(id, NSID, Reservations::default()).expect("the namespace exists");
     let asked = ask(&mut registry, &host, 2, request);
     let [Action::SaveReservations { serial, .. }] = &asked[..] else { panic!("{asked:?}") };
     registry.reservations_saved(id, NSID, *serial, true);

@@ -17,7 +17,7 @@ use farblock_wire::reset::CrossControllerReset;
 fn name(registry: &mut Registry, host: &Host) -> CrossControllerReset {
     let mut sqe = command(AdminOpcode::IDENTIFY, 0);
     sqe.cdw10 = 1.into();
-    let page = host.fetch(registry, sqe, 4096).expect("it identifies itself");
+    let page = host.fetch(registry, sqe, 4096).expect("a readable page");
     let identify = IdentifyController::parse(&page).expect("4096 bytes");
     assert!(identify.ccrl > 0 && identify.ciu > 0);
     let (icid, ciu, cirn) = (identify.cntlid.get(), identify.ciu, identify.cirn.get());
@@ -58,11 +58,11 @@ fn controller_names_are_never_reused() {
     let old = name(&mut registry, &first);
     let _ = registry.queue_closed(first.id, QueueId(0));
     let second = Host::ready(&mut registry);
-    assert_eq!(second.id, first.id, "the identifier is used again");
+    assert_eq!(second.id, first.id, "the new controller has the same identifier");
     assert_ne!(name(&mut registry, &second), old);
     let outcome = reset(&mut registry, &observer, old);
     assert_eq!(outcome, AdminOutcome::Reset { instance: Instance(1) });
-    assert!(drain(&mut registry).is_empty(), "the second life goes on");
+    assert!(drain(&mut registry).is_empty(), "the old host's traffic reached the new controller");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn controller_names_cannot_be_guessed_from_others() {
         for guess in [pair[1].cirn.wrapping_add(step), pair[1].cirn.wrapping_add(1)] {
             assert_ne!(guess, victims.cirn);
         }
-        assert!(step.count_ones() > 8, "{pair:?} are too much alike");
+        assert!(step.count_ones() > 8, "{pair:?} are too similar");
     }
     // Guesses that would succeed if names were counters: numbers close to a known name, with any
     // CIU.
@@ -108,11 +108,11 @@ fn a_host_can_reset_only_its_own_controllers() {
     registry.allow_host(subsystem, OTHER_HOST_NQN).expect("a name");
     let mut connect = Connect::admin(SUBSYSTEM_NQN);
     connect.data.hostnqn = farblock_wire::nqn::nqn_field(OTHER_HOST_NQN);
-    let stranger = Host::of(&connect.send(&mut registry, at(0)).expect("it is allowed"));
+    let stranger = Host::of(&connect.send(&mut registry, at(0)).expect("an allowed host"));
     stranger.write_cc(&mut registry, enabling(), at(0));
     let status = Status::OPERATION_DENIED.with_dnr();
     let denied = AdminOutcome::Respond { status, result: 0 };
-    assert_eq!(reset(&mut registry, &stranger, victims), denied, "another host's, which lives");
+    assert_eq!(reset(&mut registry, &stranger, victims), denied, "a live controller");
     let friend = Host::ready(&mut registry);
     for unknown in [
         CrossControllerReset { cirn: victims.cirn ^ 1 << 63, ..victims },

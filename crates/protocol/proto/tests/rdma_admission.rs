@@ -63,7 +63,7 @@ fn outstanding_rdma_reads_are_limited_by_both_ends() {
     let request = CmRequest::new(1, 128, 127, 1);
     let reads =
         |host, own| Admission::admit(request.as_bytes(), host, own, &OFFER).map(|a| a.reads);
-    assert_eq!(reads(1, 16), Ok(1), "ESXi can answer one");
+    assert_eq!(reads(1, 16), Ok(1), "one entry, for ESXi");
     assert_eq!(reads(16, 4), Ok(4));
     assert_eq!(reads(0, 16), Err(RejectStatus::INVALID_IRD));
 }
@@ -97,7 +97,7 @@ fn a_host_parses_the_reason_of_a_rejection() {
         data.resize(148, 0);
         assert_eq!(rejection(&data), Some(RejectStatus(code)));
     }
-    assert_eq!(rejection(&[0; 148]), None, "no NVMe controller sent this");
+    assert_eq!(rejection(&[0; 148]), None, "not from an NVMe controller");
     assert_eq!(rejection(&[1, 0, 1, 0]), None);
     assert_eq!(rejection(&[0, 0, 1]), None);
 }

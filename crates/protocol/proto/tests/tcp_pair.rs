@@ -34,7 +34,7 @@ impl Controller {
     }
 
     fn feed(&mut self, mut input: &[u8]) {
-        while let Some(event) = self.end.next(&mut input, &mut self.out).expect("an honest host") {
+        while let Some(event) = self.end.next(&mut input, &mut self.out).expect("a valid PDU") {
             match event {
                 FromHost::Initialized => {}
                 FromHost::Command { slot, sqe } => self.command(slot, sqe),
@@ -56,7 +56,7 @@ impl Controller {
         let length = sqe.cdw10.get();
         if sqe.opcode == 1 {
             let pointer = DataPointer::parse(&sqe, RemoteForm::Transport).expect("a data pointer");
-            self.end.pull(slot, pointer, &mut self.out).expect("the length fits");
+            self.end.pull(slot, pointer, &mut self.out).expect("a matching length");
             self.buffers[usize::from(slot.0)] = (sqe, vec![0xa5; length as usize]);
             return;
         }
@@ -129,7 +129,7 @@ impl Host {
     }
 
     fn feed(&mut self, mut input: &[u8]) {
-        while let Some(event) = self.end.next(&mut input).expect("an honest controller") {
+        while let Some(event) = self.end.next(&mut input).expect("a valid controller PDU") {
             match event {
                 FromController::Initialized => {}
                 FromController::Data { offset, bytes, .. } => {
@@ -335,7 +335,7 @@ fn a_wrong_header_digest_ends_the_connection() {
 fn early_commands_and_invalid_ic_requests_are_refused() {
     let fault = |bytes: &[u8]| {
         let mut end = ControllerEnd::new(controller_end::Config::default());
-        let error = end.next(&mut &bytes[..], &mut Vec::new()).expect_err("it is refused");
+        let error = end.next(&mut &bytes[..], &mut Vec::new()).expect_err("an invalid PDU");
         (error.status, error.information)
     };
     assert_eq!(fault(&common(0x04, 0, 72, 0, 72)), (FatalErrorStatus::PDU_SEQUENCE_ERROR, 0));
@@ -359,7 +359,7 @@ fn data_out_of_order_or_beyond_the_r2t_end_the_connection() {
         let error = controller
             .end
             .next(&mut &pdu[..], &mut Vec::new())
-            .expect_err("{datao} {datal} is refused");
+            .expect_err("{datao} {datal} is accepted");
         assert_ne!(error.status.0, 0);
     }
 }

@@ -43,7 +43,7 @@ fn transcript(seed: u32, hash: Hash, is_mutual: bool, asked: Concatenation) -> S
 }
 
 fn keys(psks: &[TlsPsk]) -> String {
-    let [specified, unframed] = psks else { panic!("there are two ways") };
+    let [specified, unframed] = psks else { panic!("two keys") };
     assert_eq!(specified.derivation, Derivation::Specified);
     assert_eq!(unframed.derivation, Derivation::Unframed);
     assert!(specified.is_generated() && specified.identity == unframed.identity);
@@ -84,7 +84,7 @@ fn each_authentication_generates_another_key() {
         let terms = HostTerms { concatenation: NEW, ..host_terms() };
         let mut controller = Controller::new(known.clone().into()).offering(NEW);
         let mut host = Host::new(terms, &mut numbers(1));
-        answer_from(seed, &mut host, &mut controller).expect("they agree");
+        answer_from(seed, &mut host, &mut controller).expect("a successful authentication");
         controller.take_psks().swap_remove(0)
     };
     let (one, other) = (key(1), key(2));
@@ -99,7 +99,7 @@ fn a_restarted_authentication_generates_only_one_key() {
     let terms = HostTerms { concatenation: NEW, ..host_terms() };
     let mut gone = Host::new(terms, &mut numbers(1));
     for _ in 0..2 {
-        let Step::Send(message) = gone.step() else { panic!("it has something to say") };
+        let Step::Send(message) = gone.step() else { panic!("a message to send") };
         controller.handle(&message, &mut numbers(2));
         gone.handle_sent();
         if let Some(challenge) = controller.take_message().filter(|_| message[1] == 0) {
@@ -109,7 +109,7 @@ fn a_restarted_authentication_generates_only_one_key() {
     // The host has proved its identity, but the exchange is not complete. Now the host restarts
     // without a channel.
     let mut host = Host::new(host_terms(), &mut numbers(3));
-    answer(&mut host, &mut controller).expect("they agree");
+    answer(&mut host, &mut controller).expect("a successful authentication");
     assert!(!controller.has_concatenated() && controller.take_psks().is_empty());
 }
 
@@ -128,7 +128,7 @@ fn concatenation_succeeds_only_if_it_is_offered() {
             }
         }
     }
-    let (psks, _) = meet(none, NEW, Demand::Authentication, |_| {}).expect("it need not ask");
+    let (psks, _) = meet(none, NEW, Demand::Authentication, |_| {}).expect("no duty");
     assert!(psks.is_empty());
 }
 
@@ -145,8 +145,8 @@ fn a_host_that_must_request_concatenation_is_refused_without_it() {
     for asked in [none, NEW] {
         let refused = meet(asked, asked, Demand::Mutual, one_way).unwrap_err();
         assert_eq!(refused.reason, FailureReason::FAILED);
-        assert!(meet(asked, asked, Demand::Mutual, |_| {}).expect("it asks").1);
-        assert!(!meet(asked, asked, Demand::Authentication, one_way).expect("it need not").1);
+        assert!(meet(asked, asked, Demand::Mutual, |_| {}).expect("both ends ask").1);
+        assert!(!meet(asked, asked, Demand::Authentication, one_way).expect("no duty").1);
     }
 }
 
@@ -156,7 +156,7 @@ fn concatenation_needs_a_key_exchange_and_a_hash_of_a_cipher_suite() {
     let of = |change| meet(change).unwrap_err().reason;
     assert_eq!(of(|terms| terms.groups = vec![Group::Null]), FailureReason::GROUP_UNUSABLE);
     assert_eq!(of(|terms| terms.hashes = vec![Hash::Sha512]), FailureReason::HASH_UNUSABLE);
-    let (psks, _) = meet(|terms| terms.hashes = Hash::ALL.to_vec()).expect("there are others");
+    let (psks, _) = meet(|terms| terms.hashes = Hash::ALL.to_vec()).expect("another hash");
     assert_eq!(psks[0].hash, Hash::Sha256);
 }
 
@@ -186,8 +186,8 @@ fn an_attacker_cannot_remove_the_inputs_of_the_key() {
     };
     // Without a change, both sides succeed.
     assert_eq!(run(0, 0, true), (None, 2));
-    assert_eq!(run(6, 0, true), (Some(FailureReason::FAILED), 0), "SC_C");
-    assert_eq!(run(6, 3, true), (Some(FailureReason::CONCATENATION_MISMATCH), 0), "SC_C");
+    assert_eq!(run(6, 0, true), (Some(FailureReason::FAILED), 0), "a wrong SC_C");
+    assert_eq!(run(6, 3, true), (Some(FailureReason::CONCATENATION_MISMATCH), 0), "a wrong SC_C");
     assert_eq!(run(8, 0, false), (Some(FailureReason::INCORRECT_PAYLOAD), 0), "CVALID");
 }
 

@@ -27,12 +27,12 @@ fn sources(crate_name: &str) -> Vec<(PathBuf, String)> {
         vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(crate_name).join("src")];
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder of the tree") {
+        for entry in fs::read_dir(&folder).expect("a readable folder") {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
                 folders.push(path);
             } else if path.file_name().is_some_and(|name| name != "tests.rs") {
-                let text = fs::read_to_string(&path).expect("it can be read");
+                let text = fs::read_to_string(&path).expect("a readable file");
                 let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or("").to_owned();
                 found.push((path, text));
             }

@@ -11,9 +11,9 @@ use pair::{Pair, answer, controller, host_terms, numbers, secret};
 fn refusal(controller: &mut Controller, message: &[u8]) -> FailureReason {
     controller.handle(message, &mut numbers(3));
     assert_eq!(controller.progress(), Progress::Failed, "{message:02x?}");
-    let failure = controller.failure().expect("it failed").clone();
+    let failure = controller.failure().expect("a failure").clone();
     assert_eq!(failure.by, Party::Us);
-    let told = controller.take_message().expect("it says so");
+    let told = controller.take_message().expect("a failure message");
     assert_eq!((told[0], told[1], told[6], told[7]), (0, 0xf1, 1, failure.reason.0));
     // The controller stays failed.
     controller.handle(&Pair::negotiation(), &mut numbers(3));
@@ -25,11 +25,11 @@ fn refusal(controller: &mut Controller, message: &[u8]) -> FailureReason {
 fn challenged() -> (Controller, Vec<u8>) {
     let mut controller = controller();
     let mut host = Host::new(host_terms(), &mut numbers(1));
-    let Step::Send(negotiation) = host.step() else { panic!("it begins") };
+    let Step::Send(negotiation) = host.step() else { panic!("the host starts") };
     controller.handle(&negotiation, &mut numbers(2));
     host.handle_sent();
     host.handle_received(&controller.take_message().unwrap(), &mut numbers(1));
-    let Step::Send(reply) = host.step() else { panic!("it replies") };
+    let Step::Send(reply) = host.step() else { panic!("a reply") };
     (controller, reply)
 }
 
@@ -78,7 +78,7 @@ fn invalid_replies_are_refused() {
         ("a message that is not its turn", 1, 4, R::INCORRECT_MESSAGE),
     ] {
         let (mut controller, mut reply) = challenged();
-        assert_eq!(reply, good, "the same each time");
+        assert_eq!(reply, good, "the host's reply differs between attempts");
         reply[at] = value;
         assert_eq!(refusal(&mut controller, &reply), expected, "{what}");
     }
@@ -159,10 +159,10 @@ fn host_fails(turn: usize, change: impl Fn(&mut Vec<u8>)) -> Failure {
                 received += 1;
                 host.handle_received(&message, &mut numbers(1));
             }
-            Step::Done(agreed) => panic!("it was content: {agreed:?}"),
+            Step::Done(agreed) => panic!("the host accepted the controller: {agreed:?}"),
             Step::Failed(failure) => {
                 let told = failure.by == Party::Us;
-                assert_eq!(controller.progress() == Progress::Failed, told, "it is told so");
+                assert_eq!(controller.progress() == Progress::Failed, told, "told");
                 return failure;
             }
         }

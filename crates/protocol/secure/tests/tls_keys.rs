@@ -115,7 +115,7 @@ fn a_retained_key_is_used_without_a_transformation() {
     assert!(retained.is_retained());
     let [by_digest, _, by_name, _] = &retained.psks(HOST, SUBSYSTEM)[..] else { panic!("four") };
     let other = retained.psk("nqn.2026-11.h:two", SUBSYSTEM, Names, Specified).unwrap();
-    assert_ne!(by_name.key, other.key, "the identity has the host's name in it");
+    assert_ne!(by_name.key, other.key, "the key does not depend on the host's name");
     assert!(by_digest.identity.starts_with("NVMe1R01 "));
 }
 

@@ -320,7 +320,7 @@ mod tests {
             keys.find(named(&key(1), subsystem).psk.identity.as_bytes()).len() == 1
         };
         assert!(finds(DISK) && finds(DISCOVERY_NQN));
-        assert!(!finds("nqn.2026-11.s:more"), "it is for one subsystem");
+        assert!(!finds("nqn.2026-11.s:more"), "the key is for one subsystem");
         assert!(keys.has_for_discovery(HOST) && !keys.has_for_discovery("nqn.2026-11.h:two"));
     }
 
@@ -387,20 +387,20 @@ mod tests {
         let (keys, begin) = (ServerKeys::default(), Instant::now());
         let copy = keys.clone();
         keys.generate(generated(1), HOST, DISK, begin);
-        assert!(!copy.is_empty(), "copies have the same");
+        assert!(!copy.is_empty(), "a copy of the keys is empty");
         let found = copy.find(b"NVMe1G01 nqn.2026-11.h:one nqn.2026-11.s:disk 1");
-        assert_eq!(found.len(), 2, "made in two ways");
+        assert_eq!(found.len(), 2, "one key for each derivation");
         assert!(copy.is_good(&found[0]));
         let late = begin + limits::GENERATED_TIME;
         copy.expire(late);
-        assert!(copy.is_good(&found[0]), "a connection has it");
+        assert!(copy.is_good(&found[0]), "an open connection's key counts as bad");
         let shown = Named {
             psk: found[0].psk.clone(),
             made_of: None,
             host: HOST.to_owned(),
             subsystem: "nqn.2026-11.s:more".to_owned(),
         };
-        assert!(!copy.is_good(&shown), "it is for one subsystem");
+        assert!(!copy.is_good(&shown), "the key is for one subsystem");
         let shown = Named { subsystem: DISK.to_owned(), ..shown };
         drop(found);
         copy.expire(late - std::time::Duration::from_millis(1));
@@ -532,6 +532,6 @@ mod tests {
         }
         keys.set(HOST, &format!("{DISK}0"), &[]);
         let found = keys.find(names.identity.as_bytes());
-        assert_eq!(found.len(), 2 * limits::DISCOVERY_KEYS, "it may be what went");
+        assert_eq!(found.len(), 2 * limits::DISCOVERY_KEYS, "a removed key");
     }
 }

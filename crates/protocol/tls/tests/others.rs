@@ -146,7 +146,7 @@ fn wolfssl(port: u16, psk: &TlsPsk, suite: &str) -> Command {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/others/wolfssl.c");
         let built = Command::new("cc").args([source, "-lwolfssl", "-o"]).arg(&client).status();
         let is_built = built.is_ok_and(|status| status.success());
-        assert!(is_built, "libwolfssl-dev is needed: interop/packages.sh installs it");
+        assert!(is_built, "no libwolfssl-dev: interop/packages.sh installs it");
         client
     });
     let mut command = Command::new(&*CLIENT);

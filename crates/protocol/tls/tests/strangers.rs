@@ -11,8 +11,8 @@ const MOST_BYTES: usize = limits::HANDSHAKE_BYTES + (24 << 10);
 
 fn resident_bytes() -> usize {
     const PAGE_BYTES: usize = 4096;
-    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
-    let pages = text.split(' ').nth(1).expect("its second field is what is resident");
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages = text.split(' ').nth(1).expect("the resident pages in the second field");
     pages.parse::<usize>().expect("a number") * PAGE_BYTES
 }
 
@@ -41,5 +41,5 @@ fn an_incomplete_client_hello_costs_little_more_than_its_size() {
     let before = resident_bytes();
     let strangers: Vec<_> = (0..STRANGERS).map(|_| begun()).collect();
     let each = (resident_bytes() - before) / strangers.len();
-    assert!(each <= MOST_BYTES, "{each} bytes for each");
+    assert!(each <= MOST_BYTES, "{each} bytes for each connection");
 }

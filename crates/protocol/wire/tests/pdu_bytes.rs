@@ -25,7 +25,7 @@ macro_rules! check {
         let mut memory = vec![0xa5; $ty::LEN + 16];
         assert_eq!(value.emit(&mut memory), $ty::LEN);
         assert_eq!(&memory[..$ty::LEN], expected);
-        assert!(memory[$ty::LEN..].iter().all(|byte| *byte == 0xa5), "wrote past its end");
+        assert!(memory[$ty::LEN..].iter().all(|byte| *byte == 0xa5), "wrote past the end");
         assert_eq!($ty::parse(&memory), Some(value));
         assert_eq!($ty::parse(&memory[..$ty::LEN - 1]), None);
     }};

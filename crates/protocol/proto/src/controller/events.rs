@@ -156,9 +156,9 @@ mod tests {
         assert_eq!(events.poll(), Some((CommandId(7), 0x0004_0002)));
         assert_eq!(events.poll(), None);
         events.raise(NAMESPACE);
-        assert_eq!(events.poll(), None, "masked until the log is read");
+        assert_eq!(events.poll(), None, "events are masked until the log is read");
         events.log_was_read(NAMESPACE);
-        assert_eq!(events.poll(), None, "reading the log tells what happened before");
+        assert_eq!(events.poll(), None, "reading the log also acknowledges later events");
         events.raise(NAMESPACE);
         assert_eq!(events.poll(), Some((CommandId(8), 0x0004_0002)));
     }

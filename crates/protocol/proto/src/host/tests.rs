@@ -162,7 +162,7 @@ fn invalid_identify_controller_data_are_refused() {
     assert!(protocol(identified(other.as_bytes())));
     let mut bringup = bringup(SUBNQN);
     complete(&mut bringup, 3, &[]).unwrap();
-    assert!(protocol(complete(&mut bringup, 0, &[])), "MQES of 0");
+    assert!(protocol(complete(&mut bringup, 0, &[])), "a queue with one entry");
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn discover(headers: &[(u64, u64)]) -> Result<Vec<DiscoveryEntry>, InfoError> {
         assert_eq!((log.page, log.bytes % 1024), (LogPageId::DISCOVERY, 0));
         let mut data = Vec::new();
         if log.offset == 0 {
-            let &(genctr, numrec) = headers.next().expect("read too often");
+            let &(genctr, numrec) = headers.next().expect("one more header read than expected");
             generation = genctr;
             let header = DiscoveryLogHeader {
                 genctr: U64::new(genctr),

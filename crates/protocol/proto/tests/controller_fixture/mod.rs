@@ -60,7 +60,7 @@ pub fn config() -> SubsystemConfig {
 
 pub fn registry() -> (Registry, SubsystemId) {
     let mut registry = Registry::new();
-    let id = registry.add_subsystem(config()).expect("the configuration is sound");
+    let id = registry.add_subsystem(config()).expect("a valid configuration");
     drain(&mut registry);
     (registry, id)
 }
@@ -128,7 +128,7 @@ impl Host {
 
     /// Connects the admin queue. The controller is not enabled yet.
     pub fn connect(registry: &mut Registry, nqn: &str) -> Self {
-        let connected = Connect::admin(nqn).send(registry, at(0)).expect("the host is allowed");
+        let connected = Connect::admin(nqn).send(registry, at(0)).expect("an allowed host");
         Self::of(&connected)
     }
 
@@ -202,7 +202,7 @@ impl Host {
 
     pub fn csts(&self, registry: &mut Registry) -> Csts {
         let value = self.property(registry, offset::CSTS, PropertySize::Four);
-        Csts(value.expect("CSTS can be read") as u32)
+        Csts(value.expect("CSTS") as u32)
     }
 
     pub fn set_feature(

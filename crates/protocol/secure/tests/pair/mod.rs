@@ -18,7 +18,7 @@ pub(crate) fn numbers(seed: u64) -> impl FnMut(&mut [u8]) {
 }
 
 pub(crate) fn secret(seed: u64) -> Secret {
-    Secret::generate(32, Some(Hash::Sha256), &mut numbers(seed)).expect("a length there is")
+    Secret::generate(32, Some(Hash::Sha256), &mut numbers(seed)).expect("a valid length")
 }
 
 pub(crate) fn controller_terms() -> ControllerTerms {
@@ -87,7 +87,7 @@ impl Pair {
     /// Returns a valid AUTH_Negotiate.
     pub(crate) fn negotiation() -> Vec<u8> {
         let Step::Send(message) = Host::new(host_terms(), &mut numbers(1)).step() else {
-            panic!("a host begins")
+            panic!("a message to send")
         };
         message
     }

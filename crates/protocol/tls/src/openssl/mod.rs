@@ -578,13 +578,13 @@ mod tests {
 
     /// Makes a client request a limit for the content of records (RFC 6066, section 4).
     fn ask_for_short_records(client: &Session, mode: u8) {
-        let Stage::Handshake(handle) = &client.stage else { panic!("it has no handle any more") };
+        let Stage::Handshake(handle) = &client.stage else { panic!("the handle was freed") };
         type Set = unsafe extern "C" fn(*mut Ssl, u8) -> c_int;
         // SAFETY: the library is loaded, the type matches its headers, and the `SSL` is valid.
         let is_set = unsafe {
-            let libraries = files::load(files::VERSIONS[0]).expect("it is loaded");
+            let libraries = files::load(files::VERSIONS[0]).expect("OpenSSL is loaded");
             let set = library::symbol::<Set>(&libraries, "SSL_set_tlsext_max_fragment_length");
-            set.expect("it has it")(handle.ssl.as_ptr(), mode)
+            set.expect("the function exists")(handle.ssl.as_ptr(), mode)
         };
         assert_eq!(is_set, 1);
     }
@@ -608,8 +608,8 @@ mod tests {
             let side = Side::Server { keys: Arc::new(known), left: Vec::new() };
             let mut server = Session::new(side).expect("OpenSSL is there");
             ask_for_short_records(&client, mode);
-            while !(client.handshake().expect("it goes on")
-                & server.handshake().expect("it goes on"))
+            while !(client.handshake().expect("the handshake continues")
+                & server.handshake().expect("the handshake continues"))
             {
                 server.feed(&output(&mut client));
                 client.feed(&output(&mut server));

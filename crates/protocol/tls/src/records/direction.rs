@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn direction() -> Direction {
-        Direction::new(Hash::Sha256, Zeroizing::new(bytes(SECRET))).expect("there is a suite")
+        Direction::new(Hash::Sha256, Zeroizing::new(bytes(SECRET))).expect("a supported suite")
     }
 
     #[test]
@@ -135,11 +135,11 @@ mod tests {
         let inner: Vec<u8> = (0..50).chain([super::super::APPLICATION]).collect();
         let mut sealed = vec![0; record.len()];
         sealed[HEADER_BYTES..][..inner.len()].copy_from_slice(&inner);
-        direction().seal(&mut sealed).expect("it has room for all");
+        direction().seal(&mut sealed).expect("room for all bytes");
         assert_eq!(sealed, record);
         let (content, kind) = (&inner[..50], inner[50]);
         let mut elsewhere = vec![0; record.len()];
-        direction().seal_from(kind, content, &mut elsewhere).expect("it has room for all");
+        direction().seal_from(kind, content, &mut elsewhere).expect("room for all bytes");
         assert_eq!(elsewhere, record);
         let (header, body) = record.split_at(HEADER_BYTES);
         let mut plain = vec![0; body.len()];
@@ -151,11 +151,11 @@ mod tests {
     fn each_record_and_each_key_update_uses_another_key_stream() {
         let sealed = |direction: &mut Direction| {
             let mut record = vec![0; 64];
-            direction.seal(&mut record).expect("it has room for all");
+            direction.seal(&mut record).expect("room for all bytes");
             record
         };
         let mut first = direction();
-        let mut updated = first.updated().expect("there is a suite");
+        let mut updated = first.updated().expect("a supported suite");
         let records = [sealed(&mut first), sealed(&mut first), sealed(&mut updated)];
         assert!(records[0] != records[1] && records[0] != records[2] && records[1] != records[2]);
     }

@@ -9,14 +9,14 @@ fn secrets() -> Secrets {
 /// Returns the records of a client and a server.
 fn pair() -> (Records, Records) {
     let end = |is_client| Records::new(Hash::Sha256, secrets(), None, is_client);
-    (end(true).expect("there is a suite"), end(false).expect("there is a suite"))
+    (end(true).expect("a supported suite"), end(false).expect("a supported suite"))
 }
 
 /// Returns a record of any kind and content.
 fn record(from: &mut Records, kind: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; content.len() + 2 * LINE_BYTES];
     bytes[HEADER_BYTES..][..content.len()].copy_from_slice(content);
-    let length = from.finish(kind, content.len(), &mut bytes).expect("it has room");
+    let length = from.finish(kind, content.len(), &mut bytes).expect("room in the buffer");
     bytes.truncate(length);
     bytes
 }
@@ -34,7 +34,7 @@ fn the_number_of_consecutive_records_without_data_is_limited() {
     for round in 0..3 {
         for _ in 0..limits::RECORDS_WITHOUT_DATA {
             let mut update = [0; LINE_BYTES];
-            client.update_keys(false, &mut update).expect("it has room");
+            client.update_keys(false, &mut update).expect("room in the buffer");
             assert_eq!(open(&mut server, &update), Ok(vec![]));
         }
         if round < 2 {
@@ -43,7 +43,7 @@ fn the_number_of_consecutive_records_without_data_is_limited() {
         }
     }
     let empty = record(&mut client, APPLICATION, b"");
-    let error = open(&mut server, &empty).expect_err("one too many");
+    let error = open(&mut server, &empty).expect_err("one empty record too many");
     assert!(error.contains("records without data"), "{error}");
 }
 
@@ -76,7 +76,7 @@ fn data_inside_a_handshake_message_are_refused() {
             let between = record(&mut server, APPLICATION, data);
             let error = open(&mut client, &between).expect_err("it ends");
             assert!(error.contains("middle of a message"), "{data:?}: {error}");
-            assert!(client.output_bytes() > 0, "the other end is told");
+            assert!(client.output_bytes() > 0, "the peer is not notified");
         }
     }
 }
@@ -102,7 +102,7 @@ fn invalid_records_end_the_connection() {
         assert!(error.starts_with("TLS failed"), "{kind} {content:?}: {error}");
         let mut alert = vec![0; client.output_bytes()];
         client.take_output(&mut alert);
-        let told = open(&mut server, &alert).expect_err("it is told");
+        let told = open(&mut server, &alert).expect_err("it is reported");
         assert!(told.contains("the alert"), "{kind} {content:?}: {told}");
     }
     let (mut client, mut server) = pair();
@@ -127,11 +127,11 @@ fn an_idle_connection_releases_its_buffers() {
     let data = vec![5; 300_000];
     let mut sealed = vec![0; client.sealed_bytes(data.len())];
     let plain = &mut std::iter::once(&data[..]);
-    let length = client.seal(plain, &mut sealed).expect("it has room");
+    let length = client.seal(plain, &mut sealed).expect("room in the buffer");
     sealed.truncate(length);
     for piece in sealed.chunks(10_000) {
-        open(&mut server, piece).expect("it is good");
-        assert!(server.input.capacity() <= limits::SEALED_BYTES, "more than a record");
+        open(&mut server, piece).expect("a valid record");
+        assert!(server.input.capacity() <= limits::SEALED_BYTES, "room for more than one record");
     }
     assert_eq!(server.input.capacity(), 0);
     assert_eq!(client.output.capacity() + server.held.capacity(), 0);
@@ -148,11 +148,11 @@ fn a_record_that_does_not_fit_stays_sealed() {
     let mut plain = vec![0; limits::OPENED_BYTES];
     let mut sealed = &both[..first.len() - 1];
     assert_eq!(server.open_some(&mut sealed, &mut plain), (0, None));
-    assert!(sealed.is_empty(), "the beginning of a record is kept");
+    assert!(sealed.is_empty(), "the start of a record is not kept");
     sealed = &both[first.len() - 1..];
     let room = &mut plain[..second.len() - HEADER_BYTES - 1];
     assert_eq!(server.open_some(&mut sealed, room), (100, None));
-    assert_eq!(sealed, second, "there is no room for its body");
+    assert_eq!(sealed, second, "a record without room for its body was taken");
     assert_eq!(server.open_some(&mut sealed, &mut plain), (9000, None));
     assert!(sealed.is_empty() && plain[..9000] == [2; 9000]);
 }
@@ -178,15 +178,15 @@ fn received_bytes_equal_the_sent_bytes() {
         let per_key = Some(numbers.below(4) as u64);
         let hash = if seed % 5 == 0 { Hash::Sha384 } else { Hash::Sha256 };
         let new = |is_client| Records::new(hash, secrets(), per_key, is_client);
-        let mut from = new(seed % 3 != 0).expect("there is a suite");
-        let mut to = new(seed % 3 == 0).expect("there is a suite");
+        let mut from = new(seed % 3 != 0).expect("a supported suite");
+        let mut to = new(seed % 3 == 0).expect("a supported suite");
         from.shorten([512, 1024, limits::SEALED_BYTES][numbers.below(3)]);
         let (mut said, mut wire) = (Vec::new(), Vec::new());
         for _ in 0..1 + numbers.below(5) {
             let data: Vec<u8> = (0..numbers.below(40_000)).map(|at| (at / 3) as u8).collect();
             let mut sealed = vec![0xee; from.sealed_bytes(data.len())];
             let mut pieces = data.chunks(1 + numbers.below(20_000));
-            let length = from.seal(&mut pieces, &mut sealed).expect("it has room");
+            let length = from.seal(&mut pieces, &mut sealed).expect("room in the buffer");
             assert_eq!(length % LINE_BYTES, 0);
             said.extend(data);
             wire.extend_from_slice(&sealed[..length]);
@@ -217,8 +217,8 @@ fn received_bytes_equal_the_sent_bytes() {
             }
             (left, ended) = (rest, end);
         }
-        assert!(said.starts_with(&read), "{seed}: something else is read");
-        assert!(read.len() <= changed_at, "{seed}: it is read behind the change");
+        assert!(said.starts_with(&read), "{seed}: wrong data was read");
+        assert!(read.len() <= changed_at, "{seed}: data after the changed byte was read");
         assert!(is_changed || (read.len() == said.len() && ended.is_none()), "{seed}: {ended:?}");
     }
 }

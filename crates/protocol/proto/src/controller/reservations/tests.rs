@@ -101,7 +101,7 @@ fn hosts(state: &Reservations) -> Vec<HostId> {
 }
 
 fn notices(outcome: Outcome) -> Vec<(HostId, NotificationType)> {
-    outcome.expect("it is done").notices
+    outcome.expect("an executed command").notices
 }
 
 /// The table "Command Behavior in the Presence of a Reservation": the rights of the holder, of
@@ -119,10 +119,10 @@ fn rights_match_the_table_of_reservation_types() {
     ];
     for (rtype, expected) in TYPES.into_iter().zip(expected) {
         let state = reserved(&[A, B], rtype);
-        let access = state.access().expect("it is reserved");
+        let access = state.access().expect("a reservation");
         assert_eq!([A, B, C].map(|host| access.rights(&host)), expected, "{rtype}");
     }
-    assert_eq!(registered(&[A]).access(), Option::None, "registrants alone keep nobody out");
+    assert_eq!(registered(&[A]).access(), Option::None, "registering restricts access");
     let allows = |rights: Rights| [AccessKind::Read, AccessKind::Write].map(|of| rights.allow(of));
     assert_eq!([All, Read, None].map(allows), [[true, true], [true, false], [false, false]]);
 }
@@ -133,22 +133,22 @@ fn keys_are_registered_replaced_and_unregistered() {
     let mut state = Reservations::default();
     let mut step = |action, current, new| register_as(&mut state, A, action, current, new);
     let done = Ok(Effects::default());
-    assert_eq!(step(Do::REGISTER, Some(0), 0), INVALID, "key 0 names nobody");
-    assert_eq!(step(Do::REPLACE, Some(0), 5), CONFLICT, "not registered");
-    assert_eq!(step(Do::UNREGISTER, None, 0), CONFLICT, "not registered");
+    assert_eq!(step(Do::REGISTER, Some(0), 0), INVALID, "key 0 is invalid");
+    assert_eq!(step(Do::REPLACE, Some(0), 5), CONFLICT, "the host is not registered");
+    assert_eq!(step(Do::UNREGISTER, None, 0), CONFLICT, "the host is not registered");
     assert_eq!(step(Do::REGISTER, Some(0), 5), done);
-    assert_eq!(step(Do::REGISTER, Some(0), 5), done, "the same again");
-    assert_eq!(step(Do::REGISTER, Some(0), 6), CONFLICT, "another one");
-    assert_eq!(step(Do::REPLACE, Some(4), 6), CONFLICT, "not its key");
+    assert_eq!(step(Do::REGISTER, Some(0), 5), done, "the host registers the same key again");
+    assert_eq!(step(Do::REGISTER, Some(0), 6), CONFLICT, "the host registers another key");
+    assert_eq!(step(Do::REPLACE, Some(4), 6), CONFLICT, "the key is wrong");
     assert_eq!(step(Do::REPLACE, Some(5), 0), INVALID);
     assert_eq!(step(Do::REPLACE, Some(5), 6), done);
-    assert_eq!(step(Do::REPLACE, None, 7), done, "whatever the key is");
+    assert_eq!(step(Do::REPLACE, None, 7), done, "any old key is accepted");
     assert_eq!(step(Do::UNREGISTER, Some(6), 0), CONFLICT);
     assert_eq!(step(Do::UNREGISTER, Some(7), 0), done);
-    assert_eq!(step(Do::REPLACE, None, 8), done, "without regard to its registration");
+    assert_eq!(step(Do::REPLACE, None, 8), done, "the key is ignored");
     assert_eq!(step(Do::UNREGISTER, None, 0), done);
     assert!(state.registrants.is_empty());
-    assert_eq!(state.generation, 7, "every Register that succeeded");
+    assert_eq!(state.generation, 7, "a Register that succeeded is not counted");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn only_a_registrant_with_its_key_acquires_or_releases() {
     assert_eq!(state.change(A, &wrong, true), CONFLICT);
     assert_eq!(release(&mut state, B, rtype), CONFLICT);
     assert_eq!(clear(&mut state, B), CONFLICT);
-    assert_eq!(release(&mut state, A, rtype), Ok(Effects::default()), "there is none");
+    assert_eq!(release(&mut state, A, rtype), Ok(Effects::default()), "no reservation exists");
 }
 
 #[test]
@@ -174,13 +174,13 @@ fn the_type_decides_whether_one_host_or_all_registrants_hold() {
         let all = rtype.0 >= ReservationType::WRITE_EXCLUSIVE_ALL.0;
         let mut state = reserved(&[A, B], rtype);
         let done = Ok(Effects::default());
-        assert_eq!(acquire(&mut state, A, rtype), done, "{rtype}: the same again");
+        assert_eq!(acquire(&mut state, A, rtype), done, "{rtype}: the same host acquires it again");
         assert_eq!(acquire(&mut state, B, rtype), if all { done } else { CONFLICT }, "{rtype}");
         let other = ReservationType(rtype.0 % 6 + 1);
         assert_eq!(acquire(&mut state, A, other), CONFLICT, "{rtype}: another type");
         assert!(release(&mut state, A, other).is_err(), "{rtype}: another type");
         let before = state.clone();
-        let by_other = release(&mut state, B, rtype).expect("no error even if it holds nothing");
+        let by_other = release(&mut state, B, rtype).expect("no reservation is no error");
         assert_eq!(state.held.is_none(), all, "{rtype}");
         assert_eq!(by_other.notices.is_empty(), !all, "{rtype}");
         let mut state = before;
@@ -198,14 +198,14 @@ fn unregistering_the_holder_releases_the_reservation() {
         let mut state = reserved(&[A, B, C], rtype);
         let told = notices(unregister(&mut state, A));
         let all = rtype.0 >= ReservationType::WRITE_EXCLUSIVE_ALL.0;
-        assert_eq!(state.held.is_some(), all, "{rtype}: the others hold it, too");
+        assert_eq!(state.held.is_some(), all, "{rtype}: whether others hold it");
         let registrants_only = (3..=4).contains(&rtype.0);
         let released = NotificationType::RESERVATION_RELEASED;
         let expected = [(B, released), (C, released)];
         assert_eq!(told, if registrants_only { expected.to_vec() } else { vec![] }, "{rtype}");
         unregister(&mut state, B).expect("registered");
         unregister(&mut state, C).expect("registered");
-        assert_eq!((state.held, hosts(&state)), (None, vec![]), "{rtype}: nobody is left");
+        assert_eq!((state.held, hosts(&state)), (None, vec![]), "{rtype}: a registrant remains");
     }
 }
 
@@ -232,13 +232,13 @@ fn preempting_the_holder_takes_over_the_reservation() {
 fn a_reservation_of_all_registrants_is_preempted_with_key_zero_only() {
     let rtype = ReservationType::EXCLUSIVE_ACCESS_ALL;
     let mut state = reserved(&[A, B, C], rtype);
-    assert_eq!(preempt(&mut state, B, rtype, 0x77), CONFLICT, "nobody has that key");
+    assert_eq!(preempt(&mut state, B, rtype, 0x77), CONFLICT, "no host has this key");
     let told = notices(preempt(&mut state, B, rtype, key(A)));
     assert_eq!(told, [(A, NotificationType::REGISTRATION_PREEMPTED)]);
     assert_eq!((hosts(&state), state.held.is_some()), (vec![B, C], true));
     let new = ReservationType::WRITE_EXCLUSIVE;
     notices(preempt(&mut state, C, new, 0));
-    assert_eq!(hosts(&state), [C], "all others");
+    assert_eq!(hosts(&state), [C], "the other hosts are still registered");
     assert_eq!(state.held.map(|held| (held.rtype, held.holder)), Some((new, C)));
 }
 
@@ -250,14 +250,14 @@ fn preempting_another_registrant_keeps_the_reservation() {
     assert_eq!(preempt(&mut state, A, rtype, 0x77), CONFLICT);
     let told = notices(preempt(&mut state, A, rtype, key(B)));
     assert_eq!(told, [(B, NotificationType::REGISTRATION_PREEMPTED)]);
-    assert_eq!(state.held.map(|held| held.holder), Some(A), "the reservation stays");
+    assert_eq!(state.held.map(|held| held.holder), Some(A), "the reservation changed");
     let other = ReservationType::EXCLUSIVE_ACCESS;
     let told = notices(preempt(&mut state, A, other, key(A)));
     assert_eq!(told, [(C, NotificationType::RESERVATION_RELEASED)]);
-    assert_eq!(hosts(&state), [A, C], "the holder only changes the type");
+    assert_eq!(hosts(&state), [A, C], "a registrant was preempted by the holder");
     // Without a reservation, a Preempt only removes registrations.
     let mut state = registered(&[A, B]);
-    preempt(&mut state, A, rtype, key(B)).expect("it is registered");
+    preempt(&mut state, A, rtype, key(B)).expect("a registered key");
     assert_eq!((hosts(&state), state.held), (vec![A], None));
 }
 
@@ -268,7 +268,7 @@ fn only_preempt_and_abort_aborts_commands() {
         [(AcquireAction::PREEMPT, vec![]), (AcquireAction::PREEMPT_ABORT, vec![B])]
     {
         let mut state = reserved(&[B, A, C], rtype);
-        let effects = take(&mut state, A, action, rtype, key(B)).expect("it is the holder");
+        let effects = take(&mut state, A, action, rtype, key(B)).expect("the holder's key");
         assert_eq!(effects.aborted, expected);
     }
 }
@@ -292,13 +292,13 @@ fn the_number_of_registrants_is_limited() {
         register_as(state, host(number), RegisterAction::REGISTER, None, 1)
     };
     for number in 0..limits::MAX_REGISTRANTS {
-        add(&mut state, number).expect("there is room");
+        add(&mut state, number).expect("room in the table");
     }
     let full = state.clone();
     assert_eq!(add(&mut state, limits::MAX_REGISTRANTS), Err(Status::INTERNAL_ERROR));
     assert_eq!(state, full);
     register_as(&mut state, host(3), RegisterAction::UNREGISTER, None, 0).expect("registered");
-    add(&mut state, limits::MAX_REGISTRANTS).expect("there is room again");
+    add(&mut state, limits::MAX_REGISTRANTS).expect("room in the table");
     assert_eq!(state.report().len(), 64 + 64 * limits::MAX_REGISTRANTS);
 }
 
@@ -312,7 +312,7 @@ fn persisted_reservations_are_read_back_unchanged() {
             let (action, new) = (RegisterAction::REGISTER, u64::MAX - number as u64);
             let persist = Some(true);
             let request = KeyedCommand::Register { action, current: None, new, persist };
-            state.change(host(number), &request, true).expect("there is room");
+            state.change(host(number), &request, true).expect("room in the table");
             if marked && number != 7 {
                 state.mark(&host(number), HostMark(u64::MAX - number as u64));
             }
@@ -322,20 +322,20 @@ fn persisted_reservations_are_read_back_unchanged() {
             KeyedCommand::Acquire { action: AcquireAction::ACQUIRE, rtype, current, preempted: 0 };
         state.change(host(5), &request, true).expect("registered");
         let text = state.to_text();
-        assert!(text.len() < 3700, "{} bytes do not fit beside an identity", text.len());
+        assert!(text.len() < 3700, "{} bytes leave no room for an identity", text.len());
         assert_eq!(Reservations::from_text(&text), Some(state.clone()));
         // The reader notices any truncated text, except at the ends of lines.
         for end in (1..text.len()).filter(|end| !text[..*end].ends_with('\n')) {
             assert_eq!(Reservations::from_text(&text[..end]), None, "{:?}", &text[..end]);
         }
         let request = KeyedCommand::Persist { persist: false };
-        state.change(host(5), &request, true).expect("it can be turned off");
+        state.change(host(5), &request, true).expect("persistence can be disabled");
         assert_eq!(state.to_text(), "");
     }
     assert_eq!(Reservations::from_text(""), Some(Reservations::default()));
     let lacking = "farblock reservations 1\ngeneration 3\n\
                    reservation 1 0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a\n";
-    assert_eq!(Reservations::from_text(lacking), None, "a holder that is no registrant");
+    assert_eq!(Reservations::from_text(lacking), None, "a holder without a registration");
     let others = ["farblock reservations 3\n", "farblock reservations 2\nhost 1 2\n", "h 1 2\n"];
     for text in others {
         assert_eq!(Reservations::from_text(&format!("{text}generation 3\n")), None, "{text}");

@@ -123,9 +123,9 @@ mod tests {
                 .iter()
                 .map(|cipher| {
                     let mut body = vec![0; length + 1 + TAG_BYTES];
-                    cipher.seal(&what, &mut body).expect("it is sealed");
+                    cipher.seal(&what, &mut body).expect("the data is sealed");
                     let mut in_place = [&content[..], &[23], &[0; TAG_BYTES]].concat();
-                    cipher.seal_in_place(NONCE, &HEADER, &mut in_place).expect("it is sealed");
+                    cipher.seal_in_place(NONCE, &HEADER, &mut in_place).expect("sealed");
                     assert_eq!(body, in_place, "{length}");
                     body
                 })
@@ -145,7 +145,7 @@ mod tests {
         for cipher in both(16) {
             let what = Sealing { nonce: NONCE, header: &HEADER, content: &[7; 300], kind: 23 };
             let mut body = vec![0; 301 + TAG_BYTES];
-            cipher.seal(&what, &mut body).expect("it is sealed");
+            cipher.seal(&what, &mut body).expect("the data is sealed");
             for at in [0, 150, 300, 301, 301 + TAG_BYTES - 1] {
                 let mut changed = body.clone();
                 changed[at] ^= 1;
