@@ -623,7 +623,7 @@ mod tests {
         zero(store, 0, chunk, false);
         assert_eq!(mem.allocated_bytes(), 2 * chunk, "zeroes that keep their memory");
         zero(store, 0, 2 * chunk - 512, true);
-        assert_eq!(mem.allocated_bytes(), chunk, "the second chunk was not covered whole");
+        assert_eq!(mem.allocated_bytes(), chunk, "a partly covered chunk was freed");
         let mut byte = [9];
         store.read(chunk, &mut byte);
         assert_eq!(byte, [0]);
@@ -753,7 +753,7 @@ mod tests {
         drop(views);
         zero(store, 0, bytes, true);
         for _ in 0..1000 {
-            let view = lend(store, 0, 512).expect("lent again");
+            let view = lend(store, 0, 512).expect("a borrowed view");
             store.write(0, &[3; 512]).unwrap();
             drop(view);
             store.chunk(0).unwrap().not_lent.store(0, Ordering::Relaxed);

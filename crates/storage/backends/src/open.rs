@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn opening_reports_specifications_that_do_not_fit() {
         let open = |text: &str| Spec::parse(text).unwrap().open(512, false);
-        let message = |text| open(text).err().expect("it opened").to_string();
+        let message = |text| open(text).err().expect("the file was opened").to_string();
         assert!(open("stripe:64KiB,mem:1MiB,mem:2MiB").is_ok());
         assert!(message("mirror:mem:1MiB,mem:1MiB").contains("no other disk can contain one"));
         assert!(message("mem:1000").contains("multiple of 512"));

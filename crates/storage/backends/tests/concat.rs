@@ -51,7 +51,7 @@ on_both_engines! {
         disks[1].resize(50);
         assert_eq!(concat.geometry().blocks, 30);
         assert_eq!(whole.read(19, &mut two), Ok(()));
-        assert_eq!(two[0], 20, "what was there is there");
+        assert_eq!(two[0], 20, "the old block is lost");
         // When the last disk shrinks, the concatenation shrinks.
         disks[2].resize(5);
         assert_eq!(concat.geometry().blocks, 25);
@@ -109,7 +109,7 @@ on_both_engines! {
             block[0]
         };
         assert_eq!([first_of(0, 3), first_of(0, 4), first_of(1, 0), first_of(1, 5)], [4, 0, 5, 10]);
-        assert_eq!([first_of(1, 6)], [0], "what is behind is not touched");
+        assert_eq!([first_of(1, 6)], [0], "a block beyond the given size was written");
         disks[1].resize(20);
         assert_eq!(concat.geometry().blocks, 10);
         disks[1].resize(3);
@@ -135,6 +135,6 @@ fn a_concatenation_needs_explicit_sizes_of_files() {
     let written = format!("concat:1MiB@{one},{two}");
     assert!(said.contains("written down nowhere") && said.contains(&written), "{said}");
     assert_eq!(open(written).unwrap().geometry().capacity_bytes(), 2 << 20);
-    assert!(open(format!("concat:mem:1MiB,{two}")).is_ok(), "memory has a size");
-    assert!(open(format!("concat:{one}")).is_ok(), "nothing is behind it");
+    assert!(open(format!("concat:mem:1MiB,{two}")).is_ok(), "a RAM disk has a size");
+    assert!(open(format!("concat:{one}")).is_ok(), "the last disk needs no size");
 }

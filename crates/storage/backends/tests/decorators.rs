@@ -36,10 +36,10 @@ on_both_engines! {
         }
         let tokens: Vec<u64> = driver.wait(0, 50).iter().map(|done| done.token).collect();
         let took = begin.elapsed();
-        assert!(took >= Duration::from_millis(200), "too early: {took:?}");
+        assert!(took >= Duration::from_millis(200), "an operation completed too early: {took:?}");
         // In sequence, the operations would take ten seconds.
-        assert!(took < Duration::from_secs(9), "one after the other? {took:?}");
-        assert_eq!(tokens, (0..50).collect::<Vec<_>>(), "a fixed delay keeps the order");
+        assert!(took < Duration::from_secs(9), "the delays add up: {took:?}");
+        assert_eq!(tokens, (0..50).collect::<Vec<_>>(), "a fixed delay changed the order");
     }
 
     jitter_changes_the_order(engine) {
@@ -52,8 +52,8 @@ on_both_engines! {
             driver.wait(0, 20).iter().map(|done| done.token).collect()
         }).to_vec();
         assert_ne!(orders[0], (0..20).collect::<Vec<_>>());
-        assert_eq!(orders[0], orders[1], "the same seed, another order");
-        assert_ne!(orders[0], orders[2], "another seed, the same order");
+        assert_eq!(orders[0], orders[1], "the same seed gives another order");
+        assert_ne!(orders[0], orders[2], "another seed gives the same order");
     }
 
     a_rule_fails_every_nth_operation(engine) {
@@ -118,8 +118,8 @@ on_both_engines! {
         driver.wait(0, 100);
         driver.wait(1, 100);
         let took = begin.elapsed();
-        assert!(took >= Duration::from_millis(198), "too fast: {took:?}");
-        assert!(took < Duration::from_secs(20), "too slow: {took:?}");
+        assert!(took >= Duration::from_millis(198), "the limit was exceeded: {took:?}");
+        assert!(took < Duration::from_secs(20), "the limit was not used: {took:?}");
     }
 
     a_limit_of_bytes_per_second_is_kept(engine) {
@@ -136,8 +136,8 @@ on_both_engines! {
         let took = begin.elapsed();
         // The last operation starts when the budget covers the 31 operations before it, except for
         // the burst.
-        assert!(took >= Duration::from_millis(185), "too fast: {took:?}");
-        assert!(took < Duration::from_secs(20), "too slow: {took:?}");
+        assert!(took >= Duration::from_millis(185), "the limit was exceeded: {took:?}");
+        assert!(took < Duration::from_secs(20), "the limit was not used: {took:?}");
     }
 
     a_queue_with_delayed_operations_can_be_closed(engine) {

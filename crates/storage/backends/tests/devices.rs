@@ -72,12 +72,12 @@ fn a_mounted_device_is_refused() {
     let error = FileDisk::open(&device.path, &FileOptions::new(512)).err().unwrap().to_string();
     assert!(error.contains("in use by the system: unmount it"), "{error}");
     let read_only = || FileDisk::open(&device.path, &FileOptions::new(512).read_only());
-    let refused = read_only().err().expect("its contents would change").to_string();
+    let refused = read_only().err().expect("a mounted device").to_string();
     let at = mount.path("").display().to_string();
     assert!(refused.contains(at.trim_end_matches('/')), "{refused}");
     assert!(refused.contains("which may write to it"), "{refused}");
     run("mount", &["-o", "remount,ro", at.trim_end_matches('/')]);
-    read_only().expect("two readers share a device");
+    read_only().expect("two readers may share a device");
     drop(mount);
 }
 
@@ -94,7 +94,7 @@ fn a_device_with_a_writer_on_another_node_is_not_shared_read_only() {
     run("mknod", &[other.to_str().unwrap(), "b", "7", &minor]);
     let options = FileOptions::new(512);
     let shared = FileDisk::open(&device.path, &options).unwrap();
-    let refused = FileDisk::open(&other, &options.read_only()).err().expect("it opened");
+    let refused = FileDisk::open(&other, &options.read_only()).err().expect("the file was opened");
     assert!(refused.to_string().contains("which may write to it"), "{refused}");
     drop(shared);
     FileDisk::open(&other, &options.read_only()).unwrap();
@@ -123,7 +123,7 @@ fn a_loop_device_and_its_file_exclude_each_other() {
     let device = Loop::new(&dir, MIN_BYTES, 512);
     let file = device.file.clone();
     let refused = |path: &std::path::Path, options: &FileOptions| {
-        FileDisk::open(path, options).err().expect("it opened").to_string()
+        FileDisk::open(path, options).err().expect("the file was opened").to_string()
     };
     let of_file = refused(&file, &options);
     assert!(of_file.contains(device.path.to_str().unwrap()), "{of_file}");
@@ -139,7 +139,7 @@ fn a_loop_device_and_its_file_exclude_each_other() {
 }
 
 fn refusal(path: &Path) -> String {
-    FileDisk::open(path, &FileOptions::new(512)).err().expect("it opened").to_string()
+    FileDisk::open(path, &FileOptions::new(512)).err().expect("the file was opened").to_string()
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn the_file_of_a_loop_device_is_found_without_its_path() {
     std::fs::rename(&device.file, &moved).unwrap();
     assert!(refusal(&moved).contains(device.name()));
     std::fs::write(&device.file, vec![0; MIN_BYTES as usize]).unwrap();
-    FileDisk::open(&device.file, &FileOptions::new(512)).expect("it is another file");
+    FileDisk::open(&device.file, &FileOptions::new(512)).expect("another file");
     let linked = moved.with_extension("linked");
     std::fs::hard_link(&moved, &linked).unwrap();
     std::fs::remove_file(&moved).unwrap();
@@ -237,7 +237,7 @@ fn a_write_protected_device_is_not_shared_as_writable() {
     let (dir, options) = (Dir::new(), FileOptions::new(512));
     let device = Loop::new(&dir, MIN_BYTES, 512);
     run("blockdev", &["--setro", device.path.to_str().unwrap()]);
-    let refused = FileDisk::open(&device.path, &options).err().expect("it opened").to_string();
+    let refused = FileDisk::open(&device.path, &options).err().expect("it was opened").to_string();
     assert!(refused.contains("write-protected"), "{refused}");
     FileDisk::open(&device.path, &options.read_only()).unwrap();
     // The flag outlives the file of the device. Another device may reuse the device number.
@@ -265,7 +265,7 @@ fn becomes_read_only_and_writable(path: &Path, advice: &str, set: &dyn Fn(bool))
     wait_for(&disk, &told, true);
     assert!(disk.trouble().unwrap().contains(advice), "{:?}", disk.trouble());
     assert_eq!(blocks.write(0, &[3; 4096]), Err(BlockError::ReadOnly));
-    blocks.flush().expect("earlier writes may need it");
+    blocks.flush().expect("a flush of earlier writes");
     blocks.read(0, &mut [0; 4096]).unwrap();
     assert!(!disk.is_opened_to_read());
     set(false);
@@ -325,7 +325,7 @@ fn an_open_file_reports_that_its_file_system_became_read_only() {
     assert_eq!(blocks.write(0, &[2; 4096]), Err(BlockError::ReadOnly));
     wait_for(&disk, &told, true);
     assert!(disk.trouble().unwrap().contains("its file system became read-only"));
-    assert_eq!(blocks.flush(), Err(BlockError::WriteFailed), "what it is for may be lost");
+    assert_eq!(blocks.flush(), Err(BlockError::WriteFailed), "the flush ignores lost writes");
 }
 
 #[test]
@@ -341,5 +341,5 @@ fn an_immutable_file_is_refused_as_writable() {
     let refused = FileDisk::open(&file, &FileOptions::new(512)).err().map(|it| it.to_string());
     let read_only = FileDisk::open(&file, &FileOptions::new(512).read_only()).is_ok();
     run("chattr", &["-i", file.to_str().unwrap()]);
-    assert!(refused.expect("it opened").contains("chattr -i -a") && read_only);
+    assert!(refused.expect("the file was opened").contains("chattr -i -a") && read_only);
 }

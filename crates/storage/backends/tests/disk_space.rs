@@ -46,8 +46,8 @@ fn fill(path: &Path, engine: EngineKind) {
             }
         }
     }
-    assert!(outcomes[0] > 0, "nothing fitted");
-    assert!(outcomes[1] > 0, "everything fitted");
+    assert!(outcomes[0] > 0, "no write fit");
+    assert!(outcomes[1] > 0, "every write fit");
     assert_eq!(driver.read(0, geometry, 0, 2), [1; 8192]);
     driver.must(0, Op::flush(1));
     // Deallocating frees space again.
@@ -92,7 +92,7 @@ on_both_engines! {
         blocking.write_zeroes(2048, 2048, true).unwrap();
         assert!(allocated() <= before - (2 << 20), "{} of {before} bytes left", allocated());
         blocking.write_zeroes(0, 2048, false).unwrap();
-        assert!(allocated() >= before - (1 << 20), "zeroes that should keep their space");
+        assert!(allocated() >= before - (1 << 20), "zeroes freed the space that they should keep");
         assert_eq!(fs::metadata(&path).unwrap().len(), 4 << 20);
     }
 

@@ -12,8 +12,8 @@ use farblock_reactor::EngineKind;
 use support::{Dir, on_both_engines};
 
 fn refusal(path: &Path, options: &FileOptions) -> String {
-    let error = FileDisk::open(path, options).err().expect("it opened").to_string();
-    assert!(error.contains(path.to_str().unwrap()), "it does not name the file: {error}");
+    let error = FileDisk::open(path, options).err().expect("the file was opened").to_string();
+    assert!(error.contains(path.to_str().unwrap()), "the error does not name the file: {error}");
     assert!(!error.contains('\n'));
     error
 }
@@ -25,7 +25,7 @@ fn unusable_files_are_refused() {
     let missing = refusal(&dir.path("missing.img"), &options);
     assert!(missing.contains("does not exist") && missing.contains("missing.img"), "{missing}");
     let misspelt = refusal(Path::new("miror:a.img,b.img"), &options);
-    assert!(!misspelt.contains("truncate"), "advice that makes a file of that name: {misspelt}");
+    assert!(!misspelt.contains("truncate"), "the advice would create a misspelt file: {misspelt}");
     let under_file = refusal(&dir.file(512).join("x.img"), &options);
     // Windows reports only whether the path exists.
     let told = if cfg!(windows) { "does not exist" } else { "cannot be opened" };
@@ -248,9 +248,9 @@ fn growth_of_a_file_is_reported_on_request() {
     assert!(!disk.has_grown());
     assert_eq!(disk.geometry().blocks, 16);
     disk.lengthen(4096).unwrap();
-    assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "never shorter");
+    assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "the file was shortened");
     disk.lengthen_while(1 << 20, || false).unwrap();
-    assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "nobody waits for that any more");
+    assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "it grew although nobody waits");
     let refused = disk.lengthen(u64::MAX).unwrap_err().to_string();
     assert!(refused.contains("cannot be extended"), "{refused}");
     assert!(!refused.contains("os error"), "{refused}");
@@ -273,7 +273,7 @@ fn a_deleted_or_replaced_file_is_detected() {
     }
     let disk = FileDisk::open(&path, &FileOptions::new(512)).unwrap();
     std::fs::rename(&path, folder.path().join("moved")).unwrap();
-    assert!(!disk.is_deleted(), "it has another name");
+    assert!(!disk.is_deleted(), "a renamed file counts as deleted");
     std::fs::rename(folder.path().join("moved"), &path).unwrap();
     std::fs::rename(&other, &path).unwrap();
     assert!(disk.is_deleted());
@@ -312,7 +312,7 @@ fn qemu_and_farblock_exclude_each_other() {
     let qemu = || {
         let mut command = Command::new("qemu-io");
         command.args(["-f", "raw", "-c", "write 0 4k", image]);
-        command.output().expect("qemu-io is installed (qemu-utils)")
+        command.output().expect("no qemu-io: interop/packages.sh installs it")
     };
     let shared = FileDisk::open(&path, &FileOptions::new(512)).unwrap();
     let refused = String::from_utf8(qemu().stderr).unwrap();

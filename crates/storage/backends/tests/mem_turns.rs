@@ -20,7 +20,7 @@ fn a_small_range_does_not_wait_for_a_large_one() {
     while queue.in_flight() > 0 {
         queue.poll(&mut done);
         polls += 1;
-        assert!(polls > 1 || done.len() == 1, "the small one is done, and the large one is not");
+        assert!(polls > 1 || done.len() == 1, "the small operation waits for the large one");
     }
     let order: Vec<_> = done.iter().map(|done| (done.token, done.result)).collect();
     assert_eq!(order, [(2, Ok(())), (1, Ok(()))]);

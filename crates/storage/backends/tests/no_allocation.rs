@@ -48,7 +48,7 @@ impl Load {
     /// Submits operations up to the full queue depth, and waits for all completions.
     fn round(&mut self, round: u64) {
         for at in 0..DEPTH {
-            let buffer = self.buffers.pop().expect("one for each");
+            let buffer = self.buffers.pop().expect("a buffer per operation");
             let lba = at * u64::from(BLOCKS) + round % 3;
             self.queue.submit(match (at + round) % 4 {
                 0 | 1 => Op::read(lba, BLOCKS, buffer, at),

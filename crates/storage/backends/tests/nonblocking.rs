@@ -51,7 +51,7 @@ fn every_operation_can_be_awaited() {
         let buffer = disk.read(4, buffer).await.expect("read");
         assert!(buffer.iter().all(|&byte| byte == 2));
         disk.write_zeroes(4, 1, false).await.expect("zeroed");
-        disk.deallocate(5, 1).await.expect("given back");
+        disk.deallocate(5, 1).await.expect("the block is deallocated");
         let buffer = disk.read(3, buffer).await.expect("read");
         assert!(buffer.iter().all(|&byte| byte == 0));
         let far = disk.read(1 << 40, buffer).await;
@@ -82,7 +82,7 @@ fn operations_of_many_threads_run_concurrently() {
         }
     });
     // In sequence, the operations would take 25 seconds.
-    assert!(start.elapsed() < Duration::from_secs(20), "one after the other");
+    assert!(start.elapsed() < Duration::from_secs(20), "the operations ran one after the other");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use support::on_both_engines;
 const BLOCK_SIZE: u32 = 512;
 
 fn refused() -> OpenError {
-    OpenError::from(Spec::parse("").expect_err("it names nothing"))
+    OpenError::from(Spec::parse("").expect_err("an invalid name"))
 }
 
 /// Waits until the device is open. Polls, because a watch that is set too late receives no event.
@@ -63,7 +63,7 @@ on_both_engines! {
         assert_eq!(told.recv(), Ok(Change::Availability));
         assert_eq!(told.recv(), Ok(Change::Geometry));
         assert_eq!((disk.availability(), disk.geometry().blocks), (Availability::Ready, 32));
-        assert!(disk.geometry().deallocate, "an ability stays as it was said");
+        assert!(disk.geometry().deallocate, "deallocation is no longer reported");
         assert_eq!(disk.describe(), mem.describe());
         // Use a queue that was opened before the device was.
         early.write(3, &data).unwrap();

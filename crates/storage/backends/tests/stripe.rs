@@ -87,7 +87,7 @@ on_both_engines! {
         let stripe = Stripe::new(children, CHUNK as u64).unwrap();
         let mut disk = Blocking::with_engine(&stripe, engine).unwrap();
         assert_eq!(disk.deallocate(5, 1000), Err(BlockError::Aborted));
-        assert!(disks.iter().all(|disk| disk.injected() == 1), "a range was cut into many");
+        assert!(disks.iter().all(|disk| disk.injected() == 1), "more than one part each");
         assert_eq!(disk.deallocate(0, 8), Err(BlockError::Aborted));
         assert_eq!(injected(&disks), [2, 1, 1]);
     }
@@ -116,7 +116,7 @@ fn stripe_sets_that_do_not_fit_are_refused() {
         (vec![mem(1 << 20), mem(512)], 65536, "smallest disk of the stripe set has 512 bytes"),
         (vec![mem(1 << 20); 300], 65536, "300 disks are too many"),
     ] {
-        let error = Stripe::new(disks, chunk_bytes).err().expect("it fits").to_string();
+        let error = Stripe::new(disks, chunk_bytes).err().expect("a valid stripe set").to_string();
         assert!(error.contains(message), "{error}");
     }
 }
@@ -140,14 +140,14 @@ fn overlapping_ranges_of_a_file_are_refused() {
         text.parse::<Spec>().unwrap().open(512, false)
     };
     let first = open("0+512KiB").unwrap();
-    let error = open("256KiB+512KiB").err().expect("it overlaps").to_string();
+    let error = open("256KiB+512KiB").err().expect("the ranges overlap").to_string();
     assert!(error.contains("overlaps another"), "{error}");
     let second = open("512KiB+512KiB").unwrap();
     let mut disk = Blocking::with_engine(&*second, EngineKind::Auto).unwrap();
     disk.write(0, &[7; 512]).unwrap();
     assert_eq!(disk.write(1024, &[1; 512]), Err(BlockError::OutOfRange));
     let whole = Spec::File(file.clone()).open(512, false);
-    assert!(whole.is_err(), "somebody else has the file, too");
+    assert!(whole.is_err(), "another disk uses the file");
     drop((first, disk, second));
     let all = open("0+1MiB").unwrap();
     let (mut disk, mut block) = (Blocking::with_engine(&*all, EngineKind::Auto).unwrap(), [0; 512]);

@@ -212,7 +212,7 @@ fn the_conformance_suite_finds_every_flaw() {
     for flaw in FLAWS {
         // For an operation that never completes, the suite would wait its full timeout.
         if flaw != Flaw::SwallowsOne {
-            assert!(!passes(flaw), "the suite does not see {flaw:?}");
+            assert!(!passes(flaw), "the suite does not find {flaw:?}");
         }
     }
 }

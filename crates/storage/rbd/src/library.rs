@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_error_without_librbd_names_the_package() {
-        let error = find_in("librbd-that-nobody-has.so.1").err().expect("it is not there");
+        let error = find_in("librbd-that-nobody-has.so.1").err().expect("no such library");
         assert!(error.to_string().contains("apt-get install librbd1"), "{error}");
     }
 }

@@ -73,7 +73,7 @@ fn a_snapshot_is_read_only_and_does_not_change() {
     Suite::new(EngineKind::Auto).run_read_only(&make);
     let mut data = [0; 8192];
     Blocking::new(&*make(512)).expect("a queue").read(0, &mut data).expect("a read");
-    assert!(data == [1; 8192], "the snapshot is what the image was");
+    assert!(data == [1; 8192], "the snapshot changed with the image");
     assert_ne!(
         farblock_rbd::identity(&name(&image)),
         open(&snapshot, 512, true).ok().and_then(|_open| farblock_rbd::identity(&name(&snapshot)))
@@ -110,7 +110,7 @@ fn two_clients_see_each_others_writes() {
 fn an_image_with_a_client_cache_is_refused() {
     let image = fresh(MIN_BYTES, "layering");
     rbd(&["config", "image", "set", &image, "rbd_cache", "true"]);
-    let error = open(&image, 512, false).err().expect("it is refused").to_string();
+    let error = open(&image, 512, false).err().expect("the image cannot be opened").to_string();
     let step = format!("rbd config image set {image} rbd_cache false");
     assert!(error.contains(&step), "{error}");
     rbd(&["config", "image", "set", &image, "rbd_cache", "false"]);
@@ -136,7 +136,7 @@ fn a_user_with_read_rights_opens_an_image_read_only() {
     let reader = format!("{image}?conf={own}&id=reader");
     assert!(matches!(open(&reader, 512, false), Err(OpenError::ReadOnly(_))));
     assert!(open(&reader, 512, true).is_ok());
-    [keyring, own].iter().for_each(|path| std::fs::remove_file(path).expect("it is there"));
+    [keyring, own].iter().for_each(|path| std::fs::remove_file(path).expect("the file exists"));
 }
 
 /// Deallocated objects no longer use space in the cluster.
@@ -147,9 +147,9 @@ fn deallocated_blocks_use_no_space_in_the_cluster() {
     let mut disk = Blocking::new(&*shared(&image, 512)).expect("a queue");
     disk.write(0, &vec![7; (8 * MIB) as usize]).expect("a write");
     assert_eq!(used(&image), 2, "two objects of 4 MiB");
-    disk.write_zeroes(0, (4 * MIB / 512) as u32, false).expect("zeroes that stay");
-    assert_eq!(used(&image), 2, "giving space back was not asked for");
-    disk.deallocate(0, (4 * MIB / 512) as u32).expect("an object is given back");
+    disk.write_zeroes(0, (4 * MIB / 512) as u32, false).expect("zeroes that keep their objects");
+    assert_eq!(used(&image), 2, "write zeroes freed an object");
+    disk.deallocate(0, (4 * MIB / 512) as u32).expect("an object is freed");
     disk.write_zeroes(4 * MIB / 512, (4 * MIB / 512) as u32, true).expect("another");
     assert_eq!(used(&image), 0);
 }
@@ -186,7 +186,7 @@ fn an_image_that_does_not_open_reports_the_reason() {
         let error = Image::open(&name(&text)).err().expect(&text).to_string();
         assert!(error.contains(words), "{text}: {error}");
     }
-    std::fs::remove_dir_all(wrong).expect("it is ours");
+    std::fs::remove_dir_all(wrong).expect("our own folder");
     assert!(matches!(open(&image, 3 << 20, false), Err(OpenError::Size(_))));
-    assert!(open(&image, 512, false).is_ok(), "the image itself is fine");
+    assert!(open(&image, 512, false).is_ok(), "the image itself cannot be opened");
 }

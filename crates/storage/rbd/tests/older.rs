@@ -30,9 +30,9 @@ fn zeroes_are_written_as_one_repeated_block() {
     let mut disk = Blocking::new(&*shared(&image, 512)).expect("a queue");
     disk.write(0, &vec![7; (8 * MIB) as usize]).expect("a write");
     let half = 4 * MIB / 512;
-    disk.write_zeroes(0, half as u32, false).expect("the first object");
-    disk.write_zeroes(half, 3, false).expect("a part of the second");
-    assert_eq!(used(&image), 1, "the newer command was used");
+    disk.write_zeroes(0, half as u32, false).expect("zeroes over the first object");
+    disk.write_zeroes(half, 3, false).expect("zeroes over a part of the second object");
+    assert_eq!(used(&image), 1, "the newer command was not used");
     let mut data = vec![1; (8 * MIB) as usize];
     disk.read(0, &mut data).expect("a read");
     let (zeroes, rest) = data.split_at((4 * MIB + 3 * 512) as usize);

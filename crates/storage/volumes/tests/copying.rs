@@ -41,7 +41,7 @@ fn filled(speed: Option<u64>, change: impl FnOnce(&Mirror)) -> Duration {
         {
             change(&mirror);
         }
-        assert!(world.elapsed() < Duration::from_secs(600), "it is never filled");
+        assert!(world.elapsed() < Duration::from_secs(600), "the leg is never filled");
     }
     world.elapsed()
 }

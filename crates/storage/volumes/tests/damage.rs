@@ -150,7 +150,7 @@ fn a_start_fails_when_all_legs_are_lost_during_its_first_records() {
         }
         become_the_same(&legs, 0, "afterwards");
     }
-    assert_eq!(started, 2, "with all of them it starts");
+    assert_eq!(started, 2, "some start failed with all legs");
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn an_older_copy_of_a_leg_is_detected_after_the_bitmap_was_cleared() {
         let reason = second().reason.unwrap_or_default();
         reason.contains("older copy of itself") || support::is_whole(&mirror)
     });
-    assert_eq!(second().state, LegState::Out, "it lacks what is in no bitmap");
+    assert_eq!(second().state, LegState::Out, "the second leg lacks writes that no bitmap records");
 }
 
 /// The mirror was not closed, and no record shows that the copy is a copy. The mirror uses the data

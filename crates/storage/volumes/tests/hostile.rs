@@ -103,7 +103,7 @@ fn restart_alone(legs: &[Arc<Mem>; 2], at: usize, byte: u8) {
         Blocking::new(&mirror).unwrap().write(lba, &[byte; 512]).unwrap();
         starts += 1;
     }
-    assert!(starts > 30, "restarts are meant");
+    assert!(starts > 30, "the target did not restart often enough");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_leg_that_grew_or_shrank_is_refused() {
         let error = taken.map(|_| ()).unwrap_err();
         let reason = if is_lost { "use a larger leg" } else { &former };
         assert!(error.contains(reason), "{change}: {error}");
-        assert!(read(&odd, before.len() as u64) == before, "{change}: it was written");
+        assert!(read(&odd, before.len() as u64) == before, "{change}: the leg was written");
         drop(open(&all));
     }
 }
@@ -219,7 +219,7 @@ fn power_loss_with_a_lost_leg_at_each_step_of_filling_loses_no_data() {
                 "cut after {cut} writes, without {lost}"
             );
             if is_whole {
-                assert!(cut > 16, "the power never failed in the middle");
+                assert!(cut > 16, "no power failure hit the middle of the writes");
                 break;
             }
         }
@@ -233,7 +233,7 @@ fn bring_back(all: &[Option<&Arc<Mem>>; 3], lost: usize) -> Arc<Mem> {
     match try_open(all, &lasting(), |_| {}) {
         Ok(mirror) => {
             support::wait_until(|| support::is_whole(&mirror));
-            Arc::clone(all[lost].expect("it is back"))
+            Arc::clone(all[lost].expect("the leg is back"))
         }
         Err(error) => {
             assert!(error.contains("were each written without the other"), "{error}");

@@ -83,7 +83,7 @@ fn a_leg_with_outstanding_writes_starts_as_out_and_is_not_written() {
             (found.state, found.reason.as_deref()),
             (LegState::Out, Some("something may come"))
         );
-        assert!(legs[late].bytes() == before, "it is written");
+        assert!(legs[late].bytes() == before, "the leg was written");
         assert_eq!(legs[1 - late].bytes()[0], 2);
         // When the leg returns, copying undoes the late write.
         Blocking::new(&*legs[late].memory).unwrap().write(0, &[9; 512]).unwrap();

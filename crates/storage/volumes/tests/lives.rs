@@ -62,7 +62,7 @@ fn no_acknowledged_write_is_lost_and_all_legs_become_equal() {
         "{acknowledged} acknowledged, {cuts} power cuts, {degraded} degraded starts, {out} out"
     );
     if count > 20 {
-        assert!(acknowledged > 0 && cuts > 0 && degraded > 0 && out > 0, "nothing happens");
+        assert!(acknowledged > 0 && cuts > 0 && degraded > 0 && out > 0, "some event never occurs");
     }
 }
 
@@ -70,7 +70,7 @@ fn no_acknowledged_write_is_lost_and_all_legs_become_equal() {
 fn the_same_seed_gives_the_same_run() {
     let trace = |seed| {
         let mut run = Run::new(seed, None);
-        run.run().expect("a seed that works");
+        run.run().expect("a seed without a mistake");
         run.trace()
     };
     assert_eq!(trace(3), trace(3));
@@ -89,7 +89,7 @@ fn the_simulation_finds_common_mistakes_quickly() {
     ];
     for mistake in common {
         assert!(MISTAKES.contains(&mistake));
-        assert!((0..60).any(|seed| finds(seed, mistake)), "nobody finds {mistake:?}");
+        assert!((0..60).any(|seed| finds(seed, mistake)), "no seed finds {mistake:?}");
     }
 }
 
@@ -100,6 +100,6 @@ fn the_simulation_finds_each_mistake() {
     for mistake in MISTAKES.into_iter().filter(|mistake| mistake.contains(&only)) {
         let found = (0..SEEDS_FOR_A_MISTAKE).find(|&seed| finds(seed, mistake));
         println!("{mistake}: seed {found:?}");
-        assert!(found.is_some(), "nobody finds {mistake:?}");
+        assert!(found.is_some(), "no seed finds {mistake:?}");
     }
 }

@@ -62,7 +62,7 @@ fn a_leg_behind_a_new_target_process_is_compared_where_it_was_written() {
     let data = read(&older, DATA_BYTES);
     Blocking::new(&*pair.legs[1]).unwrap().write(0, &data).unwrap();
     pair.powers[1].swaps();
-    assert_eq!(pair.state(1).0, LegState::Out, "before it is read again");
+    assert_eq!(pair.state(1).0, LegState::Out, "the leg is in before its record is read again");
     support::wait_until(|| support::is_whole(&pair.mirror));
     assert!(read(&pair.legs[1], DATA_BYTES).iter().all(|&byte| byte == 1));
 }
@@ -127,7 +127,7 @@ fn the_last_leg_is_not_read_before_its_record_is_checked() {
     let mut data = vec![0; DATA_BYTES as usize];
     let mut blocks = Blocking::new(&pair.mirror).unwrap();
     blocks.read(0, &mut data).unwrap();
-    assert!(data.iter().all(|&byte| byte == 2), "it was restarted, and is what it was");
+    assert!(data.iter().all(|&byte| byte == 2), "a restarted leg lost data");
     let newer = pair.copy_of(0);
     copy(&older, &pair.legs[0]);
     pair.powers[0].swaps();

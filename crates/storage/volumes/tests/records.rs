@@ -74,7 +74,7 @@ fn a_new_leg_is_filled_after_a_power_loss_at_any_write() {
         assert!(one.iter().all(|&byte| byte == 0x5a), "cut after {cut} writes");
         assert!(one == other, "the second leg differs, cut after {cut} writes");
         if !power.is_off() {
-            assert!(cut > 8, "the power never failed in the middle");
+            assert!(cut > 8, "no power failure hit the middle of the writes");
             return;
         }
     }
@@ -161,7 +161,7 @@ fn a_failed_bitmap_write_is_repeated_before_the_data() {
     write_until_it_works(&mirror);
     for (leg, status) in mirror.status().legs.iter().enumerate() {
         let counts = status.state == LegState::InSync;
-        assert!(!counts || has_first_region(&legs[leg]), "leg {leg} does not know");
+        assert!(!counts || has_first_region(&legs[leg]), "leg {leg} has no record of the region");
     }
 }
 
@@ -201,7 +201,7 @@ fn a_leg_lost_with_writes_in_flight_does_not_block_the_others() {
             assert_eq!(data, [3; 512]);
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
-        assert_eq!(read(&legs[leg], 0, 512), [3; 512], "a late write has undone another one");
+        assert_eq!(read(&legs[leg], 0, 512), [3; 512], "a late write changed the block");
     };
     back(1);
     back(2);
@@ -246,7 +246,7 @@ fn large_blocks_keep_bitmap_pages_in_separate_blocks() {
     let bitmap =
         read(&legs[0], bytes - limits::RESERVED_BYTES + BITMAP_AT, 16384).split_off(HEADER_BYTES);
     let marked: u32 = bitmap.iter().map(|byte| byte.count_ones()).sum();
-    assert_eq!(u64::from(marked), regions, "all are to be copied");
+    assert_eq!(u64::from(marked), regions, "not all regions are to be copied");
 }
 
 /// The machine of a leg restarts before the mirror puts the leg out, and loses acknowledged data.
@@ -328,11 +328,11 @@ fn a_user_flush_fails_together_with_a_failing_keeper_flush() {
         let early = completes(&reactor, &mut *queue, 20);
         queue.abandon(&mut |token| unwanted && token == 7);
         powers.iter().for_each(|power| power.keeps_failure(false));
-        assert_eq!(early.map(|done| done.result), None, "nobody knew yet how it ends");
-        let done = completes(&reactor, &mut *queue, 30_000).expect("the keeper's flush is over");
+        assert_eq!(early.map(|done| done.result), None, "the write ended too early");
+        let done = completes(&reactor, &mut *queue, 30_000).expect("the keeper's flush ends");
         assert_eq!(done.result, Err(BlockError::WriteFailed));
         if unwanted {
-            assert_eq!(disk.flush(), Err(BlockError::WriteFailed), "nobody has heard of it");
+            assert_eq!(disk.flush(), Err(BlockError::WriteFailed), "a lost error");
         }
         assert_eq!(disk.flush(), Ok(()));
     }
@@ -356,16 +356,16 @@ fn a_leg_that_fails_a_flush_is_put_out_at_once() {
             let is_out = mirror.status().legs[0].state == LegState::Out;
             is_out || completes(&reactor, &mut *queue, 1).is_some()
         });
-        assert_eq!(mirror.status().legs[0].state, LegState::Out, "the flush is not over");
+        assert_eq!(mirror.status().legs[0].state, LegState::Out, "in before the flush ends");
         Blocking::new(&*legs[0]).unwrap().write(0, &[0; 512]).unwrap();
         for _ in 0..4 {
             let mut data = [0; 512];
             disk.read(0, &mut data).unwrap();
-            assert_eq!(data[0], 0x5a, "that was read from the leg that lost it");
+            assert_eq!(data[0], 0x5a, "the block was read from the leg that lost it");
         }
         powers[1].keeps_failure(false);
         if is_users {
-            let done = completes(&reactor, &mut *queue, 30_000).expect("both legs have answered");
+            let done = completes(&reactor, &mut *queue, 30_000).expect("both legs answer");
             assert_eq!(done.result, Err(BlockError::WriteFailed));
         }
         support::wait_until(|| support::is_whole(&mirror));

@@ -58,7 +58,7 @@ fn a_region_that_one_leg_cannot_read_is_uncompared() {
     assert_eq!((status.uncompared_bytes, status.differing_bytes), (REGION, 0));
     assert_eq!(status.verified_bytes, DATA_BYTES - REGION);
     assert_eq!(status.unread_legs, ["leg1"]);
-    assert!(support::is_whole(&mirror), "a failed read puts nobody out");
+    assert!(support::is_whole(&mirror), "a failed read removes a leg");
     // The next verify starts at the first block.
     faults[1].set_enabled(false);
     let status = verified(&mirror);

@@ -129,7 +129,7 @@ mod tests {
         let (late, granted) = claim(19..21, false);
         assert!(!granted);
         let (elsewhere, granted) = claim(20..30, true);
-        assert!(!granted, "it overlaps a read that waits");
+        assert!(!granted, "the write overlaps a waiting read");
         let (free, granted) = claim(30..31, true);
         assert!(granted);
         overlaps.release(second);

@@ -72,7 +72,7 @@ impl Dir {
     pub(crate) fn disk(&self, bytes: u64, options: &FileOptions) -> FileDisk {
         let path = self.file(bytes);
         let disk = FileDisk::open(&path, options).expect("a disk");
-        std::fs::remove_file(&path).expect("its name goes");
+        std::fs::remove_file(&path).expect("the file is removed");
         disk
     }
 }

@@ -50,7 +50,7 @@ fn growth_is_reported_once(growing: &Growing, engine: EngineKind, seed: u64) {
     let blocks = told.recv_timeout(WAIT_LIMIT).expect("the watch reports the growth");
     assert_eq!(blocks, before.blocks * 2, "the growth was reported before the geometry changed");
     let after = namespace.geometry();
-    assert_eq!(after, crate::Geometry { blocks, ..before }, "nothing else changed");
+    assert_eq!(after, crate::Geometry { blocks, ..before }, "another field changed");
     // The change applies to an open queue and to a new queue.
     let mut data = vec![0; after.bytes(2)];
     Random::new(seed).fill(&mut data);

@@ -107,7 +107,7 @@ impl Driver {
     /// Submits an operation to a queue without other operations in flight, and waits for it.
     pub fn run(&mut self, queue: usize, op: Op) -> Completion {
         self.submit(queue, op);
-        self.wait(queue, 1).pop().expect("counted by wait")
+        self.wait(queue, 1).pop().expect("one completion")
     }
 
     /// Like [`run`](Self::run), but panics on any error. Returns the buffer.

@@ -141,7 +141,7 @@ pub(super) fn a_read_only_namespace_refuses_changes(context: &mut Context<'_>) {
             driver.must_fail(0, op, BlockError::ReadOnly);
         }
     }
-    assert!(driver.read(0, geometry, 0, 16) == before, "a refused operation changed something");
+    assert!(driver.read(0, geometry, 0, 16) == before, "a refused operation changed the data");
 }
 
 pub(super) fn a_read_only_namespace_can_be_read(context: &mut Context<'_>) {
@@ -153,7 +153,7 @@ pub(super) fn a_read_only_namespace_can_be_read(context: &mut Context<'_>) {
         let blocks = context.random.within(1..33) as u32;
         let lba = context.random.within(0..geometry.blocks - u64::from(blocks));
         let once = driver.read(0, geometry, lba, blocks);
-        assert!(driver.read(0, geometry, lba, blocks) == once, "{blocks} blocks at {lba} change");
+        assert!(driver.read(0, geometry, lba, blocks) == once, "{blocks} at {lba} changed");
     }
     let beyond = op(geometry, Command::Read, geometry.blocks, 1);
     driver.must_fail(0, beyond, BlockError::OutOfRange);

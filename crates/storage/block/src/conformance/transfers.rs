@@ -30,7 +30,7 @@ pub(super) fn the_first_and_last_block_are_usable(context: &mut Context<'_>) {
         let block = context.filled(geometry, 1).to_vec();
         driver.write(0, geometry, lba, &block);
         let read = driver.read(0, geometry, lba, 1);
-        context.expect(&read, &block, "a block at the edge");
+        context.expect(&read, &block, "the first or last block");
     }
     let tail = context.filled(geometry, 5).to_vec();
     driver.write(0, geometry, geometry.blocks - 5, &tail);
@@ -179,10 +179,10 @@ pub(super) fn large_ranges_become_zero(context: &mut Context<'_>) {
         let zeroes = vec![0; geometry.bytes(8)];
         for lba in [0, u64::from(blocks) / 2, u64::from(blocks) - 8] {
             let read = driver.read(0, geometry, lba, 8);
-            context.expect(&read, &zeroes, "8 of many zero blocks");
+            context.expect(&read, &zeroes, "8 of the blocks that write zeroes changed");
         }
         let read = driver.read(0, geometry, u64::from(blocks), 8);
-        context.expect(&read, &data, "the blocks after many zero blocks");
+        context.expect(&read, &data, "the blocks after those that write zeroes changed");
     }
 }
 

@@ -335,9 +335,9 @@ mod tests {
         copying.current = Some((Why::Suspect, 1, 8));
         regions.close(1);
         copying.begin_again(&[0], &regions);
-        assert_eq!(copying.current, Some((Why::Suspect, 1, 8)), "another one is");
+        assert_eq!(copying.current, Some((Why::Suspect, 1, 8)), "the copy works on another region");
         copying.begin_again(&[1], &regions);
         assert_eq!(copying.current, None);
-        assert_eq!(regions.enter(1..2, &mut Vec::new()), Entry::Wait, "it is open meanwhile");
+        assert_eq!(regions.enter(1..2, &mut Vec::new()), Entry::Wait, "open to writes");
     }
 }

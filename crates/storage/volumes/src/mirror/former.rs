@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_disk_without_a_record_has_no_former_size() {
-        assert_eq!(found(17 * MIB, 17 * MIB, Search::Far), None, "its record is torn");
+        assert_eq!(found(17 * MIB, 17 * MIB, Search::Far), None, "a torn record is accepted");
         for now in [MIB + 512, 2 * MIB, 40 * GIB] {
             assert_eq!(size(now, 512, Search::Far, |_, bytes| Some(vec![0; bytes as usize])), None);
         }

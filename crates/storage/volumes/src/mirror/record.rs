@@ -360,7 +360,7 @@ mod tests {
         one.advance(13);
         assert!(one.descends_from(&old) && !one.descends_from(&other));
         (0..2 * HISTORY as u64).for_each(|number| one.advance(number));
-        assert!(!one.descends_from(&old), "that is too long ago to tell");
+        assert!(!one.descends_from(&old), "the history does not reach that far");
         let mut bytes = vec![0; RECORD_BYTES];
         one.emit(&mut bytes);
         assert_eq!(Record::parse(&bytes), Ok(one));
@@ -376,15 +376,15 @@ mod tests {
         beside.advance(11);
         (12..20).for_each(|number| here.advance(number));
         assert!(here.went_past(&beside) && !here.descends_from(&beside));
-        assert!(!beside.went_past(&here), "there it goes on without the second leg");
+        assert!(!beside.went_past(&here), "the mirror continued there without the second leg");
         // The power may fail repeatedly.
         beside.advance(21);
         assert!(here.went_past(&beside));
         let known = Record { had: vec![2, 3], ..beside.clone() };
-        assert!(!here.went_past(&known), "the first leg had it once, and is an older copy");
+        assert!(!here.went_past(&known), "the first leg is an older copy");
         let alone =
             Record { standings: vec![Standing::Behind, Standing::InSync], ..beside.clone() };
-        assert!(!here.went_past(&alone), "it went on alone as well");
+        assert!(!here.went_past(&alone), "both legs continued alone");
         let unrelated = Record { history: vec![1, 2, 3], ..beside };
         assert!(!here.went_past(&unrelated));
     }
@@ -416,16 +416,16 @@ mod tests {
         let standings = vec![Standing::InSync, Standing::InSync, Standing::Behind];
         assert!(three.outlived(&Record { standings, had: vec![8, 8, 0], ..other.clone() }));
         let older = Record { generation: 7, ..other.clone() };
-        assert!(here.outlived(&older) && here.is_newer_than_leg(&older), "another advice");
+        assert!(here.outlived(&older) && here.is_newer_than_leg(&older), "an older copy");
         let recent = Record { generation: here.generation - 1, ..other };
-        assert!(!here.outlived(&recent), "the history tells more");
+        assert!(!here.outlived(&recent), "the history shows a later state");
     }
 
     #[test]
     fn a_leg_that_wrote_alone_is_never_superseded() {
         let (here, other) = long_alone();
         let in_sync_here = Record { standings: vec![Standing::InSync; 2], ..here.clone() };
-        assert!(!in_sync_here.outlived(&other), "its data are needed");
+        assert!(!in_sync_here.outlived(&other), "a leg with needed data was outlived");
         let mut alone = other;
         alone.standings[0] = Standing::Behind;
         (60..62).for_each(|number| alone.advance(number));

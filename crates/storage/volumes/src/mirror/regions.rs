@@ -194,9 +194,9 @@ mod tests {
         let (regions, mut wanted) = (Regions::new(2), Vec::new());
         regions.enter(0..1, &mut wanted);
         regions.set_dirty(0);
-        assert!(!regions.forget_touches() && !regions.clear_if_idle(0), "somebody is in there");
+        assert!(!regions.forget_touches() && !regions.clear_if_idle(0), "a write is in the region");
         regions.leave(0..1);
-        assert!(!regions.clear_if_idle(0), "touched since the flush");
+        assert!(!regions.clear_if_idle(0), "the region was written since the flush");
         assert!(regions.forget_touches());
         regions.suspect(0);
         assert!(!regions.clear_if_idle(0), "suspect");

@@ -277,8 +277,8 @@ mod tests {
         let (answer, wait) = channel::<()>();
         let question: Box<dyn FnOnce() -> Option<()> + Send> = Box::new(move || wait.recv().ok());
         assert_eq!(asked(question), None);
-        assert_eq!(asked(Box::new(|| panic!("it was asked again"))), None);
-        answer.send(()).expect("the first question waits");
+        assert_eq!(asked(Box::new(|| panic!("the file was checked a second time"))), None);
+        answer.send(()).expect("the first check waits");
         while !WAITING.lock().expect("not poisoned").is_empty() {
             std::thread::yield_now();
         }

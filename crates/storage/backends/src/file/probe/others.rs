@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     fn opened(path: &Path, read_only: bool) -> File {
-        File::options().read(true).write(!read_only).open(path).expect("the file opens")
+        File::options().read(true).write(!read_only).open(path).expect("a file that can be opened")
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
             assert_eq!(claim(&other, &path, second).is_ok(), is_let_in, "{first} {second}");
             if !is_let_in {
                 release(&one);
-                claim(&other, &path, second).expect("what was refused holds no lock");
+                claim(&other, &path, second).expect("the refused open left a lock");
             }
         }
     }
