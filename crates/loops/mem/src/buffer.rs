@@ -508,7 +508,7 @@ mod tests {
         all.fill(1);
         // The other part of the allocation is not a view.
         let mut shared = SharedBuffer::new(all.split_to(4096));
-        shared.exclusive().expect("no view yet")[..512].fill(2);
+        shared.exclusive().expect("the only view")[..512].fill(2);
         let mut view = shared.view(256..768);
         assert_eq!((view.len(), view[255], view[256]), (512, 2, 1));
         assert!(shared.exclusive().is_none());
@@ -545,11 +545,11 @@ mod tests {
             let mut made = Buffer::several(len);
             for (index, buffer) in (1..).zip(&mut made) {
                 assert!(buffer.len() == len && buffer.is_aligned(ALIGNMENT_BYTES));
-                assert!(buffer.iter().all(|byte| *byte == 0), "it was given twice");
+                assert!(buffer.iter().all(|byte| *byte == 0), "handed out twice");
                 buffer.fill(index);
             }
             // The mapping stays until the last part is dropped.
-            let last = made.pop().expect("one at least");
+            let last = made.pop().expect("at least one buffer");
             let of_last = made.len() as u8 + 1;
             made.into_iter().for_each(|buffer| drop(buffer.into_whole().expect("whole")));
             assert!(last.iter().all(|byte| *byte == of_last));

@@ -5,8 +5,8 @@
 use farblock_mem::trim_heap;
 
 fn resident_bytes() -> usize {
-    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
-    let pages = text.split(' ').nth(1).expect("its second field is what is resident");
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages = text.split(' ').nth(1).expect("the resident pages in the second field");
     pages.parse::<usize>().expect("a number") * 4096
 }
 
@@ -23,6 +23,6 @@ fn trimming_releases_free_memory_between_allocations() {
     }
     trim_heap();
     let freed = full.saturating_sub(resident_bytes());
-    assert!(freed > MUCH_BYTES / 4, "{freed} bytes of {MUCH_BYTES}");
+    assert!(freed > MUCH_BYTES / 4, "{freed} of {MUCH_BYTES} bytes were freed");
     assert!(pieces.iter().flatten().all(|piece| piece[..] == [1; 1024]));
 }

@@ -191,7 +191,7 @@ mod tests {
         assert_eq!((lines, to_settle), (LOGGED_LINES, 1));
         notices.say(REFUSED, peer(2), begin, || lines += 1);
         notices.say(FAULT, peer(1), begin, || lines += 1);
-        assert_eq!(lines, LOGGED_LINES + 2, "others have lines of their own");
+        assert_eq!(lines, LOGGED_LINES + 2, "another subject's lines are dropped, too");
         let end = begin + LOG_PERIOD;
         assert_eq!(notices.settle(begin + Duration::from_millis(1)), Some(end));
         assert_eq!(notices.settle(end), None);
@@ -211,11 +211,11 @@ mod tests {
             }
             notices.settle(now);
         }
-        assert!(lines < 1000, "{lines} lines in a day");
+        assert!(lines < 1000, "{lines} lines a day");
         let quiet = begin + 2 * Duration::from_secs(86_400);
         notices.settle(quiet);
         notices.settle(quiet + LOG_PERIOD_MAX);
-        assert!(notices.lock().is_empty(), "a quiet peer is forgotten");
+        assert!(notices.lock().is_empty(), "an idle subject is kept");
     }
 
     #[test]

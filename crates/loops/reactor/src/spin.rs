@@ -445,7 +445,7 @@ mod tests {
                 steady.cycle(period * number);
             }
             let share = steady.looked.as_secs_f64() / steady.now.as_secs_f64();
-            assert!(share < 0.01, "{share} of the time is looked at {period:?}");
+            assert!(share < 0.01, "{share} of the time is spent on polling every {period:?}");
         }
     }
 
@@ -458,7 +458,7 @@ mod tests {
             host.cycle(host.now + us(150));
         }
         let share = host.looked.as_secs_f64() / host.now.as_secs_f64();
-        assert!(share < 0.05, "{share} of the time is looked");
+        assert!(share < 0.05, "{share} of the time is spent on polling");
     }
 
     #[test]
@@ -486,7 +486,7 @@ mod tests {
             host.cycle(host.now + if looks { us(150) } else { us(40) });
         }
         let share = host.looked.as_secs_f64() / host.now.as_secs_f64();
-        assert!(share < 0.02, "{share} of the time is looked");
+        assert!(share < 0.02, "{share} of the time is spent on polling");
     }
 
     #[test]

@@ -202,8 +202,8 @@ impl Chaos {
         let seed = self.seed;
         match event {
             Event::Sent { stream, mut batch, result } => {
-                let end = self.ends.get_mut(&stream).expect("nothing comes after Closed");
-                let expected = end.sending.take().expect("completed twice");
+                let end = self.ends.get_mut(&stream).expect("no event after Closed");
+                let expected = end.sending.take().expect("an operation completed twice");
                 let payloads: Vec<Buffer> =
                     batch.take_payloads().map(|(_, buffer)| buffer).collect();
                 assert!(payloads.iter().map(|p| p.len()).eq(expected), "seed {seed}");
@@ -237,7 +237,7 @@ impl Chaos {
                 self.give_back(buffer);
             }
             Event::Closed { stream } => {
-                let end = self.ends.remove(&stream).expect("closed twice");
+                let end = self.ends.remove(&stream).expect("a stream was closed twice");
                 assert!(end.closing && !end.receiving && end.sending.is_none(), "seed {seed}");
             }
             other => panic!("{other:?}, seed {seed}"),
@@ -245,7 +245,7 @@ impl Chaos {
     }
 
     fn received(&mut self, stream: StreamId) {
-        let end = self.ends.get_mut(&stream).expect("nothing comes after Closed");
+        let end = self.ends.get_mut(&stream).expect("no event after Closed");
         assert!(std::mem::take(&mut end.receiving), "completed twice, seed {}", self.seed);
     }
 
@@ -265,7 +265,7 @@ impl Chaos {
 
     fn check_returned(&mut self) {
         for buffer in self.returned.drain(..) {
-            assert!(buffer[..] == vec![POISON; buffer.len()], "written to, seed {}", self.seed);
+            assert!(buffer[..] == vec![POISON; buffer.len()], "a late write, seed {}", self.seed);
             self.reactor.buffers().give(buffer);
         }
     }

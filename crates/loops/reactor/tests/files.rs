@@ -116,7 +116,7 @@ fn more_operations_than_queue_entries_complete(mut event_loop: Loop) {
     while seen.len() < 2 * BLOCKS {
         let Event::File { user_data, buffer, result } = event_loop.next() else { panic!() };
         result.unwrap();
-        assert!(seen.insert(user_data), "completed twice");
+        assert!(seen.insert(user_data), "an operation completed twice");
         let buffer = buffer.unwrap();
         match user_data.checked_sub(BLOCKS as u64) {
             Some(block) => assert!(buffer.iter().all(|&byte| byte == block as u8)),
@@ -251,7 +251,7 @@ fn events_of_a_removed_task_are_recycled(mut event_loop: Loop) {
     reactor.remove_task(other);
     let deadline = std::time::Instant::now() + support::WAIT_LIMIT;
     while reactor.buffers().retained_bytes() != before + 4096 {
-        assert!(std::time::Instant::now() < deadline, "never recycled");
+        assert!(std::time::Instant::now() < deadline, "the slots are never recycled");
         event_loop.poll(Some(Duration::from_millis(1)));
     }
 }

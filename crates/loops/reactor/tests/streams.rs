@@ -77,7 +77,7 @@ fn received_whole(event_loop: &mut Loop, stream: StreamId, length: usize) -> Vec
     while whole.len() < length {
         event_loop.reactor.recv(stream);
         let more = received(event_loop.next());
-        assert!(!more.is_empty(), "it ends after {} bytes of {length}", whole.len());
+        assert!(!more.is_empty(), "the stream ends after {} bytes of {length}", whole.len());
         whole.extend_from_slice(&more);
     }
     whole
@@ -670,15 +670,15 @@ fn a_stream_is_taken_only_if_no_operation_is_outstanding(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut peer) = event_loop.stream_and_socket();
     reactor.recv(stream);
-    assert!(reactor.take_stream(stream).is_none(), "it is being received from");
+    assert!(reactor.take_stream(stream).is_none(), "a receive is outstanding");
     peer.write_all(b"first").unwrap();
     assert_eq!(received_whole(&mut event_loop, stream, 5), b"first");
     reactor.send(stream, bytes(b"answer"));
-    assert!(reactor.take_stream(stream).is_none(), "it is being sent to");
+    assert!(reactor.take_stream(stream).is_none(), "a send is outstanding");
     assert!(matches!(event_loop.next(), Event::Sent { result: Ok(()), .. }));
     peer.write_all(b"second").unwrap();
-    let socket = reactor.take_stream(stream).expect("nothing is outstanding");
-    assert!(reactor.take_stream(stream).is_none(), "it is gone");
+    let socket = reactor.take_stream(stream).expect("no operation is outstanding");
+    assert!(reactor.take_stream(stream).is_none(), "the stream is gone");
     reactor.recv(stream);
     reactor.close(stream);
     assert!(event_loop.next_within(Duration::from_millis(5)).is_none());

@@ -195,7 +195,7 @@ fn timers_expire_in_order(mut event_loop: Loop) {
     while order.len() < 3 {
         for task in event_loop.poll(None).to_vec() {
             let ms = tasks.iter().find(|(id, _)| *id == task).unwrap().1;
-            assert!(os::elapsed(start) >= Duration::from_millis(ms), "too early");
+            assert!(os::elapsed(start) >= Duration::from_millis(ms), "the timer expired too early");
             let mut events = Vec::new();
             reactor.take_events(task, &mut events);
             assert!(matches!(events[..], [Event::Timer]));
@@ -317,5 +317,5 @@ fn uses_no_processor(mut event_loop: Loop) {
     let used = processor_time().unwrap() - before;
     // Windows counts processor time in ticks of 16 ms.
     let share = if cfg!(windows) { 15 } else { 50 };
-    assert!(used < idle / share, "{used:?} used in {idle:?}");
+    assert!(used < idle / share, "{used:?} of processor time in {idle:?} of idleness");
 }

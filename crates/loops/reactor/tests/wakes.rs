@@ -81,6 +81,6 @@ fn a_loop_woken_after_its_end_is_freed() {
         let shared = Arc::clone(&tasks.looped.shared);
         drop((tasks, waker));
         thread.join().unwrap();
-        assert_eq!(Arc::strong_count(&shared), 1, "what was woken keeps the loop's state");
+        assert_eq!(Arc::strong_count(&shared), 1, "the waker keeps the loop's state");
     });
 }

@@ -126,16 +126,16 @@ fn a_full_queue_refuses_until_its_completions_are_polled() {
     let (host, target) = pair(&Network::new(), 8);
     target.receive(0).expect("room");
     target.receive(1).expect("room");
-    let refused = target.receive(2).expect_err("two places");
+    let refused = target.receive(2).expect_err("only two receives fit");
     assert!(refused.contains("ibv_post_recv failed"), "{refused}");
     host.send(0, Operation::Send, false).expect("room");
     host.send(1, Operation::Send, true).expect("room");
-    host.send(2, Operation::Send, true).expect_err("the first two are not polled");
+    host.send(2, Operation::Send, true).expect_err("the first two completions were not polled");
     assert_eq!(host.outcome(), Some((1, Status::SUCCESS)));
-    host.send(3, Operation::Send, false).expect("both places are free");
+    host.send(3, Operation::Send, false).expect("both entries are free");
     assert_eq!(host.poll(), None);
     assert!(target.poll().is_some());
-    target.receive(4).expect("a polled receive frees its place");
+    target.receive(4).expect("a polled receive frees its entry");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn an_overflowed_completion_queue_fails() {
     host.send(0, Operation::Send, false).expect("room");
     host.send(1, Operation::Send, false).expect("room");
     let mut out = [Completion::default()];
-    target.node.poll_cq(&target.cq, &mut out).expect_err("two completions in one place");
+    target.node.poll_cq(&target.cq, &mut out).expect_err("two completions in one entry");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn an_unplugged_node_receives_nothing() {
     let network = Network::new();
     let (host, target) = pair(&network, 8);
     host.send(0, Operation::Send, true).expect("room");
-    assert_eq!(host.poll(), None, "it waits for a receive");
+    assert_eq!(host.poll(), None, "a message without a receive completes");
     network.unplug(ip(TARGET));
     assert_eq!(host.outcome(), Some((0, Status::RETRY_EXC_ERR)));
     assert_eq!(target.poll(), None);
@@ -163,7 +163,7 @@ fn an_unplugged_node_receives_nothing() {
         event(&target.node, &target.channel).map(|(kind, _)| kind),
         Some(CmEventType::Established)
     );
-    assert!(event(&target.node, &target.channel).is_none(), "no news of the disconnection");
+    assert!(event(&target.node, &target.channel).is_none(), "the peer hears of the disconnection");
     let at: SocketAddr = (ip(TARGET), 4420).into();
     let _id = host.node.resolve_addr(&host.channel, None, at, 1).expect("an attempt");
     let kinds: Vec<_> =
@@ -213,5 +213,5 @@ fn a_listener_accepts_as_many_requests_as_its_backlog() {
     assert_eq!(last(&first), Some(CmEventType::RouteResolved));
     assert_eq!(last(&second), Some(CmEventType::Rejected));
     drop(listener);
-    assert_eq!(last(&first), Some(CmEventType::Rejected), "nobody will answer");
+    assert_eq!(last(&first), Some(CmEventType::Rejected), "no rejection");
 }

@@ -133,15 +133,15 @@ mod tests {
         let _ = fs::remove_dir_all(&root);
         for (path, text) in files {
             let path = root.join(path);
-            fs::create_dir_all(path.parent().expect("below the root")).expect("can be made");
-            fs::write(path, text).expect("can be written");
+            fs::create_dir_all(path.parent().expect("a parent folder")).expect("a new folder");
+            fs::write(path, text).expect("a writable file");
         }
         Tree::new(root)
     }
 
     fn amount_and_file(allowance: Option<Allowance>, tree: &Tree) -> (u64, String) {
         let _ = fs::remove_dir_all(&tree.root);
-        let allowance = allowance.expect("there is a limit");
+        let allowance = allowance.expect("a limit");
         (allowance.amount, allowance.source.to_string())
     }
 

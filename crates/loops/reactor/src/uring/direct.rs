@@ -394,7 +394,7 @@ mod tests {
         bench.with(|engine, cx| engine.close(cx, key));
         let mut none = Vec::new();
         bench.tasks.take_events(bench.task, &mut none);
-        assert!(none.is_empty(), "a result within a submission: {none:?}");
+        assert!(none.is_empty(), "a result within the submission: {none:?}");
         let events = bench.look(2);
         let [Event::ReceivedInto { result: Err(error), .. }, Event::Closed { .. }] = &events[..]
         else {
@@ -414,7 +414,7 @@ mod tests {
         batch.bytes(b"head");
         batch.payload(1, Buffer::copy_of(&content), 0..content.len());
         bench.with(|engine, cx| engine.send(cx, key, batch));
-        assert_eq!(bench.in_flight(), 0, "nothing happens inside a submission");
+        assert_eq!(bench.in_flight(), 0, "an operation is in flight");
         assert!(bench.turn(Wait::Look).is_empty());
         assert_eq!(bench.in_flight(), 1);
         let reader = std::thread::spawn(move || {

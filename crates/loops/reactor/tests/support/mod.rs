@@ -121,7 +121,7 @@ impl Loop {
             if let Some(event) = self.pending.pop_front() {
                 return event;
             }
-            assert!(os::now() < deadline, "nothing happens");
+            assert!(os::now() < deadline, "no event within the limit");
             self.poll(Some(Duration::from_secs(1)));
         }
     }

@@ -170,7 +170,7 @@ pub(super) fn an_armed_queue_gives_one_event<V: Verbs + Clone>(stand: &Stand<V>)
     }
     host.send(0, Operation::Send, &[host.slice(0, 1)]);
     target.success(0);
-    assert!(!has_event(), "the queue was not armed");
+    assert!(!has_event(), "an event without arming");
     verbs.req_notify_cq(cq).expect("a queue");
     host.send(1, Operation::Send, &[host.slice(0, 1)]);
     host.send(2, Operation::Send, &[host.slice(0, 1)]);
@@ -178,5 +178,5 @@ pub(super) fn an_armed_queue_gives_one_event<V: Verbs + Clone>(stand: &Stand<V>)
     target.success(1);
     target.success(2);
     assert!(verbs.get_cq_event(cq).expect("a queue"));
-    assert!(!verbs.get_cq_event(cq).expect("a queue"), "one event for each arming");
+    assert!(!verbs.get_cq_event(cq).expect("a queue"), "two events for one arming");
 }
