@@ -212,20 +212,20 @@ mod tests {
         };
         for kind in [Aside::Configuration, Aside::Key, Aside::File] {
             for count in 0..STUCK_MAX {
-                let refused = hang(kind).expect_err("nobody lets it go");
+                let refused = hang(kind).expect_err("the task hangs");
                 assert!(refused.contains("does not answer"), "{count}: {refused}");
             }
-            let refused = hang(kind).expect_err("there are too many");
+            let refused = hang(kind).expect_err("too many tasks hang");
             assert!(refused.contains(kind.words().0), "{refused}");
             assert!(refused.contains("so the target does not try"), "{refused}");
         }
         let patient = OpenTimeouts { longest: LONG, ..patience.clone() };
-        patient.with(Aside::Disk, "a disk", || Ok(())).expect("disks are another matter");
+        patient.with(Aside::Disk, "a disk", || Ok(())).expect("another limit of disks");
         drop(go_on);
         while patience.stuck.iter().any(|count| count.load(Ordering::Relaxed) > 0) {
             std::thread::yield_now();
         }
-        patient.with(Aside::Configuration, "it", || Ok(())).expect("nothing hangs any more");
+        patient.with(Aside::Configuration, "it", || Ok(())).expect("no task hangs");
     }
 
     #[test]
@@ -260,7 +260,7 @@ mod tests {
             told.send(wanted.claim()).map_err(|error| error.to_string())
         });
         assert!(late.unwrap_err().contains("does not answer"));
-        assert!(!tells.recv_timeout(LONG).expect("it ends"), "it could claim what was given up");
+        assert!(!tells.recv_timeout(LONG).expect("it ends"), "claimed after the timeout");
         // A slow machine may not start a thread in time. Retry with more time.
         let claimed = (0..).find_map(|times| {
             let longest = Duration::from_millis(10 << times);

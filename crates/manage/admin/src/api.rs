@@ -589,7 +589,7 @@ mod tests {
         let text = r#"{"version": 1, "listeners": {"127.0.0.1:4420": {"tls": "required"}},
             "subsystems": {"nqn.2026-11.s:a": {"hosts":
                 {"nqn.2026-11.h:a": {"tls_key": "/key"}}}}}"#;
-        let document = Document::parse(text).expect("it is one");
+        let document = Document::parse(text).expect("a document");
         let patched = |place: &[&str], body: &'static str| {
             let place: Vec<_> = place.iter().map(|name| (*name).to_owned()).collect();
             edited(&document, &place, &Edit::Patch(Bytes::from_static(body.as_bytes())))
@@ -605,19 +605,19 @@ mod tests {
             let refused = patched(place, body);
             assert!(matches!(refused, Err(Refused::Problem(_))), "{body}: {refused:?}");
         }
-        let open = patched(&HOST, r#"{"tls_key": null}"#).expect("it is said");
+        let open = patched(&HOST, r#"{"tls_key": null}"#).expect("a valid patch");
         assert!(!open.subsystems[HOST[1]].hosts[HOST[3]].has_key());
         let another = ["listeners".to_owned(), "127.0.0.1:4421".to_owned()];
         let put = |body: &'static str| {
             let said = Edit::Replace(Bytes::from_static(body.as_bytes()));
-            let new = edited(&document, &another, &said).expect("it can be");
+            let new = edited(&document, &another, &said).expect("a valid patch");
             new.listeners[&"127.0.0.1:4421".parse().expect("an address")].tls
         };
-        assert_eq!(put("{}"), Tls::Required, "nothing was said");
+        assert_eq!(put("{}"), Tls::Required, "the default");
         assert_eq!(put(r#"{"tls": "allowed"}"#), Tls::Allowed);
         let without = patched(&HOST[..2], r#"{"hosts": {"nqn.2026-11.h:a": null}}"#);
-        assert!(without.expect("it is said").subsystems[HOST[1]].hosts.is_empty());
-        let plain = patched(&LISTENER, r#"{"tls": "plain"}"#).expect("it is said");
+        assert!(without.expect("a valid patch").subsystems[HOST[1]].hosts.is_empty());
+        let plain = patched(&LISTENER, r#"{"tls": "plain"}"#).expect("a valid patch");
         assert!(plain.listeners.values().all(|one| one.tls == Tls::Plain));
     }
 }

@@ -34,12 +34,12 @@ mod tests {
         };
         let disk = |paths| vec![AttachedStatus { paths, ..AttachedStatus::default() }];
         let mut last = LastAttached::default();
-        assert!(last.event(Vec::new()).is_some(), "that there is none is said once");
+        assert!(last.event(Vec::new()).is_some(), "an empty list is reported once");
         assert!(last.event(Vec::new()).is_none());
         assert!(last.event(disk(vec![path("live", 1)])).is_some());
         assert!(last.event(disk(vec![path("live", 2)])).is_none());
-        let lost = last.event(disk(vec![path("reconnecting", 3)])).expect("it is another state");
+        let lost = last.event(disk(vec![path("reconnecting", 3)])).expect("another state");
         assert!(lost.contains("\"since_seconds\":3") && lost.contains("\"node\":\"\""), "{lost}");
-        assert!(last.event(Vec::new()).is_some(), "and when it is gone");
+        assert!(last.event(Vec::new()).is_some(), "a detached disk is reported");
     }
 }

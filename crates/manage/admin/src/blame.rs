@@ -58,7 +58,7 @@ mod tests {
                     {{"{NQN}": {{"namespaces": {{"7": {namespace}}}}}}}}}"#
             );
             let value: Value = serde_json::from_str(&text).expect("JSON");
-            let problem = Document::parse(&value.to_string()).expect_err("it has a fault");
+            let problem = Document::parse(&value.to_string()).expect_err("an invalid document");
             super::located(problem, &value, place).field
         };
         let one = ["subsystems", NQN, "namespaces", "7"];

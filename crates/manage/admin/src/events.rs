@@ -342,7 +342,7 @@ mod tests {
 
     /// The events of the next chunk, or its comment.
     async fn next(body: &mut Channel<Bytes>) -> Vec<String> {
-        let frame = body.frame().await.expect("it goes on").expect("no errors");
+        let frame = body.frame().await.expect("another frame").expect("no errors");
         let text = String::from_utf8(frame.into_data().expect("data").to_vec()).expect("text");
         assert!(text.ends_with("\n\n"), "{text}");
         text.split_terminator("\n\n").map(str::to_owned).collect()
@@ -377,7 +377,7 @@ mod tests {
                 }
             }
         }
-        assert!(lost > 0 && told >= WAITING as u64, "{told} told, {lost} lost");
+        assert!(lost > 0 && told >= WAITING as u64, "{told} events received, {lost} lost");
         assert_eq!(told + lost, 2 * total);
     }
 
@@ -385,7 +385,7 @@ mod tests {
     async fn the_number_of_event_readers_is_limited() {
         let events = Events::new();
         let stream = || events.stream(Says("event: stats\ndata: {}\n\n"));
-        let mut all: Vec<_> = (0..READERS).map(|_| stream().expect("there is room")).collect();
+        let mut all: Vec<_> = (0..READERS).map(|_| stream().expect("a free stream")).collect();
         assert!(stream().is_none());
         assert_eq!(next(&mut all[0]).await, ["event: stats\ndata: {}"]);
         all.pop();

@@ -382,11 +382,11 @@ mod tests {
         let token = Token::new("0123456789-0123456789").unwrap();
         let node = Node { name: "a \"b\"".to_owned(), place: NodePlace::Address(address, token) };
         let places = Arc::new(Semaphore::new(1));
-        let mut body = stream(&[node], Beside::default(), &places).expect("there is a place");
-        assert!(stream(&[], Beside::default(), &places).is_none(), "there was one only");
+        let mut body = stream(&[node], Beside::default(), &places).expect("a free stream");
+        assert!(stream(&[], Beside::default(), &places).is_none(), "more streams than the limit");
         let (mut parts, mut all) = (Parts::default(), Vec::new());
         while all.len() < count {
-            let frame = body.frame().await.expect("it goes on").expect("no errors");
+            let frame = body.frame().await.expect("another frame").expect("no errors");
             parts.take(frame.data_ref().expect("data")).unwrap();
             while let Some((name, data)) = parts.next() {
                 let data: Value = serde_json::from_str(&data).unwrap();
@@ -451,7 +451,7 @@ mod tests {
         let mut body = stream(&[], beside, &Arc::new(Semaphore::new(1))).expect("a place");
         let mut parts = Parts::default();
         let (name, data) = loop {
-            let frame = body.frame().await.expect("it goes on").expect("no errors");
+            let frame = body.frame().await.expect("another frame").expect("no errors");
             parts.take(frame.data_ref().expect("data")).unwrap();
             if let Some(event) = parts.next() {
                 break event;
@@ -473,9 +473,9 @@ mod tests {
                 parts.take(piece).unwrap();
                 names.extend(std::iter::from_fn(|| parts.next()).map(|(name, _)| name));
             }
-            assert_eq!(names, ["one", "two"].repeat(50), "pieces of {size}");
+            assert_eq!(names, ["one", "two"].repeat(50), "in pieces of {size}");
             parts.take(b"").unwrap();
-            assert!(parts.text.len() <= 1, "what was read is kept: {}", parts.text.len());
+            assert!(parts.text.len() <= 1, "parsed text is kept: {}", parts.text.len());
         }
     }
 

@@ -326,7 +326,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn counted(uptime_ms: u64, reads: u64) -> Stats {
-        let mut total = serde_json::to_value(IoStats::default()).expect("it is JSON");
+        let mut total = serde_json::to_value(IoStats::default()).expect("JSON");
         total["reads"] = reads.into();
         total["read_bytes"] = (reads * 512).into();
         total["read_latency"]["counts"] = json!([reads / 2, reads / 2]);
@@ -343,22 +343,22 @@ mod tests {
             ],
             "subsystems": [], "hosts": [], "total": total, "other_hosts": IoStats::default(),
         });
-        serde_json::from_value(stats).expect("they are counts")
+        serde_json::from_value(stats).expect("counters")
     }
 
     #[test]
     fn counters_become_rates_unless_the_target_restarted() {
         let (was, is) = (counted(1_000, 100), counted(3_000, 300));
-        let pace = Pace::between(&was, &is).expect("it is the same one");
+        let pace = Pace::between(&was, &is).expect("the same process");
         assert_eq!(pace.point(&[50, 100]), [100., 0., 51_200., 0., 50., 99., 25.]);
         let mut both = Pace::default();
         both.add(&pace, 2);
         both.add(&pace, 2);
         assert_eq!(both.point(&[50, 100]), [200., 0., 102_400., 0., 50., 99., 25.]);
-        assert!(Pace::between(&is, &was).is_none(), "it was started anew");
+        assert!(Pace::between(&is, &was).is_none(), "a restarted process");
         let another = Stats { time_ms: is.time_ms + 60_000, ..is.clone() };
         assert!(Pace::between(&was, &another).is_none());
-        assert!(Pace::between(&was, &counted(10_000, 300)).is_none(), "there is a gap");
+        assert!(Pace::between(&was, &counted(10_000, 300)).is_none(), "too long a gap");
     }
 
     #[test]
@@ -386,8 +386,8 @@ mod tests {
         for (second, reads) in [(100, 2.), (101, 4.), (105, 200.), (112, 8.)] {
             history.push(WHOLE, second, &point(reads));
         }
-        let text = history.written(WHOLE, 113).expect("it is kept");
-        let told: Value = serde_json::from_str(&text).expect("it is JSON");
+        let text = history.written(WHOLE, 113).expect("the answer is kept");
+        let told: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(told["now"], 113);
         let level = |index: usize| &told["levels"][index];
         let seconds = &level(0)["series"][0];

@@ -148,7 +148,7 @@ mod tests {
         };
         assert_eq!(places(&disks), ["a 2"]);
         assert!(disks.has_store(&memory.namespace) && disks.has_store(&other.namespace));
-        let old = disks.insert(("a".to_owned(), 1), file.clone()).expect("it was open");
+        let old = disks.insert(("a".to_owned(), 1), file.clone()).expect("an open disk");
         assert!(Arc::ptr_eq(&old.namespace, &memory.namespace));
         assert!(!disks.has_store(&memory.namespace) && disks.has_identity(&memory.identity));
         assert_eq!(places(&disks), ["a 1", "a 2"]);

@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(tokens.holder(SECRET).map(|it| it.role), Some(Role::Admin));
         assert_eq!(tokens.holder(other).map(|it| it.name.as_str()), Some("watch"));
         assert!(tokens.holder("").is_none() && tokens.holder(&SECRET[1..]).is_none());
-        assert!(!format!("{tokens:?}").contains(SECRET), "it is in no log");
+        assert!(!format!("{tokens:?}").contains(SECRET), "a secret in the debug output");
         for (bad, why) in [
             (String::new(), "no token"),
             (format!("ops {SECRET}"), "line 1: write NAME"),
@@ -283,7 +283,7 @@ mod tests {
         }
         assert!(!attempts.may_try(one, begin) && attempts.may_try(other, begin));
         assert!(attempts.may_try(one, begin + WHILE));
-        assert!(attempts.note(one, begin + WHILE), "a new while begins");
+        assert!(attempts.note(one, begin + WHILE), "a new period begins");
         assert!(attempts.may_try(one, begin + WHILE));
     }
 

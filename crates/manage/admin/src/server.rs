@@ -340,12 +340,12 @@ mod tests {
             Ok(farblock_state::Document::default())
         };
         let (_target, steering) = trial::reread(Duration::from_millis(50), Arc::new(again));
-        let refused = steering.reload(false).expect_err("nobody writes it").to_string();
+        let refused = steering.reload(false).expect_err("not written").to_string();
         assert!(refused.contains("the configuration does not answer"), "{refused}");
         let (before, _) = steering.document();
         steering
             .change(None, &crate::Reread::Nothing, |it| Ok(it.clone()))
-            .expect("nothing is held");
+            .expect("no change is in progress");
         assert_eq!(steering.document().0, before);
         drop(go_on);
     }

@@ -53,10 +53,10 @@ fn the_metrics_page_is_up_to_date() {
     if std::env::var_os("FARBLOCK_WRITE_METRICS").is_some() {
         std::fs::write(&path, &made).expect("written");
     }
-    let there = std::fs::read_to_string(&path).expect("it is in the tree");
+    let there = std::fs::read_to_string(&path).expect("a file of the repository");
     assert!(
         there == made,
-        "write it again: FARBLOCK_WRITE_METRICS=1 cargo test -p farblock-admin --test metrics"
+        "out of date: FARBLOCK_WRITE_METRICS=1 cargo test -p farblock-admin --test metrics"
     );
     for row in ["| `SCOPE_errors_total` | counter | `type` |", "| `connections` | gauge | – |"] {
         assert!(made.contains(row), "{row} is missing in {made}");
@@ -130,10 +130,10 @@ fn sample(line: &str, all: &mut BTreeMap<String, Metric>) {
     let name = &line[..end];
     let family = PARTS.iter().find_map(|part| name.strip_suffix(part));
     let family = family.or(name.strip_suffix("_total")).unwrap_or(name);
-    let metric = all.get_mut(family).unwrap_or_else(|| panic!("no type precedes {line}"));
+    let metric = all.get_mut(family).unwrap_or_else(|| panic!("no type for {line}"));
     let labels = line[end..].strip_prefix('{').and_then(|rest| rest.split_once('}'));
     for label in labels.map_or("", |(labels, _)| labels).split(',').filter(|it| !it.is_empty()) {
-        let (name, _) = label.split_once('=').expect("a label has a value");
+        let (name, _) = label.split_once('=').expect("a value after the label");
         if name != "le" {
             metric.labels.insert(name.to_owned());
         }

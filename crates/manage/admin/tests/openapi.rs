@@ -11,10 +11,10 @@ fn the_openapi_description_is_up_to_date() {
     if std::env::var_os("FARBLOCK_WRITE_OPENAPI").is_some() {
         std::fs::write(&path, &made).expect("written");
     }
-    let there = std::fs::read_to_string(&path).expect("it is in the tree");
+    let there = std::fs::read_to_string(&path).expect("a file of the repository");
     assert!(
         there == made,
-        "make it anew: FARBLOCK_WRITE_OPENAPI=1 cargo test -p farblock-admin --test openapi"
+        "out of date: FARBLOCK_WRITE_OPENAPI=1 cargo test -p farblock-admin --test openapi"
     );
     for part in ["/v1/subsystems/{nqn}/namespaces/{nsid}", "merge patch", "\"Namespace\""] {
         assert!(made.contains(part), "{part}");
@@ -23,7 +23,7 @@ fn the_openapi_description_is_up_to_date() {
 
 #[test]
 fn path_parameters_are_in_the_path_templates() {
-    let told: Value = serde_json::from_str(&farblock_admin::openapi()).expect("it is JSON");
+    let told: Value = serde_json::from_str(&farblock_admin::openapi()).expect("JSON");
     let mut queried = 0;
     for (path, methods) in told["paths"].as_object().expect("an object") {
         let methods = methods.as_object().expect("an object").values();

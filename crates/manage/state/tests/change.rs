@@ -40,16 +40,16 @@ impl Running for Model {
                 assert!(all.insert(nqn, subsystem).is_none());
             }
             Step::RemoveSubsystem { nqn, .. } => {
-                let gone = all.remove(&nqn).expect("it is there");
+                let gone = all.remove(&nqn).expect("the subsystem exists");
                 assert!(gone.namespaces.is_empty() && gone.hosts.is_empty(), "{gone:?}");
             }
             Step::AddNamespace { nqn, nsid, namespace } => {
-                let spaces = &mut all.get_mut(&nqn).expect("it is there").namespaces;
+                let spaces = &mut all.get_mut(&nqn).expect("the subsystem exists").namespaces;
                 assert!(spaces.values().all(|other| other.path != namespace.path), "locked");
                 assert!(spaces.insert(nsid, namespace).is_none());
             }
             Step::RemoveNamespace { nqn, nsid, .. } => {
-                all.get_mut(&nqn).unwrap().namespaces.remove(&nsid).expect("it is there");
+                all.get_mut(&nqn).unwrap().namespaces.remove(&nsid).expect("the namespace exists");
             }
             Step::ChangeNamespace { nqn, nsid, from, to } => {
                 let place = all.get_mut(&nqn).unwrap().namespaces.get_mut(&nsid).unwrap();
@@ -65,7 +65,7 @@ impl Running for Model {
                 *place = to;
             }
             Step::DisallowHost { nqn, host } => {
-                all.get_mut(&nqn).unwrap().hosts.remove(&host).expect("it is there");
+                all.get_mut(&nqn).unwrap().hosts.remove(&host).expect("the host exists");
             }
             Step::AllowAnyHost { nqn, allow } => {
                 all.get_mut(&nqn).unwrap().allow_any_host = allow;
@@ -74,7 +74,7 @@ impl Running for Model {
                 assert!(self.document.referrals.insert(address, Referral {}).is_none());
             }
             Step::RemoveReferral(address) => {
-                self.document.referrals.remove(&address).expect("it is there");
+                self.document.referrals.remove(&address).expect("the referral exists");
             }
         }
         Ok(before)
@@ -210,7 +210,7 @@ fn a_merge_applies_only_the_changes_of_the_file() {
     one.namespaces.insert(7, Namespace::new("mine"));
     one.hosts.insert("nqn.2026-11.h:mine".to_owned(), Host::default());
     one.namespaces.remove(&2);
-    assert_eq!(merge(&configured, &configured, &current), current, "the file is the same");
+    assert_eq!(merge(&configured, &configured, &current), current, "a change of nothing");
     let mut file = configured.clone();
     let in_file = file.subsystems.values_mut().next().unwrap();
     in_file.namespaces.insert(3, Namespace::new("new"));
@@ -319,7 +319,7 @@ fn omitted_fields_of_a_request_do_not_remove_protection() {
     };
     let problem = keys_kept(&old, &new(json!({}))).unwrap_err();
     assert!(problem.field.ends_with("h:a.dhchap_key"), "{problem}");
-    assert_eq!(keys_kept(&old, &new(json!([]))).unwrap_err(), problem, "a list is a host as well");
+    assert_eq!(keys_kept(&old, &new(json!([]))).unwrap_err(), problem, "a host's keys in an array");
     let any = document(&[1], &[("one", subsystem(&[], &[]))]);
     assert!(doors_kept(&old, &any).unwrap_err().field.ends_with("s:one.allow_any_host"));
     for good in [&old, &document(&[1], &[]), &document(&[1], &[("one", subsystem(&["b"], &[]))])] {
@@ -478,13 +478,13 @@ fn two_disks_with_one_identifier_are_refused() {
     };
     let named = |key: &str, id: &str| format!(r#""{key}": "{id}""#);
     for key in ["uuid", "nguid"] {
-        let problem = two(&named(key, ID), &named(key, ID)).expect_err("they are the same");
+        let problem = two(&named(key, ID), &named(key, ID)).expect_err("the same identifier twice");
         assert_eq!(problem.field, format!("subsystems.nqn.2026-11.s:two.namespaces.7.{key}"));
         assert!(problem.sentence.contains("namespace 1 of nqn.2026-11.s:one"), "{problem}");
         let nil = two(&named(key, &"0".repeat(32)), r#""size": 512"#).expect_err("it is none");
         assert!(nil.sentence.contains("zero is not"), "{nil}");
     }
-    assert!(two(&named("uuid", ID), &named("nguid", ID)).is_ok(), "they are of two kinds");
+    assert!(two(&named("uuid", ID), &named("nguid", ID)).is_ok(), "two kinds of names");
 }
 
 #[test]
