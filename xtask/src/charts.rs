@@ -173,7 +173,7 @@ mod tests {
         let data = data("load,farblock ÷ SPDK\n4k read,\n");
         let error = CHARTS[1].draw(&data).err();
         assert_eq!(error.as_deref(), Some("\"4k read,\" has no number in \"farblock ÷ SPDK\""));
-        assert!(CHARTS[3].draw(&data).is_err(), "it lacks the loads");
+        assert!(CHARTS[3].draw(&data).is_err(), "the loads are missing");
     }
 
     #[test]

@@ -212,7 +212,7 @@ mod tests {
 
     fn data() -> Data {
         let head = Head::parse("# reads | a machine | 2026-11-26 | medians | `xtask`");
-        let mut data = Data::new(head.expect("five fields"), &["load, depth", "p50 µs"]);
+        let mut data = Data::new(head.expect("five columns"), &["load, depth", "p50 µs"]);
         data.remarks.push("the \"floor\" is missing".to_owned());
         data.push(vec!["4k, \"QD\" 1".to_owned(), "10.3".to_owned()]);
         data.push(vec!["# 64k".to_owned()]);
@@ -238,8 +238,8 @@ mod tests {
 
     #[test]
     fn a_row_of_another_length_is_an_error() {
-        let error = Data::parse("# a | b | c | d | e\nx,y\n1,2,3\n").expect_err("three cells");
+        let error = Data::parse("# a | b | c | d | e\nx,y\n1,2,3\n").expect_err("three columns");
         assert!(error.contains("has 3 cells, not 2"), "{error}");
-        assert!(Data::parse("x,y\n1,2\n").is_err(), "there is no head");
+        assert!(Data::parse("x,y\n1,2\n").is_err(), "no head");
     }
 }

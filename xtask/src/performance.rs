@@ -193,7 +193,7 @@ mod tests {
         for (path, text) in outputs(&docs()).expect("data files") {
             let now = fs::read_to_string(&path).unwrap_or_default();
             let first = now.lines().zip(text.lines()).find(|(now, text)| now != text);
-            assert!(now == text, "run `cargo xtask performance`: {}: {first:?}", path.display());
+            assert!(now == text, "out of date: {}: {first:?}", path.display());
         }
     }
 

@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn both_ends_are_in_one_network() {
-        let (host, bits) = HOST.split_once('/').expect("with its length");
+        let (host, bits) = HOST.split_once('/').expect("a prefix length");
         let host: Ipv4Addr = host.parse().expect("an address");
         let mask = u32::MAX << (32 - bits.parse::<u32>().expect("a length"));
         assert_eq!(u32::from(host) & mask, u32::from(TARGET) & mask);

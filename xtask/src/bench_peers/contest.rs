@@ -196,10 +196,10 @@ mod tests {
         for runtime in [1.0, 1.5, 3.0] {
             let times = Times { ramp: RAMP, runtime: Duration::from_secs_f64(runtime) };
             let window = window(times);
-            assert!(window.start >= RAMP, "the slowest has begun");
+            assert!(window.start >= RAMP, "the window starts before the slowest entrant");
             assert!(
                 window.start + window.length < times.ramp + times.runtime,
-                "no entrant has ended"
+                "the window ends after the first entrant"
             );
             assert!(window.length > Duration::ZERO);
         }

@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_address_is_taken_from_the_url_of_the_counters() {
-        let here = address("http://127.0.0.1:9101/metrics").expect("it is one");
+        let here = address("http://127.0.0.1:9101/metrics").expect("a valid address");
         assert_eq!(here, SocketAddr::from(([127, 0, 0, 1], 9101)));
         assert_eq!(address("https://127.0.0.1:9101/metrics"), None);
     }

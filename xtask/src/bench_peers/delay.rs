@@ -110,14 +110,14 @@ mod tests {
         let mut writer = stream.try_clone().expect("a descriptor");
         let whole = sent.clone();
         let writes = thread::spawn(move || {
-            writer.write_all(&whole).expect("somebody reads");
+            writer.write_all(&whole).expect("a reader");
             writer.shutdown(Shutdown::Write).expect("connected");
         });
         let mut first = [0];
         stream.read_exact(&mut first).expect("the echo");
-        assert!(begun.elapsed() >= each_way * 2, "there and back");
+        assert!(begun.elapsed() >= each_way * 2, "faster than two ways");
         let mut rest = Vec::new();
-        stream.read_to_end(&mut rest).expect("the echo, and its end");
+        stream.read_to_end(&mut rest).expect("the echo ends");
         writes.join().expect("no panic");
         assert!(first[0] == sent[0] && rest == sent[1..]);
     }

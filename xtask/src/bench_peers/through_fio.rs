@@ -147,7 +147,7 @@ mod tests {
     fn the_job_files_match_the_six_patterns() {
         for pattern in Pattern::six() {
             let path = job_file(&pattern.name);
-            let text = std::fs::read_to_string(&path).expect("there is a file for each");
+            let text = std::fs::read_to_string(&path).expect("a file for each entrant");
             let lines = text.lines().filter(|line| !line.starts_with(';'));
             let values: HashMap<_, _> = lines.filter_map(|line| line.split_once('=')).collect();
             let load = row(&pattern).load;

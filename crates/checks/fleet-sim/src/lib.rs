@@ -88,9 +88,9 @@ mod tests {
     use super::*;
 
     fn run(text: &str) -> FleetReport {
-        let fleets = [text.parse().expect("it is right")];
+        let fleets = [text.parse().expect("valid settings")];
         let report =
-            simulate(&fleets, &Cancel::new(), &mut |_, _| {}).expect("it can be simulated");
+            simulate(&fleets, &Cancel::new(), &mut |_, _| {}).expect("the simulation runs");
         assert!(!report.has_errors(), "{report:?}");
         report.fleets.into_iter().next().expect("one fleet")
     }
@@ -119,7 +119,7 @@ mod tests {
             ["all hosts start", "1 target dies", "a switch is away", "all targets die"]
         );
         let hosts: Vec<u64> = report.scenes.iter().map(|scene| scene.hosts).collect();
-        assert_eq!(hosts, [20, 10, 2, 20], "two of four targets have a host's disks");
+        assert_eq!(hosts, [20, 10, 2, 20], "two of four targets have a host on the same machine");
         for scene in &report.scenes[1..] {
             let times = &scene.seconds;
             assert!(times.first >= 12.0 && times.last >= times.first, "{scene:?}");
@@ -155,7 +155,7 @@ mod tests {
                 cancel.cancel();
             }
         };
-        let fleets = ["hosts=4,targets=2".parse().expect("it is right")];
+        let fleets = ["hosts=4,targets=2".parse().expect("valid settings")];
         let result = simulate(&fleets, &cancel, &mut show);
         assert!(matches!(result, Err(SimulationError::Cancelled)), "{result:?}");
     }

@@ -102,7 +102,7 @@ impl SimulationReport {
     /// Never, because a report is plain data.
     #[must_use]
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("plain data")
+        serde_json::to_string_pretty(self).expect("a serializable report")
     }
 
     /// Whether a host never resumed I/O, or an operation failed.

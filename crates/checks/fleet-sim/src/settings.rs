@@ -159,11 +159,11 @@ mod tests {
 
     #[test]
     fn settings_are_parsed_with_defaults() {
-        let settings: Settings = "hosts=10000,targets=1000".parse().expect("it is right");
+        let settings: Settings = "hosts=10000,targets=1000".parse().expect("valid settings");
         assert_eq!((settings.hosts, settings.targets, settings.disks), (10_000, 1_000, 4));
-        assert_eq!(settings.text().parse::<Settings>().expect("its own words"), settings);
-        let one: Settings = "targets=1,hosts=3,seed=0".parse().expect("it is right");
-        assert_eq!((one.disks, one.seed), (1, 0), "no more disks than targets");
+        assert_eq!(settings.text().parse::<Settings>().expect("parsable text"), settings);
+        let one: Settings = "targets=1,hosts=3,seed=0".parse().expect("valid settings");
+        assert_eq!((one.disks, one.seed), (1, 0), "at most one disk per target");
     }
 
     #[test]

@@ -245,7 +245,7 @@ impl Session {
     fn check_output(&mut self) {
         for id in [ADMIN, IO] {
             let output = self.target.take_output(id);
-            let framer = self.framers.get_mut(&id).expect("one for each");
+            let framer = self.framers.get_mut(&id).expect("a framer per connection");
             let mut input = &output[..];
             while let Some(framed) = framer.next(&mut input).expect("well-formed output") {
                 match framed {
@@ -259,7 +259,7 @@ impl Session {
                         assert!(!self.target.is_open(id), "a terminate PDU ends the connection");
                         break;
                     }
-                    Framed::End { intact } => assert!(intact, "the target's own digest"),
+                    Framed::End { intact } => assert!(intact, "the target sends a wrong digest"),
                     _ => {}
                 }
             }
@@ -278,7 +278,7 @@ impl Session {
         self.target.cut(IO);
         self.target.cut(ADMIN);
         self.target.tick(self.now.saturating_add(Duration::from_secs(600)));
-        assert_eq!(self.target.controllers(), 0, "nothing outlives its connections");
+        assert_eq!(self.target.controllers(), 0, "a controller outlives its connections");
     }
 }
 

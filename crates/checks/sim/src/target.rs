@@ -95,7 +95,7 @@ impl Target {
         info.deallocate = true;
         config.namespaces.insert(NamespaceId(1), info);
         let mut registry = Registry::new();
-        registry.add_subsystem(config).expect("a good configuration");
+        registry.add_subsystem(config).expect("a valid configuration");
         registry
             .add_listener(Listener {
                 port: PortId(1),
@@ -103,7 +103,7 @@ impl Target {
                 address: "127.0.0.1".to_owned(),
                 service: "4420".to_owned(),
             })
-            .expect("a good listener");
+            .expect("a valid listener");
         Self {
             registry,
             connections: BTreeMap::new(),
@@ -207,7 +207,7 @@ impl Target {
     }
 
     fn connection(&mut self, id: u64) -> &mut Connection {
-        self.connections.get_mut(&id).expect("commands come from live connections")
+        self.connections.get_mut(&id).expect("a connection that sent a command")
     }
 
     fn respond(&mut self, id: u64, slot: SlotId, status: Status, result: u64) {
@@ -287,7 +287,7 @@ impl Target {
     fn connect(&mut self, id: u64, slot: SlotId, now: Instant) {
         let request = &self.connections[&id].requests[usize::from(slot.0)];
         let command = ConnectCommand::from_sqe(&request.sqe);
-        let data = ConnectData::parse(&request.data).expect("as long as was asked for");
+        let data = ConnectData::parse(&request.data).expect("enough bytes for Connect");
         let request = ConnectRequest {
             command: &command,
             data: &data,
@@ -404,7 +404,7 @@ impl Target {
             IoCommand::Copy { .. } => status = Status::INVALID_OPCODE.with_dnr(),
             // Only the simulation of the whole product tests reservations.
             IoCommand::Reserve { .. } => status = Status::INVALID_OPCODE.with_dnr(),
-            IoCommand::Fabrics => unreachable!("not an operation"),
+            IoCommand::Fabrics => unreachable!("a command of another kind"),
         }
         if !self.is_open(connection) {
             return;
@@ -436,7 +436,7 @@ impl Target {
                 }
                 Action::Forget { controller, command } => {
                     if let Some((id, slot)) = self.held(controller, command) {
-                        let connection = self.connections.get_mut(&id).expect("found just now");
+                        let connection = self.connections.get_mut(&id).expect("a connection");
                         connection.requests[usize::from(slot.0)].work = Work::Idle;
                         connection.end.forget(slot);
                     }

@@ -23,13 +23,13 @@ fn disks_survive_random_faults() {
     for seed in 0..number("SIM_SEEDS").unwrap_or(100) {
         faults += product::run(seed).faults;
     }
-    assert!(faults > 0, "nothing went wrong");
+    assert!(faults > 0, "no fault occurred");
 }
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for seed in 0..16 {
-        assert_eq!(product::run(seed), product::run(seed), "seed {seed} is not one run");
+        assert_eq!(product::run(seed), product::run(seed), "two runs of seed {seed} differ");
     }
 }
 
@@ -47,13 +47,13 @@ fn fenced_nodes_survive_random_faults() {
         nodes += outcome.fenced;
     }
     println!("{nodes} nodes were fenced, {faults} faults");
-    assert!(faults > 0 && nodes > 0, "nothing went wrong");
+    assert!(faults > 0 && nodes > 0, "no fault occurred");
 }
 
 #[test]
 fn the_same_seed_gives_the_same_cluster_run() {
     for seed in 0..4 {
-        assert_eq!(fenced::run(seed), fenced::run(seed), "seed {seed} is not one run");
+        assert_eq!(fenced::run(seed), fenced::run(seed), "two runs of seed {seed} differ");
     }
 }
 
@@ -65,14 +65,14 @@ fn a_mirror_handles_each_fault_of_a_leg() {
         let _ = mirrored::run_as(0, Some(fault));
     }
     let noticed = mirrored::run_as(0, Some(Fault::AwayOlder)).noticed;
-    assert!(noticed > 0, "no leg was out");
+    assert!(noticed > 0, "no leg was ever out");
 }
 
 #[test]
 fn the_same_seed_gives_the_same_mirror_run() {
     for seed in 0..2 {
         let run = || mirrored::run_as(seed, Some(Fault::Restarted));
-        assert_eq!(run(), run(), "seed {seed} is not one run");
+        assert_eq!(run(), run(), "two runs of seed {seed} differ");
     }
 }
 
@@ -96,7 +96,7 @@ fn mirrors_survive_random_faults() {
         noticed += outcome.noticed;
     }
     println!("{faults} faults, {noticed} noticed");
-    assert!(faults > 0 && (one.is_some() || noticed > 0), "nothing went wrong");
+    assert!(faults > 0 && (one.is_some() || noticed > 0), "no fault occurred");
 }
 
 #[test]

@@ -14,21 +14,21 @@ fn a_blackhole_delays_the_packets_of_one_direction() {
     let (mut client, mut server) = Socket::simulated_pair();
     let address = client.peer_addr().expect("the server's");
     world.blackhole(address, Side::Client, 5 * SECOND);
-    client.write_all(b"a").expect("nobody is told");
+    client.write_all(b"a").expect("the client does not notice the fault");
     server.set_read_timeout(Some(3 * SECOND)).expect("set");
-    assert!(server.read(&mut [0]).is_err(), "it vanished");
-    server.write_all(b"b").expect("the other direction flows");
+    assert!(server.read(&mut [0]).is_err(), "the connection still works");
+    server.write_all(b"b").expect("the other direction works");
     let before = world.elapsed();
-    client.read_exact(&mut [0]).expect("it has arrived");
+    client.read_exact(&mut [0]).expect("the byte arrives");
     assert!(world.elapsed() - before < SECOND);
     // The sender of the data has closed its connection.
     drop(client);
     server.set_read_timeout(Some(20 * SECOND)).expect("set");
     let mut byte = [0];
-    server.read_exact(&mut byte).expect("it is sent again");
+    server.read_exact(&mut byte).expect("the byte is sent again");
     assert_eq!(byte, *b"a");
-    assert!(world.elapsed() >= 5 * SECOND, "not before it may");
-    assert_eq!(server.read(&mut byte).ok(), Some(0), "and then the end");
+    assert!(world.elapsed() >= 5 * SECOND, "the byte arrives too early");
+    assert_eq!(server.read(&mut byte).ok(), Some(0), "then the stream ends");
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_clock_jump_ends_waits_on_its_machine_only() {
         let woken = woken.clone();
         let wait = move || {
             os::sleep(10 * SECOND);
-            woken.send(machine).expect("somebody waits");
+            woken.send(machine).expect("a thread waits");
         };
         on_machine(machine, || os::spawn("waits".to_owned(), wait)).expect("a thread");
     }
@@ -47,7 +47,7 @@ fn a_clock_jump_ends_waits_on_its_machine_only() {
     let before = on_machine(1, os::now);
     world.jump(1..2, 8 * SECOND);
     assert_eq!(on_machine(1, os::now) - before, 8 * SECOND);
-    assert_eq!(on_machine(2, os::now), before, "its clock is another one");
+    assert_eq!(on_machine(2, os::now), before, "the clock differs between machines");
     assert_eq!(os::recv(&wakes), Ok(1));
     assert_eq!(world.elapsed(), 2 * SECOND);
     assert_eq!(os::recv(&wakes), Ok(2));
@@ -58,10 +58,10 @@ fn a_clock_jump_ends_waits_on_its_machine_only() {
 fn an_ended_process_cannot_connect() {
     let world = World::enter(1);
     let (mut client, mut server) = on_machine(0, Socket::simulated_pair);
-    client.write_all(b"a").expect("it goes on its way");
+    client.write_all(b"a").expect("the byte is sent");
     world.end_process(0, SECOND);
-    assert!(client.write_all(b"b").is_err(), "its connections are broken");
+    assert!(client.write_all(b"b").is_err(), "the connection of a stopped machine still works");
     let mut byte = [0];
-    server.read_exact(&mut byte).expect("what it had sent arrives");
-    assert!(server.read_exact(&mut byte).is_err(), "and nothing else");
+    server.read_exact(&mut byte).expect("bytes sent before the fault arrive");
+    assert!(server.read_exact(&mut byte).is_err(), "more bytes arrive");
 }

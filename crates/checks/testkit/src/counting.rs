@@ -92,7 +92,7 @@ mod tests {
         drop(memory);
         let marked = allocations_marked();
         drop(std::hint::black_box(Box::new(1)));
-        assert_eq!(allocations_marked(), marked, "it is not marked yet");
+        assert_eq!(allocations_marked(), marked, "a thread without a mark is counted");
         mark();
         drop(std::hint::black_box(Box::new(1)));
         assert_eq!(allocations_marked(), marked + 1);

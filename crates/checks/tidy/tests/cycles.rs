@@ -43,10 +43,10 @@ fn crates() -> Vec<(String, PathBuf)> {
         .flat_map(|room| fs::read_dir(room.expect("a room").path()).expect("a folder"))
         .map(|folder| folder.expect("a crate").path())
         .filter(|folder| folder.join("src").is_dir())
-        .map(|folder| (folder.file_name().expect("named").to_string_lossy().into_owned(), folder))
+        .map(|folder| (folder.file_name().expect("a name").to_string_lossy().into_owned(), folder))
         .collect();
     all.sort();
-    assert!(all.len() > 20, "the crates are elsewhere: {all:?}");
+    assert!(all.len() > 20, "too few crates: {all:?}");
     all
 }
 
@@ -69,7 +69,7 @@ fn test_modules(files: &[PathBuf]) -> Vec<PathBuf> {
         let text = fs::read_to_string(file).expect("a source");
         let is_top = ["mod.rs", "lib.rs", "main.rs"].iter().any(|name| file.ends_with(name));
         let folder = if is_top {
-            file.parent().expect("in src").to_owned()
+            file.parent().expect("a file in src").to_owned()
         } else {
             file.with_extension("")
         };
@@ -102,7 +102,7 @@ fn arrows(folder: &Path) -> Arrows {
     let name = Regex::new(r"(?:^|,)\s*(\w+)").expect("valid");
     let mut all = Arrows::new();
     for file in files.iter().filter(|file| !is_test(file)) {
-        let place = file.strip_prefix(&source).expect("below").with_extension("");
+        let place = file.strip_prefix(&source).expect("a file below the folder").with_extension("");
         let module = place.components().next().expect("a name").as_os_str().to_string_lossy();
         if module == "lib" || module == "main" {
             continue;

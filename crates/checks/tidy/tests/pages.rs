@@ -81,7 +81,7 @@ fn is_dead(page: &Path, link: &str) -> bool {
 fn links_lead_to_pages_and_headings() {
     for page in pages(&tree()) {
         for link in links(&page) {
-            assert!(!is_dead(&page, &link), "{}: {link} leads nowhere", page.display());
+            assert!(!is_dead(&page, &link), "{}: {link} does not exist", page.display());
         }
     }
 }

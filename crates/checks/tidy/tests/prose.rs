@@ -72,7 +72,7 @@ struct Count {
 }
 
 fn regex(pattern: &str) -> Regex {
-    Regex::new(pattern).expect("a pattern of this file")
+    Regex::new(pattern).expect("a valid pattern")
 }
 
 impl Judge {

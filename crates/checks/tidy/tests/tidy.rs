@@ -307,7 +307,7 @@ fn crates_use_only_their_allowed_dependencies() {
         let allowed = arrows.get(name.as_str()).unwrap_or_else(|| panic!("{name} has no arrows"));
         for dependency in dependencies(&folder) {
             if let Some(used) = dependency.strip_prefix("farblock-") {
-                assert!(allowed.contains(&used), "{name} must not use {used}");
+                assert!(allowed.contains(&used), "{name} must not depend on {used}");
             }
         }
     }
@@ -330,7 +330,7 @@ fn protocol_crates_do_no_io() {
             if path.ends_with("tests.rs") {
                 continue;
             }
-            let code = text.split("#[cfg(test)]\nmod tests").next().expect("a first piece");
+            let code = text.split("#[cfg(test)]\nmod tests").next().expect("code before tests");
             assert!(!code.contains("std::"), "{} names std", path.display());
         }
     }
@@ -349,14 +349,14 @@ fn unsafe_code_is_only_in_listed_crates_and_files() {
         }
     }
     let xtask = rooms().with_file_name("xtask").join("src/main.rs");
-    let text = fs::read_to_string(xtask).expect("xtask is there");
+    let text = fs::read_to_string(xtask).expect("xtask/src/main.rs exists");
     assert!(text.contains("#![forbid(unsafe_code)]"), "xtask may have unsafe code");
 }
 
 #[test]
 fn files_and_lines_are_short() {
     for (path, text) in everywhere() {
-        let code = text.split("#[cfg(test)]\nmod tests").next().expect("a first piece");
+        let code = text.split("#[cfg(test)]\nmod tests").next().expect("the code before the tests");
         let lines = code.lines().count();
         assert!(lines <= MAX_FILE_LINES, "{} has {lines} lines", path.display());
         for (number, line) in text.lines().enumerate() {
@@ -397,7 +397,7 @@ fn long_function(text: &str) -> Option<(usize, usize)> {
 fn functions_are_short() {
     let body = "        x();\n".repeat(MAX_FUNCTION_LINES - 2);
     let fits = format!("impl A {{\n    pub(crate) unsafe fn a(\n    ) {{\n{body}    }}\n}}\n");
-    assert_eq!(long_function(&fits), Some((2, MAX_FUNCTION_LINES + 1)), "one too many is found");
+    assert_eq!(long_function(&fits), Some((2, MAX_FUNCTION_LINES + 1)), "one line too many");
     assert_eq!(long_function(&fits.replacen("        x();\n", "", 1)), None);
     for (path, text) in everywhere() {
         if let Some((line, count)) = long_function(&text) {
@@ -506,7 +506,7 @@ fn defined_type(line: &str) -> Option<&str> {
 fn type_names_are_unique_enough_to_be_found() {
     assert_eq!(defined_type("pub(in super::super) enum State<T> {"), Some("State"));
     assert_eq!(defined_type("struct Shared(u8);"), Some("Shared"));
-    assert_eq!(defined_type("    type Place = u8;"), None, "it is a trait's");
+    assert_eq!(defined_type("    type Place = u8;"), None, "a type of a trait is not counted");
     let mut found: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for (path, text) in everywhere() {
         for name in text.lines().filter_map(defined_type) {
@@ -517,7 +517,7 @@ fn type_names_are_unique_enough_to_be_found() {
         let vague = VAGUE.iter().find(|(vague, _)| *vague == name);
         let most = vague.map_or(MAX_OF_A_NAME, |(_, most)| *most);
         let count = places.len();
-        assert!(count <= most, "{count} types are called {name}: say what each is of: {places:?}");
+        assert!(count <= most, "{count} types are called {name}; be more precise: {places:?}");
     }
 }
 
@@ -543,7 +543,7 @@ fn comments_have_no_clauses_without_a_noun() {
         }
         for (number, line) in text.lines().enumerate() {
             let found = HEADLESS.iter().find(|words| line.contains(*words));
-            assert!(found.is_none(), "{}:{}: say whom: {line}", path.display(), number + 1);
+            assert!(found.is_none(), "{}:{}: name the subject: {line}", path.display(), number + 1);
         }
     }
 }

@@ -186,7 +186,7 @@ mod tests {
     fn the_addresses_are_parsed_from_the_output_of_farblock() {
         let line = r#"{"listening":["127.0.0.1:45751","192.0.2.1:7"],
             "subsystems":[{"nqn":"nqn.x","n":1}]}"#;
-        let endpoints = parse_listening(line).expect("a good line");
+        let endpoints = parse_listening(line).expect("a valid line");
         let urls: Vec<String> = endpoints.iter().map(url).collect();
         assert_eq!(
             urls,

@@ -101,10 +101,10 @@ pub fn concatenation(data: &[u8]) {
     if is_done {
         assert!(first.knows_host() || second.knows_host(), "it knows neither host");
         let has_key = !psks.is_empty() || !later.is_empty();
-        assert!(has_key || !controller.has_concatenated(), "a channel without a key");
-        assert!(later.is_empty() || controller.has_concatenated(), "a key of what was left");
+        assert!(has_key || !controller.has_concatenated(), "a secure channel without a key");
+        assert!(later.is_empty() || controller.has_concatenated(), "a key without a channel");
     }
-    assert!(is_done || later.is_empty(), "keys before their time");
+    assert!(is_done || later.is_empty(), "a key before the end of the authentication");
 }
 
 /// The attacker between the two ends.
@@ -142,35 +142,35 @@ fn check(
     let is_controller_done = controller.progress() == Progress::Done;
     let (hosts, controllers) = (host.take_psks(), controller.take_psks());
     let asks = choice.asked() != Concatenation::NONE;
-    assert_eq!(!hosts.is_empty(), is_host_done && asks, "a host's keys");
+    assert_eq!(!hosts.is_empty(), is_host_done && asks, "unexpected keys of the host");
     let has_channel = is_controller_done && controller.has_concatenated();
-    assert_eq!(!controllers.is_empty(), has_channel, "a controller's keys");
+    assert_eq!(!controllers.is_empty(), has_channel, "unexpected keys of the controller");
     if is_host_done && choice.is_mutual() {
-        assert!(choice.knows_controller(), "the host takes another controller for its own");
+        assert!(choice.knows_controller(), "the host accepts an unknown controller");
     }
     if is_controller_done {
-        assert!(choice.knows_host(), "the controller takes another host for one that it knows");
-        assert_eq!(controller.has_concatenated(), asks, "what the host asks for is left out");
+        assert!(choice.knows_host(), "the controller accepts an unknown host");
+        assert_eq!(controller.has_concatenated(), asks, "the host's request is ignored");
         let has_to = choice.demand() == Demand::SecureChannel;
-        assert!(asks || !has_to, "it goes on in plain");
-        assert!(choice.is_mutual() || choice.demand() != Demand::Mutual, "it has to ask, too");
+        assert!(asks || !has_to, "the host continues in plain text");
+        assert!(choice.is_mutual() || choice.demand() != Demand::Mutual, "no mutual proof");
     }
     let names = format!("{HOST} {SUBSYSTEM}");
     for psk in hosts.iter().chain(&controllers) {
         assert!(psk.is_generated() && psk.identity.contains(&names), "{}", psk.identity);
     }
     if is_host_done && is_controller_done && (touched == 0 || choice.is_mutual()) {
-        assert!(hosts == controllers, "they have proved themselves, and have other keys");
+        assert!(hosts == controllers, "both ends are authenticated, with different keys");
     }
     let is_allowed = choice.knows_host()
         && (choice.knows_controller() || !choice.is_mutual())
         && (choice.is_mutual() || choice.demand() != Demand::Mutual)
         && (choice.asked() == NEW || !asks && choice.demand() != Demand::SecureChannel);
     if touched == 0 && is_controller_done | is_host_done {
-        assert!(is_allowed, "they should not have agreed");
+        assert!(is_allowed, "they agree although a policy forbids it");
     }
     if touched == 0 && matches!(host.step(), Step::Failed(_)) {
-        assert!(!is_allowed, "nobody was in their way");
+        assert!(!is_allowed, "the authentication fails for no reason");
     }
     controllers
 }

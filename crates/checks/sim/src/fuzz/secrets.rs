@@ -37,15 +37,15 @@ pub fn authentication(data: &[u8]) {
     });
     match host.step() {
         Step::Done(_) => {
-            assert!(knows_controller, "the host takes another controller for its own");
+            assert!(knows_controller, "the host accepts an unknown controller");
         }
         Step::Failed(_) => {
-            assert!(is_touched || !knows_host || !knows_controller, "nobody was in their way");
+            assert!(is_touched || !knows_host || !knows_controller, "a failure without a reason");
         }
         Step::Send(_) | Step::Receive => {}
     }
     if controller.progress() == Progress::Done {
-        assert!(knows_host, "the controller takes another host for one that it knows");
+        assert!(knows_host, "the controller accepts an unknown host");
     }
 }
 
@@ -109,7 +109,7 @@ pub fn keys(data: &[u8]) {
             assert_eq!(key.text().as_str(), text);
         }
     }
-    let key = TlsKey::generate(Hash::Sha256, &mut numbers(5)).expect("there is such a suite");
+    let key = TlsKey::generate(Hash::Sha256, &mut numbers(5)).expect("a supported suite");
     let mut known = ServerKeys::default();
     known.set(HOST, SUBSYSTEM, std::slice::from_ref(&key));
     // An arbitrary identity, and the right identity with one changed byte.

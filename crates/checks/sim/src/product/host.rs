@@ -87,7 +87,7 @@ impl Host {
     ) -> Host {
         let folder = is_succeeded.then(Folder::default);
         let mut host = Host { urls, folder, running: None, restart: Duration::ZERO };
-        host.run(options, reactor).expect("nothing goes wrong yet");
+        host.run(options, reactor).expect("no fault occurs yet");
         host
     }
 
@@ -120,7 +120,7 @@ impl Host {
     /// arrives within `longest`.
     pub(super) fn die(&mut self, world: &World, pause: Duration, longest: Duration) {
         let Some((disk, queue)) = self.running.take() else { return };
-        let folder = self.folder.as_ref().expect("it is succeeded");
+        let folder = self.folder.as_ref().expect("a handover has a folder");
         let mut kept = folder.lock();
         let machine = 1 + kept.gone;
         kept.gone += 1;

@@ -164,7 +164,7 @@ impl Keys {
     pub(super) fn renew(&self) {
         for (file, text) in [("host", self.host[1].text()), ("tls", self.tls[1].text())] {
             let path = self.folder.join(file);
-            std::fs::remove_file(&path).expect("it is there");
+            std::fs::remove_file(&path).expect("the file exists");
             write(&path, &text);
         }
     }
@@ -249,5 +249,5 @@ fn write(path: &Path, text: &str) {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(path).expect("a key file");
-    file.write_all(text.as_bytes()).expect("there is room for a key");
+    file.write_all(text.as_bytes()).expect("room for a key");
 }

@@ -15,8 +15,8 @@ pub(super) fn check(world: &World, plan: &Plan) {
     let largest = (MOST_BLOCKS as usize * BLOCK_BYTES).next_power_of_two();
     let most = (limit + limit / limits::RESERVE_SHARE).max(largest);
     let highest = world.highest("target: bytes that a core's peers hold");
-    assert!(highest > 0, "the target counts nothing");
-    assert!(highest <= most, "a core's peers hold {highest} bytes, where {most} are the limit");
+    assert!(highest > 0, "the target counts no memory");
+    assert!(highest <= most, "a core's peers hold {highest} bytes; the limit is {most}");
 }
 
 /// Checks that no buffers are left when hosts and targets are closed.

@@ -421,7 +421,7 @@ impl<'a> Client<'a> {
             turn_strangers_away(&server, &plan, keys);
             os::sleep(GONE_TIME);
         }
-        assert_eq!(server.connections(), 0, "the target has connections that nobody uses");
+        assert_eq!(server.connections(), 0, "the target keeps unused connections");
         memory::check(world, &plan);
         server.stop();
         if keys.is_some() {
@@ -493,7 +493,7 @@ impl<'a> Client<'a> {
         });
         let op = Op::with(command, lba, blocks as u32, buffer, token);
         let op = if is_durable { op.durable() } else { op };
-        self.host.queue().expect("it is open").submit(op);
+        self.host.queue().expect("the queue is open").submit(op);
     }
 
     /// Lets virtual time pass, and handles completions.
@@ -562,7 +562,7 @@ impl<'a> Client<'a> {
         while self.model.in_flight() > 0 || self.host.queue().is_none() {
             assert!(
                 self.world.elapsed() < until,
-                "nothing goes wrong any more, but this does not end: {}",
+                "the faults have ended, but the run does not end: {}",
                 self.describe()
             );
             self.tend();
@@ -651,9 +651,9 @@ fn turn_strangers_away(server: &Server, plan: &Plan, keys: &Keys) {
         let before = server.authenticated();
         let stranger = DiskOptions { connection, ..good.clone() };
         let error = Disk::connect(&server.urls(), &stranger).err();
-        let error = error.expect("somebody with another key has a disk").to_string();
-        assert!(error.contains(why), "it is told why: {error}");
-        assert_eq!(server.authenticated(), before, "somebody with another key has a queue");
+        let error = error.expect("a host with another key has a disk").to_string();
+        assert!(error.contains(why), "the error states the reason: {error}");
+        assert_eq!(server.authenticated(), before, "a host with another key has a queue");
     }
 }
 

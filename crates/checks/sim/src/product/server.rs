@@ -130,14 +130,14 @@ impl Server {
             ..TargetConfig::default()
         };
         let target = on_machine(TARGET, || Target::start(&config));
-        self.target = Some(target.expect("the addresses are free"));
+        self.target = Some(target.expect("free addresses"));
     }
 
     /// Changes the authentication that the target requires of the host.
     pub(super) fn take(&mut self, terms: Terms) {
         if let Some(target) = &self.target {
             let told = target.control().set_host_keys(NQN, HOST_NQN, Some(&terms.keys));
-            told.expect("the subsystem is there");
+            told.expect("the subsystem exists");
         }
         self.terms = Some(terms);
     }
@@ -222,18 +222,18 @@ impl Server {
     }
 
     pub(super) fn connections(&self) -> usize {
-        self.target.as_ref().expect("it was mended").connections()
+        self.target.as_ref().expect("the target runs again").connections()
     }
 
     /// The number of queues whose hosts have authenticated.
     pub(super) fn authenticated(&self) -> u64 {
-        let target = self.target.as_ref().expect("it was mended");
+        let target = self.target.as_ref().expect("the target runs again");
         target.control().stats().admissions.authenticated
     }
 
     /// Stops the target like an operator.
     pub(super) fn stop(self) {
-        let target = self.target.expect("it was mended");
-        on_machine(TARGET, || target.stop()).expect("its loops work");
+        let target = self.target.expect("the target runs again");
+        on_machine(TARGET, || target.stop()).expect("the target stops");
     }
 }

@@ -84,7 +84,7 @@ impl Agent {
     }
 
     pub(super) fn order(&self, order: Order) {
-        self.orders.send(order).expect("it takes orders until it is dropped");
+        self.orders.send(order).expect("the agent receives orders until it is dropped");
     }
 
     /// Returns the result of the order once; `None` until the result is known.
@@ -192,7 +192,7 @@ impl Worker {
         if status != Status::SUCCESS {
             return Err(ErrorKind::Other.into());
         }
-        let head = ReservationStatus::parse(&page).expect("long enough");
+        let head = ReservationStatus::parse(&page).expect("enough bytes");
         let entries = page[ReservationStatus::LEN..].chunks(Registrant::LEN);
         let registrants = entries.take(head.regctl.get().into()).map(|entry| {
             let entry = Registrant::parse(entry).expect("whole");
@@ -208,7 +208,7 @@ impl Worker {
             self.tries += 1;
             self.queues = Some(self.connect(address)?);
         }
-        Ok(&mut self.queues.as_mut().expect("it was made").1)
+        Ok(&mut self.queues.as_mut().expect("the queue was opened above").1)
     }
 
     fn connect(&self, address: SocketAddr) -> io::Result<(Queue, Queue)> {

@@ -71,7 +71,7 @@ impl ReservationStore for Store {
         if place.generation != self.generation {
             return Err(gone());
         }
-        let next = place.next.take().expect("it is kept by one thread");
+        let next = place.next.take().expect("only one thread keeps it");
         let fails = place.fails && random().is_multiple_of(FAILS_ONE_IN);
         if !fails || random().is_multiple_of(2) {
             place.text = next;
@@ -83,6 +83,6 @@ impl ReservationStore for Store {
 /// A byte from the random numbers of the simulated world.
 fn random() -> u8 {
     let mut byte = [0];
-    assert!(os::fill_simulated(&mut byte), "it is used in a simulated world");
+    assert!(os::fill_simulated(&mut byte), "a simulated world");
     byte[0]
 }

@@ -236,7 +236,7 @@ impl<'a> Cluster<'a> {
     }
 
     fn medium(&self) -> Medium {
-        self.server.medium().expect("it has a disk")
+        self.server.medium().expect("the server has a disk")
     }
 
     fn add_node(&mut self, at: usize) {
@@ -255,7 +255,7 @@ impl<'a> Cluster<'a> {
             flights: BTreeMap::new(),
         };
         self.nodes.push(node);
-        assert!(self.open(at), "nothing goes wrong yet");
+        assert!(self.open(at), "no fault occurs yet");
         self.obeyed(at);
         self.nodes[at].standing = Standing::In;
     }
@@ -264,7 +264,7 @@ impl<'a> Cluster<'a> {
     fn obeyed(&mut self, at: usize) {
         let until = self.world.elapsed() + WAIT_LIMIT;
         while self.nodes[at].agent.outcome().is_none() {
-            assert!(self.world.elapsed() < until, "an agent does not get on");
+            assert!(self.world.elapsed() < until, "an agent does not finish");
             self.turn(Duration::from_millis(1));
         }
     }
@@ -366,7 +366,7 @@ impl<'a> Cluster<'a> {
         if self.contest.iter().all(|fence| fence.outcome.is_some()) {
             let is_won = |fence: &Fence| fence.outcome != Some(agent::Outcome::Fenced);
             let won = self.contest.iter().filter(|fence| is_won(fence)).count();
-            assert!(self.contest.is_empty() || won == 1, "{won} nodes have fenced another one");
+            assert!(self.contest.is_empty() || won == 1, "{won} nodes fenced another node");
             self.contest.clear();
         }
     }
@@ -422,7 +422,7 @@ impl<'a> Cluster<'a> {
                 }
                 Standing::Joining => {
                     if let Some(outcome) = node.agent.outcome() {
-                        assert_ne!(outcome, agent::Outcome::Fenced, "nobody knows it yet");
+                        assert_ne!(outcome, agent::Outcome::Fenced, "fenced too early");
                         node.standing = Standing::In;
                     }
                 }
@@ -511,7 +511,7 @@ impl<'a> Cluster<'a> {
         let op = Op::with(command, lba, blocks as u32, buffer, token);
         let op = if is_durable { op.durable() } else { op };
         node.flights.insert(token, Flight { must, command, is_known });
-        node.queue.as_mut().expect("it is there").submit(op);
+        node.queue.as_mut().expect("an open queue").submit(op);
     }
 
     /// Advances time, and handles completions.
@@ -528,7 +528,7 @@ impl<'a> Cluster<'a> {
             queue.poll(&mut all);
         }
         for Completion { token, result, buffer } in all {
-            let flight = self.nodes[at].flights.remove(&token).expect("it ends once");
+            let flight = self.nodes[at].flights.remove(&token).expect("one completion");
             match result {
                 Ok(()) => {
                     self.outcome.succeeded += 1;
@@ -605,7 +605,7 @@ impl<'a> Cluster<'a> {
                 && cluster.nodes.iter().all(|node| node.standing != Standing::Joining)
         };
         while !is_over(self) {
-            assert!(self.world.elapsed() < until, "this does not end: {}", self.describe());
+            assert!(self.world.elapsed() < until, "the run does not end: {}", self.describe());
             self.tend_nodes();
             self.turn(Duration::from_millis(50));
         }
@@ -625,7 +625,7 @@ impl<'a> Cluster<'a> {
         drop(nodes);
         drop(reactor);
         os::sleep(GONE_TIME);
-        assert_eq!(server.connections(), 0, "the target has connections that nobody uses");
+        assert_eq!(server.connections(), 0, "the target keeps unused connections");
         memory::check(world, &plan);
         server.stop();
         Outcome { trace: world.trace(), ..outcome }

@@ -193,7 +193,7 @@ impl Leg {
                 ..TargetConfig::default()
             })
         });
-        machine.target = Some(target.expect("the address is free"));
+        machine.target = Some(target.expect("a free address"));
     }
 
     /// Kills the process of the leg's target, or cuts the power of its machine.
@@ -215,16 +215,16 @@ impl Leg {
     /// Makes the target report this ANA state to all hosts.
     pub(super) fn set_access(&self, state: AnaState) {
         let Some((target, address)) = self.target() else { return };
-        target.control().set_access(address, &PortAccess::all(state)).expect("it listens there");
+        target.control().set_access(address, &PortAccess::all(state)).expect("a listener");
     }
 
     /// Makes the target hide the namespace from the mirror's host, or show it again.
     pub(super) fn set_masked(&self, is_masked: bool) {
         let Some((target, _)) = self.target() else { return };
-        let nqn = &self.machine.as_ref().expect("it has a target").nqn;
+        let nqn = &self.machine.as_ref().expect("the machine has a target").nqn;
         let other = BTreeSet::from(["nqn.2014-08.org.example:other".to_owned()]);
         let hosts = is_masked.then_some(&other);
-        target.control().set_visible_to(nqn, NSID, hosts).expect("it has the namespace");
+        target.control().set_visible_to(nqn, NSID, hosts).expect("the namespace exists");
     }
 
     fn target(&self) -> Option<(&Target, SocketAddr)> {
@@ -297,7 +297,7 @@ impl Leg {
     pub(super) fn stop(&mut self) {
         let Some(machine) = &mut self.machine else { return };
         let Some(target) = machine.target.take() else { return };
-        on_machine(machine.number, || target.stop()).expect("its loops work");
+        on_machine(machine.number, || target.stop()).expect("the target stops");
     }
 
     /// The number of the machine whose memory holds the buffers of the leg.

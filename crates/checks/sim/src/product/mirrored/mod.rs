@@ -176,7 +176,7 @@ fn assemble(legs: &[Leg]) -> Arc<Mirror> {
         ..MirrorOptions::default()
     };
     let sources = legs.iter().map(Leg::source).collect();
-    Arc::new(Mirror::open(sources, options).expect("nothing goes wrong yet"))
+    Arc::new(Mirror::open(sources, options).expect("no fault occurs yet"))
 }
 
 fn add_legs(world: &World, random: &mut Random, may_be_near: bool) -> Vec<Leg> {
@@ -345,7 +345,7 @@ impl<'a> Run<'a> {
     fn state(&self, leg: usize) -> LegState {
         let status = self.mirror.status();
         let found = status.legs.iter().find(|found| found.name == self.legs[leg].name());
-        found.expect("each leg is known").state
+        found.expect("a known leg").state
     }
 
     fn is_whole(&self) -> bool {
@@ -373,7 +373,7 @@ impl<'a> Run<'a> {
             }
             assert!(
                 time < HEALS,
-                "the mirror is not whole again {time:?} after {:?}: {:?}",
+                "the mirror is not in sync again {time:?} after {:?}: {:?}",
                 self.fault,
                 self.mirror.status().legs
             );
@@ -381,7 +381,7 @@ impl<'a> Run<'a> {
             self.load_with(Duration::from_millis(pause), 60);
         }
         self.outcome.noticed += u64::from(was_out);
-        assert!(self.legs.iter().all(Leg::is_served), "a target was forgotten");
+        assert!(self.legs.iter().all(Leg::is_served), "a target was not started again");
     }
 
     /// Reads all blocks repeatedly, so that the mirror reads from each leg.

@@ -33,11 +33,11 @@ pub fn run(seed: u64) -> Outcome {
 
 fn cut(world: &World, mut random: Random) -> (Outcome, Vec<u32>) {
     let mut leg = Leg::plain(world, DiskFaults::default());
-    let disk = leg.source().open().expect("nothing goes wrong yet");
+    let disk = leg.source().open().expect("no fault occurs yet");
     let mut user = User::new(world, &*disk);
     let mut outcome = Outcome::default();
     pass(world, &mut user, &mut random, &mut outcome);
-    assert_eq!(outcome.failed, 0, "nothing went wrong");
+    assert_eq!(outcome.failed, 0, "an operation failed without a fault");
     let end = random.below(BLOCKS);
     leg.set_size(world, end as usize * BLOCK_BYTES);
     outcome.faults += 1;
@@ -46,7 +46,7 @@ fn cut(world: &World, mut random: Random) -> (Outcome, Vec<u32>) {
         user.write(BLOCKS - 1);
     }
     pass(world, &mut user, &mut random, &mut outcome);
-    assert!(outcome.failed > 0, "nothing failed of a disk that is cut to {end} blocks");
+    assert!(outcome.failed > 0, "no operation failed; the disk ends at {end}");
     drop(user);
     drop(disk);
     leg.stop();

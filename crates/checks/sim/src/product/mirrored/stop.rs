@@ -77,7 +77,7 @@ fn hide(world: &World, legs: &mut [Leg], away: Away) {
             Away::Ana(state) => leg.set_access(state),
             Away::Masked => leg.set_masked(true),
             Away::Cut(time) => {
-                let machine = leg.machine().expect("it has one");
+                let machine = leg.machine().expect("the leg has a machine");
                 world.cut(machine..machine + 1, time);
             }
         }
@@ -109,7 +109,7 @@ fn wait(world: &World, random: Random, legs: Vec<Leg>) -> (Outcome, Vec<u32>) {
     run.load(IO_BOUND);
     let until = world.elapsed() + HEALS;
     while !run.is_whole() {
-        assert!(world.elapsed() < until, "not whole after {away:?}: {:?}", run.mirror.status());
+        assert!(world.elapsed() < until, "not in sync after {away:?}: {:?}", run.mirror.status());
         run.load(Duration::from_secs(1));
     }
     run.settle();
@@ -146,7 +146,7 @@ fn stop(world: &World, mut random: Random, mut legs: Vec<Leg>) -> (Outcome, Vec<
     let has_ended = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&has_ended);
     let end = move || {
-        target.stop().expect("its loops work");
+        target.stop().expect("the target stops");
         drop(mirror);
         ended.store(true, Ordering::SeqCst);
     };
@@ -181,7 +181,7 @@ fn serve(namespace: Arc<dyn Namespace>, address: SocketAddr) -> Target {
         engine: EngineKind::Sim,
         ..TargetConfig::default()
     };
-    Target::start(&config).expect("the address is free")
+    Target::start(&config).expect("a free address")
 }
 
 fn connect(address: SocketAddr) -> Disk {
@@ -195,5 +195,5 @@ fn connect(address: SocketAddr) -> Disk {
         ..Options::default()
     };
     let options = DiskOptions { connection, ..DiskOptions::default() };
-    on_machine(HOST, || Disk::connect(&[url], &options)).expect("it is there")
+    on_machine(HOST, || Disk::connect(&[url], &options)).expect("it connects")
 }
