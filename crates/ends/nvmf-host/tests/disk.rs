@@ -151,7 +151,7 @@ fn connect_wait_waits_for_a_target_that_starts_later() {
         |connect_wait| Disk::connect(&urls(&[&peer]), &DiskOptions { connect_wait, ..usual() });
     let refused = connect(Duration::ZERO).expect_err("no target listens");
     assert!(refused.to_string().contains("cannot connect"), "{refused}");
-    assert_eq!(connect(Duration::from_secs(60)).expect("later").state(), DiskState::Live);
+    assert_eq!(connect(Duration::from_secs(60)).expect("in time").state(), DiskState::Live);
 }
 
 /// `connect` waits for the target no longer than `connect_wait`.
@@ -232,7 +232,7 @@ fn several_paths_require_a_namespace_with_an_identifier() {
     let stage = Stage::new(AnaState::OPTIMIZED);
     stage.uuid.store(0, Ordering::SeqCst);
     let peers = [target(&stage), target(&stage)];
-    let refused = Disk::connect(&urls(&[&peers[0], &peers[1]]), &quick()).expect_err("which?");
+    let refused = Disk::connect(&urls(&[&peers[0], &peers[1]]), &quick()).expect_err("no UUID");
     assert!(refused.to_string().contains("give one address"), "{refused}");
     assert_eq!(disk(&[&peers[0]], &quick()).state(), DiskState::Live);
 }

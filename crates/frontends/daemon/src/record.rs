@@ -329,14 +329,14 @@ mod tests {
         let lives = controllers(folder, &settings(), true).expect("one");
         assert!(lives[0].name.is_some_and(|name| name.cirn == 3));
         folder.write(CONTROLLERS, "[{\"version\":9}]").expect("it is written");
-        let error = controllers(folder, &settings(), true).expect_err("newer");
+        let error = controllers(folder, &settings(), true).expect_err("a newer version");
         assert!(error.contains("version 9"), "{error}");
     }
 
     #[test]
     fn a_failed_write_of_a_record_is_reported() {
         let recorder = Recorder::new(&Folder("/none/at/all".into()), &settings(), true);
-        let error = recorder.namespace(&namespace()).expect_err("nowhere");
+        let error = recorder.namespace(&namespace()).expect_err("no folder");
         assert!(error.contains("cannot write") && error.contains("identity.json"), "{error}");
         assert!(recorder.controllers(&[]).is_err());
     }

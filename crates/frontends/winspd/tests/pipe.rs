@@ -53,7 +53,8 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 fn the_disk_has_the_properties_of_the_namespace() {
     for library in libraries() {
         let named = |options: Options| Options { product: "A disk".to_owned(), ..options };
-        let server = Server::start(&named(options(&library)), disk("mem:8MiB", 4096)).expect("on");
+        let server =
+            Server::start(&named(options(&library)), disk("mem:8MiB", 4096)).expect("a server");
         let client = Client::connect(&server.location());
         assert_eq!((client.blocks(), client.block_bytes()), (2048, 4096), "{library:?}");
         assert_eq!(client.product(), "A disk          ");

@@ -34,10 +34,10 @@ impl Relay {
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
                 let Ok(far) = TcpStream::connect(target) else { continue };
-                let copies = (near.try_clone().expect("it"), far.try_clone().expect("it"));
+                let copies = (near.try_clone().expect("a copy"), far.try_clone().expect("a copy"));
                 all.lock()
                     .expect("a lock")
-                    .extend([near.try_clone().expect("it"), far.try_clone().expect("it")]);
+                    .extend([near.try_clone().expect("a copy"), far.try_clone().expect("a copy")]);
                 thread::spawn(move || copy(near, far));
                 thread::spawn(move || copy(copies.1, copies.0));
             }

@@ -497,7 +497,7 @@ fn an_ana_group_out_of_range_is_refused() {
     };
     assert!(listeners(r#"{"128": "persistent-loss"}"#).is_ok());
     for wrong in [r#"{"0": "optimized"}"#, r#"{"129": "optimized"}"#, r#"{"1": "good"}"#] {
-        let problem = listeners(wrong).expect_err("wrong");
+        let problem = listeners(wrong).expect_err("invalid");
         assert!(problem.field.contains("ana_groups"), "{problem}");
     }
 }

@@ -106,7 +106,8 @@ impl Initiator {
         let mut initiator = Initiator(connect(url), 0);
         // Send two immediate Login requests: from the security stage to the operational stage, and
         // from there to the full feature phase.
-        let (mut stages, mut text) = (0x81, keys.split_at(keys.find("HeaderDigest").expect("it")));
+        let (mut stages, mut text) =
+            (0x81, keys.split_at(keys.find("HeaderDigest").expect("a key")));
         for _ in 0..2 {
             let mut header = [0; 48];
             (header[0], header[1]) = (0x43, stages);
@@ -379,7 +380,7 @@ fn attach_refuses_invalid_options_and_leaves_nothing() {
         attachments.run(&[&["attach"], args].concat()).fails(2, parts);
     }
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let taken = taken.local_addr().map(|address| (address.to_string(), taken)).expect("it");
+    let taken = taken.local_addr().map(|address| (address.to_string(), taken)).expect("bound");
     for (args, parts) in [
         (&["--restore", "none"][..], &["none.toml", "name a file that exists"][..]),
         (&[&url, "--as", "iscsi", "--listen", "0.0.0.0:0"], &["only this machine", "127.0.0.1"]),
@@ -395,6 +396,6 @@ fn attach_refuses_invalid_options_and_leaves_nothing() {
     attachments.target.take().expect("it runs").stop();
     let gone = ["attach", &url, "--as", "iscsi", "--listen", "127.0.0.1:0"];
     attachments.run(&gone).fails_in_a_line(1, &["cannot connect", "is the target running"]);
-    let left: Vec<_> = fs::read_dir(attachments.scratch.path("run")).expect("it").collect();
+    let left: Vec<_> = fs::read_dir(attachments.scratch.path("run")).expect("a folder").collect();
     assert!(left.is_empty(), "{left:?}");
 }

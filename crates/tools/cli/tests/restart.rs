@@ -130,7 +130,8 @@ fn a_target_notifies_its_service_manager() {
 fn a_passed_descriptor_that_is_no_listening_socket_is_refused() {
     let scratch = Scratch::new();
     let connected = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let connected = TcpStream::connect(connected.local_addr().expect("it")).expect("a connection");
+    let connected =
+        TcpStream::connect(connected.local_addr().expect("bound")).expect("a connection");
     for third in [Stdio::null(), OwnedFd::from(connected).into()] {
         let outcome = finish(handed(&scratch, third, &["mem:1MiB"]), b"");
         outcome.fails_in_a_line(2, &["$LISTEN_FDS", "number 1", "ListenStream=ADDR:PORT"]);

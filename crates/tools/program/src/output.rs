@@ -139,7 +139,9 @@ mod tests {
         let rooms = ["storage", "frontends", "manage"].map(|room| tools.join("..").join(room));
         let mut folders: Vec<_> = rooms.into_iter().chain([tools]).collect();
         while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).expect("a folder").map(|it| it.expect("it")) {
+            for entry in
+                std::fs::read_dir(folder).expect("a folder").map(|it| it.expect("an entry"))
+            {
                 let path = entry.path();
                 let name = entry.file_name();
                 if path.is_dir() && name != "tests" && name != "target" {

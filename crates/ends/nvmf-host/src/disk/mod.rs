@@ -506,7 +506,7 @@ mod tests {
     fn invalid_urls_and_options_are_refused() {
         let refused = |urls: &[&str], options: &DiskOptions| {
             let urls: Vec<Url> = urls.iter().map(|url| url.parse().expect(url)).collect();
-            check(&urls, options).expect_err("nonsense").to_string()
+            check(&urls, options).expect_err("invalid options").to_string()
         };
         let usual = DiskOptions::default();
         assert!(refused(&[], &usual).contains("at least one"));

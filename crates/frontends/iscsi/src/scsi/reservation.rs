@@ -328,7 +328,7 @@ mod tests {
             assert_eq!(again, Err(Failure::Conflict));
             let wrong = reservations.change(&one, (2, 0, other), &parameters(1, 0));
             assert_eq!(wrong, Err(Sense::INVALID_RELEASE.into()));
-            let told = reservations.change(&one, (2, 0, kind), &parameters(1, 0)).expect("his");
+            let told = reservations.change(&one, (2, 0, kind), &parameters(1, 0)).expect("ok");
             assert_eq!(told.len(), usize::from(kind >= 5));
             assert!(!reservations.conflicts(&stranger, &WRITE));
         }

@@ -228,7 +228,7 @@ fn attach_fails_at_once_if_the_target_is_down() {
     let args = ["attach", &url, "--as", "fuse", "--foreground"];
     attachments.run(args).fails(1, &["cannot connect", "is the target running"]);
     attachments.run(["attach", &url, "--as", "fuse"]).fails_in_a_line(1, &["cannot connect"]);
-    assert!(fs::read_dir(attachments.scratch.path("run")).expect("it").next().is_none());
+    assert!(fs::read_dir(attachments.scratch.path("run")).expect("a folder").next().is_none());
 }
 
 /// Presses Ctrl-C while the command still connects.
@@ -237,8 +237,10 @@ fn ctrl_c_while_attach_connects_leaves_nothing() {
     let attachments = Attachments::new();
     // This peer accepts connections and stays silent.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url =
-        format!("nvme+tcp://{}/nqn.2026-11.org.example:x?ns=1", silent.local_addr().expect("it"));
+    let url = format!(
+        "nvme+tcp://{}/nqn.2026-11.org.example:x?ns=1",
+        silent.local_addr().expect("bound")
+    );
     let child = attachments.command(["attach", &url, "--as", "fuse"]).spawn().expect("it starts");
     silent.accept().expect("it connects");
     signal(child.id(), "INT");

@@ -63,7 +63,8 @@ fn a_filter_of_the_parent_is_not_reported_as_ours() {
         let arch = std::env::consts::ARCH.try_into().expect("a known architecture");
         let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch);
-        let program: seccompiler::BpfProgram = filter.expect("rules").try_into().expect("short");
+        let program: seccompiler::BpfProgram =
+            filter.expect("rules").try_into().expect("a program");
         seccompiler::apply_filter(&program).expect("this kernel has seccomp");
         assert!(is_filtered());
         another_filter_stays();
