@@ -104,7 +104,10 @@ fn a_host_parses_the_reason_of_a_rejection() {
 
 proptest! {
     #[test]
-    fn arbitrary_private_data_never_exceed_the_limits(data in proptest::collection::vec(any::<u8>(), 0..200), reads: u8) {
+    fn arbitrary_private_data_never_exceed_the_limits(
+        data in proptest::collection::vec(any::<u8>(), 0..200),
+        reads: u8,
+    ) {
         if let Ok(admission) = Admission::admit(&data, reads, 16, &OFFER) {
             prop_assert!((2..=OFFER.max_entries).contains(&admission.entries));
             prop_assert!((1..=16).contains(&admission.reads));

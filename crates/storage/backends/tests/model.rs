@@ -156,7 +156,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_ram_disk_behaves_like_the_model(actions in actions(), block_size in block_sizes(), engine in engines()) {
+    fn a_ram_disk_behaves_like_the_model(
+        actions in actions(),
+        block_size in block_sizes(),
+        engine in engines(),
+    ) {
         let mem = Mem::new(block_size, BYTES as u64).unwrap();
         Model::new(&mem, engine).run(&actions);
     }

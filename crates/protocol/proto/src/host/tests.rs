@@ -363,7 +363,9 @@ fn discovery_returns_entries_of_one_generation() {
 
 proptest! {
     #[test]
-    fn arbitrary_bytes_do_not_panic_any_parser(data in proptest::collection::vec(any::<u8>(), 0..5000)) {
+    fn arbitrary_bytes_do_not_panic_any_parser(
+        data in proptest::collection::vec(any::<u8>(), 0..5000),
+    ) {
         if let Ok(mut info) = NamespaceInfo::parse(1, &data) {
             prop_assert!(info.block_size.is_power_of_two() && info.block_size >= 512);
             prop_assert!(info.blocks.checked_mul(info.block_size.into()).is_some());
