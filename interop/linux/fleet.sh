@@ -93,7 +93,7 @@ code=0
 wait $run || code=$?
 run=
 [ $code = 1 ] || fail "the run ended with $code: $(cat "$work/said")"
-grep -q '^error: target on node 1: the agent has ended' "$work/said" || fail "$(cat "$work/said")"
+grep -q '^error: target on node 1: the agent has exited' "$work/said" || fail "$(cat "$work/said")"
 ok "a target that is killed under guests is named"
 nothing_left
 ok "nothing is left of that either"

@@ -153,7 +153,10 @@ mod tests {
         assert!(message("concat:nvme+tcp://a/n").contains("does not support such disks"));
         let concat = open("concat:512KiB@mem:1MiB,mem:1MiB").unwrap();
         assert_eq!(concat.geometry().capacity_bytes(), 3 << 19);
-        assert!(message("concat:2MiB@mem:1MiB,mem:1MiB").contains("shorter than the 2 MiB"));
+        assert!(
+            message("concat:2MiB@mem:1MiB,mem:1MiB")
+                .contains("shorter than its part of the concatenation, 2 MiB")
+        );
         assert!(message("concat:100@mem:1MiB,mem:1MiB").contains("choose a multiple"));
         let stripe = open("stripe:64KiB,mem:1MiB,mem:2MiB").unwrap();
         assert_eq!(stripe.geometry().capacity_bytes(), 2 << 20);

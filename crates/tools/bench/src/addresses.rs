@@ -136,7 +136,9 @@ mod tests {
         assert!(why(&Geometry::new(8192, 100), Rw::Read, 1, None).contains("not a whole number"));
         assert!(why(&small, Rw::Read, 2, None).contains("needs at least 8192 bytes"));
         assert!(why(&small, Rw::RandRead, 1, Some(512)).contains("needs at least 4096 bytes"));
-        assert!(why(&small, Rw::RandRead, 1, Some(8192)).contains("and it has 4096"));
+        assert!(
+            why(&small, Rw::RandRead, 1, Some(8192)).contains("but the namespace has only 4096")
+        );
     }
 
     #[test]

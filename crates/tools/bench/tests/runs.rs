@@ -345,7 +345,7 @@ fn a_queue_that_does_not_open_is_reported() {
     let plan = plan(vec![Pattern::new(Rw::Read, 4096, 4, 1)], 1);
     let report = run(&plan, None, Some(&Side::new(Arc::new(Closed)))).expect("a valid plan");
     let message = &report.patterns[0].errors[0].message;
-    assert!(message.contains("opening a queue failed: the connection"), "{message}");
+    assert!(message.contains("cannot open a queue: the connection"), "{message}");
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn a_small_plan_gives_a_report_that_repeats_the_plan() {
     let told = scratch.run(run).ok();
     let table = told.out();
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
-    let steps = ["starting 2 nodes", "4k random read (1 of 1)", "verifying", "reading everything"];
+    let steps = ["starting 2 nodes", "4k random read (1 of 1)", "verifying", "reading all data"];
     let said = &told.stderr;
     let said: Vec<&str> = said.lines().skip_while(|line| !line.starts_with(steps[0])).collect();
     assert_eq!(said.len(), steps.len(), "a line for each step: {said:#?}");
@@ -173,7 +173,7 @@ fn a_killed_agent_ends_the_run_and_is_named() {
         let output = run.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(&format!("error: {name}: the agent has ended")), "{said}");
+        assert!(said.contains(&format!("error: {name}: the agent has exited")), "{said}");
     }
 }
 
@@ -368,7 +368,7 @@ fn guests_have_their_own_rows_and_missing_tools_are_reported() {
         support::finish(run, b"")
     };
     if !std::path::Path::new("/usr/bin/qemu-system-x86_64").exists() {
-        fleet(&[]).fails_in_a_line(2, &["qemu-system-x86", "leave --guests out"]);
+        fleet(&[]).fails_in_a_line(2, &["qemu-system-x86", "omit --guests"]);
     }
     std::fs::create_dir(&tools).unwrap();
     let qemu = tools.join("qemu-system-x86_64");
@@ -397,7 +397,7 @@ fn guests_have_their_own_rows_and_missing_tools_are_reported() {
 
     std::fs::write(tools.join("qemu-system-x86_64.fails"), "").unwrap();
     // Both guests exit at once, and the controller may notice either first.
-    fleet(&files).fails(1, &["error: guest ", ": it has ended: no such machine"]);
+    fleet(&files).fails(1, &["error: guest ", ": QEMU has exited: no such machine"]);
     let run = |plan: &str, count: &str| scratch.run(["fleet", "run", plan, "--guests", count]);
     run(&small(&scratch, SMALL), "1").fails_in_a_line(2, &["vm = true"]);
     run(&plan, "65").fails(2, &["64"]);
@@ -411,9 +411,9 @@ fn fleet_run_refuses_invalid_plans() {
     let more = |line: &str| format!("{line}\n{SMALL}");
     run(&more("mixes = [101]")).fails_in_a_line(2, &["from 0 to 100"]);
     let endless = SMALL.replace("mem:8MiB", "temporary:8EiB");
-    run(&endless).fails(2, &["temporary:8EiB is not a size"]);
+    run(&endless).fails(2, &["temporary:8EiB is not a valid size"]);
     run("").fails_in_a_line(2, &["does nothing"]);
-    run("{}").fails_in_a_line(2, &["not a report"]);
+    run("{}").fails_in_a_line(2, &["not a valid report"]);
     let write = "drive = \"disk.img\"\n[[actions]]\nload = \"write\"";
     run(write).fails_in_a_line(2, &["disk.img", "--allow-writes"]);
     scratch

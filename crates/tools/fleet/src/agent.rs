@@ -74,7 +74,7 @@ pub fn serve<R: Read + Send>(
 
 fn refusal(first: &Ask, secret: Option<&Secret>) -> Option<String> {
     let Ask::Hello { version, token } = first else {
-        return Some("the first message has to be a greeting".to_owned());
+        return Some("the first message must be a greeting".to_owned());
     };
     let is_known = match secret {
         Some(secret) => token.as_deref().is_some_and(|token| secret.is(token)),
@@ -86,8 +86,8 @@ fn refusal(first: &Ask, secret: Option<&Secret>) -> Option<String> {
     let same = *version == VERSION;
     (!same).then(|| {
         format!(
-            "it speaks version {VERSION}, and the controller {version}: take the same farblock for \
-             both"
+            "the agent uses protocol version {VERSION}, but the controller {version}: use the same \
+             farblock for both"
         )
     })
 }
@@ -140,7 +140,8 @@ impl<W: Write> Agent<W> {
                 Err(RecvTimeoutError::Timeout) => {
                     self.verify = None;
                     self.ended = Some(format!(
-                        "the controller said nothing for {} s, so it ended what it verified",
+                        "the controller sent nothing for {} s, so the agent stopped its \
+                         verification",
                         self.silence.as_secs_f64()
                     ));
                 }
@@ -150,12 +151,12 @@ impl<W: Write> Agent<W> {
     }
 
     fn verifies(&self) -> String {
-        self.ended.clone().unwrap_or_else(|| "it verifies nothing".to_owned())
+        self.ended.clone().unwrap_or_else(|| "the agent verifies nothing".to_owned())
     }
 
     fn answer(&mut self, ask: Ask) -> Result<Say, String> {
         match ask {
-            Ask::Hello { .. } => Err("it was greeted already".to_owned()),
+            Ask::Hello { .. } => Err("the controller already sent a greeting".to_owned()),
             Ask::Clock => Ok(Say::Clock { ns: self.clock.now_ns() }),
             Ask::Share(share) => self.storage.share(&share).map(Sharing::said),
             Ask::Unshare => self.storage.unshare().map(|()| Say::Done),
@@ -199,7 +200,7 @@ impl<W: Write> Agent<W> {
     fn offer(&mut self, clients: &[message::Client]) -> Result<Say, String> {
         self.offered.clear();
         if clients.len() > GUESTS as usize {
-            return Err(format!("an agent has disks for {GUESTS} virtual machines at most"));
+            return Err(format!("an agent has disks for at most {GUESTS} virtual machines"));
         }
         let offered = clients.iter().map(|client| {
             let disk = verify::connect(client).map_err(|why| format!("{}: {why}", client.url))?;
@@ -245,7 +246,7 @@ impl<W: Write> Agent<W> {
             match self.asks.recv_timeout(left.min(TELL_EVERY)) {
                 Err(RecvTimeoutError::Timeout) if left <= TELL_EVERY => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {}
-                _ => return Err("it was called off".to_owned()),
+                _ => return Err("the measurement was cancelled".to_owned()),
             }
             let word = lines::write(&mut self.output, &Say::Progress { iops: 0.0 });
             word.map_err(|error| error.to_string())?;
@@ -258,7 +259,7 @@ impl<W: Write> Agent<W> {
             Some(process) => other(process)
                 .map_err(|error| format!("processor time of process {process}: {error}"))?,
         };
-        let at = |ns| self.clock.instant(ns).ok_or("a time that never comes".to_owned());
+        let at = |ns| self.clock.instant(ns).ok_or("a time is out of range".to_owned());
         let (start, end) = (at(start_ns)?, at(end_ns)?);
         self.sleep(start)?;
         let before = meter.cpu_time();
@@ -380,7 +381,7 @@ mod tests {
         });
         let look = agent.next().unwrap().unwrap();
         let why = agent.answer(look).unwrap_err();
-        assert!(why.contains("the controller said nothing for 0.2 s"), "{why}");
+        assert!(why.contains("the controller sent nothing for 0.2 s"), "{why}");
         assert!(agent.verify.is_none());
         goes_on.join().unwrap();
         assert_eq!(agent.next().unwrap(), None, "the stream ends with the agent");

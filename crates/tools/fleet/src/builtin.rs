@@ -82,8 +82,9 @@ fn hci() -> Plan {
     ];
     Plan {
         name: "hci-12".to_owned(),
-        about: "the documents' cluster: every node shares its drives and uses everybody's"
-            .to_owned(),
+        about:
+            "the documents' cluster: every node shares its drives and uses the drives of all nodes"
+                .to_owned(),
         storage_nodes: 12,
         host_nodes: 0,
         together: true,
@@ -142,7 +143,7 @@ fn nvme_vs_iscsi() -> Plan {
     ];
     Plan {
         name: "nvme-vs-iscsi".to_owned(),
-        about: "NVMe/TCP, farblock's iSCSI target and tgt in turns on one file".to_owned(),
+        about: "NVMe/TCP, farblock's iSCSI target and tgt in turn on one file".to_owned(),
         drive: "temporary:256MiB".to_owned(),
         runtime_seconds: 5.0,
         ramp_seconds: 1.0,
@@ -159,8 +160,9 @@ fn nvme_vs_iscsi() -> Plan {
 fn failover() -> Plan {
     Plan {
         name: "failover".to_owned(),
-        about: "two ways to each drive, harmed in turn under hosts that write, read and compare"
-            .to_owned(),
+        about:
+            "two paths to each drive; each path fails in turn while hosts write, read and compare"
+                .to_owned(),
         storage_nodes: 2,
         paths: 2,
         host_nodes: 2,

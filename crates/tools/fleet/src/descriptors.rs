@@ -26,7 +26,7 @@ fn enough(clients: usize, needed: u64, limit: u64) -> Result<(), String> {
     }
     Err(format!(
         "{clients} clients need about {needed} open files, and this agent may have {limit}: raise \
-         its limit (ulimit -n {needed}), or take fewer clients"
+         its limit (ulimit -n {needed}), or use fewer clients"
     ))
 }
 

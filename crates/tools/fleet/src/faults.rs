@@ -46,7 +46,7 @@ pub(crate) fn run(fleet: &mut Fleet<'_>) -> Result<(Verified, Vec<FaultReport>),
             }
         }
     }
-    fleet.begin("reading everything once more")?;
+    fleet.begin("reading all data again")?;
     let mut verified = Verified::default();
     for host in &mut fleet.hosts {
         host.tell(&Ask::EndVerify)?;
@@ -109,7 +109,8 @@ fn harm(fleet: &mut Fleet<'_>, target: usize, fault: Fault) -> Result<FaultRepor
 
 fn restart(fleet: &mut Fleet<'_>, target: usize, name: &str) -> Result<(), FleetError> {
     let node = fleet.targets[target].node;
-    let node = node.ok_or_else(|| FleetError::agent(name, "it was not started here"))?;
+    let node =
+        node.ok_or_else(|| FleetError::agent(name, "this process did not start the agent"))?;
     fleet.targets[target].peer = fleet.agent(node, name)?;
     fleet.share(target)
 }
@@ -191,7 +192,7 @@ impl Watch {
             }
             if waited.so_far() > RECOVERY_TIME {
                 let seconds = RECOVERY_TIME.as_secs();
-                let why = format!("I/O does not flow again within {seconds} s");
+                let why = format!("I/O does not resume within {seconds} s");
                 return Err(FleetError::agent(fleet.doing(), why));
             }
             std::thread::sleep(LOOK_EVERY);

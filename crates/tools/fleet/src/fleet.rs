@@ -200,7 +200,8 @@ impl<'a> Fleet<'a> {
         }
         let is_whole =
             !self.hosts.is_empty() && (!self.targets.is_empty() || !self.plan.targets.is_empty());
-        let why = "needs an agent that is a host, and a target or an agent with serves_at";
+        let why =
+            "needs an agent without serves_at as a host, and a target or an agent with serves_at";
         if is_whole { Ok(()) } else { Err(FleetError::plan(&self.plan.name, why)) }
     }
 
@@ -239,11 +240,11 @@ impl<'a> Fleet<'a> {
         let wrong = |why: String| FleetError::plan(&self.plan.name, why);
         let bytes = farblock_block::size::parse(size).map_err(|error| wrong(error.to_string()))?;
         if bytes == 0 || i64::try_from(bytes).is_err() {
-            return Err(wrong(format!("temporary:{size} is not a size that a drive can have")));
+            return Err(wrong(format!("temporary:{size} is not a valid size of a drive")));
         }
         let path = self.setting.folder.join(format!("drive-{target}-{drive}.img"));
         temporary::create(&path, bytes, !self.plan.iscsi.is_empty())
-            .map_err(|error| wrong(format!("{} cannot be made: {error}", path.display())))?;
+            .map_err(|error| wrong(format!("cannot create {}: {error}", path.display())))?;
         Ok(format!("{before}file:{}", path.display()))
     }
 
@@ -357,7 +358,7 @@ impl<'a> Fleet<'a> {
         for target in 0..self.targets.len() {
             for drive in 0..self.plan.drives_of_target() as usize {
                 let name = &self.targets[target].peer.name;
-                self.note(&format!("drive {} of {name}, alone", drive + 1))?;
+                self.note(&format!("drive {} of {name} alone", drive + 1))?;
                 let patience = Duration::from_millis(runtime_ms) + self.setting.patience.grace;
                 let peer = &mut self.targets[target].peer;
                 peer.tell(&Ask::Alone { drive, load: load.clone() })?;
@@ -434,7 +435,11 @@ impl<'a> Fleet<'a> {
                     Some(other) => return Err(target.peer.surprise(&other)),
                     None if used.is_some() => {}
                     None if !is_late => target.peer.check_silence()?,
-                    None => return Err(target.peer.error("it does not say what it used")),
+                    None => {
+                        return Err(target
+                            .peer
+                            .error("the target does not report its processor time"));
+                    }
                 }
             }
             for host in 0..self.hosts.len() {
@@ -445,7 +450,7 @@ impl<'a> Fleet<'a> {
                     Some(other) => return Err(self.hosts[host].surprise(&other)),
                     None if measured[host].is_some() => {}
                     None if !is_late => self.check_silence(host)?,
-                    None => return Err(self.hosts[host].error("its load does not end")),
+                    None => return Err(self.hosts[host].error("the load does not end")),
                 }
             }
             let host = |(host, measured): (usize, &Option<Measured>)| LiveHost {
@@ -483,7 +488,7 @@ impl<'a> Fleet<'a> {
         let silent = { targets }.find_map(|target| target.peer.is_there().err());
         match silent {
             Some(FleetError::Agent { agent, why }) => {
-                FleetError::agent(&agent, format!("{why} (so, at {error})"))
+                FleetError::agent(&agent, format!("{why} (this caused: {error})"))
             }
             _ => error,
         }

@@ -33,12 +33,12 @@ impl GuestFiles {
         let qemu = found.ok_or_else(|| {
             format!(
                 "needs {QEMU} for its guests, which is not installed: install it (Debian: apt \
-                 install qemu-system-x86), or leave --guests out"
+                 install qemu-system-x86), or omit --guests"
             )
         })?;
         if let Some(missing) = [kernel, image].into_iter().flatten().find(|it| !it.is_file()) {
             return Err(format!(
-                "needs {} for its guests, which is not a file: name one that is there",
+                "needs {} for its guests, which is not a file: name an existing file",
                 missing.display()
             ));
         }
@@ -49,8 +49,8 @@ impl GuestFiles {
         let (kernel, image) = whole.ok_or_else(|| {
             let folder = folder.map_or_else(|| "no home folder".into(), Path::to_string_lossy);
             format!(
-                "needs a kernel and an image for its guests, which are not there ({folder}): run \
-                 interop/linux/setup.sh of farblock's sources, which makes them, or name yours \
+                "needs a kernel and an image for its guests, and they are missing ({folder}): \
+                 create them with interop/linux/setup.sh from farblock's sources, or name yours \
                  with --guest-kernel and --guest-image"
             )
         })?;

@@ -25,7 +25,7 @@ pub fn render(report: &Report) -> String {
         let mut legend =
             vec![("remote", if by_iscsi.is_empty() { "the fleet" } else { "NVMe/TCP" })];
         if report.actions.iter().any(|action| action.alone_iops.is_some()) {
-            legend.push(("local", "all drives, each alone, added up"));
+            legend.push(("local", "the sum of all drives, each measured alone"));
         }
         legend.extend(&by_iscsi);
         section(&mut page, "I/Os per second", &legend, &chart(report, "iops", rate));

@@ -127,12 +127,13 @@ pub(crate) fn remarks(plan: &Plan) -> Vec<String> {
         return Vec::new();
     }
     vec![
-        "iSCSI and NVMe/TCP had the same file in turns, on the loopback, under the same load \
-         generator: NVMe by farblock's host, iSCSI by farblock's initiator, a session for each job"
-            .to_owned(),
+        "iSCSI and NVMe/TCP used the same file in turn, over the loopback, with the same load \
+         generator: NVMe with farblock's host, iSCSI with farblock's initiator and one session per \
+         job"
+        .to_owned(),
         "the documents' figure is about 550 % better random I/O over NVMe-oF than over iSCSI, \
-         which reads as 5.5 or 6.5 times; theirs was RDMA for both (RoCE, iSER), from machine to \
-         machine"
+         which means 5.5 or 6.5 times; the documents used RDMA for both (RoCE, iSER), between \
+         machines"
             .to_owned(),
     ]
 }

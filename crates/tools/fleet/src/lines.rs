@@ -29,13 +29,13 @@ impl<R: Read> Reader<R> {
         }
         if line.last() != Some(&b'\n') {
             return Err(match read as u64 == self.limit {
-                true => invalid("a message that is too long".to_owned()),
+                true => invalid("the message is too long".to_owned()),
                 false => io::ErrorKind::UnexpectedEof.into(), // the stream ends within a line
             });
         }
         serde_json::from_slice(&line)
             .map(Some)
-            .map_err(|error| invalid(format!("no message: {error}")))
+            .map_err(|error| invalid(format!("the message is invalid: {error}")))
     }
 }
 

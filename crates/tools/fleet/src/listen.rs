@@ -86,7 +86,7 @@ impl Drop for Presence {
 /// Tells a controller above the limit why the agent refuses it. A controller that has not sent its
 /// first line in time may not receive the reason.
 fn refuse(mut stream: &TcpStream) {
-    let why = format!("it talks with {CONTROLLERS} controllers already");
+    let why = format!("the agent already serves {CONTROLLERS} controllers");
     let _ = stream.set_read_timeout(Some(REFUSAL_TIME));
     let _ = stream.read(&mut [0; FIRST_LINE_BYTES as usize]);
     let _ = lines::write(&mut stream, &Say::Refused { why });

@@ -29,7 +29,7 @@ impl Clients {
         self.0.clear();
         self.1 = None;
         if clients.len() > CLIENTS {
-            return Err(format!("an agent has {CLIENTS} clients at most"));
+            return Err(format!("an agent has at most {CLIENTS} clients"));
         }
         descriptors::check(clients)?;
         self.1 = Some(memory.take(memory::of_clients(clients), "the clients' rings")?);
@@ -50,7 +50,7 @@ impl Clients {
 /// Connects over iSCSI. `unit` is `ADDRESS:PORT/NAME/LUN`.
 fn log_in(client: &Client, unit: &str) -> Result<Arc<dyn Namespace>, String> {
     let parts: Option<[&str; 3]> = unit.split('/').collect::<Vec<_>>().try_into().ok();
-    let wrong = || "an iSCSI disk is iscsi://ADDRESS:PORT/NAME/LUN".to_owned();
+    let wrong = || "the URL of an iSCSI disk must be iscsi://ADDRESS:PORT/NAME/LUN".to_owned();
     let [address, target, lun] = parts.ok_or_else(wrong)?;
     let config = initiator::Config {
         address: address.parse().map_err(|_| wrong())?,
@@ -113,7 +113,7 @@ pub(crate) fn on_all(
     if clients.0.is_empty() {
         return Err("no client is connected".to_owned());
     }
-    let start = load.start_ns.map(|ns| clock.instant(ns).ok_or("a start that never comes"));
+    let start = load.start_ns.map(|ns| clock.instant(ns).ok_or("the start time is out of range"));
     let start = start.transpose()?;
     let begin = start.unwrap_or_else(Instant::now);
     thread::scope(|scope| {
@@ -221,7 +221,7 @@ fn add_up(outcomes: Vec<Outcome>) -> Result<Measured, String> {
     let mut latencies = Latencies::new();
     let (mut reads, mut writes, mut iops, mut seconds) = (0, 0, 0.0, 0.0_f64);
     for outcome in outcomes {
-        let measured = outcome.map_err(|_| "it was called off".to_owned())?;
+        let measured = outcome.map_err(|_| "the load was cancelled".to_owned())?;
         let elapsed = measured.elapsed.as_secs_f64();
         reads += measured.reads;
         writes += measured.writes;

@@ -46,8 +46,8 @@ impl Memory {
         match held.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
             Ok(_) => Ok(Held { budget: Arc::clone(&self.0), bytes }),
             Err(held) => Err(format!(
-                "{what} would take {} of this agent's memory, which gives {} to controllers, of \
-                 which {} are taken: who starts it can give more with --memory",
+                "{what} need {} of memory, but this agent allows controllers only {}, of which {} \
+                 are in use: start the agent with a larger --memory",
                 Size(bytes),
                 Size(*most),
                 Size(held)

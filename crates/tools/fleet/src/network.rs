@@ -166,7 +166,7 @@ impl Namespace {
             match of(&holder) {
                 Some(theirs) if Some(&theirs) != ours.as_ref() => return Ok(()),
                 Some(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
-                _ => return Err(failed("unshare --net", "it made no network namespace")),
+                _ => return Err(failed("unshare --net", "it created no network namespace")),
             }
         }
     }

@@ -45,8 +45,8 @@ impl Secret {
         let token = text.trim();
         if token.len() < TOKEN_LEAST || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(format!(
-                "a token is one line of at least {TOKEN_LEAST} letters, digits and signs \
-                 (openssl rand -hex 16 makes one)"
+                "a token is one line of at least {TOKEN_LEAST} printable ASCII characters without \
+                 spaces (openssl rand -hex 16 creates one)"
             ));
         }
         Ok(Secret(token.to_owned()))
@@ -114,7 +114,10 @@ impl Peer {
                 *kept.lock().unwrap_or_else(PoisonError::into_inner) = line;
             }
         });
-        let (input, output) = (input.expect("it is piped"), output.expect("it is piped"));
+        let (input, output) = (
+            input.expect("the child's stream is a pipe"),
+            output.expect("the child's stream is a pipe"),
+        );
         let process = Some(Process { child, last });
         let mut peer = Peer::new(name, input, output, terms);
         peer.process = process;
@@ -186,8 +189,8 @@ impl Peer {
             Say::Hello { version: VERSION, machine } => self.machine = machine,
             Say::Hello { version, .. } => {
                 return Err(self.error(format!(
-                    "it speaks version {version}, and not {VERSION}: take the same farblock for \
-                     both"
+                    "the agent uses protocol version {version} instead of {VERSION}: use the same \
+                     farblock for both"
                 )));
             }
             other => return Err(self.surprise(&other)),
@@ -202,7 +205,7 @@ impl Peer {
         for _ in 0..CLOCK_ROUNDS {
             let asked = self.terms.clock.now_ns();
             let Say::Clock { ns } = self.ask(&Ask::Clock)? else {
-                return Err(self.error("it does not know what time it is"));
+                return Err(self.error("the agent did not report its time"));
             };
             best = best.better(Offset::by(asked, ns, self.terms.clock.now_ns()));
         }
@@ -250,7 +253,7 @@ impl Peer {
             Ok(Ok(Some(say))) => Ok(Some(say)),
             Ok(Ok(None)) | Err(RecvTimeoutError::Disconnected) => Err(self.gone()),
             Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => {
-                Err(self.error(format!("its answer makes no sense: {error}")))
+                Err(self.error(format!("its answer is invalid: {error}")))
             }
             Ok(Err(_)) => Err(self.gone()),
             Err(RecvTimeoutError::Timeout) => Ok(None),
@@ -267,7 +270,9 @@ impl Peer {
 
     fn silent(&self, time: Duration) -> FleetError {
         let seconds = time.as_secs_f64();
-        self.error(format!("it has not answered for {seconds} s: it stands still, or is cut off"))
+        self.error(format!(
+            "it has not answered for {seconds} s: it hangs, or its network is interrupted"
+        ))
     }
 
     /// Checks that the agent answers, even while it works.
@@ -292,7 +297,7 @@ impl Peer {
 
     pub(crate) fn surprise(&self, say: &Say) -> FleetError {
         let word = serde_json::to_value(say).expect("our own types are JSON");
-        self.error(format!("it answered {}, which was not asked for", word["say"]))
+        self.error(format!("it answered {}, which the controller did not request", word["say"]))
     }
 
     /// Converts a time of the controller's clock to the agent's clock.
@@ -319,9 +324,9 @@ impl Peer {
             last.strip_prefix("error: ").unwrap_or(&last).to_owned()
         });
         self.error(match last {
-            Some(last) if !last.is_empty() => format!("the agent has ended: {last}"),
-            Some(_) => "the agent has ended without a word".to_owned(),
-            None => "the agent closed the connection, or is gone".to_owned(),
+            Some(last) if !last.is_empty() => format!("the agent has exited: {last}"),
+            Some(_) => "the agent has exited without a message".to_owned(),
+            None => "the agent closed the connection, or has exited".to_owned(),
         })
     }
 }

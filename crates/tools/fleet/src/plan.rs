@@ -103,7 +103,7 @@ pub struct Plan {
     pub scaled: Vec<String>,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde requires this signature")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }
@@ -290,42 +290,45 @@ impl Plan {
         let wrong = |why: &str| Err(FleetError::plan(&self.name, why));
         let nodes = self.nodes();
         if self.agents.is_empty() && (self.storage_nodes == 0 || nodes > NODES) {
-            return wrong(&format!("needs 1 to {NODES} nodes, and at least one with storage"));
+            return wrong(&format!("needs 1 to {NODES} nodes, at least one of them with storage"));
         }
         if !self.together && self.host_nodes == 0 && self.agents.is_empty() {
             return wrong("needs a node with clients: host_nodes, or together = true");
         }
         let targets = self.storage_nodes.saturating_mul(self.targets_per_node);
         if targets.saturating_add(nodes) > AGENTS || self.targets_per_node == 0 {
-            return wrong(&format!("starts 1 to {AGENTS} processes"));
+            return wrong(&format!("must start 1 to {AGENTS} processes"));
         }
         if !(1..=CLIENTS as u32).contains(&self.clients_per_node) {
-            return wrong(&format!("clients_per_node is between 1 and {CLIENTS}"));
+            return wrong(&format!("clients_per_node must be between 1 and {CLIENTS}"));
         }
         if self.runs == 0 || self.runs > farblock_bench::limits::MAX_RUNS {
-            return wrong("the number of runs is between 1 and 1000");
+            return wrong("the number of runs must be between 1 and 1000");
         }
         if self.mixes.iter().any(|mix| *mix > 100) {
-            return wrong("mixes are percentages of reads, from 0 to 100");
+            return wrong("mixes must be percentages of reads, from 0 to 100");
         }
         self.check_times()?;
         self.check_drives()?;
         self.check_paths()?;
         let has_rings = |load: &Wanted| !load.vm || (1..=VM_RINGS).contains(&load.pattern.numjobs);
         if !self.loads()?.iter().all(has_rings) {
-            return wrong(&format!("the disk of a VM has a ring for each job, {VM_RINGS} at most"));
+            return wrong(&format!(
+                "the disk of a VM has one ring per job, and at most {VM_RINGS} rings"
+            ));
         }
         if self.actions.is_empty() && self.verify_seconds == 0.0 && self.faults.is_empty() {
             return wrong("does nothing: it has no actions, no verify_seconds and no faults");
         }
         let is_away = !self.agents.is_empty() || !self.targets.is_empty();
         if is_away && !self.faults.is_empty() {
-            return wrong("harms only what it started itself: leave the faults out");
+            return wrong("can inject faults only into agents that it started: omit the faults");
         }
         let mut names = (0..self.drives_of_target()).map(|drive| self.drive_named(drive));
         if !self.agents.is_empty() && names.any(|name| name.contains("temporary:")) {
             return wrong(
-                "makes temporary: drives on this machine only: name drives of the agents'",
+                "creates temporary: drives only on this machine: name drives of the agents' \
+                 machines",
             );
         }
         self.check_guests()?;
@@ -336,15 +339,15 @@ impl Plan {
         let wrong = |why: &str| Err(FleetError::plan(&self.name, why));
         let (count, sets) = (self.drives_of_target(), self.sets_per_target);
         if !(1..=DRIVES as u32).contains(&count) {
-            return wrong(&format!("a target has 1 to {DRIVES} drives"));
+            return wrong(&format!("a target must have 1 to {DRIVES} drives"));
         }
         if self.sets_by_node && sets == 0 {
-            return wrong("has sets_by_node, and no sets_per_target");
+            return wrong("has sets_by_node, but no sets_per_target");
         }
         // With sets by node, each set has all drives of its node.
         if sets > 0 && !self.sets_by_node && !count.is_multiple_of(sets) {
             return wrong(&format!(
-                "has {count} drives of a target, no multiple of its {sets} sets"
+                "has {count} drives per target, which is not a multiple of {sets} sets"
             ));
         }
         if self.drives.is_empty() {
@@ -357,11 +360,13 @@ impl Plan {
             return wrong(&format!("names {twice} twice"));
         }
         if !self.targets.is_empty() {
-            return wrong("names drives, and targets that there are: these have their own");
+            return wrong(
+                "names drives and existing targets, but existing targets have their own drives",
+            );
         }
         let here = self.storage_nodes.saturating_mul(self.targets_per_node);
         if self.agents.is_empty() && here > 1 {
-            return wrong(&format!("names the drives of one target, and has {here}"));
+            return wrong(&format!("names the drives of one target, but has {here} targets"));
         }
         Ok(())
     }
@@ -381,13 +386,13 @@ impl Plan {
     fn check_guests(&self) -> Result<(), FleetError> {
         let wrong = |why: &str| Err(FleetError::plan(&self.name, why));
         if self.guests > GUESTS {
-            return wrong(&format!("has {GUESTS} guests at most"));
+            return wrong(&format!("can have at most {GUESTS} guests"));
         }
         if self.guests > 0 && !self.agents.is_empty() {
-            return wrong("starts guests only beside agents that it started: leave the guests out");
+            return wrong("can start guests only with agents that it started: omit the guests");
         }
         if self.guests > 0 && !self.actions.iter().any(|action| action.vm) {
-            return wrong("has guests, which carry out actions with vm = true, and none of these");
+            return wrong("has guests, but no actions with vm = true, and only these use guests");
         }
         Ok(())
     }
@@ -405,8 +410,8 @@ impl Plan {
         Err(FleetError::plan(
             &self.name,
             format!(
-                "has clients with {} paths, which takes storage_nodes that are a multiple of that, \
-                 {PATHS} paths at most, and no actions, sets, agents or targets",
+                "has clients with {} paths: then storage_nodes must be a multiple of the paths, \
+                 with at most {PATHS} paths, and without actions, sets, agents or targets",
                 self.paths
             ),
         ))
@@ -431,8 +436,8 @@ impl Plan {
         if is_away || self.together || !is_simple || !is_file {
             return Err(FleetError::plan(
                 &self.name,
-                "compares with iSCSI on one file: one storage node, one host node, one client, one \
-                 drive that is temporary:, blocks of 512 bytes, no agents and no targets",
+                "compares with iSCSI on one file: this needs one storage node, one host node, one \
+                 client, one temporary: drive and blocks of 512 bytes, without agents and targets",
             ));
         }
         loads.iter().try_for_each(|load| self.check_iscsi_load(load))
@@ -443,8 +448,8 @@ impl Plan {
         let pattern = &wanted.pattern;
         let is_fit = !wanted.vm && pattern.block_size_bytes.is_multiple_of(ISCSI_BLOCK_BYTES);
         let why = format!(
-            "compares with iSCSI in blocks of {ISCSI_BLOCK_BYTES} bytes, without virtual machines; \
-             {} ({}) is something else",
+            "compares with iSCSI in blocks of {ISCSI_BLOCK_BYTES} bytes, without virtual machines: \
+             {} ({}) does not match",
             pattern.name,
             jobs_and_depth(pattern)
         );
@@ -481,7 +486,9 @@ impl Plan {
             times.iter().find(|(_, seconds, least)| !(*least..=604_800.0).contains(seconds));
         match wrong {
             None => Ok(()),
-            Some((name, ..)) => Err(FleetError::plan(&self.name, format!("{name} is not a time"))),
+            Some((name, ..)) => {
+                Err(FleetError::plan(&self.name, format!("{name} is not a valid time")))
+            }
         }
     }
 
@@ -625,12 +632,12 @@ mod tests {
         assert!(why(&format!("sets_per_target = 2\n{read}")).contains("multiple"));
         assert!(why("[[actions]]\nload = \"burn\"").contains("randread"));
         let rings = "[[actions]]\nload = \"read,numjobs=65\"\nvm = true";
-        assert!(why(rings).contains("64 at most"), "{}", why(rings));
+        assert!(why(rings).contains("at most 64 rings"), "{}", why(rings));
         let two = "drives = [\"/dev/a\", \"/dev/b\"]";
         assert!(why(&format!("{two}\nsets_per_target = 3\n{read}")).contains("multiple"));
         assert!(why(&format!("{two}\nsets_by_node = true\n{read}")).contains("sets_per_target"));
         assert!(
-            why(&format!("{two}\nstorage_nodes = 2\n{read}")).contains("one target, and has 2")
+            why(&format!("{two}\nstorage_nodes = 2\n{read}")).contains("one target, but has 2")
         );
         assert!(
             why(&format!("{two}\ntargets = [\"nvme+tcp://x/y\"]\n{read}")).contains("their own")
@@ -642,7 +649,7 @@ mod tests {
             assert!(why(&text).contains("2 paths"), "{}", why(&text));
         }
         assert!(why("paths = 0\nverify_seconds = 1").contains("0 paths"));
-        assert!(why("{").contains("not a report"));
+        assert!(why("{").contains("not a valid report"));
         let away = "[[agents]]\nname = \"a\"\naddress = \"a:1\"\ntoken_file = \"t\"";
         assert!(why(&format!("drive = \"temporary:8MiB\"\n{away}\n{read}")).contains("temporary"));
     }

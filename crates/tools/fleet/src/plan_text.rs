@@ -14,7 +14,7 @@ impl Plan {
         let mut plan = if text.trim_start().starts_with('{') {
             let report = Report::from_json(text);
             report
-                .map_err(|error| FleetError::plan(name, format!("is not a report: {error}")))?
+                .map_err(|error| FleetError::plan(name, format!("is not a valid report: {error}")))?
                 .plan
         } else {
             toml::from_str(text).map_err(|error| FleetError::plan(name, one_line(&error)))?

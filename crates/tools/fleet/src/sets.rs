@@ -57,13 +57,13 @@ pub(crate) fn groups(
 fn by_node(drives: &[String], machine: &Machine) -> Result<BTreeMap<usize, Vec<usize>>, String> {
     let online = machine.nodes().len();
     if online < 2 {
-        return Err("the machine has one node".to_owned());
+        return Err("the machine has only one node".to_owned());
     }
     let mut nodes = BTreeMap::<usize, Vec<usize>>::new();
     for (index, drive) in drives.iter().enumerate() {
         let spec = Spec::parse(drive).map_err(|error| error.to_string())?;
         let node = machine.of_spec(&spec).ok_or_else(|| {
-            format!("the machine has {online} nodes, and nothing says at which of them {drive} is")
+            format!("the machine has {online} nodes, and the node of {drive} is unknown")
         })?;
         nodes.entry(node).or_default().push(index);
     }
@@ -75,7 +75,7 @@ fn in_turn(share: &Share) -> Result<Vec<Vec<usize>>, String> {
     let (count, sets) = (share.drives.len(), share.sets);
     if !count.is_multiple_of(sets) {
         return Err(format!(
-            "{count} drives do not make {sets} equal sets: name a multiple of {sets}, or another \
+            "{count} drives cannot form {sets} equal sets: name a multiple of {sets}, or change \
              sets_per_target"
         ));
     }
@@ -119,12 +119,12 @@ mod tests {
         let halves = vec![vec![0, 1], vec![2, 3]];
         assert_eq!(of(&four[..2], 0, true), Ok((vec![vec![0], vec![1]], None)));
         assert_eq!(of(&four, 2, false), Ok((halves.clone(), None)));
-        let why = Some("the machine has one node".to_owned());
+        let why = Some("the machine has only one node".to_owned());
         assert_eq!(of(&four, 2, true), Ok((halves, why)));
         let odd = of(&four[..3], 2, true).unwrap_err();
         assert_eq!(
             odd,
-            "3 drives do not make 2 equal sets: name a multiple of 2, or another sets_per_target"
+            "3 drives cannot form 2 equal sets: name a multiple of 2, or change sets_per_target"
         );
     }
 
@@ -177,9 +177,6 @@ mod tests {
 
         let (groups, why) = of(&[zero, one, one, unknown]);
         assert_eq!((groups[0].node, &groups[0].namespaces), (None, &halves));
-        assert_eq!(
-            why.unwrap(),
-            "the machine has 2 nodes, and nothing says at which of them /dev/null is"
-        );
+        assert_eq!(why.unwrap(), "the machine has 2 nodes, and the node of /dev/null is unknown");
     }
 }

@@ -44,7 +44,7 @@ impl Allowed {
             | Spec::Limit { .. }
             | Spec::Fault { .. } => spec.parts().iter().try_for_each(|it| self.check(it)),
             _ => Err(format!(
-                "this agent may not share {spec}: start the agent with --drive and that name"
+                "this agent may not share {spec}: start the agent with --drive and this name"
             )),
         }
     }
@@ -103,7 +103,7 @@ impl Storage {
     pub(crate) fn share(&mut self, share: &Share) -> Result<Sharing, String> {
         self.unshare()?;
         if share.drives.is_empty() || share.drives.len() > DRIVES {
-            return Err(format!("a target has 1 to {DRIVES} drives"));
+            return Err(format!("a target must have 1 to {DRIVES} drives"));
         }
         let open = |name: &String| -> Result<Arc<dyn Namespace>, String> {
             let spec = Spec::parse(name).map_err(|error| error.to_string())?;
@@ -130,7 +130,7 @@ impl Storage {
     }
 
     pub(crate) fn drive(&self, index: usize) -> Result<Arc<dyn Namespace>, String> {
-        self.drives.get(index).cloned().ok_or_else(|| format!("it has no drive {index}"))
+        self.drives.get(index).cloned().ok_or_else(|| format!("the target has no drive {index}"))
     }
 }
 
@@ -184,7 +184,9 @@ fn by_iscsi(
     share: &Share,
     drives: &Drives,
 ) -> Result<(farblock_iscsi::Server, SocketAddr), String> {
-    let [drive] = drives else { return Err("an iSCSI target has one drive".to_owned()) };
+    let [drive] = drives else {
+        return Err("an iSCSI target must have exactly one drive".to_owned());
+    };
     let config = farblock_iscsi::Config::new(share.address, ISCSI_NAME);
     let server = farblock_iscsi::Server::start(&config, Arc::clone(drive));
     let server = server.map_err(|error| error.to_string())?;
@@ -232,7 +234,7 @@ fn address(share: &Share, index: usize) -> Result<SocketAddr, String> {
     let mut address = share.address;
     if address.port() != 0 {
         let port = u16::try_from(index).ok().and_then(|more| address.port().checked_add(more));
-        address.set_port(port.ok_or_else(|| format!("{address} has no port behind it"))?);
+        address.set_port(port.ok_or_else(|| format!("{address} has no port"))?);
     }
     Ok(address)
 }

@@ -84,7 +84,7 @@ pub(crate) fn head(report: &Report) -> Vec<(&'static str, String)> {
         head.push(("machine", format!("{cpu}, {cores} processors, {}", machine.kernel)));
     }
     let (nodes, clients) = (plan.nodes(), plan.clients_per_node);
-    let together = if plan.together { ", each with both" } else { "" };
+    let together = if plan.together { ", each with targets and clients" } else { "" };
     let agents = match plan.agents.is_empty() {
         true => format!(
             "{}{together}, {} of {} each ({}), {} on a node",
@@ -114,7 +114,7 @@ pub(crate) fn head(report: &Report) -> Vec<(&'static str, String)> {
         let (runs, seconds) = (plan.runs, plan.runtime_seconds);
         let warm_up = match plan.warm_up_seconds {
             0.0 => String::new(),
-            seconds => format!(", and {seconds} s more before the first run of each action"),
+            seconds => format!(", and another {seconds} s before the first run of each action"),
         };
         let ramp = plan.ramp_seconds;
         head.push(("method", format!("{runs} × {seconds} s, after {ramp} s{warm_up}")));
@@ -131,14 +131,14 @@ pub(crate) fn tables(report: &Report, columns: usize) -> Vec<(&'static str, Tabl
     if !report.actions.is_empty() {
         let wide = actions(report, true, MICRO);
         if wide.width() <= columns {
-            tables.push(("what all clients did together, latency in µs", wide));
+            tables.push(("all clients together, latency in µs", wide));
         } else {
             let both = [actions(report, false, MICRO), latencies(report, MICRO)];
             let unit = match both.iter().all(|table| table.width() <= columns) {
                 true => MICRO,
                 false => MILLI,
             };
-            tables.push(("what all clients did together", actions(report, false, unit)));
+            tables.push(("all clients together", actions(report, false, unit)));
             tables.push((unit.title, latencies(report, unit)));
         }
         if report.actions.iter().any(|action| !action.iscsi.is_empty()) {
@@ -147,16 +147,16 @@ pub(crate) fn tables(report: &Report, columns: usize) -> Vec<(&'static str, Tabl
         let is_beside =
             |action: &ActionReport| action.documents.as_ref().is_some_and(Documents::has_figure);
         if report.actions.iter().any(is_beside) {
-            let title = "I/Os per second (or GB/s) beside the documents' figures, of far larger \
-                         machines";
+            let title =
+                "I/Os per second (or GB/s), and the documents' figures from much larger machines";
             tables.push((title, beside(report)));
         }
         if columns > 120 {
-            tables.push(("processor use in per cent of one core", cpu(report)));
+            tables.push(("processor use in percent of one core", cpu(report)));
         }
     }
     if !report.faults.is_empty() {
-        tables.push(("what each fault did", faults(report)));
+        tables.push(("the effect of each fault", faults(report)));
     }
     tables
 }
@@ -314,8 +314,8 @@ fn drive_limit(drive: &str) -> Option<String> {
     let limits: Vec<_> = drive.split(',').filter_map(|part| part.strip_prefix("limit:")).collect();
     (!limits.is_empty()).then(|| {
         format!(
-            "each drive is limited on purpose to {}: 100 % means that targets and network keep up \
-             with drives this slow, and not how much this machine could move",
+            "each drive is deliberately limited to {}: 100 % means that the targets and the \
+             network are as fast as these slow drives, and does not show the limit of this machine",
             limits.join(" and ")
         )
     })
@@ -328,16 +328,16 @@ pub(crate) fn remarks(report: &Report) -> Vec<String> {
     remarks.extend(crate::iscsi::remarks(&report.plan));
     if report.actions.iter().any(|action| action.alone_iops.is_some()) {
         remarks.push(
-            "% of alone: of the sum of what each drive gave by itself, measured first, without a \
-             network"
+            "% of alone: percentage of the sum of all drives, each measured alone before, without \
+             a network"
                 .to_owned(),
         );
     }
     if report.actions.iter().any(|action| action.vm) {
         let guests = if report.guests.is_none() { "; no guest runs" } else { "" };
         remarks.push(format!(
-            "VM: each client's disk is a vhost-user disk, driven through virtio rings as a guest's \
-             driver does it{guests}"
+            "VM: each client's disk is a vhost-user disk, and the load uses its virtio rings like \
+             a guest's driver{guests}"
         ));
     }
     remarks.extend(report.guests.as_ref().map(guests));
@@ -355,9 +355,9 @@ pub(crate) fn remarks(report: &Report) -> Vec<String> {
     }
     if report.plan.paths > 1 {
         remarks.push(format!(
-            "{} targets share each drive, which is on a node of its own and a network that is \
-             neither cut nor slowed; a write that was lost with a path goes another way when the \
-             lost target must have let go of it, two or three times {} s later, or has come back",
+            "{} targets share each drive; the drive is on another node, whose network has no \
+             faults; the host resends a lost write over another path after two to three times {} \
+             s, when the lost target can no longer execute it, or when that target has returned",
             report.plan.paths,
             crate::limits::KEEP_ALIVE.as_secs()
         ));
@@ -365,7 +365,8 @@ pub(crate) fn remarks(report: &Report) -> Vec<String> {
     let left_out = !report.plan.faults.is_empty() && report.network.contains("loopback");
     if left_out && report.plan.faults.iter().any(|fault| fault.name() != "kill") {
         remarks.push(
-            "nodes without a network of their own are only killed, not cut or slowed".to_owned(),
+            "a node without its own network is only killed: its network is not cut or slowed"
+                .to_owned(),
         );
     }
     remarks
@@ -381,7 +382,7 @@ fn sets(made: &SetsReport) -> String {
     };
     let set = |set: &SetReport| format!("{}{}", times(&set.drives), by(set));
     let sets: Vec<String> = sets.iter().map(set).collect();
-    let why = not_by_node.as_ref().map(|why| format!("; not one by node, as {why}"));
+    let why = not_by_node.as_ref().map(|why| format!("; no set per node, because {why}"));
     format!("sets of {target}: {}{}", sets.join("; "), why.unwrap_or_default())
 }
 
@@ -415,9 +416,8 @@ fn guests(guests: &GuestsReport) -> String {
     let GuestsReport { count, run_as, kernel, memory_mib, written, compared } = guests;
     let group = |count: &u64| farblock_bench::group(&count.to_string());
     format!(
-        "guest: {} of QEMU's with Linux {kernel}, one processor, {run_as}, and {memory_mib} MiB, \
-         and fio on such a disk; {} blocks that they wrote were read back and compared, of {} \
-         written",
+        "guest: {} in QEMU with Linux {kernel}, one processor, {run_as}, and {memory_mib} MiB, \
+         which run fio on such a disk; of {2} written blocks, they read back and compared {1}",
         counted(*count, "virtual machine"),
         group(compared),
         group(written)

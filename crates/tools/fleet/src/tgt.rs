@@ -43,7 +43,7 @@ impl Programs {
             found.ok_or_else(|| {
                 let why = format!(
                     "needs {program}, which is not installed: install it (Debian: apt install \
-                     tgt), or leave these rows out with --without tgt"
+                     tgt), or omit these rows with --without tgt"
                 );
                 FleetError::plan(&plan.name, why)
             })
@@ -64,7 +64,7 @@ struct Process {
 impl Process {
     fn start(program: &Command, folder: &Path, name: &str) -> Result<Process, String> {
         let log = folder.join(format!("{name}.log"));
-        let cannot = |error: io::Error| format!("{name} cannot be started: {error}");
+        let cannot = |error: io::Error| format!("cannot start {name}: {error}");
         let file = File::create(&log).map_err(cannot)?;
         let again = file.try_clone().map_err(cannot)?;
         let mut command = crate::process::bound(program);
@@ -79,7 +79,7 @@ impl Process {
             Ok(None) => Ok(true),
             Ok(Some(status)) if status.success() => Ok(false),
             Ok(Some(status)) => Err(self.complaint(&format!("failed ({status})"))),
-            Err(error) => Err(self.complaint(&format!("cannot be waited for ({error})"))),
+            Err(error) => Err(self.complaint(&format!("cannot be observed ({error})"))),
         }
     }
 
@@ -90,7 +90,7 @@ impl Process {
     fn complaint(&self, what: &str) -> String {
         let said = self.said();
         let last = said.lines().rfind(|line| !line.trim().is_empty());
-        format!("{} {what}: {}", self.name, last.unwrap_or("it said nothing").trim())
+        format!("{} {what}: {}", self.name, last.unwrap_or("without a message").trim())
     }
 }
 
@@ -126,7 +126,7 @@ impl Tgt {
         let until = Instant::now() + TGT_TIME;
         while let Err(why) = say("--op show --mode sys", None) {
             if !tgt.process.is_running()? || Instant::now() > until {
-                return Err(tgt.process.complaint(&format!("does not get ready ({why})")));
+                return Err(tgt.process.complaint(&format!("did not become ready ({why})")));
             }
             thread::sleep(LOOK_EVERY);
         }
@@ -152,7 +152,7 @@ impl Tgt {
 
 fn administer(mut command: Command) -> Result<(), String> {
     let output = command.stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("tgtadm cannot be started: {error}"))?;
+    let output = output.map_err(|error| format!("cannot start tgtadm: {error}"))?;
     if output.status.success() {
         return Ok(());
     }

@@ -44,13 +44,15 @@ struct Found {
 impl Verify {
     pub(crate) fn start(clients: &[Client], writers: usize) -> Result<Verify, String> {
         if clients.iter().any(|client| client.part[0] >= client.part[1]) {
-            return Err("a part of a disk that it does not have".to_owned());
+            return Err("the part of the disk does not exist".to_owned());
         }
         if clients.iter().any(|client| client.others.len() >= PATHS as usize) {
-            return Err(format!("a client has {PATHS} paths at most"));
+            return Err(format!("a client has at most {PATHS} paths"));
         }
         if clients.is_empty() || clients.len() > CLIENTS || !(1..=WRITERS).contains(&writers) {
-            return Err(format!("1 to {CLIENTS} clients with 1 to {WRITERS} writers verify"));
+            return Err(format!(
+                "a verification needs 1 to {CLIENTS} clients with 1 to {WRITERS} writers"
+            ));
         }
         let disks = clients
             .iter()
@@ -66,7 +68,9 @@ impl Verify {
                 let parts = parts * writers;
                 let body = move || write_and_compare(&disk, number, (part, parts), &found);
                 let thread = std::thread::Builder::new().name(format!("fb-verify-{number}"));
-                let thread = thread.spawn(body).map_err(|error| format!("no thread: {error}"))?;
+                let thread = thread
+                    .spawn(body)
+                    .map_err(|error| format!("cannot start a thread: {error}"))?;
                 verify.threads.push(thread);
             }
         }

@@ -47,11 +47,11 @@ impl Versioned {
         is_new: bool,
     ) -> Result<Versioned, String> {
         let blocks =
-            Blocking::new(disk).map_err(|error| format!("no queue can be opened: {error}"))?;
+            Blocking::new(disk).map_err(|error| format!("cannot open a queue: {error}"))?;
         let per_block = (BLOCK as u64 / u64::from(blocks.geometry().block_size)).max(1);
         let count = (disk.geometry().blocks / per_block / of as u64).min(most);
         if count == 0 {
-            return Err("the disk is too small to be verified".to_owned());
+            return Err("the disk is too small for a verification".to_owned());
         }
         let versions = vec![is_new.then_some(0); count as usize];
         let first = part as u64 * count;
@@ -127,7 +127,7 @@ impl Tally {
                 blocks.fetch_add(compared.known, Relaxed);
                 self.lost.fetch_add(compared.lost, Relaxed);
                 if let Some(block) = compared.first_lost {
-                    self.complain(format!("block {block} is not what was acknowledged"));
+                    self.complain(format!("block {block} differs from the acknowledged data"));
                 }
             }
             Err(why) => self.fail(why),

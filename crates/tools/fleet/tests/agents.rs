@@ -120,14 +120,14 @@ fn an_agent_obeys_its_memory_limit() {
     let address = agent.expect("a port").address();
     let mut plan = plan(address);
     plan.drive = "limit:9999/s,mem:9MiB".to_owned();
-    let why = carry_out(&plan, TOKEN).expect_err("two loads are too many").to_string();
-    assert!(why.starts_with("storage: these drives would take 18 MiB"), "{why}");
+    let why = carry_out(&plan, TOKEN).expect_err("two of them are too much").to_string();
+    assert!(why.starts_with("storage: these drives need 18 MiB"), "{why}");
     assert!(why.contains("--memory"), "{why}");
     // The agent also counts buffers, and frees all memory after a plan, so the next plan can use
     // all of it.
     plan.drive = "mem:8MiB".to_owned();
     let why = carry_out(&plan, TOKEN).expect_err("no room for a load").to_string();
-    assert!(why.starts_with("storage: the load's buffers would take"), "{why}");
+    assert!(why.starts_with("storage: the load's buffers need"), "{why}");
     plan.alone_seconds = 0.0;
     carry_out(&plan, TOKEN).expect("the drives fit");
 }

@@ -58,13 +58,13 @@ struct Completions {
 
 /// Parses the output of `--output-format=json+`. The result has no processor time.
 pub(super) fn parse(text: &str) -> Result<Measured, String> {
-    let wrong = |why: String| format!("what fio said is not understood: {why}");
+    let wrong = |why: String| format!("the output of fio cannot be parsed: {why}");
     let output: Output = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
     let [job] = output.jobs.as_slice() else {
-        return Err(wrong(format!("{} jobs in place of one", output.jobs.len())));
+        return Err(wrong(format!("{} jobs instead of one", output.jobs.len())));
     };
     if job.error != 0 {
-        return Err(format!("fio says error {}", job.error));
+        return Err(format!("fio reports error {}", job.error));
     }
     let mut latencies = Latencies::new();
     for (ns, &count) in [&job.read, &job.write].into_iter().flat_map(|it| &it.clat_ns.bins) {
@@ -98,9 +98,9 @@ mod tests {
         let latencies = measured.latencies.latencies().unwrap();
         assert_eq!((latencies.count(), latencies.mean_ns()), (4, 3500.0));
         assert!(parse("{\"jobs\":[]}").unwrap_err().contains("0 jobs"));
-        assert!(parse("fio: no").unwrap_err().contains("not understood"));
+        assert!(parse("fio: no").unwrap_err().contains("cannot be parsed"));
         let failed = text.replace("\"error\":0", "\"error\":5");
-        assert_eq!(parse(&failed).unwrap_err(), "fio says error 5");
+        assert_eq!(parse(&failed).unwrap_err(), "fio reports error 5");
     }
 
     #[test]

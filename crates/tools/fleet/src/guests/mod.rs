@@ -32,15 +32,15 @@ pub(crate) fn check(plan: &Plan, files: Option<&GuestFiles>) -> Result<(), Fleet
         return Ok(());
     }
     if files.is_none() {
-        return wrong("has guests, and nobody said what they are made of".to_owned());
+        return wrong("has guests, but no kernel and image for them".to_owned());
     }
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = crate::memory::of_machine(&text, "MemAvailable:");
     let wanted = (u64::from(plan.guests) * GUEST_MEMORY_MIB) << 20;
     match available {
         Some(available) if available < wanted => wrong(format!(
-            "has {} guests of {GUEST_MEMORY_MIB} MiB, and this machine has {} MiB of memory left: \
-             take fewer with --guests",
+            "has {} guests of {GUEST_MEMORY_MIB} MiB, but this machine has only {} MiB of \
+             available memory: use fewer guests with --guests",
             plan.guests,
             available >> 20
         )),
@@ -135,7 +135,8 @@ impl Guests {
         let part = format!("{count} boot, {}", accelerator.words());
         for (guest, said) in guests.all_say(fleet, &part, "READY", GUEST_BOOT_TIME, None)? {
             let (bytes, kernel) = said.split_once(' ').unwrap_or((&said, "unknown"));
-            let wrong = |_| guests.error(guest, format!("its disk has {bytes:?} bytes"));
+            let wrong =
+                |_| guests.error(guest, format!("the guest reports a disk of {bytes:?} bytes"));
             guests.disks[guest] = bytes.parse().map_err(wrong)?;
             kernel.clone_into(&mut guests.kernel);
         }
@@ -170,12 +171,14 @@ impl Guests {
                 match self.all[guest].heard().map_err(|why| self.error(guest, why))? {
                     Some((heard, rest)) if heard == word => *said = Some(rest),
                     Some((heard, _)) => {
-                        return Err(self.error(guest, format!("it said {heard}, and not {word}")));
+                        return Err(
+                            self.error(guest, format!("the guest sent {heard} instead of {word}"))
+                        );
                     }
                     None if said.is_some() || Instant::now() < until => {}
                     None => {
                         let seconds = patience.as_secs();
-                        let why = format!("it has not said {word} for {seconds} s");
+                        let why = format!("the guest has not sent {word} for {seconds} s");
                         return Err(self.error(guest, why));
                     }
                 }
@@ -235,9 +238,8 @@ impl Guests {
             // Use whole MiB, so that blocks of all sizes fit.
             let part = (self.disks[guest] / parts) & !((1 << 20) - 1);
             if part == 0 {
-                return Err(
-                    self.error(guest, "its disk is too small to be verified: give it 1 MiB")
-                );
+                return Err(self
+                    .error(guest, "the disk is too small for a verification: use at least 1 MiB"));
             }
             let order = fio::verify(own * part, part.min(GUEST_VERIFY_BYTES));
             self.tell(guest, &format!("verify {order}"))?;

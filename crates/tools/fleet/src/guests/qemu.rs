@@ -73,7 +73,7 @@ impl Guest {
         socket: &Path,
         folder: &Path,
     ) -> Result<Guest, String> {
-        let cannot = |error: io::Error| format!("QEMU cannot be started: {error}");
+        let cannot = |error: io::Error| format!("cannot start QEMU: {error}");
         let of = |what: &str| folder.join(format!("{}-{what}", name.replace(' ', "-")));
         let (job, errors, console) = (of("job"), of("qemu.log"), of("console.log"));
         fs::write(&job, JOB).map_err(cannot)?;
@@ -85,9 +85,9 @@ impl Guest {
         let mut child = command.spawn().map_err(cannot)?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let (sender, said) = channel();
-        let output = output.expect("it is piped");
+        let output = output.expect("the child's stream is a pipe");
         let name = name.to_owned();
-        let (input, logs) = (input.expect("it is piped"), [errors, console]);
+        let (input, logs) = (input.expect("the child's stream is a pipe"), [errors, console]);
         let guest = Guest { name, child, input, said, logs };
         let read = move || {
             let mut reader = BufReader::new(output);
@@ -147,8 +147,8 @@ impl Guest {
             text.lines().rfind(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
         });
         match last {
-            Some(last) => format!("it has ended: {last}"),
-            None => "it has ended without a word".to_owned(),
+            Some(last) => format!("QEMU has exited: {last}"),
+            None => "QEMU has exited without a message".to_owned(),
         }
     }
 }
@@ -188,7 +188,7 @@ fn quoted(path: &Path) -> String {
 
 fn failed_by_kvm(complaints: &str) -> Option<String> {
     let line = complaints.lines().find(|line| line.starts_with("KVM internal error"))?;
-    Some(format!("the processor cannot run it: {line}"))
+    Some(format!("the processor cannot run the guest: {line}"))
 }
 
 /// Reads a line, or its start if the line exceeds the limit.
@@ -217,7 +217,10 @@ mod tests {
     fn a_guest_stopped_by_kvm_is_recognized_by_its_message() {
         let complaints = "warning: host lacks it\nKVM internal error. Suberror: 1\nRAX=0";
         let said = failed_by_kvm(complaints);
-        assert_eq!(said.unwrap(), "the processor cannot run it: KVM internal error. Suberror: 1");
+        assert_eq!(
+            said.unwrap(),
+            "the processor cannot run the guest: KVM internal error. Suberror: 1"
+        );
         assert_eq!(failed_by_kvm("warning: host lacks it\n"), None);
     }
 
