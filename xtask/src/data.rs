@@ -109,7 +109,7 @@ impl Data {
             remarks.push(line[2..].to_owned());
         }
         let mut rows = lines.map(cells);
-        let columns = rows.next().ok_or("there is no header row")?;
+        let columns = rows.next().ok_or("the file has no header row")?;
         let rows: Vec<Vec<String>> = rows.collect();
         if let Some(row) = rows.iter().find(|row| row.len() != columns.len()) {
             return Err(format!("{row:?} has {} cells, not {}", row.len(), columns.len()));
@@ -131,7 +131,7 @@ impl Data {
 
     pub(crate) fn column(&self, name: &str) -> Result<usize, String> {
         let place = self.columns.iter().position(|column| column == name);
-        place.ok_or_else(|| format!("there is no column {name:?} in {:?}", self.columns))
+        place.ok_or_else(|| format!("column {name:?} is missing in {:?}", self.columns))
     }
 
     pub(crate) fn cell<'a>(&self, row: &'a [String], column: &str) -> Result<&'a str, String> {
@@ -140,7 +140,8 @@ impl Data {
 
     pub(crate) fn number(&self, row: &[String], column: &str) -> Result<f64, String> {
         let cell = self.cell(row, column)?;
-        cell.parse().map_err(|_| format!("{:?} has no number in {column:?}", row.join(",")))
+        cell.parse()
+            .map_err(|_| format!("row {:?} has no number in column {column:?}", row.join(",")))
     }
 
     /// The first row whose cells in these columns have these values.
@@ -150,7 +151,7 @@ impl Data {
             places.push((self.column(column)?, *value));
         }
         let row = self.rows.iter().find(|row| places.iter().all(|&(at, value)| row[at] == value));
-        row.map(Vec::as_slice).ok_or_else(|| format!("no row has {wanted:?}"))
+        row.map(Vec::as_slice).ok_or_else(|| format!("no row matches {wanted:?}"))
     }
 
     /// The table as Markdown. Columns of numbers are right-aligned.

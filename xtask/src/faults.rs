@@ -35,7 +35,7 @@ pub(crate) struct Options {
 /// Runs rounds, and reports how often each fault passed.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     if !(0.0..=10_000.0).contains(&options.hours) {
-        return Err(format!("{} hours are not possible: use 0 to 10000", options.hours));
+        return Err(format!("{} is not a valid number of hours: use 0 to 10000", options.hours));
     }
     let is_wanted = |name: &str| {
         options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str()))
@@ -46,11 +46,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         return Ok(());
     }
     if wanted.is_empty() {
-        return Err("there is no such fault: --list says which there are".to_owned());
+        return Err("this fault does not exist: --list shows the faults".to_owned());
     }
     if !options.farblock.exists() {
         let path = options.farblock.display();
-        return Err(format!("{path} does not exist: say make build, or name it with --farblock"));
+        return Err(format!(
+            "{path} does not exist: run `make build`, or name the binary with --farblock"
+        ));
     }
     let until = Instant::now() + Duration::from_secs_f64(options.hours * 3600.0);
     let mut rounds = vec![(0, 0); wanted.len()];
@@ -60,7 +62,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
                 true => *held += 1,
                 false => *failed += 1,
             }
-            println!("{name}: {held} rounds held, {failed} did not");
+            println!("{name}: {held} rounds passed, {failed} failed");
         }
         if Instant::now() >= until {
             break;
@@ -68,7 +70,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
     match rounds.iter().map(|(_, failed)| failed).sum::<u64>() {
         0 => Ok(()),
-        failed => Err(format!("{failed} rounds did not hold: what they said is above")),
+        failed => Err(format!("{failed} rounds failed: their output is above")),
     }
 }
 
@@ -81,7 +83,7 @@ fn round(script: &str, farblock: &Path) -> Result<bool, String> {
         command.arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     }
     let status = command.status().map_err(|error| {
-        format!("cannot start {script}: {error}; run this where the repository's files are")
+        format!("cannot start {script}: {error}; run this in the root folder of the repository")
     })?;
     Ok(status.success())
 }

@@ -43,7 +43,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         return Ok(());
     }
     if wanted.is_empty() {
-        return Err("there is no such test: use a name that --list shows".to_owned());
+        return Err("this test does not exist: use a name that --list shows".to_owned());
     }
     let farblock = &options.farblock;
     if !farblock.exists() {

@@ -84,7 +84,7 @@ impl Holder {
                 queue_depth: options.queue_depth,
                 ..Options::default()
             };
-            let url = urls.next().expect("there is one");
+            let url = urls.next().expect("the URLs repeat without end");
             let namespace = Controller::connect_url(url, &connect)
                 .and_then(|controller| controller.namespace(url.namespace.unwrap_or(1)))
                 .map_err(|error| error.to_string())?;
@@ -133,7 +133,7 @@ impl Holder {
                 }
             }
             if start.elapsed() > run + WAIT_LIMIT {
-                return Err(format!("{} reads were not answered", self.in_flight));
+                return Err(format!("the target did not answer {} reads", self.in_flight));
             }
         }
         Ok(Held {

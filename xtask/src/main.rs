@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     use clap::Parser;
 
     #[derive(Parser)]
-    #[command(name = "xtask", about = "What developers of farblock run besides its tests")]
+    #[command(name = "xtask", about = "Developer tools of farblock, besides its tests")]
     enum Command {
         BenchPeers(bench_peers::Options),
         /// Measure the six patterns through fio: farblock's engine and SPDK's

@@ -88,7 +88,8 @@ fn filled(page: &str, show: impl Fn(&str) -> Result<String, String>) -> Result<S
     while let Some(line) = lines.next() {
         let _ = writeln!(text, "{line}");
         let Some(mark) = line.strip_prefix(MARK) else { continue };
-        let mark = mark.strip_suffix(" -->").ok_or_else(|| format!("{line:?} has no end"))?;
+        let mark =
+            mark.strip_suffix(" -->").ok_or_else(|| format!("the line {line:?} has no `-->`"))?;
         let _ = writeln!(text, "\n{}\n{END}", show(mark)?);
         loop {
             match lines.next() {

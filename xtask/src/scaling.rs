@@ -110,7 +110,10 @@ impl Assumed {
         if shared > 0.0 {
             limits.push((1.0 / shared, Limit::SharedLine));
         }
-        limits.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are some")
+        limits
+            .into_iter()
+            .min_by(|a, b| a.0.total_cmp(&b.0))
+            .expect("the list of limits is not empty")
     }
 }
 

@@ -27,7 +27,7 @@ const LIVES: u64 = 200;
 /// Runs the seeds. Returns an error if one of them fails.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     if !(0.0..=10_000.0).contains(&options.hours) {
-        return Err(format!("{} hours are not possible: use 0 to 10000", options.hours));
+        return Err(format!("{} is not a valid number of hours: use 0 to 10000", options.hours));
     }
     if options.mirrors {
         return run_mirrors(options);
@@ -40,7 +40,11 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         command.args(["--from", &from.to_string()]);
     }
     let status = command.status().map_err(|error| format!("cannot start cargo: {error}"))?;
-    if status.success() { Ok(()) } else { Err("a seed failed: repeat it as it says".to_owned()) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err("a seed failed: the output above shows how to repeat it".to_owned())
+    }
 }
 
 fn cargo() -> Command {
@@ -66,7 +70,7 @@ fn run_mirrors(options: &Options) -> Result<(), String> {
     let mut build = test();
     build.arg("--no-run");
     if !succeeds(build)? {
-        return Err("the test of mirrors cannot be built: mend what cargo says".to_owned());
+        return Err("the test of mirrors does not compile: fix the errors above".to_owned());
     }
     let until = Instant::now() + Duration::from_secs_f64(options.hours * 3600.0);
     let (mut seed, mut failures) = (from, 0);
@@ -76,7 +80,7 @@ fn run_mirrors(options: &Options) -> Result<(), String> {
             said = Instant::now();
             let left = until.saturating_duration_since(said).as_secs() / 60;
             let lives = seed.wrapping_sub(from);
-            eprintln!("{lives} lives of mirrors, {failures} failures; {left} min to go");
+            eprintln!("{lives} lives of mirrors, {failures} failures; {left} min left");
         }
         let mut command = test();
         command.arg("nothing_acknowledged_is_lost");
@@ -85,5 +89,9 @@ fn run_mirrors(options: &Options) -> Result<(), String> {
         seed = seed.wrapping_add(LIVES);
     }
     println!("{} lives of mirrors from {from}: {failures} failures", seed.wrapping_sub(from));
-    if failures == 0 { Ok(()) } else { Err("a seed failed: repeat it as it says".to_owned()) }
+    if failures == 0 {
+        Ok(())
+    } else {
+        Err("a seed failed: the output above shows how to repeat it".to_owned())
+    }
 }

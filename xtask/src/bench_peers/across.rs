@@ -50,7 +50,8 @@ impl Beyond {
         let output = keeper.stdout.as_mut().expect("it is piped");
         let there = std::io::Read::read_exact(output, &mut said);
         let beyond = Beyond { keeper };
-        there.map_err(|_| "there is no second network namespace: that takes root".to_owned())?;
+        there
+            .map_err(|_| "cannot create a second network namespace: run this as root".to_owned())?;
         beyond.connect()?;
         Ok(beyond)
     }
@@ -126,7 +127,7 @@ pub(crate) fn compare(options: &Options) -> Result<(), String> {
     let listen = ["127.0.0.1:0".to_owned(), format!("{TARGET}:0")];
     let (server, endpoints) = farblock::serve_at(&means, Backend::File, &listen)?;
     let [loopback, veth] = &endpoints[..] else {
-        return Err("farblock does not listen at both addresses".to_owned());
+        return Err("farblock does not listen on both addresses".to_owned());
     };
     let local = |row: &Row, times| farblock::local(&means, Backend::File, &row.load, times);
     let mut entrants = vec![

@@ -42,7 +42,7 @@ impl Folder {
         let name = format!("farblock-bench-attach-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path)
-            .map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+            .map_err(|error| format!("cannot create {}: {error}", path.display()))?;
         Ok(Folder(path))
     }
 }
@@ -112,7 +112,7 @@ fn example(means: &Means, name: &str) -> Result<PathBuf, String> {
     match path.is_file() {
         true => Ok(path),
         false => Err(format!(
-            "there is no {}: cargo build --release -p farblock-attach --examples",
+            "{} does not exist: run cargo build --release -p farblock-attach --examples",
             path.display()
         )),
     }
@@ -181,7 +181,7 @@ fn wait_for_file(path: &Path) -> Result<(), String> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    Err(format!("{} does not come into being", path.display()))
+    Err(format!("{} did not appear", path.display()))
 }
 
 fn nbd_load(uri: &str) -> LoadTool {

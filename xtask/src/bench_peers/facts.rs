@@ -194,7 +194,7 @@ fn idle_cpu(means: &Means, served: &Served) -> Result<f64, String> {
 fn memory(means: &Means, served: &Served) -> Result<f64, String> {
     let process = start(means, &served.endpoints, 100, 12_800, 4)?;
     std::thread::sleep(Duration::from_secs(3));
-    let bytes = served.process.memory_bytes().ok_or("the target is gone")?;
+    let bytes = served.process.memory_bytes().ok_or("the target has exited")?;
     finish(process).map(|_| bytes as f64 / f64::from(1 << 20))
 }
 

@@ -136,7 +136,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let facts = if options.map { Vec::new() } else { facts::measure(&means, &options.only) };
     let report = report::Report::new(reports, facts, missing, options.rounds, times);
     if report.is_empty() {
-        return Err("no row or side has such a name; --list shows the names".to_owned());
+        return Err("no row or side has this name: --list shows the names".to_owned());
     }
     let tables = if options.map { vec![report.map()] } else { report.tables() };
     tables.iter().for_each(|(_, table)| print!("{}", table.report()));
@@ -178,17 +178,19 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 }
 
 fn means(options: &Options, file: &DiskFile) -> Result<Means, String> {
-    let xtask = std::env::current_exe().map_err(|error| format!("who am I? {error}"))?;
+    let xtask = std::env::current_exe()
+        .map_err(|error| format!("cannot find the path of xtask: {error}"))?;
     let farblock = options.farblock.clone().unwrap_or_else(|| xtask.with_file_name("farblock"));
     if !farblock.is_file() {
         return Err(format!(
-            "there is no {}: build it with `cargo build --release -p farblock`, or say --farblock",
+            "{} does not exist: build it with `cargo build --release -p farblock`, or name it with \
+             --farblock",
             farblock.display()
         ));
     }
     let cpus = std::thread::available_parallelism().map_or(1, |count| count.get());
     if options.target_cpu == options.host_cpu || cpus < 2 {
-        return Err("target and host each need a processor of their own".to_owned());
+        return Err("the target and the host need different processors".to_owned());
     }
     Ok(Means {
         farblock,
@@ -218,7 +220,7 @@ impl DiskFile {
             file.sync_all()
         };
         let made = DiskFile(path.clone());
-        fill().map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+        fill().map_err(|error| format!("cannot create {}: {error}", path.display()))?;
         Ok(made)
     }
 }

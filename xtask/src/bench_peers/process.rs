@@ -90,7 +90,7 @@ impl Process {
                         return Ok(found);
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => return Err(self.complain("did not get ready")),
+                Err(RecvTimeoutError::Timeout) => return Err(self.complain("did not become ready")),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.complain("ended")),
             }
         }
@@ -103,14 +103,14 @@ impl Process {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.output.recv_timeout(left) {
                 Ok(line) => self.lines.push(line),
-                Err(RecvTimeoutError::Timeout) => return Err(self.complain("did not end in time")),
+                Err(RecvTimeoutError::Timeout) => return Err(self.complain("did not exit in time")),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         match self.child.wait() {
             Ok(status) if status.success() => Ok(self.lines.join("\n")),
             Ok(status) => Err(self.complain(&format!("failed ({status})"))),
-            Err(error) => Err(self.complain(&format!("cannot be waited for: {error}"))),
+            Err(error) => Err(self.complain(&format!("cannot be observed: {error}"))),
         }
     }
 

@@ -41,7 +41,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if !engine.is_file() {
         let folder = engine.parent().unwrap_or(Path::new(".")).display();
         let missing = engine.display();
-        return Err(format!("there is no {missing}: build it with engines/fio/build.sh {folder}"));
+        return Err(format!(
+            "{missing} does not exist: build it with engines/fio/build.sh {folder}"
+        ));
     }
     let mut remarks = vec![
         "The jobs are those in `engines/fio/jobs`. fio runs each job as a thread, on a RAM disk of \
@@ -77,11 +79,11 @@ fn spdk_plugin(means: &Means) -> Result<PathBuf, String> {
         return Err(sentence);
     }
     let plugin = means.spdk.as_ref().map(|build| build.join("build/fio/spdk_nvme"));
-    let plugin = plugin.expect("or it would lack");
+    let plugin = plugin.expect("the check found the plugin");
     match plugin.is_file() {
         true => Ok(plugin),
         false => Err(format!(
-            "SPDK: there is no {}: configure it with --with-fio=SOURCE",
+            "SPDK: {} does not exist: configure SPDK with --with-fio=SOURCE",
             plugin.display()
         )),
     }

@@ -93,7 +93,7 @@ pub unsafe extern "C" fn fb_discovery_entry(
         // SAFETY: the caller promises a valid pointer.
         let entries = &unsafe { handle(discovery, "discovery") }?.entries;
         let Some(texts) = entries.get(index as usize) else {
-            let text = format!("there is no entry {index}: there are {}", entries.len());
+            let text = format!("the discovery has no entry {index}: it has {}", entries.len());
             return Err(Failure::new(fb_status::Range, text));
         };
         // SAFETY: the caller promises a valid pointer.
@@ -124,9 +124,9 @@ fn ask(address: &str, options: &Options) -> Result<Vec<DiscoveryEntry>, Failure>
         .parse()
         .map_err(|error| Failure::from(Error::Url(error)))?;
     if url.subsystem.is_some() {
-        return Err(Failure::argument("the address is to be HOST or HOST:PORT, without a name"));
+        return Err(Failure::argument("the address must be HOST or HOST:PORT, without a name"));
     }
-    let mut failure = Failure::argument("there is no port to ask at");
+    let mut failure = Failure::argument("the list of discovery ports is empty");
     let ports = url.port.map_or(PORTS.to_vec(), |port| vec![port]);
     for port in ports {
         let place = Url { port: Some(port), ..url.clone() };

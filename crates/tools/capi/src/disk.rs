@@ -392,7 +392,7 @@ impl fb_disk {
         }
         let story = |path: PathStatus| path.error.map(|error| format!("; {}: {error}", path.url));
         let stories: String = self.disk.paths().into_iter().filter_map(story).collect();
-        let text = format!("the connection to the disk is lost, and did not come back{stories}");
+        let text = format!("the connection to the disk is lost, and reconnecting failed{stories}");
         Failure::new(fb_status::Lost, text)
     }
 }
@@ -403,7 +403,7 @@ fn addresses(text: &str) -> Result<Vec<Url>, Failure> {
     let urls: Vec<Url> =
         words.map(str::parse).collect::<Result<_, _>>().map_err(Failure::argument)?;
     if urls.is_empty() {
-        return Err(Failure::argument("there is no URL: write nvme+tcp://HOST/NQN"));
+        return Err(Failure::argument("the text contains no URL: write nvme+tcp://HOST/NQN"));
     }
     match urls.iter().find(|url| url.subsystem.is_none()) {
         Some(url) => Err(Failure::argument(format!("{url} names no subsystem: write {url}/NQN"))),
@@ -459,7 +459,7 @@ fn only_namespace(urls: &[Url], options: &Options) -> Result<u32, Failure> {
             }
         };
     }
-    Err(error.expect("there is a URL, and it could not be connected").into())
+    Err(error.expect("every URL failed").into())
 }
 
 /// Converts a range in bytes to a first block and a number of blocks.
@@ -480,7 +480,7 @@ pub(crate) fn range(
     geometry.check(command, lba, blocks).map_err(|error| {
         let capacity = geometry.capacity_bytes();
         let text =
-            format!("{error}: {length} bytes from {offset} on, of a disk of {capacity} bytes");
+            format!("{error}: {length} bytes at offset {offset} of a disk of {capacity} bytes");
         Failure::new(crate::status::block_status(error), text)
     })?;
     Ok((lba, blocks))
@@ -490,7 +490,7 @@ pub(crate) fn check_flags(flags: u32, allowed: u32) -> Outcome {
     match flags & !allowed {
         0 => Ok(()),
         unknown => {
-            Err(Failure::argument(format!("the flags {unknown:#x} mean nothing for this call")))
+            Err(Failure::argument(format!("this call does not support the flags {unknown:#x}")))
         }
     }
 }

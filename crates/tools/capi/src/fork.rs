@@ -42,7 +42,7 @@ impl Process {
             // SAFETY: the handlers lock and unlock only locks of this library, and increment an
             // atomic counter.
             let code = unsafe { libc::pthread_atfork(Some(forks), Some(unlock), Some(forked)) };
-            assert!(code == 0, "no memory for handlers of forks");
+            assert!(code == 0, "the system has no memory for a fork handler");
             let _setup = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
             // The library reads the host's identity from files. Other threads that need the
             // identity wait meanwhile.

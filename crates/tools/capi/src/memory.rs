@@ -64,8 +64,8 @@ impl Drop for Loans {
         if !self.0.is_idle() {
             // Write without a logger, because most C programs have none.
             eprintln!(
-                "farblock: the kernel has not given the program's memory back, and may still write \
-                 to it: ending the process, before it does harm"
+                "farblock: the kernel has not released the program's memory, and may still write \
+                 to it: aborting the process to prevent corruption"
             );
             std::process::abort();
         }
@@ -91,7 +91,7 @@ pub(crate) unsafe fn handle<'a, T>(pointer: *const T, what: &str) -> Result<&'a 
 /// A pointer that is not null must point to memory for a `T`, aligned or not.
 pub(crate) unsafe fn give<T>(place: *mut T, value: T, what: &str) -> Outcome {
     if place.is_null() {
-        return Err(Failure::argument(format!("there is no place for the {what}: it is null")));
+        return Err(Failure::argument(format!("the pointer for the {what} is null")));
     }
     // SAFETY: the caller promises a valid pointer.
     unsafe { place.write_unaligned(value) };
@@ -135,7 +135,7 @@ pub(crate) unsafe fn read_sized<T: Copy>(pointer: *const T, what: &str) -> Resul
     // {0}` or memset.
     let bytes = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), given) };
     if bytes.iter().skip(size_of::<T>()).any(|&byte| byte != 0) {
-        let text = format!("{what} uses something that this version of the library does not know");
+        let text = format!("{what} uses a field that this version of the library does not support");
         return Err(Failure::new(fb_status::Unsupported, text));
     }
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
@@ -154,7 +154,7 @@ pub(crate) unsafe fn read_sized<T: Copy>(pointer: *const T, what: &str) -> Resul
 /// The caller must fulfil the requirements of [`read_sized`]. The bytes must also be writable.
 pub(crate) unsafe fn write_sized<T: Copy>(place: *mut T, value: &T, what: &str) -> Outcome {
     if place.is_null() {
-        return Err(Failure::argument(format!("there is no place for {what}: it is null")));
+        return Err(Failure::argument(format!("the pointer for {what} is null")));
     }
     // SAFETY: the caller promises a valid pointer.
     let given = unsafe { place.cast::<usize>().read_unaligned() };

@@ -151,7 +151,7 @@ pub(crate) unsafe fn read(pointer: *const fb_options) -> Result<Given, Failure> 
     // SAFETY: the caller promises valid options. The structure consists of numbers and pointers.
     let given = unsafe { read_sized(pointer, "fb_options") }?;
     if given.reserved != 0 {
-        return Err(Failure::argument("the options' reserved field is not 0: set it to zero"));
+        return Err(Failure::argument("the reserved field of the options is not 0: set it to 0"));
     }
     let reactor = Config::new(engine(given.engine)?, spin(given.spin)?);
     // SAFETY: the caller promises valid texts and a valid function.
@@ -168,7 +168,11 @@ unsafe fn disk(given: &fb_options) -> Result<DiskOptions, Failure> {
         // SAFETY: the caller promises valid texts.
         connection: unsafe { connection(given) }?,
         reconnect_delay: match given.reconnect_delay_ms {
-            FB_FOREVER => return Err(Failure::argument("reconnecting needs a time: choose one")),
+            FB_FOREVER => {
+                return Err(Failure::argument(
+                    "reconnect_delay_ms cannot be FB_FOREVER: choose a time",
+                ));
+            }
             ms => time(ms, default.reconnect_delay),
         },
         connect_wait: match given.connect_wait_ms {
@@ -195,17 +199,19 @@ unsafe fn connection(given: &fb_options) -> Result<Options, Failure> {
     let default = Options::default();
     let unknown = given.flags & !(FB_HEADER_DIGEST | FB_DATA_DIGEST);
     if unknown != 0 {
-        return Err(Failure::argument(format!("the options' flags {unknown:#x} are unknown")));
+        return Err(Failure::argument(format!(
+            "the library does not support the options' flags {unknown:#x}"
+        )));
     }
     if given.connect_timeout_ms == FB_FOREVER {
-        return Err(Failure::argument("connecting cannot take for ever: choose a time"));
+        return Err(Failure::argument("connect_timeout_ms cannot be FB_FOREVER: choose a time"));
     }
     // SAFETY: the caller promises valid texts.
     let (hostnqn, hostid) =
         unsafe { (optional(given.hostnqn, "hostnqn")?, optional(given.hostid, "hostid")?) };
     let hostid = hostid.map(|text| {
         let parsed = text.parse::<HostId>();
-        parsed.map_err(|error| Failure::argument(format!("hostid {text:?} is of no use: {error}")))
+        parsed.map_err(|error| Failure::argument(format!("hostid {text:?} is invalid: {error}")))
     });
     Ok(Options {
         tcp: TcpOptions {
@@ -276,7 +282,7 @@ fn spin(given: u32) -> Result<Polling, Failure> {
     .into_iter()
     .find_map(|(mode, name)| (mode as u32 == given).then_some(name));
     let spin = name.and_then(|name| name.parse().ok());
-    spin.ok_or_else(|| Failure::argument(format!("spin is {given}, which is no fb_spin")))
+    spin.ok_or_else(|| Failure::argument(format!("no spin mode has the number {given}")))
 }
 
 fn policy(given: u32) -> Result<Policy, Failure> {

@@ -226,10 +226,10 @@ pub unsafe extern "C" fn fb_poll(
         // SAFETY: the caller promises a valid pointer.
         let queue = unsafe { handle(queue, "queue") }?;
         if completions.is_null() && max > 0 {
-            return Err(Failure::argument("there is no place for completions: it is null"));
+            return Err(Failure::argument("the pointer for completions is null"));
         }
         if min > max {
-            let text = format!("waiting for {min} completions with room for {max}");
+            let text = format!("the minimum of {min} completions exceeds the maximum of {max}");
             return Err(Failure::argument(text));
         }
         queue.with(|inner| {
@@ -296,7 +296,7 @@ impl Inner {
     fn add(&mut self, disk: &fb_disk) -> Result<u32, Failure> {
         disk.check_process()?;
         if self.disks.len() >= FB_QUEUE_DISKS as usize {
-            let text = format!("a queue serves {FB_QUEUE_DISKS} disks and no more");
+            let text = format!("a queue serves at most {FB_QUEUE_DISKS} disks");
             return Err(Failure::new(fb_status::Resources, text));
         }
         let disk = disk.disk.clone();
@@ -337,7 +337,7 @@ impl Inner {
             };
             let polled = self.reactor.poll(wait, &mut self.ready);
             polled.map_err(|error| {
-                Failure::new(fb_status::Bug, format!("the event loop cannot go on: {error}"))
+                Failure::new(fb_status::Bug, format!("the event loop failed: {error}"))
             })?;
             self.collect(!self.ready.is_empty());
             if enough || wait.is_some_and(|wait| wait.is_zero()) || self.has(min) {
@@ -357,8 +357,8 @@ impl Inner {
             0 => Ok(()),
             left => {
                 let text = format!(
-                    "the queue is closed, and {left} operations of it did not end: the target is \
-                     away, and may still do what it was sent"
+                    "the queue is closed, but {left} of its operations did not complete: the \
+                     target is unreachable, and may still execute them"
                 );
                 Err(Failure::new(fb_status::Lost, text))
             }
@@ -400,11 +400,13 @@ fn prepare(op: &fb_op, geometry: &Geometry, loans: &Loans) -> Result<Op, Failure
             (Command::WriteZeroes { deallocate }, FB_DURABLE | FB_KEEP_ALLOCATED)
         }
         kind if kind == fb_kind::Deallocate as u32 => (Command::Deallocate, 0),
-        kind => return Err(Failure::argument(format!("no operation has the kind {kind}"))),
+        kind => {
+            return Err(Failure::argument(format!("the operation's kind {kind} does not exist")));
+        }
     };
     check_flags(op.flags, flags)?;
     if op.reserved != 0 {
-        return Err(Failure::argument("the operation's reserved field is not zero"));
+        return Err(Failure::argument("the reserved field of the operation is not 0: set it to 0"));
     }
     let (lba, blocks) = match command {
         Command::Flush => (0, 0),

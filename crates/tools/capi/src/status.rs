@@ -68,28 +68,28 @@ const EBADE: c_int = libc::EBADE;
 const EBADE: c_int = libc::EBUSY;
 
 const ALL: [(Status, &CStr, c_int); 22] = [
-    (Status::Ok, c"it is done", 0),
-    (Status::Argument, c"an argument makes no sense", libc::EINVAL),
-    (Status::Alignment, c"the range is not made of whole blocks", libc::EINVAL),
+    (Status::Ok, c"the operation succeeded", 0),
+    (Status::Argument, c"an argument is invalid", libc::EINVAL),
+    (Status::Alignment, c"the range does not consist of whole blocks", libc::EINVAL),
     (Status::Range, c"the range lies outside of the disk", libc::ENXIO),
-    (Status::TooLarge, c"the operation is too large: divide it", libc::E2BIG),
-    (Status::Connect, c"the connection could not be made", libc::ECONNREFUSED),
+    (Status::TooLarge, c"the operation is too large: split it", libc::E2BIG),
+    (Status::Connect, c"the connection failed", libc::ECONNREFUSED),
     (Status::Lost, c"the connection to the disk is lost", libc::ENOTCONN),
     (Status::ReadOnly, c"the disk is read-only", libc::EROFS),
     (Status::NoSpace, c"no space is left on the disk's storage", libc::ENOSPC),
     (Status::Read, c"reading failed", libc::EIO),
     (Status::Write, c"writing failed", libc::EIO),
-    (Status::Unsupported, c"it is not supported", libc::EOPNOTSUPP),
+    (Status::Unsupported, c"the operation is not supported", libc::EOPNOTSUPP),
     (Status::Aborted, c"the operation was aborted", libc::ECANCELED),
     (Status::Resources, c"the system is out of memory, descriptors or queues", libc::ENOMEM),
     (Status::Thread, c"the handle belongs to another thread or process", libc::EPERM),
-    (Status::Busy, c"too much is in flight on the queue", libc::EAGAIN),
+    (Status::Busy, c"too many operations are in flight on the queue", libc::EAGAIN),
     (Status::Bug, c"a bug in libfarblock", libc::EIO),
     (Status::Conflict, c"another host has reserved the disk", EBADE),
     (Status::Denied, c"access is denied to this host", libc::EACCES),
     (Status::NotReady, c"the disk is not ready", libc::EBUSY),
-    (Status::Atomic, c"the write is larger than what is written atomically", libc::EINVAL),
-    (Status::Missing, c"there is no such subsystem or namespace", libc::ENOENT),
+    (Status::Atomic, c"the write exceeds the disk's limit for atomic writes", libc::EINVAL),
+    (Status::Missing, c"the subsystem or the namespace does not exist", libc::ENOENT),
 ];
 
 fn known(code: i32) -> Option<&'static (Status, &'static CStr, c_int)> {
@@ -142,7 +142,7 @@ impl Failure {
     pub(crate) fn bug() -> Failure {
         Failure::new(
             Status::Bug,
-            "a bug in libfarblock: please report it with the messages on standard error",
+            "a bug in libfarblock: please report the message on the standard error",
         )
     }
 

@@ -304,7 +304,7 @@ fn invalid_arguments_are_refused() {
     unsafe {
         let text = |text: &str| CString::new(text).unwrap();
         fails(fb_connect(null(), null(), &mut disk), fb_status::Argument, "the URL is null");
-        fails(fb_connect(address.as_ptr(), null(), null_mut()), fb_status::Argument, "no place");
+        fails(fb_connect(address.as_ptr(), null(), null_mut()), fb_status::Argument, "is null");
         let odd = c"nvme+tcp://\xff";
         fails(fb_connect(odd.as_ptr(), null(), &mut disk), fb_status::Argument, "UTF-8");
         let http = c"http://a";
@@ -715,7 +715,7 @@ fn discovery_lists_the_namespaces_of_a_target() {
         }
         index += 1;
     };
-    fails(end, fb_status::Range, "there is no entry");
+    fails(end, fb_status::Range, "has no entry");
     assert_eq!(urls, [format!("nvme+tcp://{}/{NQN}", target.addresses()[0])]);
     // SAFETY: the arguments are a discovery that no call uses any more, and null.
     unsafe {

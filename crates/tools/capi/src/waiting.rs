@@ -106,6 +106,6 @@ impl Waiting {
 fn aborted() -> Failure {
     Failure::new(
         fb_status::Aborted,
-        "the program ended the call while it waited; whether a write was done is not known",
+        "the program ended the call while it waited; a write may or may not have been executed",
     )
 }

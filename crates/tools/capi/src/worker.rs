@@ -147,7 +147,7 @@ impl Service {
             for completion in done.drain(..) {
                 self.answer(completion);
             }
-            self.reactor.poll(None, &mut ready).expect("the event loop cannot go on");
+            self.reactor.poll(None, &mut ready).expect("the event loop failed");
         }
     }
 
@@ -177,7 +177,7 @@ impl Service {
         // Release the buffer first: the caller may reuse its memory as soon as it has the answer.
         drop(buffer);
         let index = token as usize;
-        let caller = self.callers[index].take().expect("somebody waits for it");
+        let caller = self.callers[index].take().expect("a caller waits for the operation");
         self.free.push(index);
         let _ = caller.reply.send(result.map_err(Failure::from));
     }

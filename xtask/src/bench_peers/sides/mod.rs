@@ -195,20 +195,20 @@ pub(crate) fn key_of(file: &Path) -> PathBuf {
 impl Means {
     /// Copies the disk file for one side.
     fn file_for(&self, whose: &str) -> Result<PathBuf, String> {
-        assert!(FILE_COPIES.contains(&whose), "or nobody removes it");
+        assert!(FILE_COPIES.contains(&whose), "the cleanup removes only listed copies");
         let copy = copy_of(&self.file, whose);
         std::fs::copy(&self.file, &copy)
             .and_then(|_| std::fs::File::open(&copy)?.sync_all())
-            .map_err(|error| format!("cannot make {}: {error}", copy.display()))?;
+            .map_err(|error| format!("cannot create {}: {error}", copy.display()))?;
         Ok(copy)
     }
 
     /// Copies the disk file to a memory file system.
     fn file_in_memory(&self, whose: &str) -> Result<PathBuf, String> {
-        assert!(FILE_COPIES.contains(&whose), "or nobody removes it");
+        assert!(FILE_COPIES.contains(&whose), "the cleanup removes only listed copies");
         let copy = memory_copy_of(&self.file, whose);
         std::fs::copy(&self.file, &copy)
-            .map_err(|error| format!("cannot make {}: {error}", copy.display()))?;
+            .map_err(|error| format!("cannot create {}: {error}", copy.display()))?;
         Ok(copy)
     }
 
@@ -217,7 +217,7 @@ impl Means {
         let spdk = matches!(side.target, Target::Spdk { .. }) || side.host == Host::SpdkPerf;
         match (&self.spdk, side) {
             (None, _) if spdk => {
-                Some("SPDK: set FARBLOCK_SPDK to the directory of a build of it".to_owned())
+                Some("SPDK: set FARBLOCK_SPDK to the directory of a build of SPDK".to_owned())
             }
             (Some(build), _) if spdk => spdk::check(build).err(),
             (_, ISCSI) => lack_of("iSCSI", &["tgtd", "tgtadm", "iscsi-perf"], "tgt libiscsi-bin"),
@@ -277,5 +277,5 @@ pub(super) fn lack_of(peer: &str, programs: &[&str], packages: &str) -> Option<S
         std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]).collect();
     let there = |program: &&str| directories.iter().any(|place| place.join(program).is_file());
     let missing = programs.iter().find(|program| !there(program))?;
-    Some(format!("{peer}: there is no {missing}: apt-get install {packages}"))
+    Some(format!("{peer}: {missing} is missing: apt-get install {packages}"))
 }

@@ -22,7 +22,7 @@ const BLOCK_BYTES: u64 = 512;
 const OWN_MIB: u64 = 512;
 
 pub(super) fn serve(means: &Means, backend: Backend, zero_copy: bool) -> Result<Server, String> {
-    let build = means.spdk.as_ref().expect("nobody asks for it without a build");
+    let build = means.spdk.as_ref().expect("this side needs a build of SPDK");
     let address = free_address()?;
     let rpc = Rpc::of(address);
     let disk_mib = if backend == Backend::Mem { means.disk_bytes >> 20 } else { 0 };
@@ -88,7 +88,7 @@ pub(super) fn limit(server: &Server, rate: Option<u32>) -> Result<(), String> {
 }
 
 pub(super) fn client(means: &Means, endpoint: &Endpoint, load: &Load, times: Times) -> Client {
-    let build = means.spdk.as_ref().expect("nobody asks for it without a build");
+    let build = means.spdk.as_ref().expect("this side needs a build of SPDK");
     let (ip, port) = (endpoint.address.ip(), endpoint.address.port());
     let seconds = |time: Duration| time.as_secs_f64().ceil().to_string();
     // `stdbuf` makes the output line-buffered, so that the stand sees the start at once.
@@ -183,7 +183,7 @@ impl Rpc {
             Some(Ok(answer)) if answer["error"].is_null() => Ok(()),
             Some(Ok(answer)) => Err(complain(&answer["error"]["message"])),
             Some(Err(error)) => Err(complain(&error)),
-            None => Err(complain(&"it said nothing")),
+            None => Err(complain(&"no answer")),
         }
     }
 }
@@ -194,7 +194,9 @@ pub(super) fn check(build: &Path) -> Result<(), String> {
         let path = build.join("build/bin").join(binary);
         if !path.is_file() {
             let path = path.display();
-            return Err(format!("SPDK: FARBLOCK_SPDK names no build of it: there is no {path}"));
+            return Err(format!(
+                "SPDK: FARBLOCK_SPDK does not name a build of SPDK: {path} does not exist"
+            ));
         }
     }
     Ok(())
