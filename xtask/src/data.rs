@@ -196,7 +196,7 @@ fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let (mut is_quoted, mut letters) = (false, line.chars().peekable());
     while let Some(letter) = letters.next() {
-        let cell = cells.last_mut().expect("there is one");
+        let cell = cells.last_mut().expect("a row has cells");
         match letter {
             '"' if is_quoted && letters.next_if_eq(&'"').is_some() => cell.push('"'),
             '"' => is_quoted = !is_quoted,

@@ -47,7 +47,7 @@ impl Beyond {
             .spawn()
             .map_err(|error| format!("cannot start {}: {error}", describe(&command)))?;
         let mut said = [0; 1];
-        let output = keeper.stdout.as_mut().expect("it is piped");
+        let output = keeper.stdout.as_mut().expect("the child's stream is a pipe");
         let there = std::io::Read::read_exact(output, &mut said);
         let beyond = Beyond { keeper };
         there

@@ -48,8 +48,8 @@ impl Process {
             .map_err(|error| format!("cannot start {}: {error}", describe(&command)))?;
         let (sender, output) = mpsc::channel();
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        follow(stdout.expect("it is piped"), sender.clone());
-        follow(stderr.expect("it is piped"), sender);
+        follow(stdout.expect("the child's stream is a pipe"), sender.clone());
+        follow(stderr.expect("the child's stream is a pipe"), sender);
         let cpu = OtherProcess::new(child.id())
             .map_err(|error| format!("cannot read the processor time of {name}: {error}"))?;
         let pid = Pid::from_child(&child);

@@ -130,6 +130,6 @@ fn or_all<T: Clone>(listed: &[T], all: &[T]) -> Vec<T> {
 /// Fills `bytes` with random bytes from the system, or from the simulation.
 fn fill(bytes: &mut [u8]) {
     if !os::fill_simulated(bytes) {
-        getrandom::fill(bytes).expect("the system gives random numbers");
+        getrandom::fill(bytes).expect("the system returns random numbers");
     }
 }

@@ -195,7 +195,7 @@ impl TargetShared {
 
     /// Sets the event loops' polling. The target calls this once, before any core runs.
     pub(crate) fn set_polling(&self, polling: Polling) {
-        assert!(self.polling.set(polling).is_ok(), "it is set once");
+        assert!(self.polling.set(polling).is_ok(), "polling is set once");
     }
 
     pub(crate) fn mailboxes(&self) -> &[Mailbox] {
@@ -562,7 +562,7 @@ impl TargetShared {
                 Action::Reserved { ticket, status, report } => {
                     self.answer(&mut management.desk, ticket, status, report);
                 }
-                Action::Flush { .. } => unreachable!("flush_on_shutdown is not asked for"),
+                Action::Flush { .. } => unreachable!("the target does not use flush_on_shutdown"),
             }
         }
         self.retire_stores(management);

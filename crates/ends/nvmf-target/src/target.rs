@@ -60,8 +60,10 @@ impl Target {
             return Err(StartError::NoListener);
         }
         let listeners = bind_all(&config.listeners, sockets)?;
-        let addresses: Vec<SocketAddr> =
-            listeners.iter().map(|listener| listener.local_addr().expect("it is bound")).collect();
+        let addresses: Vec<SocketAddr> = listeners
+            .iter()
+            .map(|listener| listener.local_addr().expect("a listener has an address"))
+            .collect();
         let seed = u64::from_ne_bytes(draw()?);
         let tls = TlsTerms::new(config, seed).map_err(StartError::Tls)?;
         let (registry, exports, stores) = register(config, &addresses, &tls)?;

@@ -245,7 +245,7 @@ fn start(
     let listener = Mutex::new(Some(listener));
     let make = move |seat| {
         let listener = listener.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let listener = listener.expect("there is one thread");
+        let listener = listener.expect("only one thread takes the listener");
         Sessions::new(seat, Arc::clone(&theirs), listener)
     };
     let open = |wakers| shared.mailboxes.open(wakers);

@@ -136,7 +136,7 @@ impl AsyncRead for Stream {
                     return Poll::Ready(Ok(()));
                 }
             },
-            _ => unreachable!("it is ready"),
+            _ => unreachable!("the handshake has completed"),
         }
     }
 }

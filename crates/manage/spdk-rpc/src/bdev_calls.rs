@@ -306,7 +306,7 @@ fn raid_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let mut bases = Vec::new();
     for name in &asked.base_bdevs {
         let base = match view.bdev(name) {
-            None => return failed(Errno::NoDevice, &format!("there is no bdev {name}")),
+            None => return failed(Errno::NoDevice, &format!("bdev {name} does not exist")),
             Some(base) if is_claimed(&view, base) => {
                 return failed(Errno::NotPermitted, &format!("{name} is in use"));
             }

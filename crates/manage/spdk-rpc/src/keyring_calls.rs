@@ -166,7 +166,7 @@ fn remove_key(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let (name, (document, _)) = (bare(&asked.name), rpc.steering.document());
     let keyring = Keyring::of(table, &document);
     let Some(file) = keyring.file(name) else {
-        return Err(RpcError::from(Errno::NoKey).because(format!("there is no key {name}")));
+        return Err(RpcError::from(Errno::NoKey).because(format!("key {name} does not exist")));
     };
     if used(&document).any(|used| used == file) {
         let sentence = format!("a host uses the key {name}: call nvmf_subsystem_remove_host first");

@@ -388,7 +388,7 @@ fn add_ns(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let invalid = |sentence: String| RpcError::invalid().because(sentence);
     let wanted = asked.namespace;
     let name = &wanted.bdev_name;
-    let bdev = view.bdev(name).ok_or_else(|| invalid(format!("there is no bdev {name}")))?;
+    let bdev = view.bdev(name).ok_or_else(|| invalid(format!("bdev {name} does not exist")))?;
     if is_claimed(&view, bdev) {
         return Err(invalid(format!("{name} is in use: a bdev stores one namespace")));
     }

@@ -157,14 +157,15 @@ fn floor_words(error: &io::Error) -> String {
                 .to_owned()
         }
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            "the other end closed the connection; is it `farblock bench --floor-serve`?".to_owned()
+            "the other end closed the connection: check that `farblock bench --floor-serve` runs \
+             there"
+                .to_owned()
         }
         io::ErrorKind::InvalidData => {
             "the program at this address is not `farblock bench --floor-serve`".to_owned()
         }
-        io::ErrorKind::TimedOut => "the other end does not answer; is that machine up, does a \
-                                    firewall let the port through, and is it `farblock bench \
-                                    --floor-serve`?"
+        io::ErrorKind::TimedOut => "the other end does not answer: check that `farblock bench \
+            --floor-serve` runs on that machine, and that no firewall blocks the port"
             .to_owned(),
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
             "this machine has no route to that address".to_owned()

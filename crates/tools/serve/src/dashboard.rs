@@ -83,7 +83,7 @@ pub fn offered(place: &Place, token: Option<&Path>, may_steer: bool) -> Result<W
 fn made() -> Result<(Token, String)> {
     let mut random = [0; TOKEN_BYTES];
     getrandom::fill(&mut random).map_err(|error| {
-        Failure::run(format_args!("the system gives no random numbers: {error}"))
+        Failure::run(format_args!("cannot get random numbers from the system: {error}"))
     })?;
     let mut text = String::new();
     for byte in random {

@@ -116,7 +116,7 @@ impl<T: Transport> Session<T> {
         if self.state == SessionState::Open {
             cx.reactor.set_timer(self.task, None);
         }
-        let host = self.authentication.as_ref().expect("it was locked").host.clone();
+        let host = self.authentication.as_ref().expect("the session authenticates").host.clone();
         self.hold_as(cx, &host);
         cx.shared.slots().connected(self.route.serial);
         cx.shared.authenticator.proved(self.peer.ip());

@@ -110,9 +110,9 @@ impl<T: Transport> Session<T> {
         let geometry = cx.volumes.geometry(from);
         let limits = [geometry.max_blocks, cx.volumes.geometry(into).max_blocks];
         let most = limits.into_iter().filter(|most| *most != 0).min();
-        let copying = self.copying(slot).expect("it has parts");
+        let copying = self.copying(slot).expect("the Copy has parts left");
         let most = most.unwrap_or(u32::MAX).min(part.from.blocks.0);
-        let part = copying.ranges.peek(most).expect("it has parts");
+        let part = copying.ranges.peek(most).expect("the Copy has parts left");
         copying.reading = Some(part);
         let bytes = (part.from.blocks.0 * geometry.block_size) as usize;
         self.begin_step(cx, slot, bytes);
@@ -151,16 +151,18 @@ impl<T: Transport> Session<T> {
         slot: SlotId,
         part: &CopyPart,
     ) -> Result<(), Status> {
-        let Work::Io(command) = self.request(slot).work else { unreachable!("it is a Copy") };
+        let Work::Io(command) = self.request(slot).work else {
+            unreachable!("the command is a Copy")
+        };
         self.check_access(slot)?;
         // The namespaces may have been replaced or have shrunk since the read.
         self.check_part(part)?;
-        let IoCommand::Copy { fua, .. } = command else { unreachable!("it is a Copy") };
+        let IoCommand::Copy { fua, .. } = command else { unreachable!("the command is a Copy") };
         let volume = self.volume(cx, part.namespace)?;
         self.move_step(cx, slot, volume);
         let request = self.request(slot);
         let buffer = request.buffer.take().expect("read into a buffer");
-        request.progress.copying.as_mut().expect("it is a Copy").ranges.begin(part);
+        request.progress.copying.as_mut().expect("the command is a Copy").ranges.begin(part);
         let op = Op::write(part.to.0, part.from.blocks.0, buffer, self.token(slot));
         self.submit(cx, slot, volume, Op { fua, ..op });
         Ok(())

@@ -275,9 +275,9 @@ impl<T: Transport> Session<T> {
         let Work::Io(IoCommand::Compare { namespace, lba, blocks, data, .. }) =
             self.request(first).work
         else {
-            unreachable!("it is a Compare")
+            unreachable!("the first command is a Compare")
         };
-        let fused = self.fused.as_mut().expect("it is a pair's");
+        let fused = self.fused.as_mut().expect("the command belongs to a pair");
         let claim = fused.claim.clone().expect("granted just now");
         let second = fused.pair_of(first).expect("granted just now").second;
         if let Err(status) = self.check_access(second) {
@@ -353,11 +353,11 @@ impl<T: Transport> Session<T> {
         let Work::Io(IoCommand::Write { namespace, lba, blocks, fua, .. }) =
             self.request(second).work
         else {
-            unreachable!("it is a Write")
+            unreachable!("the second command is a Write")
         };
         let volume = self.volume(cx, namespace)?;
         let pair = self.fused.as_mut().and_then(|fused| fused.pair_of(second));
-        let first = pair.expect("it was compared for this").first;
+        let first = pair.expect("the Compare has set the pair").first;
         // From this point on, the write executes even if the connection closes.
         self.respond_and_release(cx, first, Status::SUCCESS, 0);
         self.set_stage(second, Stage::Writing);

@@ -166,7 +166,11 @@ impl Registry {
         }
         let saw = found.replace_visibility(namespace, hosts)?;
         let sees = found.config.visible_to.get(&namespace).cloned();
-        let before = found.config.namespaces.insert(namespace, info).expect("it was found");
+        let before = found
+            .config
+            .namespaces
+            .insert(namespace, info)
+            .expect("the lookup above found the namespace");
         let regrouped = before.ana_group != info.ana_group;
         let change = if before.uuid != info.uuid {
             // The identifier now belongs to a different namespace, which has no reservations.

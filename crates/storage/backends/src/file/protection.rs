@@ -15,7 +15,7 @@ const REFUSED_LOOKS: u32 = 60;
 
 /// Why an open file or device cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux is asked"))]
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux reports the reason"))]
 pub(super) enum Obstacle {
     /// The device is set to read-only.
     Device,

@@ -294,7 +294,7 @@ pub(super) fn a_queue_can_be_dropped_in_flight(context: &mut Context<'_>) {
         }
         // The other queue continues, and its blocks are unchanged.
         let read = driver.read(other, geometry, 0, 16);
-        context.expect(&read, &data, "blocks next to those of a dropped queue");
+        context.expect(&read, &data, "blocks beside the blocks of a dropped queue");
         driver.must(other, Op::flush(1));
         let third = driver.open(&namespace);
         let read = driver.read(third, geometry, 0, 16);
@@ -315,6 +315,6 @@ pub(super) fn a_reactor_can_be_dropped_in_flight(context: &mut Context<'_>) {
         }
         drop(driver);
         let read = context.driver_of(&namespace).read(0, geometry, 0, 16);
-        context.expect(&read, &data, "blocks next to those of a dropped reactor");
+        context.expect(&read, &data, "blocks beside the blocks of a dropped reactor");
     }
 }

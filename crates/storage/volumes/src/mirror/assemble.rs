@@ -142,8 +142,8 @@ fn join(
         {
             return refuse(format!(
                 "{} cannot be opened ({reason}), and the leg in its place was in sync and may have \
-                 newer data: bring it back or correct its name; add ?degraded only if it is \
-                 certain that nothing has written that leg since",
+                 newer data: make it available again or correct its name; add ?degraded only if \
+                 you are certain that no mirror has written that leg since",
                 found[named].name
             ));
         }
@@ -160,8 +160,8 @@ fn join(
     }
     if !plan.in_sync.contains(&true) {
         return refuse(
-            "none of the available legs has all data of the mirror: bring back the leg that was \
-             written last",
+            "none of the available legs has all data of the mirror: make the leg available that \
+             was written last",
         );
     }
     Ok(plan)
@@ -231,15 +231,15 @@ pub(crate) fn may_take(
     if !take_empty {
         return refuse(format!(
             "{name} has no mirror record in its last MiB: if it was a leg of this mirror, it has \
-             grown or was cut, so give it its former size; add ?create only for a new disk without \
-             data, because the mirror then overwrites all of it"
+             grown or was truncated, so give it its former size; add ?create only for a new disk \
+             without data, because the mirror then overwrites all of it"
         ));
     }
     if !leg.what.is_free_for(record.mirror) {
         return refuse(format!(
             "the mirror would overwrite {name}, which does not look empty: if it was a leg of this \
-             mirror, it has grown or was cut, so give it its former size; if its data may be lost, \
-             zero its first and last MiB"
+             mirror, it has grown or was truncated, so give it its former size; if its data may be \
+             lost, zero its first and last MiB"
         ));
     }
     fits(name, geometry, record)
@@ -250,7 +250,7 @@ pub(crate) fn may_take(
 fn refuse_former(leg: &Found) -> Result<(), MirrorError> {
     let What::Unmarked { geometry, former: Some(former), .. } = &leg.what else { return Ok(()) };
     let (name, was) = (&leg.name, ExactSize(*former));
-    let change = if *former < geometry.capacity_bytes() { "has grown" } else { "was cut" };
+    let change = if *former < geometry.capacity_bytes() { "has grown" } else { "was truncated" };
     refuse(format!(
         "{name} was a leg of a mirror when it had {was}, and {change} to {} since: give it its \
          former size (a file: truncate -s {former}), and start without ?create, which would lose \
@@ -330,16 +330,16 @@ fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
             What::Unmarked { .. } if !take_empty => {
                 return refuse(format!(
                     "{} has no mirror record in its last MiB: if it was a leg, it has grown or was \
-                     cut, so give it its former size; add ?create only for a new mirror, which \
-                     keeps the data of {} and overwrites all other legs",
+                     truncated, so give it its former size; add ?create only for a new mirror, \
+                     which keeps the data of {} and overwrites all other legs",
                     leg.name, found[0].name
                 ));
             }
             What::Unmarked { end_is_empty: false, claimed: None, .. } if at == 0 => {
                 return refuse(format!(
                     "the mirror needs the last MiB of {0} for its record, and this MiB contains \
-                     data: if {0} was a leg of a mirror, it was cut, so give it its former size; \
-                     otherwise make {0} 1 MiB larger first",
+                     data: if {0} was a leg of a mirror, it was truncated, so give it its former \
+                     size; otherwise make {0} 1 MiB larger first",
                     leg.name
                 ));
             }
@@ -577,8 +577,13 @@ mod tests {
         }
         // The size of a leg may have changed by an amount that the search does not try.
         let unknown = || blank(16 << 20, true);
-        refused(&[unknown(), unknown()], false, false, "if it was a leg, it has grown or was cut");
-        let or_grown = "if it was a leg of this mirror, it has grown or was cut";
+        refused(
+            &[unknown(), unknown()],
+            false,
+            false,
+            "if it was a leg, it has grown or was truncated",
+        );
+        let or_grown = "if it was a leg of this mirror, it has grown or was truncated";
         refused(&[marked(0, 4, "ii"), unknown()], false, false, or_grown);
         refused(&[marked(0, 4, "ii"), blank(16 << 20, false)], true, false, or_grown);
     }

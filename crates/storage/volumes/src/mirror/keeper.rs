@@ -163,7 +163,7 @@ impl Keeper {
         let leg = &legs[members(in_sync).next()?];
         Some(format!(
             "{} became unavailable while the mirror started, and no other leg has all data ({}): \
-             bring it back, and start again",
+             make it available, and start again",
             leg.name,
             leg.absence()
         ))
