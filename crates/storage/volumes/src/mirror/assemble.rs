@@ -573,7 +573,7 @@ mod tests {
             refused(&[grown(), grown()], take, true, "truncate -s 17825792)");
             refused(&[blank(33 << 20, true), grown()], take, true, "when it had 17MiB");
             refused(&[marked(0, 4, "ii"), grown()], take, true, "from byte 16777216 on");
-            refused(&[changed(16 << 20, 17 << 20), grown()], take, true, "was cut to 16MiB");
+            refused(&[changed(16 << 20, 17 << 20), grown()], take, true, "was truncated to 16MiB");
         }
         // The size of a leg may have changed by an amount that the search does not try.
         let unknown = || blank(16 << 20, true);
