@@ -132,11 +132,11 @@ fn a_target_that_dies_is_named_and_not_its_hosts() {
 }
 
 #[test]
-fn a_host_that_stands_still_is_named() {
+fn a_host_that_hangs_is_named() {
     lose(2, "right", Loss::Hangs, "it has not answered for 4 s: it hangs");
 }
 
 #[test]
-fn a_target_that_stands_still_is_named() {
+fn a_target_that_hangs_is_named() {
     lose(0, "storage", Loss::Hangs, "it has not answered for 4 s: it hangs");
 }
