@@ -33,8 +33,12 @@ pub(crate) fn claim(group: u32, view: &View, me: Me<'_>, is_steady: bool) -> Opt
     if view.unreadable.contains(&key) || view.duty(me.name) != Duty::Serve {
         return None;
     }
-    let ranks = view.candidates(group, |_| true);
-    let rank = ranks.iter().position(|name| *name == me.name)?;
+    let old = view.leaders.get(&group).and_then(|seen| seen.record.holder.as_ref());
+    if old.is_some_and(|holder| view.is_alive(&holder.member, holder.incarnation)) {
+        return None;
+    }
+    let ranks = view.candidates(group);
+    let rank = ranks.iter().position(|name| name == me.name)?;
     let by_rank = me.timing.rank_step * rank as u32;
     let Some(seen) = view.leaders.get(&group) else {
         let record = new_record(0, Vec::new(), Reason::New, fences, me);
@@ -42,7 +46,8 @@ pub(crate) fn claim(group: u32, view: &View, me: Me<'_>, is_steady: bool) -> Opt
     };
     let old = &seen.record;
     let Some(holder) = &old.holder else {
-        let other = old.to.as_deref().filter(|to| *to != me.name && ranks.contains(to));
+        let other =
+            old.to.as_deref().filter(|to| *to != me.name && ranks.iter().any(|name| name == to));
         let wait = match (&old.to, other) {
             (Some(to), _) if to == me.name => Duration::ZERO,
             (_, Some(_)) => by_rank + me.timing.rank_step * 2,
@@ -53,7 +58,6 @@ pub(crate) fn claim(group: u32, view: &View, me: Me<'_>, is_steady: bool) -> Opt
     };
     let alive = view.alive.get(&holder.member).map(|seen| seen.record.incarnation);
     let (wait, reason) = match alive {
-        Some(incarnation) if incarnation == holder.incarnation => return None,
         Some(_) if holder.member == me.name => (Duration::ZERO, Reason::Restart),
         Some(_) => (me.timing.resume + by_rank, Reason::Lost),
         // After an outage of the store, all leases may be gone. The leaders join again first.
@@ -136,8 +140,7 @@ pub(crate) fn hand_over(
     let duty = view.duty(me.name);
     let exit = |to: Option<&str>, reason| Exit::HandOver { to: to.map(str::to_owned), reason };
     if duty != Duty::Serve {
-        let others = view.candidates(group, |_| true);
-        let to = others.first().copied();
+        let to = view.candidates(group).first().map(String::as_str);
         return (to.is_some() || duty == Duty::Pause).then(|| exit(to, Reason::Order));
     }
     let settle = me.timing.settle;
@@ -154,15 +157,15 @@ pub(crate) fn hand_over(
         let alive = view.alive.get(&pin.record.member);
         alive.is_some_and(|alive| alive.revision < pin.revision)
     });
-    let all = view.candidates(group, |_| true);
-    let best = *all.first()?;
-    if best == me.name {
+    let all = view.candidates(group);
+    let best = all.first()?;
+    if *best == me.name {
         return None;
     }
-    if pin.is_some_and(|pin| pin.record.member == best) {
+    if pin.is_some_and(|pin| pin.record.member == *best) {
         return Some(exit(Some(best), Reason::Order));
     }
-    let settled: Vec<&str> = all.into_iter().filter(|name| is_settled(name)).collect();
+    let settled: Vec<&String> = all.iter().filter(|name| is_settled(name)).collect();
     let best = *settled.first()?;
-    (best != me.name).then(|| exit(Some(best), Reason::Balance))
+    (*best != me.name).then(|| exit(Some(best), Reason::Balance))
 }

@@ -166,6 +166,7 @@ impl Member {
             self.stop_all(now, true);
         }
         let Some(incarnation) = self.session.incarnation else { return };
+        self.view.rank();
         self.settling.observe(now, &self.view, self.config.timing.settle);
         let groups: Vec<u32> =
             self.view.groups.keys().chain(self.view.leaders.keys()).copied().collect();

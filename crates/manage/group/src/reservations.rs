@@ -167,6 +167,7 @@ impl Book {
             }
             None => true,
         });
+        self.acks.retain(|_, at| at.is_none_or(|at| now < at));
         for (namespace, seen) in &view.reservations {
             if let Some(tenure) = tenure(seen.record.group) {
                 self.acknowledge(now, (namespace, &seen.record), tenure, (view, me), out);
@@ -188,8 +189,7 @@ impl Book {
             let is_own = change.member == me.name && change.incarnation == me.incarnation;
             change.index > last && change.index <= index && !is_own
         };
-        let may_send = self.acks.get(namespace).is_none_or(|at| at.is_some_and(|at| now >= at));
-        if !may_send || !record.log.iter().any(is_others) {
+        if self.acks.contains_key(namespace) || !record.log.iter().any(is_others) {
             return;
         }
         let key = me.keys.name(&Key::Ack(namespace.to_owned()));

@@ -244,9 +244,11 @@ impl Seat {
                 self.retry_at = Some(now);
             }
         }
+        self.avoid_until = self.avoid_until.filter(|at| now < *at);
         if self.retry_at.is_none_or(|at| now < at) {
             return;
         }
+        self.retry_at = None;
         match &self.stage {
             Stage::Confirming { identity } => {
                 let identity = identity.clone();
@@ -257,9 +259,6 @@ impl Seat {
                 self.send_release(now, seen, (to, reason), me, out);
             }
             _ => {}
-        }
-        if self.stage != Stage::Idle {
-            self.retry_at = None;
         }
     }
 

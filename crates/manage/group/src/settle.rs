@@ -84,7 +84,7 @@ mod tests {
     fn repeated_losses_double_the_settling_time_until_they_are_forgotten() {
         let keys = KeySpace::new("gold");
         let (mut view, mut settling) = (View::default(), Settling::default());
-        let mut set = |view: &mut View, alive: Option<u64>, revision| {
+        let set = |view: &mut View, alive: Option<u64>, revision| {
             let record = |incarnation| AliveRecord { version: VERSION, incarnation };
             let value = alive.map(|it| record(it).to_value().into());
             let key = "farblock/gold/alive/a".to_owned();

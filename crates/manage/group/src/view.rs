@@ -48,6 +48,8 @@ pub struct View {
     pub unreadable: BTreeSet<Key>,
     /// The revision up to which each key is known, deletions included.
     known: BTreeMap<Key, Revision>,
+    /// The members that may lead each ANA group; `None`: not computed since the last change.
+    ranks: Option<BTreeMap<u32, Vec<String>>>,
 }
 
 fn put<K: Ord, T: Record>(
@@ -94,6 +96,9 @@ impl View {
 
     fn set(&mut self, key: &Key, value: Option<&[u8]>, revision: Revision) {
         self.known.insert(key.clone(), revision);
+        if !matches!(key, Key::Leader(_) | Key::Reservation(_) | Key::Ack(_)) {
+            self.ranks = None;
+        }
         let is_read = match key.clone() {
             Key::Member(name) => put(&mut self.members, name, value, revision),
             Key::Alive(name) => put(&mut self.alive, name, value, revision),
@@ -183,15 +188,28 @@ impl View {
         ordered.unwrap_or_else(own)
     }
 
-    /// The members that may lead an ANA group, the best first. Includes only members that are
-    /// alive, have no order to stop, and pass `filter`. The operator's choice comes first.
-    pub(crate) fn candidates(&self, group: u32, filter: impl Fn(&str) -> bool) -> Vec<&str> {
+    /// Computes [`Self::candidates`] after changes.
+    pub(crate) fn rank(&mut self) {
+        if self.ranks.is_none() {
+            let groups = self.groups.keys();
+            self.ranks = Some(groups.map(|group| (*group, self.ranking(*group))).collect());
+        }
+    }
+
+    fn ranking(&self, group: u32) -> Vec<String> {
         let alive = self.alive.keys().map(String::as_str);
-        let eligible = alive.filter(|name| self.duty(name) == Duty::Serve && filter(name));
+        let eligible = alive.filter(|name| self.duty(name) == Duty::Serve);
         let mut ranks = place::ranking(group, eligible.map(|name| (name, self.weight(name))));
         if let Some(pin) = self.pins.get(&group) {
             ranks.sort_by_key(|name| *name != pin.record.member);
         }
-        ranks
+        ranks.into_iter().map(str::to_owned).collect()
+    }
+
+    /// The members that may lead an ANA group, the best first: those that are alive and have no
+    /// order to stop. The operator's choice comes first. Call [`Self::rank`] before.
+    pub(crate) fn candidates(&self, group: u32) -> &[String] {
+        let ranks = self.ranks.as_ref().and_then(|ranks| ranks.get(&group));
+        ranks.map_or(&[], Vec::as_slice)
     }
 }

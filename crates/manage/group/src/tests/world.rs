@@ -146,7 +146,7 @@ impl World {
                 deferred: Vec::new(),
                 random,
             },
-            etcd: Etcd { ppm: 0, ..Etcd::default() },
+            etcd: Etcd::default(),
             disks: BTreeMap::new(),
             processes: Vec::new(),
             hosts: (0..HOSTS).map(|_| Host::default()).collect(),
@@ -352,6 +352,7 @@ impl World {
         let pid = self.pid(number);
         let process = &mut self.processes[number];
         if let Some(deadline) = process.member.deadline() {
+            assert!(deadline > now, "a member that is due does nothing: {:?}", process.member);
             let at = process.world(deadline, self.course.now);
             if process.tick_at.is_none_or(|tick| at < tick) {
                 process.tick_at = Some(at);
