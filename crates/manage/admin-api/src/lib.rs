@@ -1,9 +1,9 @@
 //! The types of the management API, and small parts that its servers and clients share.
 //!
-//! A process reports the rights that it has dropped ([`Confinement`]). A daemon reports its attached
-//! disk ([`AttachedStatus`]). A slow disk or key file does not block the process ([`OpenTimeouts`]).
-//! Control sockets are files that only their owner can open ([`bind_socket`]), in the folders that
-//! [`places`] names.
+//! A process reports the rights that it has dropped ([`Confinement`]). A daemon reports its
+//! attached disk ([`AttachedStatus`]). A slow disk or key file does not block the process, because
+//! [`OpenTimeouts`] limits the wait. Control sockets are files that only their owner can open
+//! ([`bind_socket`]), in the folders that [`places`] names.
 //!
 //! This crate does not know targets, hosts or HTTP. `farblock-admin` serves the API.
 

@@ -116,9 +116,9 @@ impl OpenTimeouts {
         self.while_wanted(kind, what, move |_| work())
     }
 
-    /// Closes storage on a helper thread, because closing a file may hang. Logs a warning if it takes
-    /// too long. If too many operations hang already, the next call closes this storage, too: the
-    /// caller's thread must not hang.
+    /// Closes storage on a helper thread, because closing a file may hang. Logs a warning if it
+    /// takes too long. If too many operations hang already, the next call closes this storage, too:
+    /// the caller's thread must not hang.
     pub fn close(&self, what: &str, storage: impl Any + Send) {
         let next = |unclosed: &Unclosed| {
             let mut unclosed = unclosed.lock().unwrap_or_else(PoisonError::into_inner);
