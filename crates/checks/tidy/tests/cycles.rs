@@ -22,7 +22,6 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
     ),
     ("mem", "buffer huge", "a buffer returns to the region that it was cut from"),
     ("cli", "args bench demo fleet", "to be divided: product logic leaves this crate"),
-    ("serve", "disks mirrored", "a mirror is a disk, and its legs are disks"),
     (
         "daemon",
         "claim connect folder leftover record rights settings ways",

@@ -7,7 +7,7 @@
 use super::document::{self, Opening, Shares};
 use super::keys;
 use super::located::Source;
-use super::{disks, identity, twice};
+use super::{disks, identity, names, twice};
 use crate::configuration;
 use crate::error::{Failure, Result};
 use crate::values;
@@ -517,7 +517,7 @@ fn disk(
             return Err(source.error(size.span(), &key, what));
         }
     };
-    let spec = disks::seen_from(&spec, directory);
+    let spec = names::seen_from(&spec, directory);
     let terms = terms(source, key, config)?;
     Ok(Disk { spec, block_size, read_only: config.read_only, terms, span, key: path_key })
 }

@@ -1,6 +1,6 @@
 //! Drops the rights that a target does not need, and restricts the files that it may open.
 
-use super::{disks, mirrored, reserved};
+use super::{disks, names, reserved};
 use crate::args::ServeArgs;
 use crate::broker::{Broker, keys};
 use crate::error::{Failure, Result, os};
@@ -97,7 +97,7 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
     let program = std::env::current_exe().ok();
     let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
     let specs = args.paths.iter().filter_map(|path| disks::parse_os(path).ok());
-    let legs: Vec<PathBuf> = specs.flat_map(|spec| mirrored::key_files(&spec)).collect();
+    let legs: Vec<PathBuf> = specs.flat_map(|spec| names::key_files(&spec)).collect();
     let read = read.filter(|path| is_file(path)).chain(&program).chain(&legs);
     let read = read.map(|path| folder(path)).chain(credentials);
     Ok(Paths { shared, own: own.collect(), read: read.collect() })

@@ -1,5 +1,6 @@
 //! Shared disks: parses a name, opens the disk, and determines its identity.
 
+use super::names::{absolute, name};
 use super::{identity, mirrored, reserved};
 use crate::{ceph, elsewhere, slow};
 use farblock_admin::{Announcement, Opened};
@@ -118,12 +119,6 @@ fn announce(
         }
     }
     Ok((!announced.is_empty()).then(|| Arc::new(announced) as Announcement))
-}
-
-/// Returns a disk's name with absolute paths.
-pub fn name(spec: &Spec) -> String {
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    map_paths(spec, &absolute).to_string()
 }
 
 /// Describes why a disk cannot be opened. `way` is the setting for read-only access, and is added
@@ -365,43 +360,6 @@ pub(crate) fn distinguish(subsystems: &mut [Subsystem], given: &dyn Fn(&str, Nam
     }
 }
 
-/// Returns a copy of the spec whose relative paths start at `directory`.
-pub(crate) fn seen_from(spec: &Spec, directory: &Path) -> Spec {
-    map_paths(spec, &|path| directory.join(path))
-}
-
-/// Returns the spec with canonical paths, and without the keys of its URLs.
-fn absolute(spec: &Spec) -> Spec {
-    let canonical = |path: &Path| {
-        // Keep the name of a missing file, which cannot be opened anyway.
-        std::fs::canonicalize(path)
-            .or_else(|_| std::path::absolute(path))
-            .unwrap_or_else(|_| path.to_owned())
-    };
-    let whole = mapped(spec.clone(), &|part| *part = part.without_front().clone());
-    mapped(whole, &|leaf| match leaf {
-        Spec::File(path) => *path = canonical(path),
-        Spec::Remote(url) => *url = mirrored::without_keys(url),
-        _ => {}
-    })
-}
-
-fn map_paths(spec: &Spec, map: &dyn Fn(&Path) -> std::path::PathBuf) -> Spec {
-    mapped(spec.clone(), &|leaf| match leaf {
-        Spec::File(path) => *path = map(path),
-        Spec::Remote(url) => *url = mirrored::with_keys_at(url, map),
-        _ => {}
-    })
-}
-
-fn mapped(mut spec: Spec, change: &dyn Fn(&mut Spec)) -> Spec {
-    change(&mut spec);
-    for part in spec.parts_mut() {
-        *part = mapped(part.clone(), change);
-    }
-    spec
-}
-
 fn forgets(spec: &Spec) -> bool {
     matches!(spec, Spec::Mem { .. }) || spec.parts().iter().any(forgets)
 }
@@ -508,7 +466,10 @@ mod tests {
 
     #[test]
     fn relative_paths_of_a_specification_start_at_the_given_directory() {
-        let seen = seen_from(&spec("limit:9/s,stripe:64KiB,a.img,/b.img"), Path::new("/etc"));
+        let seen = crate::names::seen_from(
+            &spec("limit:9/s,stripe:64KiB,a.img,/b.img"),
+            Path::new("/etc"),
+        );
         let separator = std::path::MAIN_SEPARATOR;
         assert_eq!(seen.to_string(), format!("limit:9/s,stripe:64KiB,/etc{separator}a.img,/b.img"));
     }

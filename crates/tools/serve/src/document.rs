@@ -1,6 +1,6 @@
 //! The initial state of a target, as a document and as a [`TargetConfig`].
 
-use super::disks;
+use super::{disks, names};
 use crate::args::ServeArgs;
 use crate::error::Result;
 use farblock_admin::{Disks, Opened, rates, sharing};
@@ -174,5 +174,5 @@ fn policies(document: &Document, addresses: &[SocketAddr]) -> BTreeMap<usize, Tl
 }
 
 pub(super) fn namespace(spec: &Spec, block_size: u32, read_only: bool) -> Namespace {
-    Namespace { block_size, read_only, ..Namespace::new(disks::name(spec)) }
+    Namespace { block_size, read_only, ..Namespace::new(names::name(spec)) }
 }

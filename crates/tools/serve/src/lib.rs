@@ -14,6 +14,7 @@ mod keys;
 mod located;
 mod machine;
 mod mirrored;
+mod names;
 #[cfg(target_os = "linux")]
 mod nodes;
 mod reserved;
@@ -28,8 +29,9 @@ mod twice;
 #[cfg(target_os = "linux")]
 mod watched;
 
-pub use disks::{memory_doubt, name as disk_name, parse_os as parse_disk};
+pub use disks::{memory_doubt, parse_os as parse_disk};
 pub use keys::reference as key_reference;
+pub use names::name as disk_name;
 
 #[cfg(unix)]
 use args::ApiArgs;
@@ -78,11 +80,7 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let hangup = signals::outlive_others().map_err(|error| {
         Failure::run(format_args!("cannot handle signals: {}", crate::error::os(&error)))
     })?;
-    let mut note = |text: String| {
-        if !global.quiet {
-            output::note(&text);
-        }
-    };
+    let mut note = notes(global);
     if let Some(folder) = reserved::wanted(args.state_dir.as_deref()) {
         reserved::keep_in(&folder)?;
     }
@@ -128,6 +126,16 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
         output::note("stopped");
     }
     Ok(())
+}
+
+/// Returns the function that prints notes, unless `--quiet` is given.
+fn notes(global: &Global) -> impl FnMut(String) + use<> {
+    let quiet = global.quiet;
+    move |text| {
+        if !quiet {
+            output::note(&text);
+        }
+    }
 }
 
 fn say_what_is_finished(connections: usize) {

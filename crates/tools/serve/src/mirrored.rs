@@ -1,5 +1,6 @@
 //! Mirrors that a target shares: their legs are files, devices or remote disks.
 
+use super::names::{name, without_keys};
 use crate::elsewhere::{self, Leg};
 use crate::signals::Stop;
 use crate::{journal, remote};
@@ -7,12 +8,11 @@ use farblock_admin::{LegStatus, Legs, MirrorOrder, Mirrored, part_name};
 use farblock_backends::{FileProblem, OpenError, Spec};
 use farblock_block::{Availability, Namespace};
 use farblock_host::disk::{Disk, DiskOptions, OrphanedControllers};
-use farblock_host::key_file;
 use farblock_host::url::Url;
 use farblock_volumes::{LegSource, LegState, Mirror, MirrorOptions, MirrorStatus, limits};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use uuid::Uuid;
 
@@ -44,7 +44,7 @@ impl Local {
 
 impl LegSource for Local {
     fn name(&self) -> String {
-        super::disks::name(&self.spec)
+        name(&self.spec)
     }
 
     fn is_local(&self) -> bool {
@@ -278,38 +278,6 @@ pub(super) fn record(legs: &[Spec]) -> Option<(&Path, Uuid)> {
     })
 }
 
-/// Returns a leg's URL without keys: changed keys do not make another leg. A URL without keys is
-/// returned unchanged.
-pub(super) fn without_keys(url: &str) -> String {
-    match url.parse::<Url>() {
-        Ok(url) if url != url.without_keys() => url.without_keys().to_string(),
-        _ => url.to_owned(),
-    }
-}
-
-/// Returns a leg's URL, with `map` applied to the paths of its key files.
-pub(super) fn with_keys_at(url: &str, map: &dyn Fn(&Path) -> PathBuf) -> String {
-    let Ok(mut parsed) = url.parse::<Url>() else { return url.to_owned() };
-    let files: Vec<&mut PathBuf> = parsed.keys().filter(|path| key_file::is_file(path)).collect();
-    if files.is_empty() {
-        return url.to_owned();
-    }
-    files.into_iter().for_each(|path| *path = map(path));
-    parsed.to_string()
-}
-
-/// Returns the key files of all remote disks in a spec.
-#[cfg(any(test, target_os = "linux"))]
-pub(super) fn key_files(spec: &Spec) -> Vec<PathBuf> {
-    let leaves = spec.leaves();
-    let urls = leaves.iter().filter_map(|leg| match leg {
-        Spec::Remote(url) => url.parse::<Url>().ok(),
-        _ => None,
-    });
-    let keys = urls.flat_map(|mut url| url.keys().map(std::mem::take).collect::<Vec<_>>());
-    keys.filter(|path| key_file::is_file(path)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -330,21 +298,6 @@ mod tests {
         let told = doubt(&[one.clone(), other]).expect("a warning");
         assert!(told.contains("their order") && told.contains("10.0.0.1:4421"), "{told}");
         assert_eq!(doubt(&[one, Spec::File("a.img".into())]), None);
-    }
-
-    #[test]
-    fn key_files_of_legs_are_found_and_made_absolute() {
-        let text = "mirror:a.img,nvme+tcp://a/n?dhchap-secret=h.key&tls-key=credential:t?create";
-        let spec = Spec::parse(text).unwrap();
-        assert_eq!(key_files(&spec), [PathBuf::from("h.key")]);
-        let Spec::Mirror { legs, create: true, .. } = &spec else { panic!("{spec:?}") };
-        let url = with_keys_at(&legs[1].to_string(), &|path| Path::new("/etc").join(path));
-        let separator = std::path::MAIN_SEPARATOR;
-        let wanted =
-            format!("nvme+tcp://a/n?dhchap-secret=/etc{separator}h.key&tls-key=credential:t");
-        assert_eq!(url, wanted);
-        let plain = "nvme+tcp://a/n?tls-key=keyring:";
-        assert_eq!(with_keys_at(plain, &|_| PathBuf::from("b")), plain);
     }
 
     fn refused(legs: &[&std::path::Path], options: &MirrorOptions) -> String {
