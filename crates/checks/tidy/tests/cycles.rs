@@ -21,7 +21,6 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
         "one contract: an operation is checked against a geometry, and its error names both",
     ),
     ("mem", "buffer huge", "a buffer returns to the region that it was cut from"),
-    ("cli", "args bench demo fleet", "to be divided: product logic leaves this crate"),
     (
         "daemon",
         "claim connect folder leftover record rights settings ways",

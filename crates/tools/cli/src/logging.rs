@@ -6,8 +6,7 @@
 
 mod lines;
 
-use crate::args::Global;
-use farblock_program::args::LogFormat;
+use farblock_program::args::{Global, LogFormat};
 use farblock_wire::text::Plain;
 use std::fmt;
 use std::fs::File;

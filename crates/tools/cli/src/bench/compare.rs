@@ -1,12 +1,12 @@
 //! `farblock bench compare`: checks whether the second of two reports is slower than the first.
 
 use super::CompareArgs;
-use crate::args::Global;
 use crate::error::{Failure, Result, os};
 use crate::output;
 use farblock_bench::Report;
 use farblock_bench::verdict::{Comparison, Subject, render_within};
 use farblock_host::readable::Readable;
+use farblock_program::args::Global;
 use serde_json::json;
 use std::io::Read;
 use std::path::Path;

@@ -2,11 +2,11 @@
 
 mod compare;
 
-use crate::args::Global;
 use crate::error::Result;
 use crate::{elsewhere, values};
 use clap::{Args, Subcommand, ValueHint};
 use farblock_measure::BenchArgs as MeasureArgs;
+use farblock_program::args::Global;
 use std::path::PathBuf;
 
 /// Compare the performance of a remote disk with a local one

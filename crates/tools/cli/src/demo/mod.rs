@@ -14,11 +14,11 @@ mod load;
 mod parts;
 mod stage;
 
-use crate::args::Global;
 use crate::error::{Failure, Result};
 use crate::output;
 use crate::signals::Stop;
 use args::DemoArgs;
+use farblock_program::args::Global;
 use load::{Load, WRITERS, write_and_compare};
 use stage::Stage;
 use std::fmt::Write as _;

@@ -2,11 +2,11 @@
 
 use super::cable::Cable;
 use super::parts::{Folder, Target};
-use crate::args::Global;
 use crate::error::{Failure, Result, os};
 use farblock_admin::{Client, Status};
 use farblock_host::disk::{DiskOptions, PathState, Policy};
 use farblock_host::{Disk, HostId, Options, Url};
+use farblock_program::args::Global;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,6 @@
 pub(crate) mod args;
 mod folder;
 
-use crate::args::Global;
 use crate::error::{Failure, Result, listening, os};
 use crate::output;
 use crate::signals::Stop;
@@ -19,6 +18,7 @@ use farblock_fleet::{agent, html, network, run as carry_out, text};
 use farblock_host::key_file;
 use farblock_host::readable::Readable;
 use farblock_measure::Destination;
+use farblock_program::args::Global;
 use folder::Folder;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
