@@ -192,7 +192,7 @@ mod tests {
             let kept = Kept::new(folder.path(), DISK);
             kept.save("old\n").unwrap();
             let ended = std::process::Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "serve::reserved::folder::tests::dies_during_a_save"])
+                .args(["--exact", "reserved::folder::tests::dies_during_a_save"])
                 .env("RESERVED_FOLDER", folder.path())
                 .env("RESERVED_STAGE", stage.to_string())
                 .output()
