@@ -509,7 +509,7 @@ mod tests {
             ("urls = ['nvme+tcp://a']", "names no subsystem"),
             (&format!("{url}name = '../x'"), "name"),
             (&format!("{url}reconnect-delay = 0"), "without a pause"),
-            ("urls = ['nvme+tcp://a/n?hostnqn=b']\nhostnqn = 'c'", "hostnqn is c, and in the URL"),
+            ("urls = ['nvme+tcp://a/n?hostnqn=b']\nhostnqn = 'c'", "c, but b in the URL"),
             (&format!("{url}threads = 0"), "1 to 64"),
             (&format!("{url}as = 'iscsi'\nsocket = 'a'"), "--as nbd or --as vhost-user"),
             (&format!("{url}as = 'nbd'\nsocket = 'a'\nlisten = '127.0.0.1:0'"), "keep one"),

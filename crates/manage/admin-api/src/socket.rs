@@ -344,7 +344,7 @@ mod tests {
             let place = place(&[("open", mode), ("open/ours", 0o700)]);
             let path = |name: &str| place.path().join(name);
             let refused = bind(&path("open/ours/control")).unwrap_err().to_string();
-            let wanted = format!("/open (mode {mode:04o}) and put");
+            let wanted = format!("/open (mode {mode:04o}) and could replace");
             assert!(refused.contains(&wanted) && refused.contains("--control"), "{refused}");
             assert!(refused.contains("chmod go-w /") && !refused.contains('\n'), "{refused}");
             chmod(&path("open"), 0o1000 | mode);

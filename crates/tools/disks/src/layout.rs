@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(disks.open("concat:1MiB@a,b,c"), Ok(7));
         // `open` refuses a file that has shrunk.
         disks.lengthen("b", 4);
-        disks.refused("concat:a,b,c", "shorter than the 5 MiB of it");
+        disks.refused("concat:a,b,c", "shorter than its part of the concatenation, 5 MiB");
         disks.lengthen("b", 5);
         assert_eq!(disks.open("concat:a,b,c"), Ok(7));
     }

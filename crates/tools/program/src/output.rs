@@ -36,7 +36,7 @@ pub fn print_json_line(value: &impl Serialize) -> Result<()> {
 }
 
 /// The non-ASCII symbols in this program's own texts, and their replacements.
-const SYMBOLS: [(char, &str); 14] = [
+const SYMBOLS: [(char, &str); 15] = [
     ('µ', "u"),
     ('▼', "v"),
     ('←', "<"),
@@ -50,6 +50,7 @@ const SYMBOLS: [(char, &str); 14] = [
     ('·', "|"),
     ('≤', "<="),
     ('≥', ">="),
+    ('±', "+-"),
     ('’', "'"),
 ];
 
