@@ -221,13 +221,19 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
     users
 }
 
-/// Finds the swap areas on a block device, on its partitions, on devices on top of these, and in
-/// file systems on any of them. Returns the names in the kernel's table.
+/// Finds the swap areas on a block device, on its partitions, on devices on top of these (also loop
+/// devices), and in file systems on any of them. Returns the names in the kernel's table.
 #[must_use]
 pub fn swaps_on(path: &Path) -> Vec<PathBuf> {
     let Some(name) = path.file_name() else { return Vec::new() };
-    let folders = stack(&Path::new(BLOCK_DEVICES).join(name));
-    swaps_among(&folders, &fs::read(SWAPS).unwrap_or_default())
+    let (folder, swaps) =
+        (Path::new(BLOCK_DEVICES).join(name), fs::read(SWAPS).unwrap_or_default());
+    let found = swaps_among(&stack(&folder, &[]), &swaps);
+    // A driver may take long to answer, so ask about loop devices only if they can matter.
+    if swap_names(&swaps).count() == found.len() {
+        return found;
+    }
+    swaps_among(&stack(&folder, &loops::all()), &swaps)
 }
 
 /// The kernel's table of swap areas; `poll` reports changes.
@@ -247,13 +253,24 @@ fn swaps_among(folders: &[PathBuf], swaps: &[u8]) -> Vec<PathBuf> {
     swap_names(swaps).filter(lies_there).collect()
 }
 
-/// The sysfs folders of a device, its partitions, and all devices on top of these.
-fn stack(folder: &Path) -> Vec<PathBuf> {
+/// The sysfs folders of a device, its partitions, and all devices on top of these: `loops` on a
+/// device, or on a file of its file system, among them.
+fn stack(folder: &Path, loops: &[LoopDevice]) -> Vec<PathBuf> {
     let mut found = with_partitions(folder);
     let mut at = 0;
     while at < found.len() && found.len() < MAX_STACK {
         let holders = fs::read_dir(found[at].join("holders")).into_iter().flatten().flatten();
-        let above = holders.map(|holder| folder.with_file_name(holder.file_name()));
+        let holders = holders.map(|holder| holder.file_name());
+        let number = loops::number(&number_of(&found[at]));
+        let is_on_it = |it: &&LoopDevice| match it.backing {
+            Some(Backing::Device(below) | Backing::File { device: below, .. }) => {
+                number == Some(below)
+            }
+            None => false,
+        };
+        let loops = loops.iter().filter(is_on_it).filter_map(|it| it.device.file_name());
+        let names = holders.chain(loops.map(ToOwned::to_owned));
+        let above = names.map(|name| folder.with_file_name(name));
         for holder in above.flat_map(|above| with_partitions(&above)).collect::<Vec<_>>() {
             if !found.contains(&holder) {
                 found.push(holder);
@@ -408,13 +425,39 @@ mod tests {
     fn swap_is_found_on_a_device_and_on_devices_above_it() {
         let system = system();
         let swaps = b"Filename Type\n/dev/sdx1 partition 1 0 -2\n/dev/sdy partition 1 0 -3\n";
-        let on = |name: &str, swaps: &[u8]| swaps_among(&stack(&system.path().join(name)), swaps);
+        let on =
+            |name: &str, swaps: &[u8]| swaps_among(&stack(&system.path().join(name), &[]), swaps);
         assert_eq!(on("sdx", swaps), [Path::new("/dev/sdx1")]);
         assert_eq!(on("sdx", b"Filename Type\n"), [""; 0].map(PathBuf::from));
         fs::create_dir_all(system.path().join("sdx/sdx1/holders/dm-3")).expect("a folder");
         fs::create_dir_all(system.path().join("dm-3/holders/dm-3")).expect("a folder");
         let mapped = b"Filename Type\n/dev/dm-3 partition 1 0 -2\n";
         assert_eq!(on("sdx", mapped), [Path::new("/dev/dm-3")]);
+    }
+
+    #[test]
+    fn swap_is_found_on_loop_devices_above_a_device() {
+        let system = system();
+        for (name, number) in [("loop7", "7:7\n"), ("loop8", "7:8\n"), ("loop9", "7:9\n")] {
+            fs::create_dir_all(system.path().join(name)).expect("a folder");
+            fs::write(system.path().join(name).join("dev"), number).expect("a file");
+        }
+        let on = |name: &str, number: &str, backing| LoopDevice {
+            device: Path::new("/dev").join(name),
+            number: loops::number(number).expect("a number"),
+            backing: Some(backing),
+            path: PathBuf::from("/srv/disk"),
+        };
+        let [partition, first] = ["8:17", "7:7"].map(|it| loops::number(it).expect("a number"));
+        let loops = [
+            on("loop7", "7:7", Backing::Device(partition)),
+            on("loop8", "7:8", Backing::File { device: first, inode: 12 }),
+            on("loop9", "7:9", Backing::Device(1)),
+        ];
+        let swaps = b"Filename Type\n/dev/loop8 partition 1 0 -2\n/dev/loop9 partition 1 0 -3\n";
+        let folder = system.path().join("sdx");
+        assert_eq!(swaps_among(&stack(&folder, &loops), swaps), [Path::new("/dev/loop8")]);
+        assert_eq!(swaps_among(&stack(&folder, &[]), swaps), [""; 0].map(PathBuf::from));
     }
 
     #[test]
@@ -425,7 +468,7 @@ mod tests {
         let device = fs::metadata(&file).expect("a file").dev();
         let number = format!("{}:{}\n", rustix::fs::major(device), rustix::fs::minor(device));
         let swaps = format!("Filename Type\n{} file 1 0 -2\n", file.display());
-        let on_sdx = || swaps_among(&stack(&system.path().join("sdx")), swaps.as_bytes());
+        let on_sdx = || swaps_among(&stack(&system.path().join("sdx"), &[]), swaps.as_bytes());
         assert_eq!(on_sdx(), [""; 0].map(PathBuf::from));
         fs::write(system.path().join("sdx/sdx1/dev"), number).expect("a file");
         assert_eq!(on_sdx(), [file]);
