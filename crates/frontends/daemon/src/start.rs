@@ -290,7 +290,7 @@ pub fn part(args: PartArgs, global: &Global) -> Result<()> {
 }
 
 fn supervise(folder: Folder, global: &Global) -> Result<()> {
-    let not_ours = || Failure::usage("this is for `farblock attach` to run, not for people");
+    let not_ours = || Failure::usage("only `farblock attach` can run this command");
     let channel = Channel::inherited().map_err(|_| not_ours())?;
     let begin = channel.receive::<Begin>().map_err(|_| not_ours())?;
     let Some((begin, Some(lock))) = begin else { return Err(not_ours()) };

@@ -391,7 +391,8 @@ impl Namespace for Disk {
         let access = self.paths().into_iter().find_map(|path| path.access);
         if let Some(access) = access {
             return Some(format!(
-                "the target reports the access state {access} at present: look for the cause there"
+                "the target reports the access state {access} at present: look for the cause on \
+                 the target's machine"
             ));
         }
         let errors = self.paths().into_iter().filter_map(|path| path.error);
