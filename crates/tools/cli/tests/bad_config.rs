@@ -92,7 +92,7 @@ const MISTAKES: &[Mistake] = &[
     (
         "true",
         "true\nallowed_hosts = [\"nqn.2026-11.org.example:me\"]",
-        &[":5: subsystems[0].allow_any_host: ", "remove one"],
+        &[":5: subsystems[0].allow_any_host: ", "remove them"],
     ),
     (
         "allow_any_host = true",

@@ -156,7 +156,7 @@ fn serve_refuses_an_unsafe_api_address_or_token_file() {
     };
     serve("0.0.0.0:0", &tokens).fails_in_a_line(2, &["other machines", "ssh -L"]);
     std::fs::set_permissions(&tokens, PermissionsExt::from_mode(0o640)).unwrap();
-    serve("127.0.0.1:0", &tokens).fails_in_a_line(1, &["others", "chmod 600"]);
+    serve("127.0.0.1:0", &tokens).fails_in_a_line(1, &["other users", "chmod 600"]);
     let bad = secret(&scratch, "bad", &format!("ops root {ADMIN}\n"));
     let outcome = serve("127.0.0.1:0", &bad).fails_in_a_line(1, &["line 1", "read-only or admin"]);
     assert!(!outcome.stderr.contains(ADMIN), "{}", outcome.stderr);

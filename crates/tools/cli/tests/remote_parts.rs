@@ -184,7 +184,7 @@ fn a_new_target_cancels_the_controllers_of_its_dead_predecessor() {
     assert_eq!(names.len(), 3, "{names:?}");
     std::fs::write(file(), "[{").expect("written");
     let serve = ["serve", "--listen", "127.0.0.1:0", "--state-dir", "kept", &whole];
-    scratch.run(serve).fails(1, &["cannot be used", "remove it"]);
+    scratch.run(serve).fails(1, &["cannot be used", "remove the file"]);
 }
 
 #[test]

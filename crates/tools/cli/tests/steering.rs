@@ -712,7 +712,7 @@ fn top_shows_io_and_restores_the_terminal() {
     let top = String::from_utf8(children).unwrap().trim().parse().expect("one child");
     support::signal(top, "TERM");
     screen.shows("\u{1b}[?1049l");
-    screen.shows("ended by a signal");
+    screen.shows("a signal stopped top");
     let mut screen = Screen::of(&scratch, 12, 150);
     screen.shows("NAMESPACE");
     server.signal("KILL");
