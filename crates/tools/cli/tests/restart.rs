@@ -134,6 +134,6 @@ fn a_passed_descriptor_that_is_no_listening_socket_is_refused() {
         TcpStream::connect(connected.local_addr().expect("bound")).expect("a connection");
     for third in [Stdio::null(), OwnedFd::from(connected).into()] {
         let outcome = finish(handed(&scratch, third, &["mem:1MiB"]), b"");
-        outcome.fails_in_a_line(2, &["$LISTEN_FDS", "number 1", "ListenStream=ADDR:PORT"]);
+        outcome.fails_in_a_line(2, &["$LISTEN_FDS", "socket 1", "ListenStream=ADDR:PORT"]);
     }
 }

@@ -154,7 +154,8 @@ fn serve_does_not_warn_of_a_public_listener_that_requires_tls() {
     let given = format!("{HOST}={key}");
     let told = |args: &[&str]| {
         let server = scratch.serve([&["--nqn", NQN, "mem:1MiB"], args].concat());
-        let is_told = scratch.run(["status"]).ok().out().contains("warning: whoever");
+        let is_told =
+            scratch.run(["status"]).ok().out().contains("warning: any peer that can reach");
         server.stop();
         is_told
     };
