@@ -485,7 +485,7 @@ fn plans_that_cannot_be_compared_with_iscsi_are_refused() {
         scratch.run([&["fleet", "run", &small(&scratch, text)], more].concat())
     };
     let both = ["--without", "tgt", "--without", "farblock"];
-    run(AGAINST_ISCSI, &both).fails_in_a_line(2, &["nothing is left"]);
+    run(AGAINST_ISCSI, &both).fails_in_a_line(2, &["no iSCSI target left to compare"]);
     run(SMALL, &["--without", "tgt"]).fails_in_a_line(2, &["has no iSCSI target tgt"]);
     run(AGAINST_ISCSI, &["--without", "nvme"]).fails(2, &["farblock", "tgt"]);
     let vms = format!("{AGAINST_ISCSI}vm = true\n");

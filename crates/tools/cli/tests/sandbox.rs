@@ -203,8 +203,7 @@ fn a_target_uses_host_keys_of_its_keyring() {
     let seen = status(&scratch);
     is_confined(seen["pid"].as_u64().expect("a process"), &seen["confinement"]);
     assert_eq!(seen["confinement"]["dumpable"], false, "{seen}");
-    // The kernel must not swap the broker process, which holds only keys, if the user may lock
-    // memory.
+    // The kernel must not swap the process that holds the keys, if the user may lock memory.
     if is_root() {
         let locked = |process: &u64| threads(*process, "VmLck")[0] != "0 kB";
         let brokers = children(seen["pid"].as_u64().expect("a process"));
