@@ -7,6 +7,7 @@ use farblock_proto::ids::NamespaceId;
 use farblock_reactor::{CallBytes, EngineKind, Polling};
 use farblock_secure::TlsKey;
 use farblock_tls::TlsError;
+use farblock_verbs::{Provider, VerbsError};
 use farblock_wire::fabrics::CNTLID_MAX;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -100,6 +101,16 @@ pub enum TlsPolicy {
     Required,
 }
 
+/// RDMA listeners. They have the default ANA access. RDMA has no TLS, so hosts with a TLS key
+/// cannot connect there.
+#[derive(Clone)]
+pub struct RdmaListeners {
+    /// The devices.
+    pub provider: Provider,
+    /// Listen addresses: each is an address of a device, or a wildcard.
+    pub addresses: Vec<SocketAddr>,
+}
+
 /// Configuration of a target.
 #[derive(Clone)]
 pub struct TargetConfig {
@@ -107,6 +118,8 @@ pub struct TargetConfig {
     pub subsystems: Vec<Subsystem>,
     /// Listen addresses; port 0 takes a free port.
     pub listeners: Vec<SocketAddr>,
+    /// RDMA devices and listen addresses; port 0 takes a free port. `None`: no RDMA.
+    pub rdma: Option<RdmaListeners>,
     /// ANA access by index in `listeners`. On a listener without an entry, every namespace is in
     /// the ANA Optimized state.
     pub access: BTreeMap<usize, PortAccess>,
@@ -153,6 +166,7 @@ impl Default for TargetConfig {
         Self {
             subsystems: Vec::new(),
             listeners: Vec::new(),
+            rdma: None,
             access: BTreeMap::new(),
             controller_ids: 1..=CNTLID_MAX,
             tls_keys: BTreeMap::new(),
@@ -197,6 +211,10 @@ pub enum StartError {
     Reservations(String, NamespaceId, io::Error),
     /// The configuration has no listener.
     NoListener,
+    /// The target cannot listen on this address by RDMA.
+    Rdma(SocketAddr, VerbsError),
+    /// Every host must use TLS, which RDMA does not have.
+    RdmaTls(SocketAddr),
     /// The configuration requires TLS, and the target cannot load a TLS library.
     Tls(TlsError),
 }
@@ -231,6 +249,14 @@ impl fmt::Display for StartError {
             ),
             Self::ControllerIds(error) => error.fmt(f),
             Self::NoListener => f.write_str("no address to listen on is configured"),
+            Self::Rdma(address, error) => {
+                write!(f, "cannot listen on rdma:{address}: {error}")
+            }
+            Self::RdmaTls(address) => write!(
+                f,
+                "cannot listen on rdma:{address} while every host must use TLS: NVMe/RDMA has no \
+                 TLS; allow hosts without a key (--tls allowed), or listen by TCP only"
+            ),
             Self::Tls(error) => write!(f, "cannot require TLS of hosts: {error}"),
         }
     }

@@ -10,6 +10,7 @@ use crate::route::Route;
 use crate::session::Session;
 #[cfg(test)]
 use crate::transport::memory::Memory;
+use crate::transport::rdma::Rdma;
 use crate::transport::tcp::Tcp;
 use crate::volumes::VolumeId;
 use farblock_block::BlockError;
@@ -20,11 +21,11 @@ use farblock_reactor::{Buffer, Event, TaskId};
 use farblock_wire::Status;
 use std::sync::Arc;
 
-/// A connection. Each further transport adds a variant. With a single variant, calls need no
-/// dispatch.
-#[cfg_attr(test, expect(clippy::large_enum_variant, reason = "only tests have a second variant"))]
+/// One connection, by its transport.
+#[cfg_attr(test, expect(clippy::large_enum_variant, reason = "tests have a small one"))]
 pub(crate) enum Connection {
     Tcp(Session<Tcp>),
+    Rdma(Session<Rdma>),
     #[cfg(test)]
     Memory(Session<Memory>),
 }
@@ -37,6 +38,7 @@ macro_rules! forward {
             pub(crate) fn $name(&mut self $(, $argument: $kind)*) $(-> $given)? {
                 match self {
                     Self::Tcp(session) => session.$name($($argument),*),
+                    Self::Rdma(session) => session.$name($($argument),*),
                     #[cfg(test)]
                     Self::Memory(session) => session.$name($($argument),*),
                 }

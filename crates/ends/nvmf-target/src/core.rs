@@ -31,10 +31,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+mod rdma;
+
 pub(crate) struct Core {
     cx: Context,
     task: TaskId,
     listeners: Vec<(SocketAddr, farblock_reactor::ListenerId)>,
+    /// The RDMA listeners, on core 0, and the devices of this core's connections.
+    rdma: rdma::Rdma,
     /// The listen address that accepted each connection, by the connection's serial number.
     entrances: HashMap<u64, SocketAddr>,
     connections: Vec<Option<(u64, Box<Connection>)>>,
@@ -68,6 +72,7 @@ impl Core {
             cx: Context::new(index, reactor, shared),
             task,
             listeners: Vec::new(),
+            rdma: rdma::Rdma::default(),
             entrances: HashMap::new(),
             connections: Vec::new(),
             free: Vec::new(),
@@ -306,6 +311,7 @@ impl Core {
                 other => unreachable!("a core has no {other:?}"),
             }
         }
+        self.receive_requests();
         let shared = Arc::clone(&self.cx.shared);
         for message in shared.mailboxes()[self.cx.index].take() {
             self.message(message);
@@ -382,9 +388,27 @@ impl Core {
     }
 
     fn accepted(&mut self, stream: Socket, peer: SocketAddr) {
+        let Some(serial) = self.admit(peer) else { return };
+        let core = self.turn();
+        if core == self.cx.index {
+            self.adopt(stream, peer, serial);
+        } else {
+            self.cx.shared.mailboxes()[core].post(Message::Accepted(stream, peer, serial));
+        }
+    }
+
+    /// The core that serves the next connection.
+    fn turn(&mut self) -> usize {
+        let core = self.next_core;
+        self.next_core = (core + 1) % self.cx.shared.mailboxes().len();
+        core
+    }
+
+    /// The serial number of a new connection; `None` if there is no room for it.
+    fn admit(&mut self, peer: SocketAddr) -> Option<u64> {
         let shared = &self.cx.shared;
         if self.stopping {
-            return;
+            return None;
         }
         let serial = shared.next_serial();
         // This is a separate statement, so that the guard is dropped before the `match`.
@@ -400,24 +424,19 @@ impl Core {
                 self.cx.notice(NoticeKind::NoRoom, peer.ip(), || {
                     tracing::warn!(%peer, "refused a connection: {refusal}");
                 });
-                return;
+                return None;
             }
         }
         shared.admissions.accepted();
         let before = shared.connections.fetch_add(1, Ordering::Relaxed);
         shared.heap_trim.has_come(before + 1);
-        let core = self.next_core;
-        self.next_core = (core + 1) % shared.mailboxes().len();
-        if core == self.cx.index {
-            self.adopt(stream, peer, serial);
-        } else {
-            shared.mailboxes()[core].post(Message::Accepted(stream, peer, serial));
-        }
+        Some(serial)
     }
 
     fn message(&mut self, message: Message) {
         match message {
             Message::Accepted(stream, peer, serial) => self.adopt(stream, peer, serial),
+            Message::Requested(request, serial) => self.adopt_request(&request, serial),
             #[cfg(test)]
             Message::Joined(wire, serial) => self.join(wire, serial),
             Message::Look(route) => {
@@ -478,6 +497,7 @@ impl Core {
         for (_, listener) in self.listeners.drain(..) {
             self.cx.reactor.close_listener(listener);
         }
+        self.rdma.close();
         for (_, connection) in self.connections.iter_mut().flatten() {
             connection.drain(&mut self.cx);
         }
@@ -537,15 +557,18 @@ impl Core {
     fn adopt(&mut self, stream: Socket, peer: SocketAddr, serial: u64) {
         match self.try_adopt(stream, peer, serial) {
             Ok(()) => {}
-            Err(error) => {
-                self.cx.shared.admissions.refused(Reason::NotServed);
-                self.cx.notice(NoticeKind::NotServed, peer.ip(), || {
-                    tracing::warn!(%peer, "cannot serve a connection: {error}");
-                });
-                self.cx.shared.slots().gone(serial);
-                self.cx.shared.connections.fetch_sub(1, Ordering::Relaxed);
-            }
+            Err(error) => self.not_served(peer, serial, &error),
         }
+    }
+
+    /// Frees the slot of a connection that this core cannot serve.
+    fn not_served(&mut self, peer: SocketAddr, serial: u64, error: &dyn std::fmt::Display) {
+        self.cx.shared.admissions.refused(Reason::NotServed);
+        self.cx.notice(NoticeKind::NotServed, peer.ip(), || {
+            tracing::warn!(%peer, "cannot serve a connection: {error}");
+        });
+        self.cx.shared.slots().gone(serial);
+        self.cx.shared.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn try_adopt(&mut self, stream: Socket, peer: SocketAddr, serial: u64) -> std::io::Result<()> {
@@ -573,7 +596,7 @@ impl Core {
             }
         };
         self.entrances.insert(serial, local);
-        let port = self.cx.shared.listening.port_of(local);
+        let port = self.cx.shared.listening.tcp_port_of(local);
         let begun = self.cx.shared.tls.begin(port);
         let guard = begun.map(|(keys, policy)| Guard::new(keys, policy));
         self.begin(task, serial, |route| {

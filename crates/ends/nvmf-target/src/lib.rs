@@ -73,7 +73,7 @@ mod volumes;
 pub use admissions::{AdmissionCounts, ByReason};
 pub use budget::Budget;
 pub use change_error::ChangeError;
-pub use config::{Export, StartError, Subsystem, TargetConfig, TlsPolicy};
+pub use config::{Export, RdmaListeners, StartError, Subsystem, TargetConfig, TlsPolicy};
 pub use control::{Batch, Control};
 pub use events::{Event, Observer, Visitor};
 pub use farblock_block::{LATENCY_STEPS, LatencyCounts, latency_bound_us};

@@ -196,3 +196,27 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The TCP keep-alive interval of connections without an NVMe keep-alive timeout.
 pub const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Connection requests that wait for an RDMA listener.
+pub const RDMA_BACKLOG: u32 = 256;
+
+/// Registered memory for transfers in flight over RDMA, in bytes, for each device and core. Beyond
+/// it, transfers wait. A device keeps this memory locked.
+pub const STAGING_BYTES: usize = 16 << 20;
+
+/// Registered memory that the transfers of one connection may use, in bytes: the others progress
+/// while one host does not answer.
+pub const STAGING_BYTES_PER_CONNECTION: usize = STAGING_BYTES / 4;
+
+/// The unit in which a core registers this memory, in bytes: the largest transfer.
+pub const STAGING_SLAB_BYTES: usize = 1 << 20;
+
+/// The smallest part of this memory that a transfer takes, in bytes.
+pub const STAGING_CHUNK_BYTES_MIN: usize = 4096;
+
+/// Work completions that a connection handles in one round, so that others have their turn.
+pub const RDMA_COMPLETIONS_PER_ROUND: usize = 64;
+
+/// The time that a closed RDMA connection has to end its requests, before the target destroys its
+/// queue pair.
+pub const RDMA_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);

@@ -5,6 +5,7 @@ use crate::claim::Claim;
 use crate::fence::EndingId;
 use crate::removal::Share;
 use crate::route::{Asking, Route};
+use crate::transport::rdma::Request;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{AccessChange, NamespaceTable, SubsystemId};
 use farblock_proto::ids::CommandId;
@@ -20,6 +21,8 @@ use std::sync::{Arc, Mutex};
 pub(crate) enum Message {
     /// Serve this new connection with this peer address and serial number.
     Accepted(Socket, SocketAddr, u64),
+    /// A host's request for an RDMA connection, with its serial number.
+    Requested(Box<Request>, u64),
     /// Serve a host in this process, with this serial number.
     #[cfg(test)]
     Joined(Arc<crate::transport::memory::Wire>, u64),

@@ -1,7 +1,7 @@
 //! Starts and stops a target.
 
 use crate::budget::{self, Budget, cores};
-use crate::config::{Export, StartError, Subsystem, TargetConfig};
+use crate::config::{Export, RdmaListeners, StartError, Subsystem, TargetConfig, TlsPolicy};
 use crate::control::Control;
 use crate::core::Core;
 use crate::limits;
@@ -9,11 +9,13 @@ use crate::mailbox::Mailbox;
 use crate::reservations::{self, Keeper, Stores};
 use crate::shared::{Exports, TargetShared, describe, entry, nest, warn_of_same_serial};
 use crate::tls::{TlsTerms, security};
+use crate::transport::rdma::Door;
 use farblock_proto::controller::{HostChannel, NamespaceInfo, PortId, Registry};
 use farblock_proto::ids::NamespaceId;
 use farblock_proto::limits::IN_CAPSULE_BYTES;
 use farblock_reactor::os::{self, JoinHandle, ListenSocket};
 use farblock_reactor::{Config as ReactorConfig, EngineKind, Reactor};
+use farblock_wire::log::TransportType;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -66,7 +68,10 @@ impl Target {
             .collect();
         let seed = u64::from_ne_bytes(draw()?);
         let tls = TlsTerms::new(config, seed).map_err(StartError::Tls)?;
-        let (registry, exports, stores) = register(config, &addresses, &tls)?;
+        let door = open_door(config, &tls)?;
+        let rdma = rdma_ports(&addresses, door.as_ref());
+        let (mut registry, exports, stores) = register(config, &addresses, &tls)?;
+        register_rdma(&mut registry, &rdma, &tls)?;
         raise_file_limit();
         let cpus = cores(config);
         let volumes = exports.count() * cpus.len();
@@ -78,6 +83,7 @@ impl Target {
         stores.into_iter().for_each(|(key, store)| keeper.keep_in(key, store));
         let shared = Arc::new(TargetShared::new(registry, exports, budget, keeper, tls));
         shared.listening.begin(&addresses);
+        shared.listening.begin_rdma(&rdma);
         config.subsystems.iter().for_each(|one| shared.authenticator.require(one));
         let mut started = Vec::new();
         let mut threads = Vec::new();
@@ -87,6 +93,7 @@ impl Target {
         shared.set_polling(polling);
         let reactor = ReactorConfig { engine, polling, call_bytes, ..ReactorConfig::default() };
         let mut listeners = Some(listeners);
+        let mut door = door;
         for (index, &cpu) in cpus.iter().enumerate() {
             let (sender, receiver) = mpsc::channel();
             let listeners = listeners.take().unwrap_or_default();
@@ -95,6 +102,7 @@ impl Target {
                 cpu,
                 config: reactor.clone(),
                 listeners,
+                door: door.take(),
                 shared: Arc::clone(&shared),
                 gate: Arc::clone(&gate),
                 sender,
@@ -124,6 +132,12 @@ impl Target {
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// The listen addresses of RDMA, with their actual ports.
+    #[must_use]
+    pub fn rdma_addresses(&self) -> Vec<SocketAddr> {
+        self.shared.listening.rdma_addresses()
     }
 
     /// Returns the event loop engine in use.
@@ -192,6 +206,7 @@ struct CoreStart {
     cpu: Option<usize>,
     config: ReactorConfig,
     listeners: Vec<ListenSocket>,
+    door: Option<Door>,
     shared: Arc<TargetShared>,
     gate: Arc<OnceLock<bool>>,
     sender: Sender<Result<(Mailbox, EngineKind), StartError>>,
@@ -199,7 +214,7 @@ struct CoreStart {
 
 impl CoreStart {
     fn run(self) -> io::Result<()> {
-        let Self { index, cpu, config, listeners, shared, gate, sender } = self;
+        let Self { index, cpu, config, listeners, door, shared, gate, sender } = self;
         let pinned = Core::pin(cpu).map_err(|error| StartError::Core(cpu.unwrap_or(0), error));
         let engine = config.engine;
         let made = pinned.and_then(|()| {
@@ -221,6 +236,7 @@ impl CoreStart {
         let _ends_all = EndsTarget(Arc::clone(&shared));
         let mut core = Core::new(index, reactor, task, shared);
         core.listen(listeners)?;
+        core.open(door)?;
         core.run()
     }
 }
@@ -410,7 +426,7 @@ fn register_listeners(
     tls: &TlsTerms,
 ) -> Result<(), StartError> {
     for (index, address) in addresses.iter().enumerate() {
-        let listener = entry(PortId(index as u16 + 1), *address);
+        let listener = entry(PortId(index as u16 + 1), TransportType::TCP, *address);
         let port = listener.port;
         let added =
             registry.add_listener(listener).and_then(|()| match config.access.get(&index) {
@@ -420,6 +436,42 @@ fn register_listeners(
         added.map_err(|error| StartError::Address(address.to_string(), error))?;
         registry.set_security(port, security(tls.policy(port)));
     }
+    Ok(())
+}
+
+/// Opens the RDMA listeners, if there are any.
+fn open_door(config: &TargetConfig, tls: &TlsTerms) -> Result<Option<Door>, StartError> {
+    let Some(RdmaListeners { provider, addresses }) = &config.rdma else { return Ok(None) };
+    let Some(&first) = addresses.first() else { return Ok(None) };
+    // A port that no setting names has the policy of all others.
+    if tls.policy(PortId(u16::MAX)) == TlsPolicy::Required {
+        return Err(StartError::RdmaTls(first));
+    }
+    let opened = Door::open(provider.clone(), addresses);
+    opened.map(Some).map_err(|(address, error)| StartError::Rdma(address, error))
+}
+
+/// The RDMA listeners, with port numbers behind those of the TCP listeners.
+fn rdma_ports(tcp: &[SocketAddr], door: Option<&Door>) -> Vec<(SocketAddr, PortId)> {
+    let addresses = door.map(Door::addresses).unwrap_or_default();
+    let first = tcp.len() as u16 + 1;
+    addresses.into_iter().zip((first..).map(PortId)).collect()
+}
+
+fn register_rdma(
+    registry: &mut Registry,
+    listeners: &[(SocketAddr, PortId)],
+    tls: &TlsTerms,
+) -> Result<(), StartError> {
+    for &(address, port) in listeners {
+        registry
+            .add_listener(entry(port, TransportType::RDMA, address))
+            .map_err(|error| StartError::Address(format!("rdma:{address}"), error))?;
+        tls.set_policy(port, TlsPolicy::Plain);
+        registry.set_security(port, security(TlsPolicy::Plain));
+    }
+    // No host is connected yet, so drop the notifications.
+    while registry.poll_action().is_some() {}
     Ok(())
 }
 

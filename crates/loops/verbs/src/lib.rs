@@ -2,7 +2,8 @@
 //!
 //! [`Verbs`] is the interface, with the names of the C interface. [`System`] implements it with the
 //! system's libibverbs and librdmacm, on Linux. [`Network`] implements it in memory, for tests and
-//! the simulation. Both pass the suite in `conformance` (feature `conformance`).
+//! the simulation. Both pass the suite in `conformance` (feature `conformance`). A [`Provider`] is
+//! either of them, chosen at run time.
 //!
 //! **The libraries** are loaded when a program calls [`System::load`]. A machine without them gets
 //! a sentence that names the packages to install.
@@ -27,6 +28,7 @@ pub mod limits;
 #[cfg(target_os = "linux")]
 mod linux;
 mod memory;
+mod provider;
 mod request;
 mod verbs;
 
@@ -35,6 +37,9 @@ pub use fabric::{Network, Node};
 #[cfg(target_os = "linux")]
 pub use linux::System;
 pub use memory::{Keys, Memory, Pages, Slice};
+pub use provider::{
+    Provider, ProviderChannel, ProviderCq, ProviderId, ProviderMr, ProviderPd, ProviderSrq,
+};
 pub use request::{
     Access, Completed, Completion, Operation, Payload, ReceiveRequest, SendRequest, Status,
 };

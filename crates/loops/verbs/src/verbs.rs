@@ -63,6 +63,9 @@ pub trait Verbs {
     ) -> Result<Self::Id, VerbsError>;
     /// After `AddrResolved`; [`RouteResolved`](CmEventType::RouteResolved) follows.
     fn resolve_route(&self, id: &Self::Id, timeout_ms: u32) -> Result<(), VerbsError>;
+    /// A number that no other connection of this implementation has at the same time. An event's
+    /// identifier has the number of its connection.
+    fn id_key(&self, id: &Self::Id) -> u64;
     /// This end's address; `None` before it is known.
     fn local_addr(&self, id: &Self::Id) -> Option<SocketAddr>;
     /// The peer's address; `None` for a listener.
@@ -256,6 +259,14 @@ pub struct CmEvent<Id> {
     pub status: i32,
     /// The peer's parameters, for a request, its answer, and a rejection.
     pub param: ConnParam,
+}
+
+impl<Id> CmEvent<Id> {
+    /// The same event with other identifiers.
+    pub(crate) fn map<Other>(self, convert: impl Fn(Id) -> Other) -> CmEvent<Other> {
+        let Self { id, listener, event, status, param } = self;
+        CmEvent { id: convert(id), listener: listener.map(convert), event, status, param }
+    }
 }
 
 /// Reason of a rejection: the peer's program rejected the request, and sent private data.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use farblock_verbs::conformance::{NAMES, Stand, run};
 use farblock_verbs::{
-    Access, CmEventType, Completion, ConnParam, Keys, Network, Node, Operation, Pages, QpOptions,
-    ReceiveRequest, SendRequest, Status, Verbs,
+    Access, CmEventType, Completion, ConnParam, Keys, Network, Node, Operation, Pages, Provider,
+    QpOptions, ReceiveRequest, SendRequest, Status, Verbs,
 };
 
 const HOST: &str = "192.0.2.1";
@@ -214,4 +214,13 @@ fn a_listener_accepts_as_many_requests_as_its_backlog() {
     assert_eq!(last(&second), Some(CmEventType::Rejected));
     drop(listener);
     assert_eq!(last(&first), Some(CmEventType::Rejected), "no rejection");
+}
+
+#[test]
+fn a_provider_conforms() {
+    for name in NAMES {
+        let network = Network::new();
+        let provider = |address| Provider::Memory(network.node(ip(address)));
+        run(&Stand { host: provider(HOST), target: provider(TARGET), address: ip(TARGET) }, name);
+    }
 }

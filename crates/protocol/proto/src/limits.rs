@@ -8,6 +8,11 @@
 /// much memory.
 pub const IN_CAPSULE_BYTES: u32 = 65536;
 
+/// In-capsule data that a controller accepts on its I/O queues over RDMA, in bytes. The controller
+/// keeps a receive of this size for each entry of a queue, whether or not a host uses it. Linux
+/// nvmet and SPDK have the same size by default.
+pub const KEYED_IN_CAPSULE_BYTES: u32 = 4096;
+
 /// Largest in-capsule data on the admin queue, in bytes. The TCP transport specification fixes this
 /// value.
 pub const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;

@@ -10,7 +10,7 @@ use farblock_proto::controller::{
     Listener, NamespaceTable, PortAccess, PortId, Registry, SubsystemId, limits,
 };
 use farblock_proto::ids::{BlockCount, CommandId, Lba, NamespaceId};
-use farblock_wire::log::AnaState;
+use farblock_wire::log::{AnaState, TransportType};
 use farblock_wire::nvm::CopyRange;
 use farblock_wire::opcode::{AdminOpcode, NvmOpcode};
 use farblock_wire::sgl::SglDescriptor;
@@ -28,7 +28,13 @@ fn registry_of_two_ports() -> (Registry, SubsystemId) {
     let (mut registry, id) = registry();
     for port in [NEAR, FAR] {
         let (family, address, service) = (AddressFamily::V4, "192.0.2.1", format!("{port}"));
-        let listener = Listener { port, family, address: address.to_string(), service };
+        let listener = Listener {
+            port,
+            transport: TransportType::TCP,
+            family,
+            address: address.to_string(),
+            service,
+        };
         registry.add_listener(listener).unwrap();
     }
     let info = registry.subsystem(id).unwrap().namespaces[&NamespaceId(7)];

@@ -8,6 +8,7 @@ use farblock_proto::controller::{
     Action, AddressFamily, ChannelSecurity, HostChannel, Listener, PortId, Registry, SubsystemId,
 };
 use farblock_proto::ids::CommandId;
+use farblock_wire::log::TransportType;
 use farblock_wire::nqn::{DISCOVERY_NQN, nqn_field};
 use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::sqe::Sqe;
@@ -26,7 +27,13 @@ fn with_ports() -> (Registry, SubsystemId) {
     let (mut registry, subsystem) = registry();
     for (port, security) in PORTS {
         let (address, service) = ("192.0.2.7".into(), (4420 + port).to_string());
-        let listener = Listener { port: PortId(port), family: AddressFamily::V4, address, service };
+        let listener = Listener {
+            port: PortId(port),
+            transport: TransportType::TCP,
+            family: AddressFamily::V4,
+            address,
+            service,
+        };
         registry.add_listener(listener).unwrap();
         registry.set_security(PortId(port), security);
     }

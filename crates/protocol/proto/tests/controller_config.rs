@@ -8,6 +8,7 @@ use farblock_proto::controller::{
     Reservations, SubsystemConfig, SubsystemId, limits,
 };
 use farblock_proto::ids::NamespaceId;
+use farblock_wire::log::TransportType;
 use farblock_wire::nqn::DISCOVERY_NQN;
 
 fn changed(change: impl FnOnce(&mut SubsystemConfig)) -> Result<(), ConfigError> {
@@ -183,6 +184,7 @@ fn the_numbers_of_listeners_and_referrals_are_limited() {
     let mut registry = Registry::new();
     let listener = |port: u16| Listener {
         port: PortId(port),
+        transport: TransportType::TCP,
         family: AddressFamily::V4,
         address: "192.0.2.1".into(),
         service: "4420".into(),
@@ -240,6 +242,7 @@ fn the_largest_discovery_page_can_be_read_in_pieces() {
     for port in 0..limits::MAX_LISTENERS as u16 {
         let listener = Listener {
             port: PortId(port),
+            transport: TransportType::TCP,
             family: AddressFamily::V4,
             address: "0.0.0.0".into(),
             service: (4420 + port).to_string(),

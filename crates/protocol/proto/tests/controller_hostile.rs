@@ -11,6 +11,7 @@ use farblock_proto::controller::{
 };
 use farblock_proto::ids::{CommandId, ControllerId, Lba, NamespaceId, QueueId};
 use farblock_wire::fabrics::{ConnectCommand, ConnectData, PropertySetCommand, PropertySize};
+use farblock_wire::log::TransportType;
 use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::property::{Cc, offset};
 use farblock_wire::sgl::SglDescriptor;
@@ -139,7 +140,13 @@ impl World {
         for port in 0..3 {
             let family = AddressFamily::V4;
             let (address, service) = ("0.0.0.0".into(), (4420 + port).to_string());
-            let listener = Listener { port: PortId(port), family, address, service };
+            let listener = Listener {
+                port: PortId(port),
+                transport: TransportType::TCP,
+                family,
+                address,
+                service,
+            };
             registry.add_listener(listener).unwrap();
         }
         for nqn in [SUBSYSTEM_NQN, DISCOVERY_NQN] {

@@ -9,6 +9,7 @@ use farblock_proto::controller::{
     limits,
 };
 use farblock_proto::ids::{CommandId, Lba, NamespaceId, QueueId};
+use farblock_wire::log::TransportType;
 use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::property::Cc;
@@ -507,7 +508,13 @@ fn the_firmware_and_effects_pages_have_the_specified_fields() {
 
 fn listener(port: u16, family: AddressFamily, address: &str) -> Listener {
     let service = (4420 + port).to_string();
-    Listener { port: PortId(port), family, address: address.into(), service }
+    Listener {
+        port: PortId(port),
+        transport: TransportType::TCP,
+        family,
+        address: address.into(),
+        service,
+    }
 }
 
 /// Returns the records of the discovery log page: type, family, address, service, NQN, port.
@@ -611,6 +618,24 @@ fn discovery_replaces_wildcard_addresses_with_usable_ones() {
     assert_eq!(seen(std::slice::from_ref(&v6), "192.0.2.7"), [local(1, "192.0.2.7")]);
     assert_eq!(seen(std::slice::from_ref(&v6), "2001:db8::7"), [local(2, "2001:db8::7")]);
     assert_eq!(seen(&[v4, same], "192.0.2.7"), [local(1, "192.0.2.7")], "listed once");
+}
+
+#[test]
+fn an_rdma_listener_is_listed_beside_a_tcp_listener_at_the_same_address() {
+    let (mut registry, _) = registry();
+    let tcp = listener(0, AddressFamily::V4, "192.0.2.7");
+    let rdma = Listener { port: PortId(1), transport: TransportType::RDMA, ..tcp.clone() };
+    registry.add_listener(tcp).unwrap();
+    registry.add_listener(rdma).unwrap();
+    let host = Host::discovery(&mut registry);
+    let page = host.fetch(&mut registry, log_page(0x70, 0, 8192), 8192).unwrap();
+    let entries: Vec<&[u8]> = page[1024..].chunks(1024).take(4).collect();
+    let kinds: Vec<_> = entries.iter().map(|entry| (entry[0], entry[2])).collect();
+    assert_eq!(kinds, [(3, 2), (1, 2), (3, 3), (1, 3)], "TRTYPE, SUBTYPE");
+    // RDMA_QPTYPE, RDMA_PRTYPE, RDMA_CMS: the same as of Linux nvmet.
+    assert_eq!(entries[1][768..771], [1, 1, 1]);
+    assert!(entries[1][771..].iter().all(|byte| *byte == 0));
+    assert_eq!(entries[1][3] & 3, 2, "TREQ: no secure channel is required");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use farblock_proto::controller::{
 };
 use farblock_proto::ids::{CommandId, ControllerId, NamespaceId};
 use farblock_wire::fabrics::{CNTLID_DYNAMIC, ConnectData};
-use farblock_wire::log::AnaState;
+use farblock_wire::log::{AnaState, TransportType};
 use farblock_wire::opcode::{AdminOpcode, NvmOpcode};
 use farblock_wire::sgl::SglDescriptor;
 use farblock_wire::sqe::Sqe;
@@ -143,7 +143,13 @@ fn queues_access_only_visible_namespaces() {
     }
     // Visibility also applies together with the ANA states of a port.
     let (family, address) = (AddressFamily::V4, "192.0.2.1".to_owned());
-    let listener = Listener { port: FAR, family, address, service: "4420".to_owned() };
+    let listener = Listener {
+        port: FAR,
+        transport: TransportType::TCP,
+        family,
+        address,
+        service: "4420".to_owned(),
+    };
     registry.add_listener(listener).unwrap();
     registry.set_port_access(FAR, PortAccess::all(AnaState::INACCESSIBLE)).unwrap();
     let table = tables(&drain(&mut registry)).pop().unwrap();

@@ -79,7 +79,7 @@ impl<T: Transport> Session<T> {
             command: &command,
             data: &data,
             local_address: &self.entrance.ip().to_canonical().to_string(),
-            port: cx.shared.listening.port_of(self.entrance),
+            port: cx.shared.listening.port_of(T::REMOTE, self.entrance),
             remote: T::REMOTE,
         };
         let shown = self.transport.peer();

@@ -493,7 +493,9 @@ impl<T: Transport> Session<T> {
             }
             SessionState::Draining | SessionState::Closing => self.close(cx),
             SessionState::Open => self.arrivals.watched = false,
-            SessionState::Closed | SessionState::Gone => {}
+            // The transport has a time limit of its own.
+            SessionState::Closed => self.list(cx),
+            SessionState::Gone => {}
         }
     }
 

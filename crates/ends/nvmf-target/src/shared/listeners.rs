@@ -7,8 +7,10 @@ use crate::events::Event;
 use crate::limits;
 use crate::mailbox::{Message, Scope};
 use crate::tls::{TlsTerms, security};
+use farblock_proto::capsule::RemoteForm;
 use farblock_proto::controller::{AddressFamily, Listener, PortAccess, PortId};
 use farblock_reactor::os::{self, ListenSocket};
+use farblock_wire::log::TransportType;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -25,6 +27,8 @@ pub(crate) struct Listening {
     /// The same listeners for the cores, which must not wait for the lock of `all`.
     entrances: Mutex<Vec<(SocketAddr, PortId)>>,
     first: OnceLock<Vec<SocketAddr>>,
+    /// RDMA listeners, which stay as long as the target.
+    rdma: OnceLock<Vec<(SocketAddr, PortId)>>,
     /// The ports of removed listeners and the times of removal. A socket closes some time after its
     /// removal.
     given_up: Mutex<Vec<(u16, Instant)>>,
@@ -57,10 +61,33 @@ impl Listening {
         self.first.get().is_some_and(|all| all.contains(&address))
     }
 
-    /// Returns the listener that accepted a connection to `local`.
-    pub(crate) fn port_of(&self, local: SocketAddr) -> Option<PortId> {
-        let entrances = self.entrances();
-        entrances.iter().find(|(address, _)| is_entrance(*address, local)).map(|(_, port)| *port)
+    pub(crate) fn begin_rdma(&self, listeners: &[(SocketAddr, PortId)]) {
+        let _ = self.rdma.set(listeners.to_vec());
+    }
+
+    /// The addresses of the RDMA listeners.
+    pub(crate) fn rdma_addresses(&self) -> Vec<SocketAddr> {
+        self.rdma.get().into_iter().flatten().map(|(address, _)| *address).collect()
+    }
+
+    fn is_rdma_port(&self, port: PortId) -> bool {
+        self.rdma.get().is_some_and(|all| all.iter().any(|(_, other)| *other == port))
+    }
+
+    /// The listener that accepted a connection to `local`. RDMA listeners have ports of their own.
+    pub(crate) fn port_of(&self, form: RemoteForm, local: SocketAddr) -> Option<PortId> {
+        let find = |all: &[(SocketAddr, PortId)]| {
+            all.iter().find(|(address, _)| is_entrance(*address, local)).map(|(_, port)| *port)
+        };
+        match form {
+            RemoteForm::Keyed => self.rdma.get().and_then(|all| find(all)),
+            RemoteForm::Transport => find(&self.entrances()),
+        }
+    }
+
+    /// The TCP listener that accepted a connection to `local`.
+    pub(crate) fn tcp_port_of(&self, local: SocketAddr) -> Option<PortId> {
+        self.port_of(RemoteForm::Transport, local)
     }
 
     /// Returns how long to retry while a port is in use. If this target has recently removed a
@@ -93,9 +120,10 @@ impl Listening {
     }
 }
 
-pub(crate) fn entry(port: PortId, address: SocketAddr) -> Listener {
+pub(crate) fn entry(port: PortId, transport: TransportType, address: SocketAddr) -> Listener {
     Listener {
         port,
+        transport,
         family: if address.is_ipv4() { AddressFamily::V4 } else { AddressFamily::V6 },
         address: address.ip().to_string(),
         service: address.port().to_string(),
@@ -171,11 +199,14 @@ impl TargetShared {
     ) -> Result<(), ChangeError> {
         has_library(policy)?;
         let mut all = self.listening.all.lock().expect("no holder panics");
-        let free = |port: &u16| all.iter().all(|listened| listened.port.0 != *port);
+        let free = |port: &u16| {
+            let is_tcp = all.iter().any(|listened| listened.port.0 == *port);
+            !is_tcp && !self.listening.is_rdma_port(PortId(*port))
+        };
         let port = PortId((1..u16::MAX).find(free).expect("fewer listeners than ports exist"));
         {
             let mut management = self.lock_running()?;
-            let added = management.registry.add_listener(entry(port, address));
+            let added = management.registry.add_listener(entry(port, TransportType::TCP, address));
             added.map_err(|error| refused(address, error))?;
             if let Err(error) = management.registry.set_port_access(port, access.clone()) {
                 let _ = management.registry.remove_listener(port);
@@ -281,7 +312,7 @@ mod tests {
             ("[::ffff:127.0.0.1]:3", Some(5)),
             ("127.0.0.1:4", None),
         ] {
-            assert_eq!(listening.port_of(at(local)), port.map(PortId), "{local}");
+            assert_eq!(listening.tcp_port_of(at(local)), port.map(PortId), "{local}");
         }
     }
 }

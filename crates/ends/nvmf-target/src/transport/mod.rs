@@ -19,6 +19,7 @@
 
 #[cfg(test)]
 pub(crate) mod memory;
+pub(crate) mod rdma;
 pub(crate) mod tcp;
 
 use crate::context::Context;

@@ -245,6 +245,10 @@ impl Verbs for Node {
         self.network.with(|objects| objects.resolve_route(id.key()))
     }
 
+    fn id_key(&self, id: &Id) -> u64 {
+        id.key().into()
+    }
+
     fn local_addr(&self, id: &Id) -> Option<SocketAddr> {
         self.network.with(|objects| Some(objects.id(id.key())?.local))
     }

@@ -153,6 +153,10 @@ impl Verbs for System {
         id.resolve_route(timeout_ms)
     }
 
+    fn id_key(&self, id: &Id) -> u64 {
+        Arc::as_ptr(&id.0) as u64
+    }
+
     fn local_addr(&self, id: &Id) -> Option<SocketAddr> {
         address::from_storage(&id.addresses().0)
     }

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::RangeInclusive;
 use farblock_wire::fabrics::CNTLID_MAX;
+use farblock_wire::log::TransportType;
 use farblock_wire::nqn::{self, NqnError};
 use farblock_wire::origin::ControllerIds;
 
@@ -191,18 +192,20 @@ pub enum ChannelSecurity {
     Required,
 }
 
-/// A TCP listener in the discovery log page (NVMe Base Specification 2.0, "Discovery Log Page").
-/// The page lists every subsystem at every listener.
+/// A listener, as the discovery log page shows it (NVMe Base Specification 2.0, "Discovery Log
+/// Page"). Every subsystem is offered on every listener.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listener {
     /// The listener's number (PORTID), unique in the registry.
     pub port: PortId,
+    /// Transport type (TRTYPE): TCP or RDMA.
+    pub transport: TransportType,
     /// Address family (ADRFAM).
     pub family: AddressFamily,
     /// Address as text, without brackets (TRADDR). Instead of a wildcard (`0.0.0.0`, `::`), the
     /// page shows each host the address to which the host connected.
     pub address: String,
-    /// TCP port as text (TRSVCID).
+    /// Port in text (TRSVCID).
     pub service: String,
 }
 

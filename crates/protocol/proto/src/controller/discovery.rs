@@ -25,6 +25,7 @@ const _: () = assert!(DiscoveryLogHeader::LEN == DiscoveryLogEntry::LEN);
 /// An address that hosts can connect to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Address<'a> {
+    transport: TransportType,
     family: AddressFamily,
     address: &'a str,
     service: &'a str,
@@ -65,6 +66,7 @@ pub(super) struct DiscoveryPage<'a> {
 impl<'a> DiscoveryPage<'a> {
     pub(super) fn new(registry: &'a Registry, controller: &'a Controller) -> Self {
         let referrals = registry.referrals.iter().map(|referral| Address {
+            transport: TransportType::TCP,
             family: referral.family,
             address: &referral.address,
             service: &referral.service,
@@ -171,9 +173,12 @@ impl<'a> DiscoveryPage<'a> {
             AddressFamily::V4 => WireFamily::IPV4,
             AddressFamily::V6 => WireFamily::IPV6,
         };
-        let (requirement, tsas) = channel(address.security);
+        let (requirement, tsas) = match address.transport {
+            TransportType::RDMA => (Entry::TREQ_SECURE_NOT_REQUIRED, Entry::RDMA_SUBTYPE),
+            _ => channel(address.security),
+        };
         Entry {
-            trtype: TransportType::TCP.0,
+            trtype: address.transport.0,
             adrfam: family.0,
             subtype: subtype.0,
             treq: requirement | Entry::TREQ_DISABLE_SQ_FLOW,
@@ -231,12 +236,14 @@ fn addresses<'a>(registry: &'a Registry, local_address: &'a str) -> Vec<Address<
             (false, family) => (family, listener.address.as_str()),
         };
         let (service, port) = (listener.service.as_str(), listener.port);
+        let transport = listener.transport;
         let is_known = addresses.iter().any(|known| {
-            (known.family, known.address, known.service) == (family, address, service)
+            (known.transport, known.family, known.address, known.service)
+                == (transport, family, address, service)
         });
         if !is_known {
             let security = ChannelSecurity::None;
-            addresses.push(Address { family, address, service, port, security });
+            addresses.push(Address { transport, family, address, service, port, security });
         }
     }
     addresses

@@ -249,6 +249,10 @@ fn io_controller(
         | Id::ANACAP_INACCESSIBLE
         | Id::ANACAP_PERSISTENT_LOSS
         | Id::ANACAP_CHANGE;
+    let in_capsule_bytes = match controller.remote {
+        RemoteForm::Transport => config.in_capsule_bytes,
+        RemoteForm::Keyed => config.in_capsule_bytes.min(crate::limits::KEYED_IN_CAPSULE_BYTES),
+    };
     Id {
         sn: ascii_field(&config.serial),
         mn: ascii_field(&config.model),
@@ -281,7 +285,7 @@ fn io_controller(
         // missing flush. CNS 08h reports whether a namespace has a cache.
         vwc: Id::VWC_PRESENT | Id::VWC_FLUSH_ALL_SUPPORTED,
         mnan: limits::MAX_NAMESPACE_ID.into(),
-        ioccsz: ((Sqe::LEN as u32 + config.in_capsule_bytes) / CAPSULE_UNIT_BYTES).into(),
+        ioccsz: ((Sqe::LEN as u32 + in_capsule_bytes) / CAPSULE_UNIT_BYTES).into(),
         ofcs: Id::OFCS_DISCONNECT.into(),
         ..any_controller(controller, &config.nqn)
     }

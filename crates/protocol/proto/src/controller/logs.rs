@@ -66,9 +66,13 @@ pub(crate) struct ErrorLog {
 
 impl ErrorLog {
     /// Returns the log page with all entries. Unused entries are zero.
-    fn emit(&self) -> Vec<u8> {
+    fn emit(&self, remote: RemoteForm) -> Vec<u8> {
         /// Parameter Error Location: the error is not specific to a parameter.
         const NO_PARAMETER: u16 = 0xffff;
+        let transport = match remote {
+            RemoteForm::Transport => TransportType::TCP,
+            RemoteForm::Keyed => TransportType::RDMA,
+        };
         let mut page = vec![0; usize::from(limits::ERROR_LOG_ENTRIES) * ErrorLogEntry::LEN];
         let slots = page.chunks_exact_mut(ErrorLogEntry::LEN);
         for (slot, (number, record)) in slots.zip(&self.entries) {
@@ -80,7 +84,7 @@ impl ErrorLog {
                 parameter_error_location: NO_PARAMETER.into(),
                 lba: record.lba.map_or(0, |lba| lba.0).into(),
                 nsid: record.namespace.0.into(),
-                trtype: TransportType::TCP.0,
+                trtype: transport.0,
                 ..ErrorLogEntry::zeroed()
             };
             entry.emit(slot);
@@ -258,7 +262,7 @@ impl Registry {
         let config = controller.subsystem.and_then(|id| self.subsystem(id));
         Ok(match page {
             LogPageId::SUPPORTED_LOG_PAGES => supported_page(controller.is_discovery()),
-            LogPageId::ERROR_INFORMATION => controller.errors.emit(),
+            LogPageId::ERROR_INFORMATION => controller.errors.emit(controller.remote),
             LogPageId::SMART_HEALTH => {
                 // There are no SMART counters for single namespaces (LPA bit 0).
                 if !matches!(NamespaceId(sqe.nsid.get()), NamespaceId(0) | NamespaceId::ALL) {

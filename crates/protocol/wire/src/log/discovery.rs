@@ -84,6 +84,15 @@ impl DiscoveryLogEntry {
     /// SECTYPE in TSAS of TCP: TLS 1.3.
     pub const SECTYPE_TLS13: u8 = 2;
 
+    /// TSAS of RDMA: a reliable connection (RDMA_QPTYPE), no specified provider (RDMA_PRTYPE), and
+    /// the RDMA connection manager with IP addresses (RDMA_CMS); RDMA 1.0c, "Transport Specific
+    /// Address Subtype". The last field, a partition key, is for InfiniBand without IP addresses.
+    pub const RDMA_SUBTYPE: [u8; 256] = {
+        let mut subtype = [0; 256];
+        (subtype[0], subtype[1], subtype[2]) = (1, 1, 1);
+        subtype
+    };
+
     /// Returns the subsystem's NQN after validation.
     pub fn subsystem_nqn(&self) -> Result<&str, NqnError> {
         nqn::parse_field(&self.subnqn)

@@ -1,0 +1,128 @@
+//! RDMA connections of a core. Core 0 receives the requests for all cores.
+
+use super::Core;
+use crate::admissions::Reason;
+use crate::connection::Connection;
+use crate::mailbox::Message;
+use crate::notices::NoticeKind;
+use crate::session::Session;
+use crate::transport::rdma::{Door, News, Rdma as Transport, Request, Staging};
+use farblock_reactor::TaskId;
+use farblock_verbs::{Verbs, VerbsError};
+use farblock_wire::rdma::RejectStatus;
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr};
+use std::rc::{Rc, Weak};
+
+#[derive(Default)]
+pub(super) struct Rdma {
+    door: Option<Door>,
+    /// The registered memory of the devices that connections of this core use, by name.
+    devices: Vec<(String, Weak<RefCell<Staging>>)>,
+}
+
+impl Rdma {
+    /// Accepts no more requests. The ends of connections still arrive.
+    pub(super) fn close(&mut self) {
+        if let Some(door) = &mut self.door {
+            door.close();
+        }
+    }
+
+    /// The registered memory of a request's device, which a core shares among its connections.
+    fn staging(&mut self, request: &Request) -> Result<Rc<RefCell<Staging>>, VerbsError> {
+        self.devices.retain(|(_, device)| device.strong_count() > 0);
+        let name = &request.device.name;
+        let known = self.devices.iter().find(|(other, _)| other == name);
+        if let Some(staging) = known.and_then(|(_, device)| device.upgrade()) {
+            return Ok(staging);
+        }
+        let pd = request.verbs.alloc_pd(&request.id)?;
+        let can_invalidate = request.device.can_invalidate;
+        let staging = Staging::new(request.verbs.clone(), pd, can_invalidate);
+        let staging = Rc::new(RefCell::new(staging));
+        self.devices.push((name.clone(), Rc::downgrade(&staging)));
+        Ok(staging)
+    }
+}
+
+impl Core {
+    /// Receives the requests of these listeners.
+    pub(crate) fn open(&mut self, door: Option<Door>) -> std::io::Result<()> {
+        if let Some(door) = &door {
+            door.attend(&self.cx.reactor, self.task)?;
+        }
+        self.rdma.door = door;
+        Ok(())
+    }
+
+    /// Handles the events of the connection manager.
+    pub(super) fn receive_requests(&mut self) {
+        while let Some(news) = self.rdma.door.as_mut().and_then(Door::next) {
+            match news {
+                News::Request(request) => self.requested(request),
+                News::Rejected(peer, reason) => {
+                    let peer = peer.map_or(IpAddr::from(Ipv4Addr::UNSPECIFIED), |it| it.ip());
+                    self.cx.shared.admissions.refused(Reason::NotServed);
+                    self.cx.notice(NoticeKind::Refused, peer, || {
+                        tracing::warn!(%peer, "rejected an RDMA connection: {reason}");
+                    });
+                }
+                News::ListenerLost(address) => {
+                    tracing::error!(
+                        "the RDMA device at {address} was removed: restart the target to listen \
+                         there again"
+                    );
+                }
+                News::Failed(error) => {
+                    let peer = Ipv4Addr::UNSPECIFIED.into();
+                    self.cx.shared.admissions.refused(Reason::NotServed);
+                    self.cx.notice(NoticeKind::NotServed, peer, || {
+                        tracing::warn!("cannot accept an RDMA connection: {error}");
+                    });
+                    // The channel may fail again at once.
+                    break;
+                }
+            }
+        }
+    }
+
+    fn requested(&mut self, request: Box<Request>) {
+        let Some(serial) = self.admit(request.peer) else {
+            return request.reject(RejectStatus::NO_RESOURCES);
+        };
+        let core = self.turn();
+        if core == self.cx.index {
+            self.adopt_request(&request, serial);
+        } else {
+            self.cx.shared.mailboxes()[core].post(Message::Requested(request, serial));
+        }
+    }
+
+    /// Serves a request as a connection of this core.
+    pub(super) fn adopt_request(&mut self, request: &Request, serial: u64) {
+        let task = self.cx.reactor.add_task();
+        match self.accept_request(request, task) {
+            Ok(transport) => {
+                let (peer, local) = (request.peer, request.local);
+                self.begin(task, serial, |route| {
+                    Connection::Rdma(Session::new(route, task, transport, peer, local))
+                });
+            }
+            Err(error) => {
+                self.cx.reactor.remove_task(task);
+                request.reject(RejectStatus::NO_RESOURCES);
+                self.not_served(request.peer, serial, &error);
+            }
+        }
+    }
+
+    fn accept_request(&mut self, request: &Request, task: TaskId) -> Result<Transport, VerbsError> {
+        if self.stopping {
+            let error = std::io::Error::other("the target is stopping");
+            return Err(VerbsError::Refused { verb: "rdma_accept", error });
+        }
+        let staging = self.rdma.staging(request)?;
+        Transport::accept(&self.cx.reactor, task, request, staging)
+    }
+}

@@ -1,0 +1,269 @@
+//! The RDMA listeners of a target, and the events of their connections. Core 0 receives the events
+//! of all connections; a [`Link`] passes the end of a connection to the core that serves it.
+
+use farblock_proto::controller::limits::MAX_IO_QUEUES;
+use farblock_proto::limits::MAX_QUEUE_DEPTH;
+use farblock_proto::rdma::{Admission, Offer};
+use farblock_reactor::{Reactor, TaskId, Waker, WatchId};
+use farblock_verbs::{
+    CmEvent, CmEventType, ConnParam, Device, Provider, ProviderChannel, ProviderId, Source, Verbs,
+    VerbsError,
+};
+use farblock_wire::rdma::{ADMIN_QUEUE_ENTRIES, CmReject, RejectStatus};
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use crate::limits;
+
+/// How a connection ended, as far as the connection manager has reported it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum End {
+    /// It has not.
+    Open,
+    /// The host disconnected, or the connection failed.
+    Left,
+    /// The device is being removed.
+    Removed,
+}
+
+/// What core 0 tells the core of a connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    end: AtomicU8,
+    waker: OnceLock<Waker>,
+}
+
+impl Link {
+    fn new() -> Self {
+        Self { end: AtomicU8::new(End::Open as u8), waker: OnceLock::new() }
+    }
+
+    /// Wakes this task at the connection's end, also if that has come already.
+    pub(super) fn attend(&self, waker: Waker) {
+        if self.end() != End::Open {
+            waker.wake();
+        }
+        let _ = self.waker.set(waker.clone());
+        if self.end() != End::Open {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn end(&self) -> End {
+        match self.end.load(Ordering::SeqCst) {
+            0 => End::Open,
+            1 => End::Left,
+            _ => End::Removed,
+        }
+    }
+
+    fn set(&self, end: End) {
+        self.end.fetch_max(end as u8, Ordering::SeqCst);
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+}
+
+/// A connection request that has valid private data.
+pub(crate) struct Request {
+    pub(crate) verbs: Provider,
+    pub(crate) id: ProviderId,
+    pub(crate) device: Device,
+    pub(crate) admission: Admission,
+    pub(crate) link: Arc<Link>,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+impl Request {
+    /// Rejects the request with this reason.
+    pub(crate) fn reject(&self, reason: RejectStatus) {
+        reject(&self.verbs, &self.id, reason);
+    }
+}
+
+fn reject(verbs: &Provider, id: &ProviderId, reason: RejectStatus) {
+    let mut data = [0; CmReject::LEN];
+    CmReject::new(reason).emit(&mut data);
+    // The host may have left.
+    if let Err(error) = verbs.reject(id, &data) {
+        tracing::debug!("cannot reject an RDMA connection: {error}");
+    }
+}
+
+/// News of [`Door::next`].
+pub(crate) enum News {
+    /// A host requests a connection.
+    Request(Box<Request>),
+    /// A request had no valid private data, and is rejected.
+    Rejected(Option<SocketAddr>, RejectStatus),
+    /// A request or the channel failed.
+    Failed(VerbsError),
+    /// The device of a listener is being removed: no more requests arrive there.
+    ListenerLost(SocketAddr),
+}
+
+/// The listeners and their event channel.
+pub(crate) struct Door {
+    verbs: Provider,
+    listeners: Vec<(SocketAddr, ProviderId)>,
+    links: HashMap<u64, Weak<Link>>,
+    /// The number of links at which to drop those of ended connections.
+    sweep_at: usize,
+    /// Last, because the identifiers report to it.
+    channel: ProviderChannel,
+}
+
+impl Door {
+    /// Listens at these addresses. Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The address at which the target cannot listen, and the reason.
+    pub(crate) fn open(
+        verbs: Provider,
+        addresses: &[SocketAddr],
+    ) -> Result<Self, (SocketAddr, VerbsError)> {
+        let any = addresses.first().copied().unwrap_or((std::net::Ipv4Addr::UNSPECIFIED, 0).into());
+        let channel = verbs.create_event_channel().map_err(|error| (any, error))?;
+        let listen = |&address: &SocketAddr| {
+            let id = verbs
+                .listen(&channel, address, limits::RDMA_BACKLOG)
+                .map_err(|error| (address, error))?;
+            Ok((verbs.local_addr(&id).unwrap_or(address), id))
+        };
+        let listeners = addresses.iter().map(listen).collect::<Result<_, _>>()?;
+        Ok(Self { verbs, listeners, links: HashMap::new(), sweep_at: 64, channel })
+    }
+
+    /// The addresses, with their actual ports.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().map(|(address, _)| *address).collect()
+    }
+
+    /// Wakes this task when there are events.
+    pub(crate) fn attend(&self, reactor: &Reactor, task: TaskId) -> std::io::Result<()> {
+        // The door stays as long as the reactor.
+        watch(reactor, task, self.verbs.event_source(&self.channel)).map(drop)
+    }
+
+    /// Accepts no more requests.
+    pub(crate) fn close(&mut self) {
+        self.listeners.clear();
+    }
+
+    /// The next news that the core must handle; `None` if there is none yet.
+    pub(crate) fn next(&mut self) -> Option<News> {
+        loop {
+            let event = match self.verbs.get_cm_event(&self.channel) {
+                Ok(event) => event?,
+                Err(error) => return Some(News::Failed(error)),
+            };
+            if let Some(news) = self.handle(event) {
+                return Some(news);
+            }
+        }
+    }
+
+    fn handle(&mut self, event: CmEvent<ProviderId>) -> Option<News> {
+        let end = match event.event {
+            CmEventType::ConnectRequest => return Some(self.requested(event)),
+            CmEventType::DeviceRemoval => End::Removed,
+            CmEventType::Disconnected
+            | CmEventType::ConnectError
+            | CmEventType::Unreachable
+            | CmEventType::Rejected => End::Left,
+            // The host's first command may arrive before the event that the connection is up.
+            _ => return None,
+        };
+        let key = self.verbs.id_key(&event.id);
+        if let Some(link) = self.links.get(&key).and_then(Weak::upgrade) {
+            link.set(end);
+        }
+        let is_it = |(_, id): &(SocketAddr, ProviderId)| self.verbs.id_key(id) == key;
+        let lost = self.listeners.iter().position(is_it)?;
+        Some(News::ListenerLost(self.listeners.swap_remove(lost).0))
+    }
+
+    fn requested(&mut self, event: CmEvent<ProviderId>) -> News {
+        let (verbs, id) = (self.verbs.clone(), event.id);
+        let peer = verbs.peer_addr(&id);
+        let device = match verbs.device(&id) {
+            Ok(device) => device,
+            Err(error) => {
+                reject(&verbs, &id, RejectStatus::NO_RESOURCES);
+                return News::Failed(error);
+            }
+        };
+        let admission = match admit(&event.param, &device) {
+            Ok(admission) => admission,
+            Err(reason) => {
+                reject(&verbs, &id, reason);
+                return News::Rejected(peer, reason);
+            }
+        };
+        let (Some(peer), Some(local)) = (peer, verbs.local_addr(&id)) else {
+            reject(&verbs, &id, RejectStatus::NO_RESOURCES);
+            return News::Rejected(peer, RejectStatus::NO_RESOURCES);
+        };
+        let link = Arc::new(Link::new());
+        self.remember(verbs.id_key(&id), &link);
+        News::Request(Box::new(Request { verbs, id, device, admission, link, peer, local }))
+    }
+
+    fn remember(&mut self, key: u64, link: &Arc<Link>) {
+        if self.links.len() >= self.sweep_at {
+            self.links.retain(|_, link| link.strong_count() > 0);
+            self.sweep_at = 2 * self.links.len().max(32);
+        }
+        self.links.insert(key, Arc::downgrade(link));
+    }
+}
+
+fn admit(param: &ConnParam, device: &Device) -> Result<Admission, RejectStatus> {
+    let entries = u32::from(MAX_QUEUE_DEPTH).min(device.max_qp_wr / 2).min(device.max_cqe / 3);
+    let offer = Offer {
+        max_io_queues: MAX_IO_QUEUES,
+        max_entries: u16::try_from(entries).unwrap_or(MAX_QUEUE_DEPTH),
+        has_resources: entries >= u32::from(ADMIN_QUEUE_ENTRIES),
+    };
+    // The host's READs to answer arrive as this end's depth.
+    let reads = param.initiator_depth;
+    Admission::admit(&param.private_data, reads, device.max_qp_init_rd_atom, &offer)
+}
+
+/// Wakes a task for the events of a source. The watch of a descriptor must be ended.
+pub(super) fn watch(
+    reactor: &Reactor,
+    task: TaskId,
+    source: Source<'_>,
+) -> std::io::Result<Option<WatchId>> {
+    match source {
+        #[cfg(target_os = "linux")]
+        Source::Descriptor(descriptor) => {
+            reactor.watch(task, descriptor.try_clone_to_owned()?).map(Some)
+        }
+        Source::Call(call) => {
+            let waker = reactor.waker(task);
+            call.set(move || waker.wake());
+            Ok(None)
+        }
+    }
+}
+
+/// Ends a watch.
+pub(super) fn unwatch(reactor: &Reactor, watch: WatchId) {
+    #[cfg(unix)]
+    reactor.unwatch(watch);
+    #[cfg(not(unix))]
+    let _ = (reactor, watch);
+}

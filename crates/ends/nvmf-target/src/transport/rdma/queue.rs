@@ -1,0 +1,266 @@
+//! The resources of one queue pair: its completion queue, receives, and requests in flight.
+
+use super::door::Request;
+use super::staging::{Chunk, Staging};
+use farblock_proto::capsule::SlotId;
+use farblock_proto::ids::QueueId;
+use farblock_proto::limits::KEYED_IN_CAPSULE_BYTES;
+use farblock_verbs::{
+    Access, Completion, ConnParam, Pages, PostError, Provider, ProviderCq, ProviderId, ProviderMr,
+    QpOptions, ReceiveRequest, SendRequest, Verbs, VerbsError,
+};
+use farblock_wire::rdma::CmAccept;
+use farblock_wire::{Cqe, Sqe};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Receives that one call posts.
+const RECEIVE_BATCH: usize = 16;
+/// The mark of a receive's identifier; the rest is its index.
+const RECEIVE: u64 = 1 << 63;
+
+/// A request of the send queue that has not completed.
+#[derive(Debug)]
+pub(super) enum Flight {
+    /// Data from the host.
+    Read { slot: SlotId, offset: usize, bytes: usize, chunk: Chunk },
+    /// A part of the data to the host.
+    Write { chunk: Chunk, bytes: usize },
+    /// A response, with the last part of its data, and the memory charged for the command.
+    Response { data: Option<(Chunk, usize)>, held_bytes: usize },
+}
+
+impl Flight {
+    /// Entries of the send queue.
+    pub(super) fn entries(&self) -> u32 {
+        match self {
+            Self::Response { data: Some(_), .. } => 2,
+            _ => 1,
+        }
+    }
+
+    /// The registered memory, and its number of bytes.
+    pub(super) fn into_chunk(self) -> Option<(Chunk, usize)> {
+        match self {
+            Self::Read { chunk, bytes, .. } | Self::Write { chunk, bytes } => Some((chunk, bytes)),
+            Self::Response { data, .. } => data,
+        }
+    }
+}
+
+/// A completed request.
+pub(super) enum Done {
+    /// A capsule in this receive.
+    Received(u16, usize),
+    /// A request of the send queue.
+    Sent(Flight),
+}
+
+/// Memory of consecutive receives.
+struct Room {
+    first: u16,
+    count: u16,
+    pages: Arc<Pages>,
+    mr: ProviderMr,
+}
+
+/// A queue pair. Fields are dropped in this order: the connection ends before its memory.
+pub(super) struct QueuePair {
+    verbs: Provider,
+    id: ProviderId,
+    cq: ProviderCq,
+    /// Bytes of a receive: a submission queue entry, and in-capsule data on I/O queues.
+    capsule_bytes: usize,
+    rooms: Vec<Room>,
+    flights: Vec<Option<Flight>>,
+    free: Vec<usize>,
+    /// Entries of the send queue in use, and their limit.
+    used: u32,
+    most: u32,
+    /// Whether the completion queue reports its next completion.
+    is_armed: bool,
+}
+
+impl QueuePair {
+    /// The queue pair of a request, with one receive. It is not accepted yet.
+    pub(super) fn new(
+        request: &Request,
+        staging: &Rc<RefCell<Staging>>,
+    ) -> Result<Self, VerbsError> {
+        let (verbs, admission) = (request.verbs.clone(), &request.admission);
+        let pd = staging.borrow().pd().clone();
+        let receives = u32::from(admission.entries);
+        // Each command has a READ and a response, or data and a response. A response may complete
+        // after the host's next command has arrived.
+        let most = (2 * receives + 8).min(request.device.max_qp_wr);
+        let cq = verbs.create_cq(&pd, most + receives)?;
+        let options = QpOptions {
+            pd,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            max_send_wr: most,
+            max_recv_wr: receives,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_bytes: Cqe::LEN as u32,
+        };
+        verbs.create_qp(&request.id, options)?;
+        let data_bytes = if admission.queue == QueueId(0) { 0 } else { KEYED_IN_CAPSULE_BYTES };
+        let mut queue = Self {
+            id: request.id.clone(),
+            verbs,
+            cq,
+            capsule_bytes: Sqe::LEN + data_bytes as usize,
+            rooms: Vec::new(),
+            flights: Vec::new(),
+            free: Vec::new(),
+            used: 0,
+            most,
+            is_armed: false,
+        };
+        queue.add_receives(staging, 1)?;
+        Ok(queue)
+    }
+
+    pub(super) fn cq(&self) -> &ProviderCq {
+        &self.cq
+    }
+
+    /// Accepts the request.
+    pub(super) fn accept(&self, request: &Request) -> Result<(), VerbsError> {
+        let mut private_data = vec![0; CmAccept::LEN];
+        request.admission.answer().emit(&mut private_data);
+        let param = ConnParam {
+            private_data,
+            responder_resources: 0,
+            initiator_depth: request.admission.reads,
+            ..ConnParam::default()
+        };
+        self.verbs.accept(&self.id, &param)
+    }
+
+    /// Posts receives until there are `count`.
+    pub(super) fn add_receives(
+        &mut self,
+        staging: &Rc<RefCell<Staging>>,
+        count: u16,
+    ) -> Result<(), VerbsError> {
+        let first = self.rooms.last().map_or(0, |room| room.first + room.count);
+        let Some(more) = count.checked_sub(first).filter(|more| *more > 0) else { return Ok(()) };
+        let pages = Arc::new(Pages::new(usize::from(more) * self.capsule_bytes));
+        let access = Access::LOCAL_WRITE;
+        let mr = self.verbs.reg_mr(staging.borrow().pd(), pages.clone(), access)?;
+        self.rooms.push(Room { first, count: more, pages, mr });
+        let indexes: Vec<u16> = (first..count).collect();
+        self.post_receives(&indexes).map_err(|error| error.error)
+    }
+
+    /// Posts these receives again.
+    pub(super) fn post_receives(&self, indexes: &[u16]) -> Result<(), PostError> {
+        for indexes in indexes.chunks(RECEIVE_BATCH) {
+            let mut slices = [None; RECEIVE_BATCH];
+            for (slice, index) in slices.iter_mut().zip(indexes) {
+                let (room, offset) = self.place(*index);
+                let keys = self.verbs.keys(&room.mr);
+                *slice = keys.slice(offset, self.capsule_bytes as u32);
+            }
+            let mut requests = [ReceiveRequest { id: 0, slices: &[] }; RECEIVE_BATCH];
+            for ((request, index), slice) in requests.iter_mut().zip(indexes).zip(&slices) {
+                *request =
+                    ReceiveRequest { id: RECEIVE | u64::from(*index), slices: slice.as_slice() };
+            }
+            self.verbs.post_recv(&self.id, &requests[..indexes.len()])?;
+        }
+        Ok(())
+    }
+
+    fn place(&self, index: u16) -> (&Room, usize) {
+        let is_in = |room: &&Room| index >= room.first && index - room.first < room.count;
+        let room = self.rooms.iter().find(is_in).expect("a receive has its memory");
+        (room, usize::from(index - room.first) * self.capsule_bytes)
+    }
+
+    /// Copies bytes out of a completed receive.
+    pub(super) fn read(&self, index: u16, offset: usize, out: &mut [u8]) {
+        let (room, start) = self.place(index);
+        assert!(offset + out.len() <= self.capsule_bytes, "within the receive");
+        room.pages.read(start + offset, out);
+    }
+
+    /// Whether the send queue has room for a request with this many entries.
+    pub(super) fn has_room(&self, entries: u32) -> bool {
+        self.used + entries <= self.most
+    }
+
+    /// Notes a request that is about to be posted, and returns its identifier.
+    pub(super) fn begin(&mut self, flight: Flight) -> u64 {
+        self.used += flight.entries();
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.flights.push(None);
+            self.flights.len() - 1
+        });
+        self.flights[index] = Some(flight);
+        index as u64
+    }
+
+    /// Posts requests that [`Self::begin`] has noted.
+    pub(super) fn post(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
+        self.verbs.post_send(&self.id, requests)
+    }
+
+    /// Whether no request of the send queue is in flight.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Ends the connection: every request in flight completes with an error. False if the device
+    /// does not do that.
+    pub(super) fn disconnect(&self) -> bool {
+        self.verbs.disconnect(&self.id).is_ok()
+    }
+
+    /// All requests in flight. They are lost, since the queue pair is destroyed.
+    pub(super) fn take_flights(&mut self) -> impl Iterator<Item = Flight> + use<> {
+        self.used = 0;
+        self.free.clear();
+        std::mem::take(&mut self.flights).into_iter().flatten()
+    }
+
+    /// Moves completions into `out`. Without any, arms the queue, and looks again.
+    ///
+    /// An armed queue reports one event, for the first completion afterwards. The event may become
+    /// readable later than its completion; such an event wakes the connection once in vain.
+    pub(super) fn poll(&mut self, out: &mut [Completion]) -> Result<usize, VerbsError> {
+        loop {
+            let count = self.verbs.poll_cq(&self.cq, out)?;
+            if count > 0 {
+                if std::mem::take(&mut self.is_armed) {
+                    while self.verbs.get_cq_event(&self.cq)? {}
+                }
+                return Ok(count);
+            }
+            if self.is_armed {
+                return Ok(0);
+            }
+            self.verbs.req_notify_cq(&self.cq)?;
+            self.is_armed = true;
+        }
+    }
+
+    /// What a completion says; `None` for a receive that the queue pair's end has flushed.
+    pub(super) fn done(&mut self, completion: &Completion) -> Option<Done> {
+        if completion.id & RECEIVE != 0 {
+            let index = (completion.id & !RECEIVE) as u16;
+            let bytes = completion.bytes as usize;
+            return completion.status.is_success().then_some(Done::Received(index, bytes));
+        }
+        let index = completion.id as usize;
+        // Both requests of a response have its identifier, and the first may fail.
+        let flight = self.flights.get_mut(index).and_then(Option::take)?;
+        self.used -= flight.entries();
+        self.free.push(index);
+        Some(Done::Sent(flight))
+    }
+}
