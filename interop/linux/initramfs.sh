@@ -23,8 +23,8 @@ modules=(
     ublk_drv nbd iscsi_tcp sd_mod dm-multipath dm-round-robin dm-service-time
     # two guests with the same disk
     drbd
-    # soft-RoCE
-    rdma_rxe ib_uverbs rdma_ucm
+    # soft-RoCE, with the peers over RDMA
+    rdma_rxe ib_uverbs rdma_ucm nvme-rdma nvmet-rdma
 )
 # Modules that the kernel loads by alias: checksums of digests, ext4 and soft-RoCE, and TLS's
 # cipher. Some kernels have these built in.

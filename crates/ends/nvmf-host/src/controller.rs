@@ -59,6 +59,21 @@ impl Controller {
         Self::dial(Address::Memory(dial), subsystem, options)
     }
 
+    /// Connects to `subsystem` over a network of RDMA nodes in memory, for tests.
+    ///
+    /// # Errors
+    /// As [`Controller::connect`].
+    #[cfg(feature = "memory")]
+    pub fn connect_by_rdma(
+        provider: farblock_verbs::Provider,
+        address: SocketAddr,
+        subsystem: &str,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        let address = crate::transport::rdma::RdmaAddress::on(provider, address);
+        Self::dial(Address::Rdma(address), subsystem, options)
+    }
+
     /// Connects to the subsystem in the URL, or to the discovery service if the URL names no
     /// subsystem. The URL's digests and identity override the options.
     ///

@@ -4,9 +4,9 @@ use crate::controller::Controller;
 use crate::error::Error;
 use crate::limits;
 use crate::options::Options;
-use crate::url::{Bracketed, Url};
+use crate::url::{Bracketed, Carriage, Url};
 use farblock_proto::host::DiscoveryEntry;
-use farblock_wire::log::AddressFamily;
+use farblock_wire::log::{AddressFamily, TransportType};
 use farblock_wire::nqn::DISCOVERY_NQN;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -159,8 +159,8 @@ pub fn lacks_zone(entry: &DiscoveryEntry) -> bool {
 }
 
 /// Returns the URL of a record's subsystem, in printable ASCII. Returns `None` if the record does
-/// not describe a subsystem over TCP. Also returns `None` for an invalid address or port, since a
-/// discovery service may put anything into a record.
+/// not describe a subsystem over TCP or RDMA. Also returns `None` for an invalid address or port,
+/// since a discovery service may put anything into a record.
 #[must_use]
 pub fn entry_url(entry: &DiscoveryEntry) -> Option<Url> {
     let port = match entry.service.as_str() {
@@ -168,14 +168,20 @@ pub fn entry_url(entry: &DiscoveryEntry) -> Option<Url> {
         text if text.bytes().all(|byte| byte.is_ascii_digit()) => Some(text.parse().ok()?),
         _ => return None,
     };
+    let carriage = match entry.transport {
+        TransportType::TCP => Carriage::Tcp,
+        TransportType::RDMA => Carriage::Rdma,
+        _ => return None,
+    };
     let url = Url {
+        carriage,
         host: entry.address.clone(),
         port,
         subsystem: Some(entry.subnqn.clone()),
         ..Url::default()
     };
     let text = url.to_string();
-    let connectable = entry.is_tcp() && entry.is_subsystem() && !lacks_zone(entry);
+    let connectable = entry.is_subsystem() && !lacks_zone(entry);
     let plain = text.bytes().all(|byte| byte.is_ascii_graphic());
     (connectable && plain && text.parse().as_ref() == Ok(&url)).then_some(url)
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! nvme+tcp://storage.example:4420/nqn.2024-01.example:disk?ns=1&data-digest=1
+//! nvme+rdma://192.0.2.7/nqn.2024-01.example:disk?ns=1
 //! ```
 //! The address is a name, an IPv4 address, or an IPv6 address in brackets. The default port is
 //! 4420. A URL without a subsystem leads to a discovery service. In names and values,
@@ -28,12 +29,42 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The scheme of all URLs.
+/// The scheme of URLs over TCP.
 pub const SCHEME: &str = "nvme+tcp://";
+
+/// The scheme of URLs over RDMA.
+pub const RDMA_SCHEME: &str = "nvme+rdma://";
+
+/// Whether a text is meant as a URL of a remote namespace.
+#[must_use]
+pub fn is_url(text: &str) -> bool {
+    text.starts_with(SCHEME) || text.starts_with(RDMA_SCHEME)
+}
+
+/// The transport of a URL.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Carriage {
+    /// NVMe/TCP: `nvme+tcp`.
+    #[default]
+    Tcp,
+    /// NVMe/RDMA: `nvme+rdma`. It has neither digests nor TLS.
+    Rdma,
+}
+
+impl Carriage {
+    fn scheme(self) -> &'static str {
+        match self {
+            Self::Tcp => SCHEME,
+            Self::Rdma => RDMA_SCHEME,
+        }
+    }
+}
 
 /// A parsed URL; see the [module](self).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Url {
+    /// The transport.
+    pub carriage: Carriage,
     /// A name or an address. An IPv6 address has no brackets here.
     pub host: String,
     /// The port, if given.
@@ -63,6 +94,15 @@ impl Url {
     #[must_use]
     pub fn port_or_default(&self) -> u16 {
         self.port.unwrap_or(PORT_IO)
+    }
+
+    /// The address of the discovery service at this place, for [`discover`](crate::discover).
+    #[must_use]
+    pub fn service(&self) -> String {
+        match self.carriage {
+            Carriage::Tcp => self.address(),
+            Carriage::Rdma => format!("rdma:{}", self.address()),
+        }
     }
 
     /// The address as `host:port`, for the resolver and for messages.
@@ -112,8 +152,10 @@ impl FromStr for Url {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Url, UrlError> {
-        let Some(rest) = text.strip_prefix(SCHEME) else {
-            return error(format!("the address does not start with {SCHEME}"));
+        let all = [Carriage::Tcp, Carriage::Rdma];
+        let found = all.into_iter().find_map(|it| Some((it, text.strip_prefix(it.scheme())?)));
+        let Some((carriage, rest)) = found else {
+            return error(format!("the address does not start with {SCHEME} or {RDMA_SCHEME}"));
         };
         if rest.contains('#') {
             return error("the address has a part after #, which these URLs do not use");
@@ -134,7 +176,7 @@ impl FromStr for Url {
             }
             _ => host,
         };
-        let mut url = Url { host, port, ..Url::default() };
+        let mut url = Url { carriage, host, port, ..Url::default() };
         if !path.is_empty() {
             url.subsystem = Some(parse_name(path, "the subsystem's name")?);
         }
@@ -146,6 +188,12 @@ impl FromStr for Url {
             }
             seen.push(key);
             parse_parameter(&mut url, parameter)?;
+        }
+        if carriage == Carriage::Rdma && url.tcp != TcpOptions::default() {
+            return error(
+                "NVMe/RDMA has neither digests nor TLS: omit header-digest, data-digest, tls-key \
+                 and concat, or use nvme+tcp",
+            );
         }
         Ok(url)
     }
@@ -336,13 +384,14 @@ impl fmt::Display for Bracketed<'_> {
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = self.carriage.scheme();
         match self.host.split_once('%') {
             // Write `%25`, as the parser expects. Otherwise a zone that begins with 25 would lose
             // these digits.
             Some((address, zone)) if zone.starts_with("25") && self.host.contains(':') => {
-                write!(f, "{SCHEME}[{address}%25{zone}]")?;
+                write!(f, "{scheme}[{address}%25{zone}]")?;
             }
-            _ => write!(f, "{SCHEME}{}", Bracketed(&self.host))?,
+            _ => write!(f, "{scheme}{}", Bracketed(&self.host))?,
         }
         if let Some(port) = self.port {
             write!(f, ":{port}")?;
@@ -431,6 +480,18 @@ mod tests {
         );
         assert_eq!(url.hostnqn.as_deref(), Some("nqn.2014-08.org.example:me"));
         assert_eq!(url.to_string(), text);
+    }
+
+    #[test]
+    fn rdma_has_its_own_scheme_and_no_options_of_tcp() {
+        let url = parse("nvme+rdma://192.0.2.7/n?ns=1");
+        assert_eq!((url.carriage, url.port_or_default()), (Carriage::Rdma, 4420));
+        assert_eq!(url.to_string(), "nvme+rdma://192.0.2.7/n?ns=1");
+        assert!(is_url("nvme+rdma://a") && is_url("nvme+tcp://a") && !is_url("nvme+rdma:a"));
+        for option in ["data-digest=1", "header-digest=1", "tls-key=k", "concat=1"] {
+            let error = format!("nvme+rdma://a/n?{option}").parse::<Url>().expect_err(option);
+            assert!(error.to_string().contains("neither digests nor TLS"), "{error}");
+        }
     }
 
     #[test]

@@ -444,7 +444,8 @@ fn open_door(config: &TargetConfig, tls: &TlsTerms) -> Result<Option<Door>, Star
     let Some(RdmaListeners { provider, addresses }) = &config.rdma else { return Ok(None) };
     let Some(&first) = addresses.first() else { return Ok(None) };
     // A port that no setting names has the policy of all others.
-    if tls.policy(PortId(u16::MAX)) == TlsPolicy::Required {
+    let general = tls.policy(PortId(u16::MAX));
+    if config.tls_listeners.values().chain([&general]).any(|it| *it == TlsPolicy::Required) {
         return Err(StartError::RdmaTls(first));
     }
     let opened = Door::open(provider.clone(), addresses);

@@ -7,6 +7,7 @@ use super::{rights, ways};
 use farblock_admin_api::Confinement;
 use farblock_host::HostIdentity;
 use farblock_host::key_file::{KEYRING, is_file};
+use farblock_host::url::Carriage;
 use farblock_program::broker::{Broker, keys};
 use farblock_program::error::Result;
 use farblock_program::sandbox::Paths;
@@ -70,12 +71,18 @@ pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
     brokers
 }
 
+/// The devices that libibverbs and librdmacm open.
+const RDMA_DEVICES: &str = "/dev/infiniband";
+
 /// The paths that the server opens later. These are the folders of attachments (the server removes
 /// its own at the end), the folder of its socket, and the folders of its keys, which it reads for
 /// each connection. Its brokers open all other files.
 fn paths(folder: &Folder, settings: &Settings) -> Paths {
     let mut own: Vec<PathBuf> = folder.0.parent().map(Path::to_owned).into_iter().collect();
     own.extend(settings.socket.as_deref().and_then(Path::parent).map(Path::to_owned));
+    if settings.urls.iter().any(|url| url.carriage == Carriage::Rdma) {
+        own.push(PathBuf::from(RDMA_DEVICES));
+    }
     let urls = settings.urls.iter();
     let in_urls =
         urls.flat_map(|url| [&url.dhchap_secret, &url.dhchap_ctrl_secret, &url.tcp.tls_key]);

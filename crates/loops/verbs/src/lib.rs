@@ -30,6 +30,7 @@ mod linux;
 mod memory;
 mod provider;
 mod request;
+mod staging;
 mod verbs;
 
 pub use error::{PostError, VerbsError};
@@ -43,6 +44,7 @@ pub use provider::{
 pub use request::{
     Access, Completed, Completion, Operation, Payload, ReceiveRequest, SendRequest, Status,
 };
+pub use staging::{Chunk, Staging, StagingSizes};
 pub use verbs::{
     CmEvent, CmEventType, ConnParam, Device, Port, QpOptions, REJECTED_BY_CONSUMER,
     REJECTED_NO_LISTENER, Source, Verbs, Waker,

@@ -325,7 +325,9 @@ fn subsystem(
 /// where the key files are.
 fn without_keys(path: &str) -> String {
     let mut path = path.to_owned();
-    let Some(mut from) = path.find("nvme+tcp://") else { return path };
+    let schemes = ["nvme+tcp://", "nvme+rdma://"];
+    let first = schemes.iter().filter_map(|scheme| path.find(scheme)).min();
+    let Some(mut from) = first else { return path };
     while let Some(at) = path[from..].find(['?', '&']).map(|at| from + at) {
         let parameter = &path[at + 1..];
         if !KEYS.iter().any(|key| parameter.starts_with(key)) {
@@ -430,6 +432,7 @@ mod tests {
         same.iter().for_each(|path| assert_eq!(without_keys(path), *path));
         let cases = [
             ("nvme+tcp://a/n?tls-key=/k", "nvme+tcp://a/n"),
+            ("nvme+rdma://a/n?dhchap-secret=/k", "nvme+rdma://a/n"),
             ("nvme+tcp://a/n?tls-key=/k&dhchap-secret=/s&ns=2", "nvme+tcp://a/n?ns=2"),
             (
                 "stripe:nvme+tcp://a/n?ns=1&hostnqn=h&dhchap-ctrl-secret=/c&tls-key=/k,d.img",

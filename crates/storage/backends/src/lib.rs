@@ -47,4 +47,4 @@ pub mod stripe;
 
 pub use error::{FileProblem, OpenError};
 pub use open::OpenElsewhere;
-pub use spec::{DEFAULT_CHUNK_BYTES, KINDS, REMOTE_SCHEME, Spec, SpecError};
+pub use spec::{DEFAULT_CHUNK_BYTES, KINDS, REMOTE_RDMA_SCHEME, REMOTE_SCHEME, Spec, SpecError};

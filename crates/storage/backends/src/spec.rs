@@ -131,6 +131,8 @@ pub const KINDS: [&str; 11] = [
 
 /// The prefix of a remote disk's name.
 pub const REMOTE_SCHEME: &str = "nvme+tcp://";
+/// The scheme of remote disks over RDMA.
+pub const REMOTE_RDMA_SCHEME: &str = "nvme+rdma://";
 
 /// The error for an invalid name. Its `Display` is a sentence with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,7 +175,7 @@ impl Spec {
         let Some((kind, rest)) = text.split_once(':') else {
             return Ok(Spec::File(text.into()));
         };
-        if text.starts_with(REMOTE_SCHEME) {
+        if text.starts_with(REMOTE_SCHEME) || text.starts_with(REMOTE_RDMA_SCHEME) {
             return Ok(Spec::Remote(text.to_owned()));
         }
         match kind {

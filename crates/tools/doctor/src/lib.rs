@@ -27,7 +27,7 @@ use args::DoctorArgs;
 use error::{Failure, Result};
 use farblock_daemon as attach;
 use farblock_host::Options;
-use farblock_host::url::Url;
+use farblock_host::url::{Carriage, Url};
 use farblock_program::args::Global;
 use farblock_program::{error, output, remote, table, values};
 #[cfg(unix)]
@@ -64,6 +64,12 @@ fn examine(args: &DoctorArgs, global: &Global) -> Result<(String, Vec<Finding>)>
         Some(text) if text.starts_with("nvme") && text.contains("://") => {
             let url: Url =
                 text.parse().map_err(|error| Failure::usage(format_args!("{text}: {error}")))?;
+            if url.carriage == Carriage::Rdma {
+                return Err(Failure::usage(
+                    "farblock doctor examines NVMe/TCP only: `farblock id` connects over RDMA, and \
+                     says why it cannot",
+                ));
+            }
             let options = Options {
                 connect_timeout: args.timeout,
                 io_timeout: args.timeout,

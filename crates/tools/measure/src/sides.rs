@@ -7,7 +7,7 @@ use farblock_bench::{BenchError, Meters, Plan, Side};
 #[cfg(unix)]
 use farblock_block::size::Size;
 use farblock_host::Options;
-use farblock_host::url::{SCHEME, Url, UrlError};
+use farblock_host::url::{Url, UrlError, is_url};
 use farblock_program::args::Global;
 use farblock_program::error::{Failure, Result};
 use farblock_program::remote;
@@ -125,7 +125,7 @@ fn holes(_: &Disk) -> Option<String> {
 
 fn parse(text: &OsStr) -> Result<Disk> {
     let Some(text) = text.to_str() else { return Ok(Disk::Local(Spec::File(text.into()))) };
-    if text.starts_with(SCHEME) {
+    if is_url(text) {
         let url = text.parse().map_err(|error: UrlError| Failure::usage(error))?;
         return Ok(Disk::Remote(Box::new(url)));
     }

@@ -31,7 +31,7 @@ fn ask_by(
     let mut failures = Vec::new();
     for &port in &wanted.ports {
         let url = Url { port: Some(port), subsystem: None, namespace: None, ..wanted.url.clone() };
-        let address = url.address();
+        let address = url.service();
         match discover(&address, options) {
             Ok(entries) => return Ok((address, entries)),
             Err(error) => {
@@ -67,8 +67,15 @@ pub fn urls(entries: &[DiscoveryEntry], asked: &Url) -> Vec<Url> {
     entries.iter().filter_map(|entry| url(entry, asked)).collect()
 }
 
-/// Returns the URL of one entry: its address, with the query parameters of `asked`.
+/// Returns the URL of one entry: its address, with the query parameters of `asked`. Returns `None`
+/// for an entry of another transport, since its paths may need devices that this machine lacks.
 pub fn url(entry: &DiscoveryEntry, asked: &Url) -> Option<Url> {
-    let Url { host, port, subsystem, .. } = entry_url(entry)?;
-    Some(Url { host, port, subsystem, namespace: None, ..asked.clone() })
+    let Url { carriage, host, port, subsystem, .. } = entry_url(entry)?;
+    (carriage == asked.carriage).then(|| Url {
+        host,
+        port,
+        subsystem,
+        namespace: None,
+        ..asked.clone()
+    })
 }

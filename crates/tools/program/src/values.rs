@@ -1,6 +1,7 @@
 //! Parses values of the command line and the configuration. Errors are sentences.
 
 use clap::builder::{PossibleValue, TypedValueParser};
+use farblock_host::url::Carriage;
 use farblock_host::{HostId, Url};
 use farblock_proto::controller::limits::{MAX_ANA_GROUPS, MAX_NAMESPACE_ID};
 use farblock_secure::Hash;
@@ -278,7 +279,53 @@ pub fn ana(text: &str) -> Result<Ana, String> {
 
 /// Parses an address to listen on. The port is optional; port 0 selects a free port.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    if text.starts_with(RDMA) {
+        return Err(format!(
+            "an RDMA listener cannot be changed while the target runs: give it as --listen {text} \
+             when you start the target"
+        ));
+    }
     Ok(text.parse::<Listen>()?.with_port(PORT_IO))
+}
+
+/// The prefix of an address to listen on by RDMA.
+const RDMA: &str = "rdma:";
+
+/// An address to listen on, with its transport.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entrance {
+    /// `ADDR[:PORT]`
+    Tcp(SocketAddr),
+    /// `rdma:ADDR[:PORT]`
+    Rdma(SocketAddr),
+}
+
+impl Entrance {
+    /// The address of a TCP listener.
+    #[must_use]
+    pub fn tcp(self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(address) => Some(address),
+            Self::Rdma(_) => None,
+        }
+    }
+
+    /// The address of an RDMA listener.
+    #[must_use]
+    pub fn rdma(self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Rdma(address) => Some(address),
+        }
+    }
+}
+
+/// An address to listen on, by TCP or RDMA.
+pub fn entrance(text: &str) -> Result<Entrance, String> {
+    match text.strip_prefix(RDMA) {
+        Some(address) => Ok(Entrance::Rdma(address.parse::<Listen>()?.with_port(PORT_IO))),
+        None => listen_address(text).map(Entrance::Tcp),
+    }
 }
 
 /// Parses the address of another discovery service. The port is optional.
@@ -475,11 +522,15 @@ pub struct DiscoveryAddress {
 
 /// Parses `ADDR[:PORT]` of a discovery service, or a URL. Ignores a subsystem in the URL.
 pub fn discovery_address(text: &str) -> Result<DiscoveryAddress, String> {
-    let url = match text.starts_with(farblock_host::url::SCHEME) {
+    let url = match farblock_host::url::is_url(text) {
         true => text.parse::<Url>().map_err(|error| error.to_string())?,
         false => {
-            let (host, port) = host_and_port(text)?;
-            Url { host, port, ..Url::default() }
+            let (carriage, place) = match text.strip_prefix(RDMA) {
+                Some(place) => (Carriage::Rdma, place),
+                None => (Carriage::Tcp, text),
+            };
+            let (host, port) = host_and_port(place)?;
+            Url { carriage, host, port, ..Url::default() }
         }
     };
     let ports = match url.port {
@@ -605,6 +656,12 @@ mod tests {
             assert!(listen_address(text).is_err(), "{text}");
         }
         assert!(listen_address("4421").unwrap_err().contains("write 127.0.0.1:4421"));
+        assert!(listen_address("rdma:192.0.2.7").unwrap_err().contains("--listen rdma:192.0.2.7"));
+        let parsed = |text| entrance(text).unwrap();
+        assert_eq!(parsed("rdma:192.0.2.7").rdma(), Some(([192, 0, 2, 7], 4420).into()));
+        assert_eq!(parsed("192.0.2.7:9").tcp(), Some(([192, 0, 2, 7], 9).into()));
+        assert_eq!(parsed("192.0.2.7:9").rdma(), None);
+        assert!(entrance("rdma:").is_err());
     }
 
     #[test]

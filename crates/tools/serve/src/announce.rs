@@ -17,6 +17,8 @@ const MIB: u64 = 1 << 20;
 #[derive(Serialize)]
 struct Listening<'a> {
     listening: &'a [SocketAddr],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rdma: Vec<SocketAddr>,
     engine: String,
     pid: u32,
     subsystems: Vec<SharedSubsystem<'a>>,
@@ -83,6 +85,7 @@ pub(super) fn announce(
     let printed = if json {
         output::print_json_line(&Listening {
             listening: addresses,
+            rdma: target.rdma_addresses(),
             engine: target.engine().to_string(),
             pid: std::process::id(),
             subsystems: config.subsystems.iter().map(|one| shared(one, reachable)).collect(),
@@ -108,6 +111,9 @@ pub(super) fn announce(
         for address in addresses {
             let _ = writeln!(text, "listening on {address}");
         }
+        for address in target.rdma_addresses() {
+            let _ = writeln!(text, "listening on rdma:{address}");
+        }
         output::print(&text)
     };
     match printed {
@@ -116,7 +122,7 @@ pub(super) fn announce(
     }
 }
 
-fn describe(text: &mut String, target: &Target, config: &TargetConfig, reachable: SocketAddr) {
+fn describe(text: &mut String, target: &Target, config: &TargetConfig, tcp: SocketAddr) {
     let version = env!("CARGO_PKG_VERSION");
     let spin = match config.polling {
         Polling::Adaptive { .. } => String::new(),
@@ -129,11 +135,27 @@ fn describe(text: &mut String, target: &Target, config: &TargetConfig, reachable
         text.push_str(&namespaces(subsystem).render(2));
         text.push('\n');
     }
-    let connect = connect(config, reachable);
+    let connect = connect(config, tcp);
     text.push_str("Use it with farblock:\n");
     connect.farblock.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
     text.push_str("Use it with the Linux kernel (as root, after modprobe nvme-tcp):\n");
     connect.nvme_cli.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+    if let Some(&address) = target.rdma_addresses().first() {
+        text.push_str(
+            "Use it with the Linux kernel over RDMA (as root, after modprobe nvme-rdma):\n",
+        );
+        let address = reachable(address);
+        for subsystem in &config.subsystems {
+            let (host, port) = (host(address), address.port());
+            let nqn = quoted(&subsystem.config.nqn);
+            let (_, secrets) = secrets(subsystem, false);
+            let _ = writeln!(
+                text,
+                "  nvme connect --transport=rdma --traddr={host} --trsvcid={port} --nqn={nqn}\
+                 {secrets}"
+            );
+        }
+    }
     text.push('\n');
 }
 

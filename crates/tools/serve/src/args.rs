@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueHint};
 pub(crate) use farblock_program::args::Global;
-use farblock_program::values;
+use farblock_program::values::{self, Entrance};
 use farblock_state::Ana;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -48,9 +48,9 @@ pub struct ServeArgs {
     pub(crate) config: Option<PathBuf>,
 
     /// Address to listen on (repeatable); replaces the configuration's listeners; port 0 means a
-    /// free port [default: 127.0.0.1:4420]
-    #[arg(long, value_name = "ADDR:PORT", value_parser = values::listen_address)]
-    pub(crate) listen: Vec<SocketAddr>,
+    /// free port; rdma:ADDR:PORT listens over RDMA [default: 127.0.0.1:4420]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = values::entrance)]
+    pub(crate) listen: Vec<Entrance>,
 
     /// ANA state that this target reports to hosts: optimized, non-optimized, inaccessible,
     /// persistent-loss or change. `farblock ctl set-ana` changes it later [default: optimized]

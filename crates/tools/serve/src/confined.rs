@@ -18,6 +18,9 @@ const NO_KEYRING: &str = "a target gives up access to the kernel's keyring at it
                           host or disk from its start has a key there: restart it with this host \
                           or disk, or name a key file";
 
+/// The devices that libibverbs and librdmacm open.
+const RDMA_DEVICES: &str = "/dev/infiniband";
+
 /// Drops all rights that the command line and the configuration do not need. A target calls this
 /// once it has read both.
 pub(super) fn confine(args: &ServeArgs, written: Option<&str>) -> Result<()> {
@@ -86,6 +89,8 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     }
     let own = own.into_iter().flatten().map(|path| folder(path)).chain(default).chain(state);
+    let listens_by_rdma = args.listen.iter().any(|entrance| entrance.rdma().is_some());
+    let own = own.chain(listens_by_rdma.then(|| PathBuf::from(RDMA_DEVICES)));
     let keys = args.host_key.iter().chain(&args.tls_key).map(|(_, path)| path);
     let read = keys
         .chain(&args.controller_key)

@@ -5,7 +5,7 @@ use super::{identity, mirrored, reserved};
 use crate::{ceph, elsewhere, slow};
 use farblock_admin::{Announcement, Opened};
 use farblock_backends::file::{FileDisk, FileOptions};
-use farblock_backends::{FileProblem, OpenError, REMOTE_SCHEME, Spec, standby};
+use farblock_backends::{FileProblem, OpenError, REMOTE_RDMA_SCHEME, REMOTE_SCHEME, Spec, standby};
 use farblock_block::Namespace;
 use farblock_block::size::Size;
 use farblock_program::alike::alike;
@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 /// Parses the name of a disk.
 pub(crate) fn parse(text: &str) -> Result<Spec, String> {
-    if text.starts_with(REMOTE_SCHEME) {
+    if text.starts_with(REMOTE_SCHEME) || text.starts_with(REMOTE_RDMA_SCHEME) {
         return Err(format!(
             "{text} is a remote disk, and hosts can connect to its target directly: concat:{text} \
              shares it again from here, mirror:disk.img,{text} shares a mirror of it"

@@ -48,7 +48,8 @@ use farblock_proto::ids::NamespaceId;
 #[cfg(target_os = "linux")]
 use farblock_state::Document;
 use farblock_state::Tls;
-use farblock_target::{StartError, Subsystem, Target, TargetConfig};
+use farblock_target::{RdmaListeners, StartError, Subsystem, Target, TargetConfig};
+use farblock_verbs::Provider;
 use farblock_wire::tcp::PORT_IO;
 #[cfg(target_os = "linux")]
 use notify::Notifier;
@@ -56,11 +57,13 @@ use signals::Stop;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use values::Entrance;
 
 /// Runs the command.
 pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let sockets = handed_over()?;
-    args.listen.extend(sockets.iter().filter_map(|socket| socket.local_addr().ok()));
+    let handed = sockets.iter().filter_map(|socket| socket.local_addr().ok());
+    args.listen.extend(handed.map(Entrance::Tcp));
     let args = &args;
     if let Some(path) = &args.check {
         let in_order = check(path)?;
@@ -187,9 +190,10 @@ fn asked_for<'a>(
         Some((path, text)) => config::load(path, text, note)?,
         None => from_paths(args, note)?,
     };
-    if !args.listen.is_empty() {
-        shares.config.listeners.clone_from(&args.listen);
+    if let Some(listeners) = tcp_listeners(args) {
+        shares.config.listeners = listeners;
     }
+    shares.config.rdma = rdma_listeners(args)?;
     check_listeners(&shares.config.listeners)?;
     shares.listen_as(args);
     if args.config.is_none() || global.engine != farblock_reactor::EngineKind::Auto {
@@ -201,13 +205,33 @@ fn asked_for<'a>(
     Ok((shares, opening))
 }
 
+/// The TCP listeners of the command line, if it has any.
+fn tcp_listeners(args: &ServeArgs) -> Option<Vec<SocketAddr>> {
+    let all: Vec<_> = args.listen.iter().filter_map(|entrance| entrance.tcp()).collect();
+    (!all.is_empty()).then_some(all)
+}
+
+/// The RDMA listeners of the command line. Without any, no RDMA library is loaded.
+fn rdma_listeners(args: &ServeArgs) -> Result<Option<RdmaListeners>> {
+    let addresses: Vec<_> = args.listen.iter().filter_map(|entrance| entrance.rdma()).collect();
+    if addresses.is_empty() {
+        return Ok(None);
+    }
+    check_listeners(&addresses)?;
+    let provider = Provider::system().map_err(|error| {
+        Failure::run(format_args!("cannot listen on rdma:{}: {error}", addresses[0]))
+    })?;
+    Ok(Some(RdmaListeners { provider, addresses }))
+}
+
 /// Returns the status line for the service manager, with the number of namespaces and the
 /// addresses.
 #[cfg(target_os = "linux")]
 fn sharing(target: &Target, config: &TargetConfig) -> String {
     let namespaces: usize = config.subsystems.iter().map(|it| it.exports.len()).sum();
     let plural = if namespaces == 1 { "" } else { "s" };
-    let at: Vec<_> = target.addresses().iter().map(SocketAddr::to_string).collect();
+    let mut at: Vec<_> = target.addresses().iter().map(SocketAddr::to_string).collect();
+    at.extend(target.rdma_addresses().iter().map(|address| format!("rdma:{address}")));
     format!("sharing {namespaces} namespace{plural} at {}", at.join(", "))
 }
 

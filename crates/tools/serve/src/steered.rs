@@ -199,7 +199,8 @@ pub(super) fn begin(
     // Replace requested ports by the ports that the target bound.
     document.listeners = document::bound(&document, target.addresses());
     let again = args.config.clone().map(|path| {
-        let given = Given { listen: args.listen.clone(), ana: args.ana, tls: document::tls(args) };
+        let listen = super::tcp_listeners(args);
+        let given = Given { listen, ana: args.ana, tls: document::tls(args) };
         reader(path, given)
     });
     let bdevs = Bdevs::new();
@@ -299,7 +300,7 @@ fn offer_spdk(
 
 /// The listener settings of the command line.
 struct Given {
-    listen: Vec<SocketAddr>,
+    listen: Option<Vec<SocketAddr>>,
     ana: Option<Ana>,
     tls: Option<Tls>,
 }
@@ -312,8 +313,8 @@ fn reader(path: PathBuf, given: Given) -> Configured {
         let mut document = config::document(&path).map_err(said)?;
         let access = document::common_access(&document, given.ana);
         let mut addresses: Vec<_> = document.listeners.keys().copied().collect();
-        if !given.listen.is_empty() {
-            addresses.clone_from(&given.listen);
+        if let Some(listen) = &given.listen {
+            addresses.clone_from(listen);
         }
         let before = std::mem::take(&mut document.listeners);
         document.listeners = document::listeners(&addresses, &before, &access, given.tls);

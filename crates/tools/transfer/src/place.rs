@@ -14,7 +14,7 @@ use farblock_backends::{FileProblem, Spec};
 use farblock_block::Namespace;
 use farblock_host::Options;
 use farblock_host::disk::DiskOptions;
-use farblock_host::url::{SCHEME, Url, UrlError};
+use farblock_host::url::{Url, UrlError, is_url};
 use farblock_proto::host::NamespaceInfo;
 use farblock_reactor::EngineKind;
 use std::ffi::OsStr;
@@ -49,7 +49,7 @@ impl TransferPlace {
     pub(super) fn parse(text: &OsStr) -> Result<TransferPlace> {
         // A name that is not UTF-8 can only be a file's.
         let Some(text) = text.to_str() else { return Ok(TransferPlace::of_path(Path::new(text))) };
-        if text.starts_with(SCHEME) {
+        if is_url(text) {
             let url: Url = text.parse().map_err(|error: UrlError| Failure::usage(error))?;
             return Ok(TransferPlace::Remote(Box::new(url)));
         }

@@ -15,6 +15,7 @@ use crate::transport::Opened;
 use crate::transport::dial::{Address, Caller, Dialled, Unreached};
 #[cfg(feature = "memory")]
 use crate::transport::memory::Memory;
+use crate::transport::rdma::Rdma;
 use crate::transport::tcp::Link;
 use farblock_proto::host::{
     Bringup, ConnectError, ControllerInfo, Identity, Parameters, Step, accepted, command, refused,
@@ -94,6 +95,9 @@ impl Connecting {
                 Opened::Tcp(connected) => {
                     Box::pin(admin::run::<Link>(local, *connected, for_admin, settings, told))
                 }
+                Opened::Rdma(connected) => {
+                    Box::pin(admin::run::<Rdma>(local, connected, for_admin, settings, told))
+                }
                 #[cfg(feature = "memory")]
                 Opened::Memory(wire) => {
                     Box::pin(admin::run::<Memory>(local, wire, for_admin, settings, told))
@@ -140,7 +144,14 @@ impl Connecting {
 
     async fn bring_up(&self, local: &Local) -> Result<BroughtUp, Unreached> {
         let identity = wire_identity(&self.identity, &self.subsystem);
-        let caller = Caller { local, identity, options: &self.options, sqsize_z: SQSIZE_Z };
+        let caller = Caller {
+            local,
+            identity,
+            options: &self.options,
+            sqsize_z: SQSIZE_Z,
+            qid: 0,
+            cntlid: 0,
+        };
         let Dialled { mut greeted, again: route, socket: address } =
             self.address.connect(&caller).await?;
         let parameters = Parameters {
@@ -224,7 +235,8 @@ impl Association {
         depth: u16,
     ) -> Result<Opened, ConnectError> {
         let identity = wire_identity(&self.identity, &self.subsystem);
-        let caller = Caller { local, identity, options: &self.options, sqsize_z: depth };
+        let (options, cntlid) = (&self.options, self.info.cntlid);
+        let caller = Caller { local, identity, options, sqsize_z: depth, qid, cntlid };
         let mut greeted = self.route.connect(&caller).await?.greeted;
         self.greet_queue(&mut greeted, &caller, qid).await?;
         greeted.finish(true)

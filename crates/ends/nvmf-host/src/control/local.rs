@@ -50,6 +50,15 @@ impl Local {
         self.0.inbox.start(start);
     }
 
+    /// Starts a future that stays on this loop, without waiting for it.
+    pub(crate) fn spawn_here<F: Future<Output = ()> + 'static>(
+        &self,
+        make: impl FnOnce(Local) -> F + Send + 'static,
+    ) {
+        let start: Start = Box::new(|local| Box::pin(make(local.clone())));
+        self.0.inbox.start(start);
+    }
+
     /// Waits for events, and wakes the futures that wait for them.
     pub(super) fn turn(&self) -> io::Result<()> {
         let ready = &mut *self.0.ready.borrow_mut();

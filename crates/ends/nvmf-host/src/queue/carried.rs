@@ -1,11 +1,11 @@
-//! An I/O queue over any transport. Each call checks once which transport the queue uses. Programs
-//! with only the TCP transport need no check.
+//! An I/O queue over any transport. Each call checks once which transport the queue uses.
 
 use super::{RemoteQueue, Settings};
 use crate::association::Association;
 use crate::shared::NamespaceState;
 #[cfg(feature = "memory")]
 use crate::transport::memory::Memory;
+use crate::transport::rdma::Rdma;
 use crate::transport::tcp::Link;
 use crate::transport::{Loss, Opened};
 use farblock_block::{Completion, Op, Queue};
@@ -16,6 +16,7 @@ use std::sync::Arc;
 #[allow(clippy::large_enum_variant, reason = "only tests use the smaller one")]
 pub(crate) enum IoQueue {
     Tcp(RemoteQueue<Link>),
+    Rdma(RemoteQueue<Rdma>),
     #[cfg(feature = "memory")]
     Memory(RemoteQueue<Memory>),
 }
@@ -24,6 +25,7 @@ macro_rules! each {
     ($self:expr, $queue:ident => $call:expr) => {
         match $self {
             IoQueue::Tcp($queue) => $call,
+            IoQueue::Rdma($queue) => $call,
             #[cfg(feature = "memory")]
             IoQueue::Memory($queue) => $call,
         }
@@ -44,6 +46,10 @@ impl IoQueue {
             Opened::Tcp(connected) => {
                 RemoteQueue::new(reactor, parent, *connected, namespace, settings, association)
                     .map(IoQueue::Tcp)
+            }
+            Opened::Rdma(connected) => {
+                RemoteQueue::new(reactor, parent, connected, namespace, settings, association)
+                    .map(IoQueue::Rdma)
             }
             #[cfg(feature = "memory")]
             Opened::Memory(wire) => {

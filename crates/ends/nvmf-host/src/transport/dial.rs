@@ -13,12 +13,13 @@
 
 #[cfg(feature = "memory")]
 use super::memory;
-use super::{Opened, tcp};
+use super::{Opened, rdma, tcp};
 use crate::control::Local;
 use crate::exchange::Exchange;
 use crate::options::Options;
 use crate::system_error::words;
-use crate::url::{Url, UrlError};
+use crate::tcp_options::TcpOptions;
+use crate::url::{Carriage, Url, UrlError};
 use farblock_proto::host::{Command, ConnectError, Identity};
 use farblock_wire::Cqe;
 use std::fmt;
@@ -28,10 +29,14 @@ use std::net::Ipv4Addr;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+/// The prefix of an address over RDMA.
+const RDMA: &str = "rdma:";
+
 /// A controller's address on its transport.
 #[derive(Clone)]
 pub(crate) enum Address {
     Tcp(tcp::TcpAddress),
+    Rdma(rdma::RdmaAddress),
     /// A target in the same process.
     #[cfg(feature = "memory")]
     Memory(memory::Dial),
@@ -45,6 +50,10 @@ pub(crate) struct Caller<'a> {
     pub(crate) options: &'a Options,
     /// The number of queue entries minus one.
     pub(crate) sqsize_z: u16,
+    /// The queue's identifier.
+    pub(crate) qid: u16,
+    /// The controller of an I/O queue; 0 for the admin queue.
+    pub(crate) cntlid: u16,
 }
 
 /// A new connection and its addresses.
@@ -104,19 +113,27 @@ impl From<Unreached> for ConnectError {
 /// A connection that accepts commands but is not a queue yet.
 pub(crate) enum Greeted {
     Tcp(Box<tcp::Handshake<tcp::Tcp>>),
+    Rdma(Box<rdma::Greeted>),
     #[cfg(feature = "memory")]
     Memory(memory::Greeted),
 }
 
 impl Address {
-    /// Parses the TCP address `host`, `host:port` or `[v6]:port`.
+    /// Parses the address `host`, `host:port` or `[v6]:port` for TCP. With the prefix `rdma:`, it
+    /// is for RDMA.
     pub(crate) fn parse(text: &str) -> Result<Address, UrlError> {
+        if let Some(text) = text.strip_prefix(RDMA) {
+            return rdma::RdmaAddress::parse(text).map(Address::Rdma);
+        }
         tcp::TcpAddress::parse(text).map(Address::Tcp)
     }
 
     /// The address of a URL's controller.
     pub(crate) fn of_url(url: &Url) -> Result<Address, UrlError> {
-        tcp::TcpAddress::named(&url.host, url.port).map(Address::Tcp)
+        match url.carriage {
+            Carriage::Tcp => tcp::TcpAddress::named(&url.host, url.port).map(Address::Tcp),
+            Carriage::Rdma => rdma::RdmaAddress::named(&url.host, url.port).map(Address::Rdma),
+        }
     }
 
     pub(crate) async fn connect(&self, caller: &Caller<'_>) -> Result<Dialled, Unreached> {
@@ -125,6 +142,17 @@ impl Address {
                 let (handshake, found, socket) = address.connect(caller).await?;
                 let greeted = Greeted::Tcp(Box::new(handshake));
                 Ok(Dialled { greeted, again: Address::Tcp(found), socket })
+            }
+            Address::Rdma(address) => {
+                // Never connect in plain text where the user wants TLS.
+                if caller.options.tcp != TcpOptions::default() {
+                    const NEITHER: &str = "NVMe/RDMA has neither digests nor TLS: use TCP, or omit \
+                                           --header-digest, --data-digest, --tls-key and --concat";
+                    return Err(ConnectError::Rdma(NEITHER.to_owned()).into());
+                }
+                let (greeted, found, socket) = address.connect(caller).await?;
+                let greeted = Greeted::Rdma(Box::new(greeted));
+                Ok(Dialled { greeted, again: Address::Rdma(found), socket })
             }
             #[cfg(feature = "memory")]
             Address::Memory(dial) => {
@@ -141,6 +169,7 @@ impl Address {
     pub(crate) fn beginning_with(self, first: Option<SocketAddr>) -> Address {
         match self {
             Address::Tcp(address) => Address::Tcp(address.beginning_with(first)),
+            Address::Rdma(address) => Address::Rdma(address.beginning_with(first)),
             #[cfg(feature = "memory")]
             Address::Memory(_) => self,
         }
@@ -151,6 +180,7 @@ impl Address {
     pub(crate) fn is_proved(&self) -> bool {
         match self {
             Address::Tcp(address) => address.is_proved(),
+            Address::Rdma(_) => false,
             #[cfg(feature = "memory")]
             Address::Memory(_) => false,
         }
@@ -161,6 +191,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Address::Tcp(address) => address.fmt(f),
+            Address::Rdma(address) => address.fmt(f),
             #[cfg(feature = "memory")]
             Address::Memory(_) => f.write_str("memory"),
         }
@@ -175,6 +206,7 @@ impl Greeted {
             Greeted::Tcp(handshake) => {
                 handshake.finish(forgets).map(|connected| Opened::Tcp(Box::new(connected)))
             }
+            Greeted::Rdma(greeted) => Ok(Opened::Rdma(greeted.finish())),
             #[cfg(feature = "memory")]
             Greeted::Memory(greeted) => Ok(Opened::Memory(greeted.finish())),
         }
@@ -190,6 +222,7 @@ impl Exchange for Greeted {
     ) -> Result<(Cqe, Vec<u8>), ConnectError> {
         match self {
             Greeted::Tcp(handshake) => handshake.execute(command, data, during).await,
+            Greeted::Rdma(greeted) => greeted.execute(command, data, during).await,
             #[cfg(feature = "memory")]
             Greeted::Memory(greeted) => greeted.execute(command, data, during).await,
         }

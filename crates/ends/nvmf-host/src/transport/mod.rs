@@ -28,6 +28,7 @@
 pub(crate) mod dial;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
+pub(crate) mod rdma;
 pub(crate) mod tcp;
 
 use farblock_proto::capsule::SlotId;
@@ -84,6 +85,7 @@ impl fmt::Display for Loss {
 /// The connection of a connected queue, before its move to an event loop.
 pub(crate) enum Opened {
     Tcp(Box<tcp::Connected>),
+    Rdma(Box<rdma::Connected>),
     #[cfg(feature = "memory")]
     Memory(std::sync::Arc<memory::Wire>),
 }

@@ -35,6 +35,8 @@ pub enum ConnectError {
     Io(String),
     /// A failure specific to TCP.
     Tcp(TcpRefusal),
+    /// A failure that is specific to RDMA; the sentence says why.
+    Rdma(String),
     /// The controller violated the protocol.
     Protocol(&'static str),
     /// The target has no subsystem with the requested name.
@@ -121,6 +123,7 @@ impl fmt::Display for ConnectError {
             }
             Self::Io(reason) => write!(f, "the connection failed: {reason}"),
             Self::Tcp(refusal) => refusal.fmt(f),
+            Self::Rdma(sentence) => f.write_str(sentence),
             Self::Protocol(reason) => write!(f, "the controller broke the protocol: {reason}"),
             Self::NoSuchSubsystem => f.write_str("the target has no such subsystem"),
             Self::HostNotAllowed => f.write_str("the subsystem does not allow this host"),

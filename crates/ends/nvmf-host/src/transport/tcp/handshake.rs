@@ -48,7 +48,7 @@ impl Handshake<Tcp> {
         caller: &Caller<'_>,
         generated: &[TlsPsk],
     ) -> Result<(Handshake<Tcp>, SocketAddr), Unreached> {
-        let Caller { local, identity, options, sqsize_z } = caller;
+        let Caller { local, identity, options, sqsize_z, .. } = caller;
         let timeout = options.connect_timeout;
         let psks = secured::psks(identity, options, generated).await?;
         let (psks, digests) = (psks.as_deref(), options.tcp.digests());
@@ -243,7 +243,14 @@ mod tests {
                 let options = Options::default();
                 let (hostnqn, subnqn) = ("nqn.2026-11.org.example:h", "nqn.2026-11.org.example:s");
                 let identity = Identity { hostid: [1; 16], hostnqn, subnqn };
-                let caller = Caller { local: &local, identity, options: &options, sqsize_z: 31 };
+                let caller = Caller {
+                    local: &local,
+                    identity,
+                    options: &options,
+                    sqsize_z: 31,
+                    qid: 0,
+                    cntlid: 0,
+                };
                 let made = Handshake::connect(&addresses, &caller, &[]).await;
                 done.send(made.map(|(_, address)| address));
             }

@@ -29,7 +29,7 @@ pub(crate) enum End {
     Removed,
 }
 
-/// What core 0 tells the core of a connection.
+/// The end of a connection, which core 0 passes to the core that serves it.
 #[derive(Debug)]
 pub(crate) struct Link {
     end: AtomicU8,
@@ -118,7 +118,7 @@ pub(crate) struct Door {
     verbs: Provider,
     listeners: Vec<(SocketAddr, ProviderId)>,
     links: HashMap<u64, Weak<Link>>,
-    /// The number of links at which to drop those of ended connections.
+    /// At this number of links, the door drops the links of ended connections.
     sweep_at: usize,
     /// Last, because the identifiers report to it.
     channel: ProviderChannel,
@@ -255,6 +255,8 @@ pub(super) fn watch(
         Source::Call(call) => {
             let waker = reactor.waker(task);
             call.set(move || waker.wake());
+            // There may be events already.
+            reactor.notify(task);
             Ok(None)
         }
     }

@@ -57,7 +57,7 @@ struct Command {
     reads: u32,
 }
 
-/// What waits for a place in the send queue.
+/// A request that waits for a place in the send queue.
 enum Out {
     /// Bring a part of a command's data.
     Read { slot: SlotId, block: KeyedBlock, offset: usize, bytes: usize },

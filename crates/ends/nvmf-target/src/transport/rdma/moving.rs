@@ -1,7 +1,6 @@
 //! Completions, commands and requests of a session.
 
 use super::queue::{Done, Flight};
-use super::staging::Chunk;
 use super::{Command, End, Life, Out, Rdma, unwatch};
 use crate::context::Context;
 use crate::limits;
@@ -9,7 +8,7 @@ use crate::notices::NoticeKind;
 use crate::session::Session;
 use farblock_proto::capsule::SlotId;
 use farblock_reactor::os;
-use farblock_verbs::{Completion, Operation, Payload, SendRequest, Slice, Status};
+use farblock_verbs::{Chunk, Completion, Operation, Payload, SendRequest, Slice, Status};
 use farblock_wire::sgl::KeyedBlock;
 use farblock_wire::{Cqe, Sqe};
 use std::fmt::Display;
@@ -368,7 +367,12 @@ impl Session<Rdma> {
                 self.give_chunk(cx, chunk, bytes);
             }
         }
-        self.transport.arrived.clear();
+        let rdma = &mut self.transport;
+        rdma.arrived.clear();
+        let waiting = rdma.staging.borrow_mut().leave(rdma.task);
+        if let Some(task) = waiting {
+            cx.reactor.notify(task);
+        }
     }
 }
 

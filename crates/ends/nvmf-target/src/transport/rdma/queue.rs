@@ -1,13 +1,13 @@
 //! The resources of one queue pair: its completion queue, receives, and requests in flight.
 
 use super::door::Request;
-use super::staging::{Chunk, Staging};
+use super::staging::Staging;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::ids::QueueId;
 use farblock_proto::limits::KEYED_IN_CAPSULE_BYTES;
 use farblock_verbs::{
-    Access, Completion, ConnParam, Pages, PostError, Provider, ProviderCq, ProviderId, ProviderMr,
-    QpOptions, ReceiveRequest, SendRequest, Verbs, VerbsError,
+    Access, Chunk, Completion, ConnParam, Pages, PostError, Provider, ProviderCq, ProviderId,
+    ProviderMr, QpOptions, ReceiveRequest, SendRequest, Verbs, VerbsError,
 };
 use farblock_wire::rdma::CmAccept;
 use farblock_wire::{Cqe, Sqe};
@@ -249,7 +249,7 @@ impl QueuePair {
         }
     }
 
-    /// What a completion says; `None` for a receive that the queue pair's end has flushed.
+    /// The completed request; `None` for a receive that the queue pair's end has flushed.
     pub(super) fn done(&mut self, completion: &Completion) -> Option<Done> {
         if completion.id & RECEIVE != 0 {
             let index = (completion.id & !RECEIVE) as u16;

@@ -1,0 +1,19 @@
+//! Limits of RDMA connections, with their units.
+
+use std::time::Duration;
+
+/// Registered memory for the data of one queue's commands, in bytes. Beyond it, commands wait. The
+/// device keeps this memory locked.
+pub(super) const STAGING_BYTES: usize = 16 << 20;
+
+/// The unit in which a queue registers this memory, in bytes: the data of the largest command.
+pub(super) const STAGING_SLAB_BYTES: usize = 1 << 20;
+
+/// The smallest part of this memory that a command takes, in bytes.
+pub(super) const STAGING_CHUNK_BYTES_MIN: usize = 4096;
+
+/// RDMA READs of a controller that a queue answers at the same time, if the device can.
+pub(super) const READS: u8 = 16;
+
+/// The time that the resolution of an address or a route may take, at most.
+pub(super) const RESOLVE_TIME: Duration = Duration::from_secs(10);
