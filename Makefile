@@ -145,7 +145,7 @@ guest-nbd guest-vhost guest-ublk: guest-%:
 guest-ana:
 	$(AGAIN) guest-ana interop/linux/ana.sh $(EXAMPLES)/paths
 guest-rdma:
-	$(AGAIN) guest-rdma interop/linux/rdma.sh $(EXAMPLES)/verbs_suite
+	$(AGAIN) guest-rdma interop/linux/rdma.sh $(EXAMPLES)/verbs_suite $(BINARY)
 guest-%:
 	$(AGAIN) guest-$* interop/linux/$*.sh $(BINARY)
 

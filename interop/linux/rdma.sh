@@ -1,16 +1,25 @@
 #!/bin/bash
-# rdma.sh SUITE: farblock's RDMA verbs over soft-RoCE in a guest (jobs/rdma.sh). SUITE is the
-# example verbs_suite of farblock-verbs. Runs setup.sh first. Exit code: 0 success, 1 a test failed,
-# 2 misuse.
+# rdma.sh SUITE [FARBLOCK]: farblock's RDMA verbs over soft-RoCE in a guest (jobs/rdma.sh). SUITE is
+# the example verbs_suite of farblock-verbs. With the program FARBLOCK also its target and its host,
+# each with the Linux kernel as its peer (jobs/rdma-target.sh, jobs/rdma-host.sh). Runs setup.sh
+# first. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 
-[ $# = 1 ] || die "usage: rdma.sh SUITE"
+[ $# = 1 ] || [ $# = 2 ] || die "usage: rdma.sh SUITE [FARBLOCK]"
 [ -x "$1" ] || die "there is no program $1; build farblock-verbs's examples with all features."
+[ $# = 1 ] || [ -x "$2" ] || die "there is no program $2; build farblock."
 "$linux_dir/setup.sh"
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/farblock-rdma.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 # Strip debug information, so that the copy to the guest takes less time.
 strip -o "$scratch/verbs_suite" "$1"
 TIMEOUT=300 "$linux_dir/guest.sh" "$linux_dir/jobs/rdma.sh" "$scratch/verbs_suite"
+if [ $# = 2 ]; then
+    mkdir "$scratch/share"
+    strip -o "$scratch/share/farblock" "$2"
+    for job in rdma-target rdma-host; do
+        SHARE=$scratch/share TIMEOUT=600 "$linux_dir/guest.sh" "$linux_dir/jobs/$job.sh"
+    done
+fi
 echo "rdma.sh: all holds"

@@ -7,7 +7,7 @@
 address=10.0.2.15
 nqn=nqn.2026-11.org.farblock:rdma
 cp /host/farblock .
-truncate -s 64M disk-512 disk-4096
+truncate -s 64M disk-512
 load_bytes=4000000
 
 # serve [OPTION...]: starts the target, and waits until it listens.
@@ -27,7 +27,7 @@ connect() {
 }
 
 disconnect() { check "disconnect" nvme disconnect --nqn=$nqn; }
-queue_pairs() { rdma resource show qp | grep -c "comm farblock" || true; }
+queue_pairs() { rdma resource show qp | grep -c "type RC" || true; }
 has_queue_pairs() { [ "$(queue_pairs)" = "$1" ]; }
 
 say "without a device"
@@ -50,19 +50,20 @@ ok "discovery finds the subsystem"
 
 say "data"
 connect --nr-io-queues=2
-verify "$disk" 512-64k
+[ "$(queue_pairs)" = 6 ] || fail "not three queue pairs at each end: $(rdma resource show qp)"
+verify "$disk" 512-64k >fio.log || fail "$(cat fio.log)"
 ok "fio verifies 512 bytes to 64 KiB"
-verify "$disk" 1M-1M --iodepth=4
+verify "$disk" 1M-1M --iodepth=4 >fio.log || fail "$(cat fio.log)"
 ok "fio verifies 1 MiB"
 check "flush" nvme flush "$disk"
 file_system "ext4" "$disk"
 disconnect
-eventually "the target's queue pairs are gone" has_queue_pairs 0
+eventually "no queue pair is left" has_queue_pairs 0
 
 say "queue sizes"
 for size in 16 128; do
     connect --nr-io-queues=1 --queue-size=$size
-    verify "$disk" 4k-16k --iodepth=$size --size=1000000
+    verify "$disk" 4k-16k --iodepth=$size --size=1000000 >fio.log || fail "$(cat fio.log)"
     ok "a queue of $size entries"
     disconnect
 done
@@ -81,7 +82,7 @@ done
 sleep 5
 load_ends "the disk"
 disconnect
-eventually "the target's queue pairs are gone" has_queue_pairs 0
+eventually "no queue pair is left" has_queue_pairs 0
 
 say "the target stops"
 connect --nr-io-queues=1

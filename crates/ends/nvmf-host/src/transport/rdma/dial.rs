@@ -2,7 +2,7 @@
 
 use super::ends::{Ends, Kept, keep, unwatch, watch};
 use super::limits;
-use super::queue::QueuePair;
+use super::queue::{NO_DATA, QueuePair};
 use crate::control::{Local, Mailbox, blocking};
 use crate::exchange::Exchange;
 use crate::system_error::words;
@@ -17,7 +17,7 @@ use farblock_verbs::{
     REJECTED_BY_CONSUMER, REJECTED_NO_LISTENER, Verbs, VerbsError,
 };
 use farblock_wire::rdma::{CmRequest, PORT_IO};
-use farblock_wire::{Cqe, SglDescriptor, Sqe};
+use farblock_wire::{Cqe, Sqe};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -296,7 +296,7 @@ impl Greeted {
             Data::None => 0,
             Data::FromController(length) | Data::ToController(length) => length,
         };
-        let mut dptr = SglDescriptor::NONE;
+        let mut dptr = NO_DATA;
         let mut memory = None;
         if length > 0 {
             let chunk = queue.take(length as usize).map_err(refused)?;

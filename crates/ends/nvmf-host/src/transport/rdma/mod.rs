@@ -106,7 +106,7 @@ impl Outgoing {
             Data::ToController(length) => (length, &data[..length as usize]),
         };
         if length == 0 {
-            self.queue.send(slot, &Sqe { dptr: SglDescriptor::NONE, ..*sqe });
+            self.queue.send(slot, &Sqe { dptr: queue::NO_DATA, ..*sqe });
             return self.note(slot, None);
         }
         let is_to_controller = matches!(kind, Data::ToController(_));

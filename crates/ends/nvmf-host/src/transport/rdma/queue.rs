@@ -19,6 +19,11 @@ const RECEIVE: u64 = 1 << 63;
 /// Requests that one call posts.
 const BATCH: usize = 16;
 
+/// The descriptor of a command without data. Linux nvmet refuses a data block that is not keyed,
+/// even if it is empty.
+pub(super) const NO_DATA: SglDescriptor =
+    SglDescriptor::keyed(KeyedBlock { address: 0, length_bytes: 0, key: 0, invalidate: false });
+
 /// Why a queue pair has ended.
 #[derive(Debug)]
 pub(super) enum Failure {
