@@ -13,6 +13,7 @@ use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event, PushPart};
 use farblock_proto::time::Instant;
 use farblock_random::Random;
 use farblock_wire::fabrics::{ConnectCommand, ConnectData, FabricsCommandType};
+use farblock_wire::log::TransportType;
 use farblock_wire::opcode::AdminOpcode;
 use farblock_wire::{Cqe, Sqe, Status};
 use std::collections::{BTreeMap, VecDeque};
@@ -99,6 +100,7 @@ impl Target {
         registry
             .add_listener(Listener {
                 port: PortId(1),
+                transport: TransportType::TCP,
                 family: AddressFamily::V4,
                 address: "127.0.0.1".to_owned(),
                 service: "4420".to_owned(),
