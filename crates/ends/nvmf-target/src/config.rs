@@ -111,6 +111,18 @@ pub struct RdmaListeners {
     pub addresses: Vec<SocketAddr>,
 }
 
+impl RdmaListeners {
+    /// Listeners on this machine's devices.
+    ///
+    /// # Errors
+    /// [`StartError::Rdma`] with a sentence that says why this machine cannot use RDMA.
+    pub fn here(addresses: Vec<SocketAddr>) -> Result<Self, StartError> {
+        let first = addresses.first().copied().unwrap_or(([0; 4], 0).into());
+        let provider = Provider::system().map_err(|error| StartError::Rdma(first, error))?;
+        Ok(Self { provider, addresses })
+    }
+}
+
 /// Configuration of a target.
 #[derive(Clone)]
 pub struct TargetConfig {

@@ -33,12 +33,18 @@ use std::time::{Duration, Instant};
 
 mod rdma;
 
+/// The listeners, which core 0 has.
+#[derive(Default)]
+struct Doors {
+    tcp: Vec<(SocketAddr, farblock_reactor::ListenerId)>,
+    /// Also the devices of this core's connections.
+    rdma: rdma::Rdma,
+}
+
 pub(crate) struct Core {
     cx: Context,
     task: TaskId,
-    listeners: Vec<(SocketAddr, farblock_reactor::ListenerId)>,
-    /// The RDMA listeners, on core 0, and the devices of this core's connections.
-    rdma: rdma::Rdma,
+    doors: Doors,
     /// The listen address that accepted each connection, by the connection's serial number.
     entrances: HashMap<u64, SocketAddr>,
     connections: Vec<Option<(u64, Box<Connection>)>>,
@@ -71,8 +77,7 @@ impl Core {
         Self {
             cx: Context::new(index, reactor, shared),
             task,
-            listeners: Vec::new(),
-            rdma: rdma::Rdma::default(),
+            doors: Doors::default(),
             entrances: HashMap::new(),
             connections: Vec::new(),
             free: Vec::new(),
@@ -102,14 +107,14 @@ impl Core {
     }
 
     fn listen_at(&mut self, address: SocketAddr, listener: ListenSocket) -> std::io::Result<()> {
-        self.listeners.push((address, self.cx.reactor.listen(self.task, listener)?));
+        self.doors.tcp.push((address, self.cx.reactor.listen(self.task, listener)?));
         Ok(())
     }
 
     /// Stops listening on `address`. Every core closes its connections that were accepted there.
     fn unlisten(&mut self, address: SocketAddr) {
-        let Some(index) = self.listeners.iter().position(|(at, _)| *at == address) else { return };
-        let (_, listener) = self.listeners.swap_remove(index);
+        let Some(index) = self.doors.tcp.iter().position(|(at, _)| *at == address) else { return };
+        let (_, listener) = self.doors.tcp.swap_remove(index);
         self.cx.reactor.close_listener(listener);
         for mailbox in self.cx.shared.mailboxes() {
             mailbox.post(Message::CloseAt(address, Scope::All));
@@ -494,10 +499,10 @@ impl Core {
     /// Stops accepting connections, and lets the connected hosts finish.
     fn wind_up(&mut self) {
         self.stopping = true;
-        for (_, listener) in self.listeners.drain(..) {
+        for (_, listener) in self.doors.tcp.drain(..) {
             self.cx.reactor.close_listener(listener);
         }
-        self.rdma.close();
+        self.doors.rdma.close();
         for (_, connection) in self.connections.iter_mut().flatten() {
             connection.drain(&mut self.cx);
         }

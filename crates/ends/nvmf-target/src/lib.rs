@@ -39,6 +39,7 @@ mod core;
 mod core_states;
 mod deadlines;
 mod discoveries;
+mod door;
 mod events;
 mod fence;
 mod heap_trim;

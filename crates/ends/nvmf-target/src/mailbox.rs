@@ -2,10 +2,11 @@
 
 use crate::backings::{BackingId, Backings};
 use crate::claim::Claim;
+use crate::door::ConnectionRequest;
 use crate::fence::EndingId;
 use crate::removal::Share;
 use crate::route::{Asking, Route};
-use crate::transport::rdma::Request;
+
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{AccessChange, NamespaceTable, SubsystemId};
 use farblock_proto::ids::CommandId;
@@ -22,7 +23,7 @@ pub(crate) enum Message {
     /// Serve this new connection with this peer address and serial number.
     Accepted(Socket, SocketAddr, u64),
     /// A host's request for an RDMA connection, with its serial number.
-    Requested(Box<Request>, u64),
+    Requested(Box<ConnectionRequest>, u64),
     /// Serve a host in this process, with this serial number.
     #[cfg(test)]
     Joined(Arc<crate::transport::memory::Wire>, u64),

@@ -4,12 +4,13 @@ use crate::budget::{self, Budget, cores};
 use crate::config::{Export, RdmaListeners, StartError, Subsystem, TargetConfig, TlsPolicy};
 use crate::control::Control;
 use crate::core::Core;
+use crate::door::Door;
 use crate::limits;
 use crate::mailbox::Mailbox;
 use crate::reservations::{self, Keeper, Stores};
 use crate::shared::{Exports, TargetShared, describe, entry, nest, warn_of_same_serial};
 use crate::tls::{TlsTerms, security};
-use crate::transport::rdma::Door;
+
 use farblock_proto::controller::{HostChannel, NamespaceInfo, PortId, Registry};
 use farblock_proto::ids::NamespaceId;
 use farblock_proto::limits::IN_CAPSULE_BYTES;
@@ -68,7 +69,7 @@ impl Target {
             .collect();
         let seed = u64::from_ne_bytes(draw()?);
         let tls = TlsTerms::new(config, seed).map_err(StartError::Tls)?;
-        let door = open_door(config, &tls)?;
+        let mut door = open_door(config, &tls)?;
         let rdma = rdma_ports(&addresses, door.as_ref());
         let (mut registry, exports, stores) = register(config, &addresses, &tls)?;
         register_rdma(&mut registry, &rdma, &tls)?;
@@ -93,7 +94,6 @@ impl Target {
         shared.set_polling(polling);
         let reactor = ReactorConfig { engine, polling, call_bytes, ..ReactorConfig::default() };
         let mut listeners = Some(listeners);
-        let mut door = door;
         for (index, &cpu) in cpus.iter().enumerate() {
             let (sender, receiver) = mpsc::channel();
             let listeners = listeners.take().unwrap_or_default();

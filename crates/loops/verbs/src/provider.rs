@@ -85,7 +85,13 @@ macro_rules! with {
 
 /// Calls the implementation, and wraps the handle that it returns.
 macro_rules! make {
-    ($provider:expr, $handle:expr, $name:ident, $made:ident, |$verbs:ident, $inner:ident| $call:expr) => {
+    (
+        $provider:expr,
+        $handle:expr,
+        $name:ident,
+        $made:ident,
+        |$verbs:ident, $inner:ident| $call:expr
+    ) => {
         match ($provider, $handle) {
             #[cfg(target_os = "linux")]
             (Provider::System($verbs), $name::System($inner)) => $call.map($made::System),

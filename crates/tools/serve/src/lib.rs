@@ -49,21 +49,19 @@ use farblock_proto::ids::NamespaceId;
 use farblock_state::Document;
 use farblock_state::Tls;
 use farblock_target::{RdmaListeners, StartError, Subsystem, Target, TargetConfig};
-use farblock_verbs::Provider;
 use farblock_wire::tcp::PORT_IO;
 #[cfg(target_os = "linux")]
 use notify::Notifier;
 use signals::Stop;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use values::Entrance;
 
 /// Runs the command.
 pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let sockets = handed_over()?;
-    let handed = sockets.iter().filter_map(|socket| socket.local_addr().ok());
-    args.listen.extend(handed.map(Entrance::Tcp));
+    args.listen.extend(sockets.iter().flat_map(TcpListener::local_addr).map(Entrance::Tcp));
     let args = &args;
     if let Some(path) = &args.check {
         let in_order = check(path)?;
@@ -218,10 +216,7 @@ fn rdma_listeners(args: &ServeArgs) -> Result<Option<RdmaListeners>> {
         return Ok(None);
     }
     check_listeners(&addresses)?;
-    let provider = Provider::system().map_err(|error| {
-        Failure::run(format_args!("cannot listen on rdma:{}: {error}", addresses[0]))
-    })?;
-    Ok(Some(RdmaListeners { provider, addresses }))
+    RdmaListeners::here(addresses).map(Some).map_err(Failure::run)
 }
 
 /// Returns the status line for the service manager, with the number of namespaces and the

@@ -3,10 +3,11 @@
 use super::Core;
 use crate::admissions::Reason;
 use crate::connection::Connection;
+use crate::door::{ConnectionRequest, Door, News};
 use crate::mailbox::Message;
 use crate::notices::NoticeKind;
 use crate::session::Session;
-use crate::transport::rdma::{Door, News, Rdma as Transport, Request, Staging};
+use crate::transport::rdma::{Rdma as Transport, Staging};
 use farblock_reactor::TaskId;
 use farblock_verbs::{Verbs, VerbsError};
 use farblock_wire::rdma::RejectStatus;
@@ -30,7 +31,7 @@ impl Rdma {
     }
 
     /// The registered memory of a request's device, which a core shares among its connections.
-    fn staging(&mut self, request: &Request) -> Result<Rc<RefCell<Staging>>, VerbsError> {
+    fn staging(&mut self, request: &ConnectionRequest) -> Result<Rc<RefCell<Staging>>, VerbsError> {
         self.devices.retain(|(_, device)| device.strong_count() > 0);
         let name = &request.device.name;
         let known = self.devices.iter().find(|(other, _)| other == name);
@@ -52,13 +53,13 @@ impl Core {
         if let Some(door) = &door {
             door.attend(&self.cx.reactor, self.task)?;
         }
-        self.rdma.door = door;
+        self.doors.rdma.door = door;
         Ok(())
     }
 
     /// Handles the events of the connection manager.
     pub(super) fn receive_requests(&mut self) {
-        while let Some(news) = self.rdma.door.as_mut().and_then(Door::next) {
+        while let Some(news) = self.doors.rdma.door.as_mut().and_then(Door::next) {
             match news {
                 News::Request(request) => self.requested(request),
                 News::Rejected(peer, reason) => {
@@ -87,7 +88,7 @@ impl Core {
         }
     }
 
-    fn requested(&mut self, request: Box<Request>) {
+    fn requested(&mut self, request: Box<ConnectionRequest>) {
         let Some(serial) = self.admit(request.peer) else {
             return request.reject(RejectStatus::NO_RESOURCES);
         };
@@ -100,7 +101,7 @@ impl Core {
     }
 
     /// Serves a request as a connection of this core.
-    pub(super) fn adopt_request(&mut self, request: &Request, serial: u64) {
+    pub(super) fn adopt_request(&mut self, request: &ConnectionRequest, serial: u64) {
         let task = self.cx.reactor.add_task();
         match self.accept_request(request, task) {
             Ok(transport) => {
@@ -117,12 +118,16 @@ impl Core {
         }
     }
 
-    fn accept_request(&mut self, request: &Request, task: TaskId) -> Result<Transport, VerbsError> {
+    fn accept_request(
+        &mut self,
+        request: &ConnectionRequest,
+        task: TaskId,
+    ) -> Result<Transport, VerbsError> {
         if self.stopping {
             let error = std::io::Error::other("the target is stopping");
             return Err(VerbsError::Refused { verb: "rdma_accept", error });
         }
-        let staging = self.rdma.staging(request)?;
+        let staging = self.doors.rdma.staging(request)?;
         Transport::accept(&self.cx.reactor, task, request, staging)
     }
 }

@@ -66,16 +66,21 @@ pub(super) struct QueuePair {
     responses: Arc<Pages>,
     responses_mr: ProviderMr,
     staging: Staging<Provider>,
-    /// Capsules that wait for a place in the send queue.
+    sends: Sends,
+    is_armed: bool,
+    /// Receives to post again.
+    used_receives: Vec<u16>,
+}
+
+/// The send queue.
+struct Sends {
+    /// Capsules that wait for a place in it.
     outbox: VecDeque<Capsule>,
     /// Capsules in flight, whose memory the device may still read.
     flights: Vec<Option<Option<Chunk>>>,
     free: Vec<usize>,
     used: usize,
     most: usize,
-    is_armed: bool,
-    /// Receives to post again.
-    used_receives: Vec<u16>,
 }
 
 impl QueuePair {
@@ -117,11 +122,13 @@ impl QueuePair {
             responses,
             responses_mr,
             staging: Staging::new(verbs.clone(), pd, access, sizes),
-            outbox: VecDeque::new(),
-            flights: Vec::new(),
-            free: Vec::new(),
-            used: 0,
-            most: most as usize,
+            sends: Sends {
+                outbox: VecDeque::new(),
+                flights: Vec::new(),
+                free: Vec::new(),
+                used: 0,
+                most: most as usize,
+            },
             is_armed: false,
             used_receives: (0..entries).collect(),
         };
@@ -159,7 +166,7 @@ impl QueuePair {
     /// Queues a command for [`Self::post`].
     pub(super) fn send(&mut self, slot: SlotId, sqe: &Sqe) {
         let sqe = Sqe { cid: slot.0.into(), ..*sqe };
-        self.outbox.push_back(Capsule { sqe, chunk: None });
+        self.sends.outbox.push_back(Capsule { sqe, chunk: None });
     }
 
     /// Queues a command with its data behind it, in a chunk that has room for both.
@@ -169,18 +176,18 @@ impl QueuePair {
         sqe.emit(&mut entry);
         self.staging.write(&chunk, 0, &entry);
         self.staging.write(&chunk, Sqe::LEN, data);
-        self.outbox.push_back(Capsule { sqe, chunk: Some((chunk, Sqe::LEN + data.len())) });
+        self.sends.outbox.push_back(Capsule { sqe, chunk: Some((chunk, Sqe::LEN + data.len())) });
     }
 
     /// Posts receives, and queued commands as far as the send queue has room.
     pub(super) fn post(&mut self) -> Result<(), Failure> {
         self.post_receives()?;
-        while !self.outbox.is_empty() && self.used < self.most {
+        while !self.sends.outbox.is_empty() && self.sends.used < self.sends.most {
             let mut batch: [Option<(u64, Local)>; BATCH] = [const { None }; BATCH];
             let mut count = 0;
             while count < BATCH
-                && self.used < self.most
-                && let Some(capsule) = self.outbox.pop_front()
+                && self.sends.used < self.sends.most
+                && let Some(capsule) = self.sends.outbox.pop_front()
             {
                 batch[count] = Some(self.begin(capsule));
                 count += 1;
@@ -205,12 +212,12 @@ impl QueuePair {
                 (Local::Inline(entry), None)
             }
         };
-        self.used += 1;
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.flights.push(None);
-            self.flights.len() - 1
+        self.sends.used += 1;
+        let index = self.sends.free.pop().unwrap_or_else(|| {
+            self.sends.flights.push(None);
+            self.sends.flights.len() - 1
         });
-        self.flights[index] = Some(chunk);
+        self.sends.flights[index] = Some(chunk);
         (index as u64, local)
     }
 
@@ -263,9 +270,9 @@ impl QueuePair {
         }
         if completion.id & RECEIVE == 0 {
             let index = completion.id as usize;
-            if let Some(chunk) = self.flights.get_mut(index).and_then(Option::take) {
-                self.used -= 1;
-                self.free.push(index);
+            if let Some(chunk) = self.sends.flights.get_mut(index).and_then(Option::take) {
+                self.sends.used -= 1;
+                self.sends.free.push(index);
                 chunk.into_iter().for_each(|chunk| self.staging.give(chunk));
             }
             return Ok(None);

@@ -19,21 +19,19 @@
 //! - **Errors.** A wrong key or length, a message longer than its receive, and a command beyond the
 //!   queue's depth end this queue pair, and nothing else.
 
-mod door;
 mod moving;
 mod queue;
 mod staging;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use door::{Door, News, Request};
 pub(crate) use staging::Staging;
 
 use super::Transport;
 use crate::context::Context;
+use crate::door::{ConnectionRequest, Link, unwatch, watch};
 use crate::limits;
 use crate::session::Session;
-use door::{End, Link, unwatch, watch};
 use farblock_proto::capsule::{DataPointer, RemoteForm, SlotId};
 use farblock_proto::controller::Connected;
 use farblock_proto::limits::UNCONNECTED_DEPTH;
@@ -85,6 +83,13 @@ pub(crate) struct Rdma {
     link: Arc<Link>,
     watch: Option<WatchId>,
     task: TaskId,
+    capsules: Capsules,
+    output: Output,
+    life: Life,
+}
+
+/// Commands and the receives with their capsules.
+struct Capsules {
     /// Entries of the queue, as agreed on when the host connected.
     entries: u16,
     /// Receives that the queue shall have.
@@ -95,16 +100,20 @@ pub(crate) struct Rdma {
     /// Commands whose in-capsule data were requested.
     in_capsule: VecDeque<SlotId>,
     /// Receives to post again.
-    used_receives: Vec<u16>,
-    outbox: VecDeque<Out>,
-    /// Data of the outbox, in order. `parts_start`: bytes of the first that are already sent.
+    used: Vec<u16>,
+}
+
+/// Requests to post, and what requests in flight use.
+#[derive(Default)]
+struct Output {
+    requests: VecDeque<Out>,
+    /// Data of the requests, in order. `start`: bytes of the first part that are already sent.
     parts: VecDeque<Buffer>,
-    parts_start: usize,
+    start: usize,
     /// Bytes of registered memory in use.
     staged_bytes: usize,
     /// The memory epoch in which the oldest output in flight was sent.
     sending_since: Option<u32>,
-    life: Life,
 }
 
 impl Rdma {
@@ -115,7 +124,7 @@ impl Rdma {
     pub(crate) fn accept(
         reactor: &Reactor,
         task: TaskId,
-        request: &Request,
+        request: &ConnectionRequest,
         staging: Rc<RefCell<Staging>>,
     ) -> Result<Self, VerbsError> {
         let queue = QueuePair::new(request, &staging)?;
@@ -131,17 +140,15 @@ impl Rdma {
             link: Arc::clone(&request.link),
             watch,
             task,
-            entries: request.admission.entries,
-            receives: UNCONNECTED_DEPTH,
-            slots: Vec::new(),
-            arrived: VecDeque::new(),
-            in_capsule: VecDeque::new(),
-            used_receives: Vec::new(),
-            outbox: VecDeque::new(),
-            parts: VecDeque::new(),
-            parts_start: 0,
-            staged_bytes: 0,
-            sending_since: None,
+            capsules: Capsules {
+                entries: request.admission.entries,
+                receives: UNCONNECTED_DEPTH,
+                slots: Vec::new(),
+                arrived: VecDeque::new(),
+                in_capsule: VecDeque::new(),
+                used: Vec::new(),
+            },
+            output: Output::default(),
             life: Life::Open,
         };
         let accepted = rdma.queue.as_ref().map_or(Ok(()), |queue| queue.accept(request));
@@ -155,14 +162,14 @@ impl Rdma {
     }
 
     fn command(&mut self, slot: SlotId) -> &mut Command {
-        self.slots[usize::from(slot.0)].as_mut().expect("a command is in the slot")
+        self.capsules.slots[usize::from(slot.0)].as_mut().expect("a command is in the slot")
     }
 
     /// Takes a command that gets its response, and lets its capsule go.
     fn take(&mut self, slot: SlotId) -> Command {
-        let command = self.slots[usize::from(slot.0)].take().expect("answered once");
+        let command = self.capsules.slots[usize::from(slot.0)].take().expect("answered once");
         assert_eq!(command.reads, 0, "a command waits for its data");
-        self.used_receives.extend(command.capsule.map(|(receive, _)| receive));
+        self.capsules.used.extend(command.capsule.map(|(receive, _)| receive));
         command
     }
 
@@ -209,13 +216,13 @@ impl Transport for Rdma {
             if command.capsule.is_none_or(|(_, bytes)| bytes < length) {
                 return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
             }
-            rdma.in_capsule.push_back(slot);
+            rdma.capsules.in_capsule.push_back(slot);
         } else {
             let block = command.sqe.dptr.keyed_block().expect("checked by the session");
             let pieces = pieces(length);
             command.reads = pieces.clone().count() as u32;
             let read = |(offset, bytes)| Out::Read { slot, block, offset, bytes };
-            rdma.outbox.extend(pieces.map(read));
+            rdma.output.requests.extend(pieces.map(read));
         }
         session.list(cx);
         Ok(())
@@ -236,25 +243,29 @@ impl Transport for Rdma {
         let command = self.take(slot);
         let block = command.sqe.dptr.keyed_block().expect("checked by the session");
         let (cqe, invalidate) = self.response(&command, cqe);
-        let before = self.parts.len();
-        self.parts.extend(parts.into_iter().filter(|part| !part.is_empty()));
-        let there: usize = self.parts.iter().skip(before).map(Buffer::len).sum();
+        let before = self.output.parts.len();
+        self.output.parts.extend(parts.into_iter().filter(|part| !part.is_empty()));
+        let there: usize = self.output.parts.iter().skip(before).map(Buffer::len).sum();
         assert_eq!(there, length as usize, "all of the data, and no more");
         let mut data = None;
         for (offset, bytes) in pieces(length as usize) {
             let address = block.address.wrapping_add(offset as u64);
             let place = (KeyedBlock { address, ..block }, bytes);
             if let Some((block, bytes)) = data.replace(place) {
-                self.outbox.push_back(Out::Write { address: block.address, key: block.key, bytes });
+                self.output.requests.push_back(Out::Write {
+                    address: block.address,
+                    key: block.key,
+                    bytes,
+                });
             }
         }
-        self.outbox.push_back(Out::Response { data, cqe, invalidate, held: held_bytes });
+        self.output.requests.push_back(Out::Response { data, cqe, invalidate, held: held_bytes });
     }
 
     fn respond(&mut self, slot: SlotId, cqe: &Cqe) {
         let command = self.take(slot);
         let (cqe, invalidate) = self.response(&command, cqe);
-        self.outbox.push_back(Out::Response { data: None, cqe, invalidate, held: 0 });
+        self.output.requests.push_back(Out::Response { data: None, cqe, invalidate, held: 0 });
     }
 
     fn forget(&mut self, slot: SlotId) {
@@ -263,20 +274,20 @@ impl Transport for Rdma {
 
     fn connected(&mut self, connected: &Connected) {
         // A host may not use a larger queue than it has announced.
-        self.receives = connected.depth.clamp(UNCONNECTED_DEPTH, self.entries);
+        self.capsules.receives = connected.depth.clamp(UNCONNECTED_DEPTH, self.capsules.entries);
     }
 
     fn sending_since(&self) -> Option<u32> {
-        self.sending_since
+        self.output.sending_since
     }
 
     fn save_memory(&mut self) {
-        self.outbox.shrink_to(0);
-        self.parts.shrink_to(0);
+        self.output.requests.shrink_to(0);
+        self.output.parts.shrink_to(0);
     }
 
     fn is_idle(&self) -> bool {
-        self.outbox.is_empty() && self.queue.as_ref().is_none_or(QueuePair::is_quiet)
+        self.output.requests.is_empty() && self.queue.as_ref().is_none_or(QueuePair::is_quiet)
     }
 
     fn close(&mut self, cx: &mut Context) {
@@ -287,10 +298,10 @@ impl Transport for Rdma {
     }
 
     fn abandon(session: &mut Session<Self>, cx: &mut Context) {
-        for part in std::mem::take(&mut session.transport.parts) {
+        for part in std::mem::take(&mut session.transport.output.parts) {
             session.give_back(cx, 0, part);
         }
-        for out in std::mem::take(&mut session.transport.outbox) {
+        for out in std::mem::take(&mut session.transport.output.requests) {
             if let Out::Response { held, .. } = out {
                 session.release_besides(cx, held);
             }

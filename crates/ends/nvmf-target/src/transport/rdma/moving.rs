@@ -1,8 +1,9 @@
 //! Completions, commands and requests of a session.
 
 use super::queue::{Done, Flight};
-use super::{Command, End, Life, Out, Rdma, unwatch};
+use super::{Command, Life, Out, Rdma};
 use crate::context::Context;
+use crate::door::{End, unwatch};
 use crate::limits;
 use crate::notices::NoticeKind;
 use crate::session::Session;
@@ -76,7 +77,7 @@ impl Session<Rdma> {
         let Some(queue) = &mut rdma.queue else { return };
         let done = queue.done(completion);
         if queue.is_quiet() {
-            rdma.sending_since = None;
+            rdma.output.sending_since = None;
         }
         let status = completion.status;
         let is_intact = status.is_success() && rdma.life == Life::Open;
@@ -85,7 +86,7 @@ impl Session<Rdma> {
         }
         match done {
             Some(Done::Received(receive, bytes)) if is_intact => {
-                self.transport.arrived.push_back((receive, bytes));
+                self.transport.capsules.arrived.push_back((receive, bytes));
             }
             Some(Done::Sent(flight)) => self.landed(cx, flight, is_intact),
             _ => {}
@@ -148,7 +149,7 @@ impl Session<Rdma> {
 
     fn give_chunk(&mut self, cx: &mut Context, chunk: Chunk, bytes: usize) {
         let rdma = &mut self.transport;
-        rdma.staged_bytes -= bytes;
+        rdma.output.staged_bytes -= bytes;
         let waiting = rdma.staging.borrow_mut().give(chunk);
         if let Some(task) = waiting {
             cx.reactor.notify(task);
@@ -157,14 +158,14 @@ impl Session<Rdma> {
 
     /// Passes commands and their data to the session, as far as the limits allow.
     pub(super) fn bring(&mut self, cx: &mut Context) {
-        if !self.transport.arrived.is_empty() {
+        if !self.transport.capsules.arrived.is_empty() {
             self.note_arrival(cx);
         }
         while self.takes_commands() && self.transport.life == Life::Open {
-            while let Some(slot) = self.transport.in_capsule.pop_front() {
+            while let Some(slot) = self.transport.capsules.in_capsule.pop_front() {
                 self.land_capsule(cx, slot);
             }
-            if self.transport.arrived.is_empty() || self.parked {
+            if self.transport.capsules.arrived.is_empty() || self.parked {
                 break;
             }
             if self.holds_too_much(cx) {
@@ -179,7 +180,7 @@ impl Session<Rdma> {
                 self.wait_for_share(cx);
                 break;
             }
-            let arrived = self.transport.arrived.pop_front();
+            let arrived = self.transport.capsules.arrived.pop_front();
             let Some((slot, sqe)) =
                 arrived.and_then(|(receive, bytes)| self.transport.take_in(receive, bytes))
             else {
@@ -197,7 +198,7 @@ impl Session<Rdma> {
         let taken = rdma.command(slot).capsule.take();
         if let (Some((receive, _)), Some(queue)) = (taken, &rdma.queue) {
             queue.read(receive, Sqe::LEN, &mut buffer);
-            rdma.used_receives.push(receive);
+            rdma.capsules.used.push(receive);
         }
         self.put_landing(slot, buffer);
         self.note_data(cx, slot);
@@ -212,7 +213,7 @@ impl Session<Rdma> {
         if let Err(error) = self.transport.post_receives() {
             return self.break_off(cx, &error);
         }
-        while !self.transport.outbox.is_empty() {
+        while !self.transport.output.requests.is_empty() {
             let (batch, full) = self.next_batch(cx);
             let requests = batch.each_ref().map(|prepared| {
                 prepared
@@ -223,7 +224,7 @@ impl Session<Rdma> {
             let Some(queue) = &self.transport.queue else { return };
             if count > 0 {
                 let posted = queue.post(&requests[..count]);
-                self.transport.sending_since.get_or_insert(cx.memory.epoch());
+                self.transport.output.sending_since.get_or_insert(cx.memory.epoch());
                 if let Err(error) = posted {
                     return self.break_off(cx, &error);
                 }
@@ -245,13 +246,13 @@ impl Session<Rdma> {
         let mut batch = [None; SEND_BATCH];
         let mut next = 0;
         while next + 1 < SEND_BATCH {
-            let Some(out) = self.transport.outbox.front() else { break };
+            let Some(out) = self.transport.output.requests.front() else { break };
             let (entries, bytes) = out.needs();
             let chunk = match self.transport.reserve(entries, bytes) {
                 Ok(chunk) => chunk,
                 Err(full) => return (batch, Some(full)),
             };
-            let out = self.transport.outbox.pop_front().expect("looked at just now");
+            let out = self.transport.output.requests.pop_front().expect("looked at just now");
             let (first, second) = self.build(cx, out, chunk);
             batch[next] = Some(first);
             batch[next + 1] = second;
@@ -316,15 +317,15 @@ impl Session<Rdma> {
         let mut done = 0;
         while done < bytes {
             let rdma = &mut self.transport;
-            let part = rdma.parts.front().expect("all data were counted");
-            let start = rdma.parts_start;
+            let part = rdma.output.parts.front().expect("all data were counted");
+            let start = rdma.output.start;
             let count = (part.len() - start).min(bytes - done);
             rdma.staging.borrow().write(chunk, done, &part[start..start + count]);
             done += count;
-            rdma.parts_start += count;
-            if rdma.parts_start == part.len() {
-                rdma.parts_start = 0;
-                let part = rdma.parts.pop_front().expect("looked at just now");
+            rdma.output.start += count;
+            if rdma.output.start == part.len() {
+                rdma.output.start = 0;
+                let part = rdma.output.parts.pop_front().expect("looked at just now");
                 self.give_back(cx, 0, part);
             }
         }
@@ -368,7 +369,7 @@ impl Session<Rdma> {
             }
         }
         let rdma = &mut self.transport;
-        rdma.arrived.clear();
+        rdma.capsules.arrived.clear();
         let waiting = rdma.staging.borrow_mut().leave(rdma.task);
         if let Some(task) = waiting {
             cx.reactor.notify(task);
@@ -397,32 +398,34 @@ impl Rdma {
         let sqe = Sqe::parse(&entry)?;
         let capsule = sqe.dptr.is_in_capsule().then_some((receive, data_bytes));
         if capsule.is_none() {
-            self.used_receives.push(receive);
+            self.capsules.used.push(receive);
         }
-        let free = self.slots.iter().position(Option::is_none);
-        let slot = free.unwrap_or(self.slots.len());
-        if slot >= usize::from(self.receives) {
+        let free = self.capsules.slots.iter().position(Option::is_none);
+        let slot = free.unwrap_or(self.capsules.slots.len());
+        if slot >= usize::from(self.capsules.receives) {
             return None;
         }
-        if slot == self.slots.len() {
-            self.slots.push(None);
+        if slot == self.capsules.slots.len() {
+            self.capsules.slots.push(None);
         }
-        self.slots[slot] = Some(Command { sqe, capsule, reads: 0 });
+        self.capsules.slots[slot] = Some(Command { sqe, capsule, reads: 0 });
         Some((SlotId(slot as u16), sqe))
     }
 
     fn post_receives(&mut self) -> Result<(), String> {
         let Some(queue) = &mut self.queue else { return Ok(()) };
-        queue.add_receives(&self.staging, self.receives).map_err(|error| error.to_string())?;
-        queue.post_receives(&self.used_receives).map_err(|error| error.to_string())?;
-        self.used_receives.clear();
+        queue
+            .add_receives(&self.staging, self.capsules.receives)
+            .map_err(|error| error.to_string())?;
+        queue.post_receives(&self.capsules.used).map_err(|error| error.to_string())?;
+        self.capsules.used.clear();
         Ok(())
     }
 
     /// Reserves entries of the send queue and registered memory.
     fn reserve(&mut self, entries: u32, bytes: usize) -> Result<Option<Chunk>, Full> {
-        let is_too_much = self.staged_bytes > 0
-            && self.staged_bytes + bytes > limits::STAGING_BYTES_PER_CONNECTION;
+        let is_too_much = self.output.staged_bytes > 0
+            && self.output.staged_bytes + bytes > limits::STAGING_BYTES_PER_CONNECTION;
         let has_room = self.queue.as_ref().is_some_and(|queue| queue.has_room(entries));
         if !has_room || (bytes > 0 && is_too_much) {
             return Err(Full::Own);
@@ -433,7 +436,7 @@ impl Rdma {
         let taken = self.staging.borrow_mut().take(bytes);
         match taken {
             Ok(Some(chunk)) => {
-                self.staged_bytes += bytes;
+                self.output.staged_bytes += bytes;
                 Ok(Some(chunk))
             }
             Ok(None) => Err(Full::Memory),

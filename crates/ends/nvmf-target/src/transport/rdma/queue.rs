@@ -1,7 +1,7 @@
 //! The resources of one queue pair: its completion queue, receives, and requests in flight.
 
-use super::door::Request;
 use super::staging::Staging;
+use crate::door::ConnectionRequest;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::ids::QueueId;
 use farblock_proto::limits::KEYED_IN_CAPSULE_BYTES;
@@ -85,7 +85,7 @@ pub(super) struct QueuePair {
 impl QueuePair {
     /// The queue pair of a request, with one receive. It is not accepted yet.
     pub(super) fn new(
-        request: &Request,
+        request: &ConnectionRequest,
         staging: &Rc<RefCell<Staging>>,
     ) -> Result<Self, VerbsError> {
         let (verbs, admission) = (request.verbs.clone(), &request.admission);
@@ -129,7 +129,7 @@ impl QueuePair {
     }
 
     /// Accepts the request.
-    pub(super) fn accept(&self, request: &Request) -> Result<(), VerbsError> {
+    pub(super) fn accept(&self, request: &ConnectionRequest) -> Result<(), VerbsError> {
         let mut private_data = vec![0; CmAccept::LEN];
         request.admission.answer().emit(&mut private_data);
         let param = ConnParam {

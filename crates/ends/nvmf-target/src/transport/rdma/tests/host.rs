@@ -95,7 +95,7 @@ pub(super) fn config(network: &Network) -> TargetConfig {
 }
 
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct Answered {
     pub(super) cid: u16,
     pub(super) status: Status,
     pub(super) result: u64,
@@ -115,7 +115,7 @@ pub(super) struct Host {
     entries: u16,
     next: u16,
     /// Completions of receives that no test has taken yet.
-    answers: std::collections::VecDeque<Answer>,
+    answers: std::collections::VecDeque<Answered>,
     /// The first failed request.
     pub(super) failed: Option<WorkStatus>,
 }
@@ -236,7 +236,7 @@ impl Host {
     }
 
     /// Executes a command: data for the controller are in the capsule if they fit.
-    pub(super) fn run(&mut self, command: &Command, data: &[u8]) -> (Answer, Vec<u8>) {
+    pub(super) fn run(&mut self, command: &Command, data: &[u8]) -> (Answered, Vec<u8>) {
         self.run_with(command, data, data.len() <= 4096)
     }
 
@@ -245,7 +245,7 @@ impl Host {
         command: &Command,
         data: &[u8],
         in_capsule: bool,
-    ) -> (Answer, Vec<u8>) {
+    ) -> (Answered, Vec<u8>) {
         let cid = self.send(command, data, in_capsule, 0);
         let answer = self.answer().expect("the connection ended before the answer");
         assert_eq!(answer.cid, cid);
@@ -303,7 +303,7 @@ impl Host {
     }
 
     /// The next response; `None` if the connection has ended.
-    pub(super) fn answer(&mut self) -> Option<Answer> {
+    pub(super) fn answer(&mut self) -> Option<Answered> {
         wait_for("a response", || {
             self.look();
             match self.answers.pop_front() {
@@ -331,7 +331,7 @@ impl Host {
                 self.memory.read(RESPONSES + usize::from(index) * Cqe::LEN, &mut bytes);
                 self.receive(index);
                 let cqe = Cqe::parse(&bytes).expect("a response");
-                self.answers.push_back(Answer {
+                self.answers.push_back(Answered {
                     cid: cqe.cid.get(),
                     status: cqe.status(),
                     result: cqe.result(),

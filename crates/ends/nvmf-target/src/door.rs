@@ -42,7 +42,7 @@ impl Link {
     }
 
     /// Wakes this task at the connection's end, also if that has come already.
-    pub(super) fn attend(&self, waker: Waker) {
+    pub(crate) fn attend(&self, waker: Waker) {
         if self.end() != End::Open {
             waker.wake();
         }
@@ -52,7 +52,7 @@ impl Link {
         }
     }
 
-    pub(super) fn end(&self) -> End {
+    pub(crate) fn end(&self) -> End {
         match self.end.load(Ordering::SeqCst) {
             0 => End::Open,
             1 => End::Left,
@@ -69,7 +69,7 @@ impl Link {
 }
 
 /// A connection request that has valid private data.
-pub(crate) struct Request {
+pub(crate) struct ConnectionRequest {
     pub(crate) verbs: Provider,
     pub(crate) id: ProviderId,
     pub(crate) device: Device,
@@ -79,13 +79,13 @@ pub(crate) struct Request {
     pub(crate) local: SocketAddr,
 }
 
-impl fmt::Debug for Request {
+impl fmt::Debug for ConnectionRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request").field("peer", &self.peer).finish_non_exhaustive()
+        f.debug_struct("ConnectionRequest").field("peer", &self.peer).finish_non_exhaustive()
     }
 }
 
-impl Request {
+impl ConnectionRequest {
     /// Rejects the request with this reason.
     pub(crate) fn reject(&self, reason: RejectStatus) {
         reject(&self.verbs, &self.id, reason);
@@ -104,7 +104,7 @@ fn reject(verbs: &Provider, id: &ProviderId, reason: RejectStatus) {
 /// News of [`Door::next`].
 pub(crate) enum News {
     /// A host requests a connection.
-    Request(Box<Request>),
+    Request(Box<ConnectionRequest>),
     /// A request had no valid private data, and is rejected.
     Rejected(Option<SocketAddr>, RejectStatus),
     /// A request or the channel failed.
@@ -217,7 +217,15 @@ impl Door {
         };
         let link = Arc::new(Link::new());
         self.remember(verbs.id_key(&id), &link);
-        News::Request(Box::new(Request { verbs, id, device, admission, link, peer, local }))
+        News::Request(Box::new(ConnectionRequest {
+            verbs,
+            id,
+            device,
+            admission,
+            link,
+            peer,
+            local,
+        }))
     }
 
     fn remember(&mut self, key: u64, link: &Arc<Link>) {
@@ -242,7 +250,7 @@ fn admit(param: &ConnParam, device: &Device) -> Result<Admission, RejectStatus> 
 }
 
 /// Wakes a task for the events of a source. The watch of a descriptor must be ended.
-pub(super) fn watch(
+pub(crate) fn watch(
     reactor: &Reactor,
     task: TaskId,
     source: Source<'_>,
@@ -263,7 +271,7 @@ pub(super) fn watch(
 }
 
 /// Ends a watch.
-pub(super) fn unwatch(reactor: &Reactor, watch: WatchId) {
+pub(crate) fn unwatch(reactor: &Reactor, watch: WatchId) {
     #[cfg(unix)]
     reactor.unwatch(watch);
     #[cfg(not(unix))]
