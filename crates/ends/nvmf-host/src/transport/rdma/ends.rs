@@ -1,5 +1,5 @@
-//! The end of a connection. The connection manager reports it on a separate channel. A future on the
-//! control loop waits there, so a queue's event loop need not look at two channels.
+//! The end of a connection. The connection manager reports it on a separate channel. A future on
+//! the control loop waits there, so a queue's event loop need not look at two channels.
 
 use crate::control::{Local, Mailbox};
 use farblock_reactor::{Reactor, TaskId, Waker, WatchId};

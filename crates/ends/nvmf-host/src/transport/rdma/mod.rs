@@ -1,8 +1,8 @@
 //! RDMA: capsules by SEND, responses by SEND of the controller, which READs and WRITEs the data of
 //! commands in this host's registered memory (NVMe RDMA Transport Specification 1.0c).
 //!
-//! - **Memory.** Each queue has a separate protection domain with registered memory, so a controller
-//!   reaches only the data of its queue. Operations' buffers are copied: the device
+//! - **Memory.** Each queue has a separate protection domain with registered memory, so a
+//!   controller reaches only the data of its queue. Operations' buffers are copied: the device
 //!   never has one, so an operation can end at once when the connection is lost.
 //! - **Credit.** A queue has a receive for each command in flight, and posts a receive again before
 //!   the next command.

@@ -105,7 +105,7 @@ pub(super) struct Answered {
 }
 
 /// A queue pair of a host.
-pub(super) struct Host {
+pub(super) struct ScriptedHost {
     pub(super) node: Node,
     channel: <Node as Verbs>::EventChannel,
     pub(super) id: <Node as Verbs>::Id,
@@ -121,7 +121,7 @@ pub(super) struct Host {
 }
 
 /// A host's request, not sent yet.
-pub(super) fn request(stand: &Stand, address: &str, entries: u16) -> Host {
+pub(super) fn request(stand: &Stand, address: &str, entries: u16) -> ScriptedHost {
     let node = stand.network.node(ip(address));
     let channel = node.create_event_channel().expect("a channel");
     let id =
@@ -147,7 +147,8 @@ pub(super) fn request(stand: &Stand, address: &str, entries: u16) -> Host {
     };
     node.create_qp(&id, options).expect("a queue pair");
     let answers = std::collections::VecDeque::new();
-    let host = Host { node, channel, id, cq, memory, mr, entries, next: 0, answers, failed: None };
+    let host =
+        ScriptedHost { node, channel, id, cq, memory, mr, entries, next: 0, answers, failed: None };
     (0..entries).for_each(|index| host.receive(index));
     host
 }
@@ -163,7 +164,7 @@ fn expect(
     event
 }
 
-impl Host {
+impl ScriptedHost {
     /// Sends the request with this private data; the target's answer, or its reason to reject.
     pub(super) fn connect(&self, param: ConnParam) -> Result<ConnParam, RejectStatus> {
         self.node.connect(&self.id, &param).expect("a request");

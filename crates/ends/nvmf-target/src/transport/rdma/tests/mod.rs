@@ -16,7 +16,7 @@ use farblock_wire::nqn::DISCOVERY_NQN;
 use farblock_wire::rdma::RejectStatus;
 use farblock_wire::sgl::KeyedBlock;
 use farblock_wire::{IntoBytes, SglDescriptor, Sqe, Status};
-use host::{DISK_BYTES, Host, Stand, config, ip, request};
+use host::{DISK_BYTES, ScriptedHost, Stand, config, ip, request};
 
 const HOST: &str = "192.0.2.1";
 const OTHER: &str = "192.0.2.3";
@@ -26,9 +26,9 @@ fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at % 251) as u8 ^ seed).collect()
 }
 
-fn connected(stand: &Stand, address: &str, entries: u16) -> (Host, Host) {
-    let (admin, controller) = Host::admin(stand, address);
-    let io = Host::io(stand, address, controller, entries);
+fn connected(stand: &Stand, address: &str, entries: u16) -> (ScriptedHost, ScriptedHost) {
+    let (admin, controller) = ScriptedHost::admin(stand, address);
+    let io = ScriptedHost::io(stand, address, controller, entries);
     (admin, io)
 }
 
@@ -41,7 +41,7 @@ fn read(lba: u64, bytes: usize) -> Command {
 }
 
 /// A queue that works: it writes and reads back.
-fn assert_works(host: &mut Host, seed: u8) {
+fn assert_works(host: &mut ScriptedHost, seed: u8) {
     let data = pattern(seed, 8192);
     assert_eq!(host.run(&write(u64::from(seed), 8192), &data).0.status, Status::SUCCESS);
     let (answer, got) = host.run(&read(u64::from(seed), 8192), &[]);
@@ -73,7 +73,7 @@ fn data_of_every_size_arrive() {
 #[test]
 fn a_controller_announces_what_it_does() {
     let stand = Stand::new();
-    let (mut admin, _) = Host::admin(&stand, HOST);
+    let (mut admin, _) = ScriptedHost::admin(&stand, HOST);
     let (answer, page) = admin.run(&command::identify_controller(), &[]);
     assert_eq!(answer.status, Status::SUCCESS);
     let sgls = u32::from_le_bytes(page[536..540].try_into().expect("four bytes"));
@@ -86,8 +86,8 @@ fn a_controller_announces_what_it_does() {
 #[test]
 fn responses_return_credit() {
     let stand = Stand::new();
-    let (_admin, controller) = Host::admin(&stand, HOST);
-    let mut io = Host::queue(&stand, HOST, 1, 4);
+    let (_admin, controller) = ScriptedHost::admin(&stand, HOST);
+    let mut io = ScriptedHost::queue(&stand, HOST, 1, 4);
     // With flow control, which our own host disables.
     let connect = ConnectCommand::new(0, 1, 3, 0).to_sqe();
     let connect = Command { sqe: connect, data: Data::ToController(ConnectData::LEN as u32) };
@@ -341,7 +341,7 @@ fn an_unplugged_host_ends_with_its_next_response() {
 #[test]
 fn a_host_that_sends_no_connect_command_holds_one_receive() {
     let stand = Stand::new();
-    let mut host = Host::queue(&stand, HOST, 1, 1024);
+    let mut host = ScriptedHost::queue(&stand, HOST, 1, 1024);
     // A command before Connect is refused, and the queue waits on.
     let answer = host.run(&command::flush(1), &[]).0;
     assert_eq!(answer.status, Status::COMMAND_SEQUENCE_ERROR.with_dnr());
@@ -362,7 +362,7 @@ fn a_stopping_target_ends_its_connections() {
 #[test]
 fn discovery_lists_both_transports() {
     let stand = Stand::new();
-    let (mut host, _) = Host::admin_of(&stand, HOST, DISCOVERY_NQN);
+    let (mut host, _) = ScriptedHost::admin_of(&stand, HOST, DISCOVERY_NQN);
     let log = LogPage::new(LogPageId::DISCOVERY, 8192);
     let (answer, page) = host.run(&command::log_page(log), &[]);
     assert_eq!(answer.status, Status::SUCCESS);
