@@ -26,7 +26,7 @@ use crate::session::Session;
 pub(crate) use farblock_host::memory::Wire;
 use farblock_proto::capsule::{DataPointer, RemoteForm, SlotId};
 use farblock_proto::controller::{Connected, QueueKind};
-use farblock_proto::limits::{ADMIN_IN_CAPSULE_BYTES, IN_CAPSULE_BYTES, UNCONNECTED_DEPTH};
+use farblock_proto::limits::{ADMIN_IN_CAPSULE_BYTES, KEYED_IN_CAPSULE_BYTES, UNCONNECTED_DEPTH};
 use farblock_reactor::{Buffer, Event, TaskId};
 use farblock_wire::{Cqe, Sqe, Status};
 use std::collections::VecDeque;
@@ -174,7 +174,7 @@ impl Transport for Memory {
         let depth = usize::from(connected.depth).max(self.slots.len());
         self.slots.resize_with(depth, || None);
         if connected.kind == QueueKind::Io {
-            self.in_capsule_bytes = IN_CAPSULE_BYTES as usize;
+            self.in_capsule_bytes = KEYED_IN_CAPSULE_BYTES as usize;
         }
     }
 
