@@ -75,9 +75,7 @@ impl Target {
         register_rdma(&mut registry, &rdma, &tls)?;
         raise_file_limit();
         let cpus = cores(config);
-        let volumes = exports.count() * cpus.len();
-        let most = config.max_connections.unwrap_or(limits::MAX_CONNECTIONS);
-        let most = most.min(descriptors(volumes)).min(budget::connections());
+        let most = most_connections(config, exports.count() * cpus.len());
         let budget = Budget::new(config, cpus.len(), most);
         let keeper = Keeper::new();
         let keeps = !stores.is_empty();
@@ -437,6 +435,13 @@ fn register_listeners(
         registry.set_security(port, security(tls.policy(port)));
     }
     Ok(())
+}
+
+/// Returns the most connections that the configuration and the limits of this process allow, with
+/// this many open volumes.
+fn most_connections(config: &TargetConfig, volumes: usize) -> usize {
+    let most = config.max_connections.unwrap_or(limits::MAX_CONNECTIONS);
+    most.min(descriptors(volumes)).min(budget::connections())
 }
 
 /// Opens the RDMA listeners, if there are any.

@@ -620,8 +620,7 @@ fn an_rdma_listener_is_listed_beside_a_tcp_listener_at_the_same_address() {
     let (mut registry, _) = registry();
     let tcp = listener(0, AddressFamily::V4, "192.0.2.7");
     let rdma = Listener { port: PortId(1), transport: TransportType::RDMA, ..tcp.clone() };
-    registry.add_listener(tcp).unwrap();
-    registry.add_listener(rdma).unwrap();
+    [tcp, rdma].into_iter().for_each(|it| registry.add_listener(it).unwrap());
     let host = Host::discovery(&mut registry);
     let page = host.fetch(&mut registry, log_page(0x70, 0, 8192), 8192).unwrap();
     let kinds: Vec<_> = page[1024..].chunks(1024).map(|entry| (entry[0], entry[2])).collect();
