@@ -43,6 +43,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("state", &["proto", "wire"]),
+    ("group", &["proto", "random"]),
     ("admin-api", &[]),
     ("admin", &["admin-api", "backends", "block", "proto", "state", "target"]),
     ("spdk-rpc", &["admin", "admin-api", "backends", "block", "proto", "state", "target"]),

@@ -1,0 +1,226 @@
+//! The inputs and outputs of a [`Member`](crate::Member).
+
+use crate::keys::Key;
+use crate::records::{Holder, NoticeRecord, Reason, ReservationRecord};
+use crate::store::{StoreEvent, StoreRequest, Ticket};
+use farblock_proto::time::Instant;
+
+/// The permission to do I/O on the disks of an ANA group.
+///
+/// Each core keeps a copy. It looks at the clock before each submission to a disk, and submits only
+/// while `now < until`. No message from the management thread is necessary to stop it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Permit {
+    /// The epoch of the leadership.
+    pub epoch: u64,
+    /// The end of the permission.
+    pub until: Instant,
+}
+
+/// An order to the driver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Send a request to the store.
+    Store(Ticket, StoreRequest),
+    /// Make the disks of an ANA group refuse the victims. Answer: [`MemberEvent::FencePlaced`] or
+    /// [`MemberEvent::FenceFailed`].
+    Fence {
+        /// The ANA group.
+        group: u32,
+        /// The epoch of the new leadership.
+        epoch: u64,
+        /// The earlier leaders.
+        victims: Vec<Holder>,
+    },
+    /// Wait until the context for the new leadership's I/O has seen the barrier, and register this
+    /// member at the disks. Do no I/O yet. Answer: [`MemberEvent::Entered`] or
+    /// [`MemberEvent::FenceFailed`].
+    Enter {
+        /// The ANA group.
+        group: u32,
+        /// The epoch of the new leadership.
+        epoch: u64,
+        /// The barrier that [`MemberEvent::FencePlaced`] reported.
+        barrier: Option<u64>,
+    },
+    /// Open the disks of an ANA group under the permit, and report the group as optimized. The
+    /// reservations of all earlier [`Action::Apply`] must be in force first.
+    Begin {
+        /// The ANA group.
+        group: u32,
+        /// The epoch of the new leadership.
+        epoch: u64,
+    },
+    /// Give the permit to all cores. `None`: no core may submit any operation.
+    Publish {
+        /// The ANA group.
+        group: u32,
+        /// The permit.
+        permit: Option<Permit>,
+    },
+    /// Report the group as inaccessible, stop its I/O and close its disks. Answer:
+    /// [`MemberEvent::Stopped`], when no operation is in flight any more.
+    Stop {
+        /// The ANA group.
+        group: u32,
+        /// The epoch of the leadership that ends.
+        epoch: u64,
+    },
+    /// Enforce the reservations of a namespace. Answer: [`MemberEvent::Applied`], when every core
+    /// enforces them and all commands that they forbid have ended.
+    Apply {
+        /// The namespace.
+        namespace: String,
+        /// The number of the last change.
+        index: u64,
+        /// The reservations as text.
+        state: String,
+    },
+    /// The result of [`MemberEvent::Propose`].
+    Answer {
+        /// The number of the proposal.
+        proposal: u64,
+        /// The result.
+        outcome: Outcome,
+    },
+    /// A record for the log and the dashboard.
+    Report(Report),
+}
+
+/// The result of a proposed reservation change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The change is in force: no member can execute a command that it forbids.
+    InForce {
+        /// The number of the change.
+        index: u64,
+    },
+    /// Another change was first. Apply the command to this state, and propose again; `None`: there
+    /// are no reservations.
+    Conflict(Option<Box<ReservationRecord>>),
+}
+
+/// An event for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Report {
+    /// The member joined, with this incarnation.
+    Joined {
+        /// The incarnation.
+        incarnation: u64,
+    },
+    /// The store deleted the sign that this member is alive. The member joins again.
+    LeaseLost,
+    /// Another process has taken this member's name. This member stops for good.
+    Superseded,
+    /// All ranges of controller identifiers are assigned: remove a member that does not exist any
+    /// more.
+    NoRange,
+    /// The member takes an ANA group over.
+    Takes {
+        /// The ANA group.
+        group: u32,
+        /// The new epoch.
+        epoch: u64,
+        /// The reason.
+        reason: Reason,
+    },
+    /// No hard fence exists for an earlier leader, or it covers only writes. The member waits until
+    /// that leader has certainly stopped.
+    WaitsOut {
+        /// The ANA group.
+        group: u32,
+        /// The end of the wait.
+        until: Instant,
+    },
+    /// The member leads an ANA group.
+    Leads {
+        /// The ANA group.
+        group: u32,
+        /// The epoch.
+        epoch: u64,
+    },
+    /// The member does not lead an ANA group any more.
+    Left {
+        /// The ANA group.
+        group: u32,
+        /// The reason.
+        reason: Reason,
+    },
+    /// The store has no quorum. I/O continues on disks with complete hard fences; on others it
+    /// continues until this time and then waits for the store. Changes wait.
+    HoldsOver {
+        /// The ANA group.
+        group: u32,
+        /// The end of the permit so far.
+        until: Instant,
+    },
+    /// The program cannot read a record: it is damaged, or of a version that is too new.
+    Unreadable(Key),
+}
+
+/// An input.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MemberEvent {
+    /// An answer of the store.
+    Store(StoreEvent),
+    /// The disks refuse the victims of this epoch. `barrier`: the block list's epoch.
+    FencePlaced {
+        /// The ANA group.
+        group: u32,
+        /// The epoch of the new leadership.
+        epoch: u64,
+        /// The barrier to pass to [`Action::Enter`].
+        barrier: Option<u64>,
+    },
+    /// The driver's own operations cannot overtake the fence.
+    Entered {
+        /// The ANA group.
+        group: u32,
+        /// The epoch of the new leadership.
+        epoch: u64,
+        /// The name of this member at the disks during this epoch.
+        identity: String,
+    },
+    /// The driver could not place the fence or open the disks.
+    FenceFailed {
+        /// The ANA group.
+        group: u32,
+        /// The epoch of the new leadership.
+        epoch: u64,
+    },
+    /// No operation of this epoch is in flight, and none will be submitted.
+    Stopped {
+        /// The ANA group.
+        group: u32,
+        /// The epoch that has ended.
+        epoch: u64,
+    },
+    /// Every core enforces the reservations up to this change.
+    Applied {
+        /// The namespace.
+        namespace: String,
+        /// The number of the change.
+        index: u64,
+    },
+    /// A host changes the reservations of a namespace.
+    Propose(Proposed),
+    /// Hand all ANA groups over, and leave.
+    Leave,
+}
+
+/// A reservation change that a host requested through this member.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Proposed {
+    /// The caller's number, which [`Action::Answer`] repeats.
+    pub proposal: u64,
+    /// The namespace.
+    pub namespace: String,
+    /// The ANA group of the namespace.
+    pub group: u32,
+    /// The number of the last change that `state` includes; 0: none.
+    pub base: u64,
+    /// The reservations after the change.
+    pub state: String,
+    /// The notifications for hosts.
+    pub notices: Vec<NoticeRecord>,
+}

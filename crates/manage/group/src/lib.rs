@@ -1,0 +1,149 @@
+//! Groups of targets: membership, leadership, fencing and shared reservations.
+//!
+//! **Overview.** Two to sixteen targets, the *members*, share disks. Namespaces belong to ANA
+//! groups. Each ANA group has one leading member, its *leader*, and only the leader does I/O on its
+//! disks. The group keeps its records in etcd ([`Key`]). A [`Member`] is the state machine of one
+//! member. It does no I/O and reads no clock: the driver passes it the time, answers of the store
+//! and of the disks, and carries out its [`Action`]s. The trait [`Store`](store::Store) is the part
+//! of etcd's interface that the group needs; the client of etcd is not part of this crate.
+//!
+//! # One leader
+//!
+//! A leadership record has an *epoch*, which each takeover increments: the fencing token. A
+//! takeover is a transaction that compares the revision of the record, so one member wins. A new
+//! leader does no I/O before its fence is effective (`fence.rs`) and the store has its record in
+//! phase Serving.
+//!
+//! An old leader stops on its own. It does I/O only under a [`Permit`], which counts from the time
+//! *before* a transaction whose reply shows its own record, a *proof*. Let *H* be the hold
+//! ([`limits::HOLD`]), *S* the stop margin ([`limits::STOP_MARGIN`]), *F* the longest flight of an
+//! operation to a disk that does not refuse late ones, and *r* the bound of the drift
+//! ([`limits::DRIFT_PPM`]), twice the deviation *d* of one clock. A proof sent at real time *p*,
+//! and a takeover that commits afterwards, so after *p*, give:
+//!
+//! ```text
+//! the old leader's last check of the clock:   p + (H - Hr - S) / (1 - d)
+//! its last system call:                       at most S later
+//! the effect of its last operation:           at most F later
+//! the new leader's first operation, without
+//! a complete hard fence:                      after p + (H + F)(1 + r) / (1 + d)
+//!
+//! (H - Hr - S) / (1 - d) + S + F  <  (H + F)(1 + r) / (1 + d)      because r = 2d
+//! ```
+//!
+//! The victim's record contains its *H* and the kinds of its disks, so members with different
+//! settings are safe. The wait runs from the reply to the takeover. If the victim's process has
+//! certainly ended (its successor holds the lock of the state folder), the wait is F only.
+//!
+//! **A lease is not part of this argument.** The lease in etcd only tells members that another one
+//! is probably dead. In etcd a stale leader may revoke a renewed lease, or confirm the renewal of a
+//! revoked one (etcd issue 15247). Such an error costs a takeover, but never data. Neither do wall
+//! clocks matter: records contain their time for people only.
+//!
+//! **The driver's duties.** `now` counts the time in which the machine is suspended
+//! (`CLOCK_BOOTTIME`). Cores compare it with the permit before each submission, without a message
+//! from any other thread. For disks without a complete hard fence, a stopped process must not
+//! continue after its permit: between the check and the system call, SIGSTOP may last for hours. A
+//! small second process kills it (SIGKILL) at the end of the permit, unless the permit was renewed.
+//! No program can do this if a hypervisor stops the whole machine; such machines need disks with
+//! hard fences, or a watchdog device.
+//!
+//! # Fences
+//!
+//! | [`FenceKind`] | the disk refuses | a new leader waits for |
+//! |---|---|---|
+//! | `BlockList` | reads and writes | the block list, and its epoch in the client's own map |
+//! | `PersistentReservation` | reads and writes | the device's answer |
+//! | `MirrorGeneration` | writes; the old leader may read its own local leg | the legs, and *H* |
+//! | `None` | nothing | *H* + *F* |
+//!
+//! The first two are *complete*. A record lists all earlier leaders whose fence has not completed.
+//! If a new leader dies while it fences, the next one fences all of them.
+//!
+//! An RBD image refuses a victim lazily: an OSD that no operation of the new leader has reached may
+//! still execute a victim's write. No host can notice: it looks as if this write had been executed
+//! before the fence, and each block that a host reads afterwards keeps its contents.
+//!
+//! # The store is unavailable
+//!
+//! No takeover can commit without a quorum, so a lost quorum never gives two leaders. The leader
+//! cannot know whether the store has no quorum, or only this member cannot reach it. Therefore:
+//!
+//! - **Complete hard fence, and a member of the store reports that it has no quorum:** I/O
+//!   continues, for *H* after each such report. If the report was wrong, and another member takes
+//!   over, the disks refuse the old leader before the new one begins.
+//! - **All other cases:** I/O continues until the permit ends, and then waits. If the store returns
+//!   and the record is unchanged, I/O continues in the same epoch, without a takeover. A member
+//!   that has not been in contact with the store for *H* takes over no other member's groups, so
+//!   the leaders join again first.
+//!
+//! "I/O continues under the current leaders" is thus true for disks that can refuse a wrong leader.
+//! For other disks it would need a second election among the members, or a risk for the data.
+//! Reservation changes, moves and orders wait in any case.
+//!
+//! # Moves
+//!
+//! Rendezvous hashing with weights ranks the members for each ANA group. The best takes a group
+//! without a leader at once, the next after [`limits::RANK_STEP`]. A leader hands a group over when
+//! a better member has settled (`settle.rs`), one group after the other, or at an operator's order
+//! (pin, drain, pause), all at once. It withdraws the permit, waits for the operations in flight,
+//! and makes the record vacant. A member that restarts takes its own groups again with a new epoch;
+//! the others leave it this time for [`limits::RESUME_TIME`].
+//!
+//! # Decisions
+//!
+//! - *Proofs are transactions that only read.* Heartbeats that write would make the safety equally
+//!   independent of leases, but fill etcd's history: a group of 16 would write 2 million revisions
+//!   a day. Lease renewals alone are unsafe, see above.
+//! - *Records of leadership have no lease.* A key that disappears with a lease loses the list of
+//!   victims, and a quick restart would look like a death.
+//! - *Members do not promise each other to wait* while the store is unavailable. Such promises need
+//!   agreement on the members, which is a consensus protocol of our own.
+//! - *One leader for every kind of disk*, also for those that all members can open. Members that
+//!   write at once would need reservations checked at each of them, and a fence for each lost
+//!   member.
+//! - *A reservation change is in force when a leader enforces it*, see `reservations.rs`. An
+//!   acknowledgement of every member would make a preempt wait for the death of a lost one.
+//!
+//! **Not implemented.** The client of etcd, and all drivers of disks. A leader whose disk stalls
+//! while the store answers keeps its group: the driver cannot report this yet. A time limit for a
+//! fence: the driver answers every [`Action::Fence`] and [`Action::Enter`]. Changing the fences of
+//! an ANA group while a member leads it: the new list applies to the next leader. Non-optimized
+//! access through other members. Removing a dead member and its range of controller identifiers.
+
+#![forbid(unsafe_code)]
+
+mod action;
+mod claim;
+mod fence;
+mod keys;
+pub mod limits;
+mod member;
+mod mistake;
+mod outbox;
+mod place;
+mod records;
+mod reservations;
+mod seat;
+mod session;
+mod settle;
+pub mod store;
+#[cfg(test)]
+mod tests;
+mod timing;
+mod view;
+
+pub use action::{Action, MemberEvent, Outcome, Permit, Proposed, Report};
+pub use keys::{Key, KeySpace, is_name};
+pub use limits::controller_ids;
+pub use member::Member;
+use mistake::has_mistake;
+pub use place::ranking;
+pub use records::{
+    AckRecord, AliveRecord, AnaGroupRecord, Duty, FenceKind, Holder, LeaderRecord, MemberRecord,
+    NoticeRecord, OrderRecord, Phase, PinRecord, RangeRecord, Reason, Record, ReservationChange,
+    ReservationRecord, Unknown, VERSION,
+};
+pub use session::MemberConfig;
+pub use timing::Timing;
+pub use view::{Seen, View};

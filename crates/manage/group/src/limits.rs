@@ -1,0 +1,71 @@
+//! The limits and times of a group, each with its unit.
+
+use std::time::Duration;
+
+/// The maximum number of members of a group.
+pub const MAX_MEMBERS: usize = 16;
+
+/// The maximum number of ANA groups, as in `farblock_proto`.
+pub const MAX_ANA_GROUPS: u32 = 128;
+
+/// The maximum number of earlier leaders that a leadership record lists as unfenced. A member takes
+/// an ANA group over only while the list has room.
+pub const MAX_VICTIMS: usize = 32;
+
+/// The number of changes that a reservation record lists, for notifications and for members that do
+/// not know whether their own change was committed.
+pub const MAX_LOG: usize = 32;
+
+/// The maximum length of the name of a member, in bytes.
+pub const MAX_NAME: usize = 63;
+
+/// The number of ranges of controller identifiers. It exceeds [`MAX_MEMBERS`], because a range
+/// belongs to its member until an operator removes the member.
+pub const CONTROLLER_RANGES: u16 = 32;
+
+/// The number of controller identifiers in a range. All ranges together fit below 65520.
+pub const CONTROLLERS_PER_RANGE: u16 = 2047;
+
+/// The default time for which one proof of leadership permits I/O, before [`STOP_MARGIN`] and the
+/// drift are subtracted. It is also the TTL of the lease in the store.
+pub const HOLD: Duration = Duration::from_secs(3);
+
+/// The number of proofs and lease renewals in one [`HOLD`].
+pub const BEATS: u32 = 5;
+
+/// The maximum difference between the rates of two members' monotonic clocks, in millionths. Quartz
+/// clocks and NTP's corrections together differ by less than 600.
+pub const DRIFT_PPM: u32 = 1_000;
+
+/// The time before the end of a hold at which cores submit the last operation. It must exceed the
+/// time between a core's look at the clock and its system call.
+pub const STOP_MARGIN: Duration = Duration::from_millis(250);
+
+/// The default time for which a member must be alive before leadership moves back to it.
+pub const SETTLE: Duration = Duration::from_secs(30);
+
+/// The largest power of two by which repeated losses of a member multiply [`SETTLE`].
+pub const MAX_SETTLE_SHIFT: u32 = 5;
+
+/// The delay between candidates: the second-best member tries to take an ANA group over this much
+/// later than the best.
+pub const RANK_STEP: Duration = Duration::from_millis(500);
+
+/// The time for which the other members leave a restarted member its ANA groups.
+pub const RESUME_TIME: Duration = Duration::from_secs(3);
+
+/// The time for which a member does not take an ANA group whose disks it could not fence or open.
+pub const AVOID: Duration = Duration::from_secs(10);
+
+/// The pause before a failed request to the store is repeated.
+pub const RETRY: Duration = Duration::from_millis(200);
+
+/// The number of requests for proofs in flight. The member gives up older ones.
+pub const MAX_PROOFS: usize = 8;
+
+/// The controller identifiers of a range; `None`: the range does not exist.
+#[must_use]
+pub fn controller_ids(range: u16) -> Option<std::ops::RangeInclusive<u16>> {
+    let first = 1 + range.checked_mul(CONTROLLERS_PER_RANGE)?;
+    (range < CONTROLLER_RANGES).then(|| first..=first + CONTROLLERS_PER_RANGE - 1)
+}

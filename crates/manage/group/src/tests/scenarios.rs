@@ -1,0 +1,254 @@
+//! Single faults and orders, with the time that hosts wait.
+
+use super::disk::BLOCKS;
+use super::faults::Fault;
+use super::process::Condition;
+use super::world::{Asked, GROUP, Happening, MS, NO_FENCE, World};
+use crate::{Duty, FenceKind, MemberEvent, OrderRecord, PinRecord, Proposed, Record, VERSION};
+use farblock_random::Random;
+use std::collections::BTreeSet;
+
+const HARD: FenceKind = FenceKind::PersistentReservation;
+
+/// Three members whose leaders have begun.
+fn world(kinds: &[FenceKind]) -> World {
+    let mut world = World::quiet(Random::new(7), 3, kinds);
+    world.run(6_000 * MS);
+    for group in 1..=kinds.len() as u32 {
+        assert!(world.leader(group).is_some(), "group {group} has no leader");
+    }
+    world
+}
+
+impl World {
+    /// The member that leads a group and may do I/O, with its epoch.
+    fn leader(&self, group: u32) -> Option<(usize, u64)> {
+        let mut leaders = self.processes.iter().enumerate().filter_map(|(number, process)| {
+            let now = process.local(self.course.now);
+            let permit = process.member.permit(group)?;
+            let can = process.condition == Condition::Running && now < permit.until;
+            can.then_some((number, permit.epoch))
+        });
+        let leader = leaders.next();
+        assert_eq!(leaders.next(), None, "group {group} has two leaders");
+        leader
+    }
+
+    fn pass(&mut self, time: u64) {
+        self.run(self.course.now + time);
+        assert_eq!(self.wrong, None);
+    }
+
+    /// The time until a group has a leader for which `is_it`, at most `most`.
+    fn until(&mut self, group: u32, most: u64, is_it: impl Fn((usize, u64)) -> bool) -> u64 {
+        let begin = self.course.now;
+        while !self.leader(group).is_some_and(&is_it) {
+            self.pass(10 * MS);
+            let passed = self.course.now - begin;
+            assert!(passed <= most, "group {group} has {:?}", self.leader(group));
+        }
+        self.course.now - begin
+    }
+
+    fn order(&mut self, number: usize, duty: Duty) {
+        let record = OrderRecord { version: VERSION, duty, weight: None };
+        self.etcd.put(&format!("farblock/{GROUP}/order/m{number}"), record.to_value());
+    }
+
+    fn acked(&self, group: u32) -> u64 {
+        (0..BLOCKS).map(|block| self.disks[&group].acked[block]).sum()
+    }
+}
+
+#[test]
+fn a_quick_restart_is_not_a_failover() {
+    for kind in [HARD, NO_FENCE] {
+        let mut world = world(&[kind]);
+        let (number, epoch) = world.leader(1).expect("it has one");
+        world.kill_for(number, 300 * MS);
+        world.pass(400 * MS);
+        let time = world.until(1, 1_500 * MS, |it| it == (number, epoch + 1));
+        assert!(time < 1_000 * MS, "{kind:?}: {} ms", time / MS);
+        world.pass(8_000 * MS);
+        assert_eq!(world.leader(1), Some((number, epoch + 1)), "no move follows");
+    }
+}
+
+#[test]
+fn a_silent_leader_is_replaced_after_its_hold() {
+    for (kind, most) in [(HARD, 3_000 * MS), (NO_FENCE, 5_500 * MS)] {
+        let mut world = world(&[kind]);
+        let (number, _) = world.leader(1).expect("it has one");
+        world.begin(Fault::Silent(number));
+        world.pass(2_100 * MS);
+        assert!(world.leader(1).is_none_or(|leader| leader.0 != number), "it stops on its own");
+        world.until(1, most - 2_100 * MS, |it| it.0 != number);
+    }
+}
+
+#[test]
+fn a_drained_member_hands_over_within_a_second_and_gets_its_groups_back_later() {
+    let mut world = world(&[HARD, NO_FENCE, HARD, NO_FENCE]);
+    world.pass(5_000 * MS);
+    let led = |world: &World| (1..=4).map(|group| world.leader(group).map(|it| it.0)).collect();
+    let before: Vec<_> = led(&world);
+    let number = before[0].expect("group 1 has a leader");
+    world.order(number, Duty::Drain);
+    for group in 1..=4 {
+        world.until(group, 1_000 * MS, |it| it.0 != number);
+    }
+    world.etcd.delete(&format!("farblock/{GROUP}/order/m{number}"));
+    world.pass(5_000 * MS);
+    let after: Vec<_> = led(&world);
+    assert_eq!(after, before, "a drained member was alive all the time, so it has settled");
+}
+
+#[test]
+fn the_last_member_keeps_its_groups_when_drained_and_stops_when_paused() {
+    let mut world = world(&[HARD]);
+    (0..3).for_each(|number| world.order(number, Duty::Drain));
+    world.pass(2_000 * MS);
+    let (number, _) = world.leader(1).expect("a group never drains away");
+    world.order(number, Duty::Pause);
+    world.pass(1_000 * MS);
+    assert_eq!(world.leader(1), None);
+}
+
+#[test]
+fn a_pin_moves_a_group_at_once_and_keeps_it() {
+    let mut world = world(&[HARD]);
+    let (number, _) = world.leader(1).expect("it has one");
+    let to = (number + 1) % 3;
+    let record = PinRecord { version: VERSION, member: format!("m{to}") };
+    world.etcd.put(&format!("farblock/{GROUP}/pin/1"), record.to_value());
+    world.until(1, 1_000 * MS, |it| it.0 == to);
+    world.pass(10_000 * MS);
+    assert_eq!(world.leader(1).map(|it| it.0), Some(to));
+}
+
+#[test]
+fn a_lost_quorum_stops_only_disks_without_complete_fences_and_moves_nothing() {
+    let mut world = world(&[FenceKind::BlockList, NO_FENCE, FenceKind::MirrorGeneration]);
+    let before: Vec<_> = (1..=3).map(|group| world.leader(group)).collect();
+    world.begin(Fault::NoQuorum);
+    world.pass(3_000 * MS);
+    let acked: Vec<_> = (1..=3).map(|group| world.acked(group)).collect();
+    // Hosts wait for the stopped groups. Give them new operations, for group 1.
+    world.hosts.iter_mut().for_each(|host| host.op = None);
+    world.pass(20_000 * MS);
+    assert_eq!(world.leader(1), before[0], "I/O continues");
+    assert_eq!((world.leader(2), world.leader(3)), (None, None), "I/O waits");
+    assert_eq!([world.acked(2), world.acked(3)], acked[1..], "no write was acknowledged");
+    world.etcd.return_quorum(world.course.now, false);
+    world.pass(4_000 * MS);
+    let after: Vec<_> = (1..=3).map(|group| world.leader(group)).collect();
+    assert_eq!(after, before, "the same leaders continue in the same epochs");
+}
+
+#[test]
+fn a_group_that_no_member_can_fence_stays_without_leader() {
+    let mut world = world(&[HARD]);
+    let (number, _) = world.leader(1).expect("it has one");
+    (0..3).filter(|other| *other != number).for_each(|it| world.begin(Fault::NoDisks(it)));
+    world.begin(Fault::Silent(number));
+    world.pass(10_000 * MS);
+    assert_eq!(world.leader(1), None);
+    (0..3).for_each(|it| world.heal(Fault::NoDisks(it)));
+    world.until(1, 12_000 * MS, |_| true);
+}
+
+/// The leader stops between a check of its permit and a system call. Each other member takes the
+/// group, and fails to fence. Later one of them succeeds, and then the old leader continues.
+pub(super) fn a_fence_fails_and_the_next_succeeds() -> (Option<String>, u64) {
+    let mut world = world(&[HARD]);
+    let (number, _) = world.leader(1).expect("it has one");
+    while !world.is_submitting(number) {
+        world.pass(MS);
+    }
+    world.begin(Fault::Stopped(number));
+    (0..3).filter(|other| *other != number).for_each(|it| world.begin(Fault::NoDisks(it)));
+    world.pass(5_000 * MS);
+    (0..3).for_each(|it| world.heal(Fault::NoDisks(it)));
+    world.until(1, 12_000 * MS, |it| it.0 != number);
+    let refused = world.counts.refused;
+    world.heal(Fault::Stopped(number));
+    world.run(world.course.now + 2_000 * MS);
+    (world.wrong, world.counts.refused - refused)
+}
+
+#[test]
+fn a_failed_fence_leaves_the_victims_to_the_next_member() {
+    let (wrong, refused) = a_fence_fails_and_the_next_succeeds();
+    assert_eq!(wrong, None);
+    assert!(refused > 0, "the disk refuses the late write");
+}
+
+#[test]
+fn members_have_different_controllers() {
+    let mut world = world(&[HARD]);
+    world.kill_for(1, 100 * MS);
+    world.pass(3_000 * MS);
+    let members = &world.processes[0].member.view().members;
+    let ranges: BTreeSet<_> = members.values().map(|seen| seen.record.range).collect();
+    assert_eq!((members.len(), ranges.len()), (3, 3), "{ranges:?}");
+    let ids = crate::controller_ids(31).expect("the last range");
+    assert!(*ids.end() <= 65_519, "{ids:?}");
+    assert_eq!(crate::controller_ids(32), None);
+    assert_eq!(crate::controller_ids(0), Some(1..=2047));
+}
+
+#[test]
+fn a_preempt_through_any_member_is_answered_when_the_leader_enforces_it() {
+    let mut world = world(&[HARD]);
+    let (leader, _) = world.leader(1).expect("it has one");
+    for (base, number) in [leader, (leader + 1) % 3].into_iter().enumerate() {
+        let (proposal, pid) = (world.token(), world.pid(number));
+        let excluded: BTreeSet<_> = (0..=base).collect();
+        let state: Vec<_> = excluded.iter().map(ToString::to_string).collect();
+        world.asked.insert(1, Asked { proposal, pid, excluded });
+        let proposed = Proposed {
+            proposal,
+            namespace: "ns-1".to_owned(),
+            group: 1,
+            base: base as u64,
+            state: state.join(","),
+            notices: Vec::new(),
+        };
+        world.with(number, |member, now| member.handle(now, MemberEvent::Propose(proposed)));
+        world.pass(500 * MS);
+        assert_eq!(world.counts.answers, 1 + base as u64, "through member {number}");
+        world.pass(1_000 * MS);
+        for process in &world.processes {
+            assert_eq!(process.cores.reservations[&1].0, 1 + base as u64, "all know it");
+        }
+    }
+}
+
+#[test]
+fn a_second_process_with_a_name_waits_for_the_lease_and_stops_the_first() {
+    let mut world = world(&[HARD]);
+    let (number, _) = world.leader(1).expect("it has one");
+    let other = (number + 1) % 3;
+    world.begin(Fault::NoRequests(number));
+    let config = crate::MemberConfig {
+        name: format!("m{number}"),
+        process: 99,
+        predecessor_ended: false,
+        ..world.processes[other].member.config().clone()
+    };
+    let now = world.processes[other].local(world.course.now);
+    world.kill_for(other, u64::MAX / 2);
+    world.processes[other].life += 1;
+    world.processes[other].condition = Condition::Running;
+    world.processes[other].member = crate::Member::new(config, now);
+    let pid = world.pid(other);
+    world.course.after(0, Happening::Tick(pid));
+    world.pass(1_000 * MS);
+    assert!(!world.processes[other].member.is_joined(), "the first process has its lease");
+    world.pass(5_000 * MS);
+    assert!(world.processes[other].member.is_joined());
+    world.heal(Fault::NoRequests(number));
+    world.pass(2_000 * MS);
+    assert!(!world.processes[number].member.is_joined(), "the first process stops for good");
+    assert!(world.leader(1).is_some_and(|leader| leader.0 != number));
+}
