@@ -21,7 +21,7 @@ use crate::limits;
 /// How a connection ended, as far as the connection manager has reported it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum End {
-    /// It has not.
+    /// The connection has not ended.
     Open,
     /// The host disconnected, or the connection failed.
     Left,
@@ -41,7 +41,7 @@ impl Link {
         Self { end: AtomicU8::new(End::Open as u8), waker: OnceLock::new() }
     }
 
-    /// Wakes this task at the connection's end, also if that has come already.
+    /// Wakes this task when the connection ends, or at once if it has already ended.
     pub(crate) fn attend(&self, waker: Waker) {
         if self.end() != End::Open {
             waker.wake();
@@ -95,17 +95,17 @@ impl ConnectionRequest {
 fn reject(verbs: &Provider, id: &ProviderId, reason: RejectStatus) {
     let mut data = [0; CmReject::LEN];
     CmReject::new(reason).emit(&mut data);
-    // The host may have left.
+    // This fails if the host has disconnected.
     if let Err(error) = verbs.reject(id, &data) {
         tracing::debug!("cannot reject an RDMA connection: {error}");
     }
 }
 
-/// News of [`Door::next`].
+/// An event that the core must handle.
 pub(crate) enum News {
     /// A host requests a connection.
     Request(Box<ConnectionRequest>),
-    /// A request had no valid private data, and is rejected.
+    /// The door has rejected a request, for example because of its private data.
     Rejected(Option<SocketAddr>, RejectStatus),
     /// A request or the channel failed.
     Failed(VerbsError),
@@ -120,7 +120,7 @@ pub(crate) struct Door {
     links: HashMap<u64, Weak<Link>>,
     /// At this number of links, the door drops the links of ended connections.
     sweep_at: usize,
-    /// Last, because the identifiers report to it.
+    /// Dropped last, because the identifiers report events to it.
     channel: ProviderChannel,
 }
 
@@ -152,16 +152,16 @@ impl Door {
 
     /// Wakes this task when there are events.
     pub(crate) fn attend(&self, reactor: &Reactor, task: TaskId) -> std::io::Result<()> {
-        // The door stays as long as the reactor.
+        // The door lives as long as the reactor, so nothing ends this watch.
         watch(reactor, task, self.verbs.event_source(&self.channel)).map(drop)
     }
 
-    /// Accepts no more requests.
+    /// Closes the listeners.
     pub(crate) fn close(&mut self) {
         self.listeners.clear();
     }
 
-    /// The next news that the core must handle; `None` if there is none yet.
+    /// Returns the next event that the core must handle; `None` if there is none yet.
     pub(crate) fn next(&mut self) -> Option<News> {
         loop {
             let event = match self.verbs.get_cm_event(&self.channel) {
@@ -244,12 +244,13 @@ fn admit(param: &ConnParam, device: &Device) -> Result<Admission, RejectStatus> 
         max_entries: u16::try_from(entries).unwrap_or(MAX_QUEUE_DEPTH),
         has_resources: entries >= u32::from(ADMIN_QUEUE_ENTRIES),
     };
-    // The host's READs to answer arrive as this end's depth.
+    // The event swaps the values: the host's responder resources are this end's initiator depth.
     let reads = param.initiator_depth;
     Admission::admit(&param.private_data, reads, device.max_qp_init_rd_atom, &offer)
 }
 
-/// Wakes a task for the events of a source. The watch of a descriptor must be ended.
+/// Wakes a task for the events of a source. If this returns a watch, the caller must end it with
+/// [`unwatch`].
 pub(crate) fn watch(
     reactor: &Reactor,
     task: TaskId,

@@ -1,23 +1,24 @@
-//! RDMA: capsules by SEND, the host's data by READ, data to the host by WRITE, on one queue pair a
-//! session (NVMe RDMA Transport Specification 1.0c).
+//! The RDMA transport (NVMe RDMA Transport Specification 1.0c). Each session has one queue pair.
+//! Host and target SEND capsules; the target READs the host's data, and WRITEs data to the host.
 //!
 //! ```text
-//!   Open --------------> Broken       a request failed, or the host or the device left
+//!   Open --------------> Broken       a request failed, the host disconnected, or the device is
+//!    |                     |          being removed
 //!    |  close()            |  close()
 //!    +--------> Closing <--+          requests in flight complete with errors
-//!                  |  all have, or it takes too long
+//!                  |  all have completed, the timeout expired, or the device is being removed
 //!                  v
 //!                Gone                 the queue pair is destroyed
 //! ```
 //!
-//! - **Order.** A response is sent behind its data on the same queue pair, so it never arrives
-//!   before them.
-//! - **Credit.** A receive is posted again before the response of the command that used it. A host
-//!   with at most as many commands as the queue has entries always finds a receive.
-//! - **Memory.** Before Connect a queue has one receive. Transfers use registered memory of the
-//!   core ([`Staging`]); the session's buffers are copied.
+//! - **Order.** A response follows its data on the same queue pair, so it never arrives before the
+//!   data.
+//! - **Credit.** The target posts a receive again before it responds to the command that used the
+//!   receive. So a host that keeps to the queue's depth always finds a receive.
+//! - **Memory.** Before Connect a queue has one receive. Data move through registered memory of the
+//!   core ([`Staging`]); the transport copies between this memory and the session's buffers.
 //! - **Errors.** A wrong key or length, a message longer than its receive, and a command beyond the
-//!   queue's depth end this queue pair, and nothing else.
+//!   queue's depth close this queue pair, and no other.
 
 mod moving;
 mod queue;
@@ -46,38 +47,39 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A command without a response.
+/// A command that has no response yet.
 struct Command {
     sqe: Sqe,
-    /// The receive with the capsule, as long as its data are needed, and their length.
+    /// The receive that contains in-capsule data, and their length in bytes; `None` for a command
+    /// without such data, and after their copy.
     capsule: Option<(u16, usize)>,
-    /// READs that have not completed.
+    /// The number of READs that have not completed.
     reads: u32,
 }
 
 /// A request that waits for a place in the send queue.
 enum Out {
-    /// Bring a part of a command's data.
+    /// READ a part of a command's data.
     Read { slot: SlotId, block: KeyedBlock, offset: usize, bytes: usize },
-    /// Send a part of the data, the first bytes of `parts`.
+    /// WRITE a part of a response's data: the next bytes of `Output::parts`.
     Write { address: u64, key: u32, bytes: usize },
-    /// Send a response, behind the last part of its data.
+    /// WRITE the last part of a response's data, if it has data, and SEND the response.
     Response { data: Option<(KeyedBlock, usize)>, cqe: Cqe, invalidate: Option<u32>, held: usize },
 }
 
-/// See the module's diagram.
+/// The state of a connection: see the module's diagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Life {
     Open,
     Broken,
-    /// Until this time.
+    /// Requests in flight may complete until this time; `None`: do not wait for them.
     Closing(Option<Instant>),
     Gone,
 }
 
 /// The controller's end of a queue pair.
 pub(crate) struct Rdma {
-    /// `None` once it is destroyed.
+    /// `None` once the queue pair is destroyed.
     queue: Option<QueuePair>,
     staging: Rc<RefCell<Staging>>,
     link: Arc<Link>,
@@ -88,26 +90,27 @@ pub(crate) struct Rdma {
     life: Life,
 }
 
-/// Commands and the receives with their capsules.
+/// Commands without a response, and the receives that contain their capsules.
 struct Capsules {
-    /// Entries of the queue, as agreed on when the host connected.
+    /// The number of queue entries that the target granted in its answer to the connection request.
     entries: u16,
-    /// Receives that the queue shall have.
+    /// The number of receives that the queue must have.
     receives: u16,
     slots: Vec<Option<Command>>,
-    /// Capsules that have arrived, in order: receive and length.
+    /// Capsules to pass to the session, the oldest first: the receive, and the length in bytes.
     arrived: VecDeque<(u16, usize)>,
-    /// Commands whose in-capsule data were requested.
+    /// Commands whose in-capsule data the session has requested.
     in_capsule: VecDeque<SlotId>,
     /// Receives to post again.
     used: Vec<u16>,
 }
 
-/// Requests to post, and what requests in flight use.
+/// Requests to post, and the memory of requests.
 #[derive(Default)]
 struct Output {
     requests: VecDeque<Out>,
-    /// Data of the requests, in order. `start`: bytes of the first part that are already sent.
+    /// The data of `requests`, in order. The first `start` bytes of the first part are already
+    /// copied to registered memory.
     parts: VecDeque<Buffer>,
     start: usize,
     /// Bytes of registered memory in use.
@@ -117,10 +120,10 @@ struct Output {
 }
 
 impl Rdma {
-    /// Accepts a request on this core. The events of the connection wake `task`.
+    /// Accepts a connection request on this core. The events of the connection wake `task`.
     ///
     /// # Errors
-    /// The verb that failed. The caller rejects the request.
+    /// If a verb fails. The caller then rejects the request.
     pub(crate) fn accept(
         reactor: &Reactor,
         task: TaskId,
@@ -165,7 +168,7 @@ impl Rdma {
         self.capsules.slots[usize::from(slot.0)].as_mut().expect("a command is in the slot")
     }
 
-    /// Takes a command that gets its response, and lets its capsule go.
+    /// Removes a command that gets its response. Its receive, if any, can be posted again.
     fn take(&mut self, slot: SlotId) -> Command {
         let command = self.capsules.slots[usize::from(slot.0)].take().expect("answered once");
         assert_eq!(command.reads, 0, "a command waits for its data");
@@ -309,7 +312,7 @@ impl Transport for Rdma {
     }
 }
 
-/// The offsets and lengths of transfers for this many bytes.
+/// Splits `bytes` into transfers. Returns their offsets and lengths.
 fn pieces(bytes: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
     let most = limits::STAGING_SLAB_BYTES;
     (0..bytes).step_by(most).map(move |offset| (offset, most.min(bytes - offset)))

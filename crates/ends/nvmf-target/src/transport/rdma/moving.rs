@@ -14,7 +14,7 @@ use farblock_wire::sgl::KeyedBlock;
 use farblock_wire::{Cqe, Sqe};
 use std::fmt::Display;
 
-/// Requests that one call posts. A response may need two.
+/// The maximum number of requests that one call posts. A response with data needs two.
 const SEND_BATCH: usize = 16;
 
 /// A request to post.
@@ -47,14 +47,14 @@ impl Prepared {
 enum Full {
     /// The send queue is full, or the connection uses its share of the registered memory.
     Own,
-    /// Others use the registered memory.
+    /// Other connections use the registered memory.
     Memory,
     /// The device registers no memory.
     Failed(String),
 }
 
 impl Session<Rdma> {
-    /// Handles completions, and arms the queue for the next one.
+    /// Handles completions, and arms the completion queue for the next one.
     pub(super) fn look(&mut self, cx: &mut Context) {
         let mut out = [Completion::default(); limits::RDMA_COMPLETIONS_PER_ROUND];
         let mut left = out.len();
@@ -93,7 +93,7 @@ impl Session<Rdma> {
         }
     }
 
-    /// Logs the end of the queue pair, unless the host has just disconnected.
+    /// Marks the session as broken. Logs the error, unless it is a mere disconnection.
     fn fail(&mut self, cx: &mut Context, status: Status) {
         match status {
             Status::WR_FLUSH_ERR => self.transport.life = Life::Broken,
@@ -101,7 +101,7 @@ impl Session<Rdma> {
         }
     }
 
-    /// Ends the session because of this error.
+    /// Logs this error and marks the session as broken. The end of the tick closes the session.
     fn break_off(&mut self, cx: &mut Context, error: &dyn Display) {
         if self.transport.life != Life::Open {
             return;
@@ -114,7 +114,7 @@ impl Session<Rdma> {
         self.list(cx);
     }
 
-    /// Takes back what a completed request used.
+    /// Handles a completed request: passes the data of a READ to the session, and releases memory.
     fn landed(&mut self, cx: &mut Context, flight: Flight, is_intact: bool) {
         match flight {
             Flight::Read { slot, offset, bytes, chunk } => {
@@ -241,7 +241,7 @@ impl Session<Rdma> {
         }
     }
 
-    /// The next requests to post, and why there are no more.
+    /// Returns the next requests to post, and the reason if the next one must wait.
     fn next_batch(&mut self, cx: &mut Context) -> ([Option<Prepared>; SEND_BATCH], Option<Full>) {
         let mut batch = [None; SEND_BATCH];
         let mut next = 0;
@@ -331,7 +331,8 @@ impl Session<Rdma> {
         }
     }
 
-    /// Closes the session of a connection that ended, and ends a closed one.
+    /// Closes the session if the connection has ended. Destroys the queue pair of a closed session
+    /// when its requests have completed, or when there is no more reason to wait for them.
     pub(super) fn check_end(&mut self, cx: &mut Context) {
         let end = self.transport.link.end();
         match self.transport.life {
@@ -378,7 +379,7 @@ impl Session<Rdma> {
 }
 
 impl Out {
-    /// Entries of the send queue, and bytes of registered memory.
+    /// Returns the numbers of send queue entries and registered bytes that the request needs.
     fn needs(&self) -> (u32, usize) {
         match self {
             Self::Read { bytes, .. } | Self::Write { bytes, .. } => (1, *bytes),
@@ -389,8 +390,9 @@ impl Out {
 }
 
 impl Rdma {
-    /// A capsule that arrived: its slot and entry. `None` if it is too short, or if the host has
-    /// more commands than its queue has entries.
+    /// Puts the command of a capsule into a free slot. Returns the slot and the submission queue
+    /// entry. `None` if the capsule is too short, or if the host has more commands than its queue
+    /// has entries.
     fn take_in(&mut self, receive: u16, bytes: usize) -> Option<(SlotId, Sqe)> {
         let mut entry = [0; Sqe::LEN];
         let data_bytes = bytes.checked_sub(Sqe::LEN)?;

@@ -15,9 +15,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Receives that one call posts.
+/// The maximum number of receives that one call posts.
 const RECEIVE_BATCH: usize = 16;
-/// The mark of a receive's identifier; the rest is its index.
+/// The bit that marks the identifier of a receive. The other bits are the receive's index.
 const RECEIVE: u64 = 1 << 63;
 
 /// A request of the send queue that has not completed.
@@ -32,7 +32,7 @@ pub(super) enum Flight {
 }
 
 impl Flight {
-    /// Entries of the send queue.
+    /// The number of send queue entries that the request uses.
     pub(super) fn entries(&self) -> u32 {
         match self {
             Self::Response { data: Some(_), .. } => 2,
@@ -51,13 +51,13 @@ impl Flight {
 
 /// A completed request.
 pub(super) enum Done {
-    /// A capsule in this receive.
+    /// A receive got a capsule: the receive's index, and the capsule's length in bytes.
     Received(u16, usize),
-    /// A request of the send queue.
+    /// A request of the send queue completed, perhaps with an error.
     Sent(Flight),
 }
 
-/// Memory of consecutive receives.
+/// The registered memory of `count` consecutive receives, from index `first`.
 struct Room {
     first: u16,
     count: u16,
@@ -65,7 +65,8 @@ struct Room {
     mr: ProviderMr,
 }
 
-/// A queue pair. Fields are dropped in this order: the connection ends before its memory.
+/// A queue pair. Fields are dropped in this order, so the connection is closed before its memory is
+/// freed.
 pub(super) struct QueuePair {
     verbs: Provider,
     id: ProviderId,
@@ -75,7 +76,7 @@ pub(super) struct QueuePair {
     rooms: Vec<Room>,
     flights: Vec<Option<Flight>>,
     free: Vec<usize>,
-    /// Entries of the send queue in use, and their limit.
+    /// The send queue entries in use, and their maximum number.
     used: u32,
     most: u32,
     /// Whether the completion queue reports its next completion.
@@ -83,7 +84,8 @@ pub(super) struct QueuePair {
 }
 
 impl QueuePair {
-    /// The queue pair of a request, with one receive. It is not accepted yet.
+    /// Creates the queue pair of a connection request, with one receive. Does not accept the
+    /// request yet.
     pub(super) fn new(
         request: &ConnectionRequest,
         staging: &Rc<RefCell<Staging>>,
@@ -128,7 +130,7 @@ impl QueuePair {
         &self.cq
     }
 
-    /// Accepts the request.
+    /// Accepts the connection request.
     pub(super) fn accept(&self, request: &ConnectionRequest) -> Result<(), VerbsError> {
         let mut private_data = vec![0; CmAccept::LEN];
         request.admission.answer().emit(&mut private_data);
@@ -215,20 +217,21 @@ impl QueuePair {
         self.used == 0
     }
 
-    /// Ends the connection: every request in flight completes with an error. False if the device
-    /// does not do that.
+    /// Closes the connection, so every request in flight completes with an error. Returns false if
+    /// this fails: the requests then may never complete.
     pub(super) fn disconnect(&self) -> bool {
         self.verbs.disconnect(&self.id).is_ok()
     }
 
-    /// All requests in flight. They are lost, since the queue pair is destroyed.
+    /// Takes all requests in flight. They never complete, because the caller destroys the queue
+    /// pair.
     pub(super) fn take_flights(&mut self) -> impl Iterator<Item = Flight> + use<> {
         self.used = 0;
         self.free.clear();
         std::mem::take(&mut self.flights).into_iter().flatten()
     }
 
-    /// Moves completions into `out`. Without any, arms the queue, and looks again.
+    /// Moves completions into `out`. If there are none, arms the completion queue and polls again.
     ///
     /// An armed queue reports one event, for the first completion afterwards. The event may become
     /// readable later than its completion; such an event wakes the connection once in vain.
@@ -249,7 +252,8 @@ impl QueuePair {
         }
     }
 
-    /// The completed request; `None` for a receive that the queue pair's end has flushed.
+    /// Returns the completed request; `None` for a failed receive, and for the second completion of
+    /// a response whose first request failed.
     pub(super) fn done(&mut self, completion: &Completion) -> Option<Done> {
         if completion.id & RECEIVE != 0 {
             let index = (completion.id & !RECEIVE) as u16;

@@ -1,5 +1,5 @@
-//! Registered memory of a device, from which READs and WRITEs move data. All connections of a core
-//! and device share it. It stays as long as they do.
+//! Registered memory for the data of READs and WRITEs. All connections of a core through one device
+//! share it. The last of them frees it.
 
 use crate::limits;
 use farblock_reactor::TaskId;
@@ -17,14 +17,15 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// No memory yet. `can_invalidate`: whether the device can send with Invalidate.
+    /// Registers no memory before the first [`Self::take`]. `can_invalidate`: whether the device
+    /// can send with Invalidate.
     pub(crate) fn new(verbs: Provider, pd: ProviderPd, can_invalidate: bool) -> Self {
         let sizes = StagingSizes {
             bytes: limits::STAGING_BYTES,
             slab_bytes: limits::STAGING_SLAB_BYTES,
             chunk_bytes: limits::STAGING_CHUNK_BYTES_MIN,
         };
-        // Only this end's requests use the memory, so no peer gets its key.
+        // Only requests of this end access the memory: no peer gets its key.
         let memory = Memory::new(verbs, pd, Access::LOCAL_WRITE, sizes);
         Self { memory, can_invalidate, waiting: VecDeque::new() }
     }
@@ -55,8 +56,8 @@ impl Staging {
         }
     }
 
-    /// Forgets a connection that ends, and returns the task of another that may now retry: the
-    /// ended one may have been woken in its place.
+    /// Forgets a connection that ends. Returns the task of a waiting connection, which may now
+    /// retry: the ended connection may have been woken instead.
     pub(super) fn leave(&mut self, task: TaskId) -> Option<TaskId> {
         self.waiting.retain(|waiting| *waiting != task);
         self.waiting.pop_front()
