@@ -1,5 +1,5 @@
-//! Measures the cost of counters and histograms. Several targets and attached disks run the same
-//! load. Clients poll the counters of some of them.
+//! Measures the cost of counters and histograms: the same load runs on targets and attached disks,
+//! with and without clients that read their metrics.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -84,7 +84,8 @@ struct Extra {
     /// The addresses that clients added. `None` if another user created the subsystem, which then
     /// listens at every address.
     listeners: Option<BTreeSet<SocketAddr>>,
-    /// The hosts that clients listed while any host may connect. They have no effect meanwhile.
+    /// The hosts without keys that clients added while the subsystem allows any host. The
+    /// subsystem's list gets them once only listed hosts may connect.
     dormant_hosts: BTreeMap<String, Host>,
     max_namespaces: Option<u32>,
 }
@@ -191,12 +192,12 @@ impl SpdkRpc {
 }
 
 impl Table {
-    /// Forgets the state of subsystems and listeners that another user has removed, and of hosts
-    /// that another user has listed.
+    /// Forgets the state of subsystems and listeners that another user has removed, and the dormant
+    /// hosts of subsystems that another user has restricted to listed hosts.
     fn forget_what_is_gone(&mut self, document: &Document) {
         let stays = |nqn: &String| view::is_discovery(nqn) || document.subsystems.contains_key(nqn);
         self.subsystems.retain(|nqn, _| stays(nqn));
-        // The host lists have an effect again: forget the hosts without an effect.
+        // When a client itself restricts the hosts, `allow_any_host` has moved its dormant hosts.
         let counts =
             |nqn: &String| document.subsystems.get(nqn).is_some_and(|it| !it.allow_any_host);
         let listed = self.subsystems.iter_mut().filter(|(nqn, _)| counts(nqn));

@@ -341,7 +341,7 @@ pub(super) fn offered(
     config
 }
 
-/// The listed hosts of a subsystem, whether or not the list has an effect.
+/// The hosts that a subsystem lists, and its dormant hosts.
 pub(super) fn hosts<'a>(
     table: &'a Table,
     nqn: &str,
@@ -591,7 +591,8 @@ fn set_keys(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(json!(true))
 }
 
-/// Stores a host while any host may connect. The host is listed once only listed hosts may connect.
+/// Stores a host while any host may connect. The document lists the host once only listed hosts may
+/// connect.
 fn add_dormant(table: &mut Table, view: &View, nqn: String, host: String) -> Answer {
     let mut wanted = view.document.clone();
     if let Some(subsystem) = wanted.subsystems.get_mut(&nqn) {

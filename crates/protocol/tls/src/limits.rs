@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-/// The most bytes from a peer before the handshake is done. A usual handshake needs some kilobytes.
+/// The maximum number of bytes from a peer before the handshake is done. A usual handshake needs
+/// some kilobytes.
 pub const HANDSHAKE_BYTES: usize = 32 << 10;
 
-/// The most content bytes of a record (RFC 8446, section 5.1).
+/// The maximum number of content bytes of a record (RFC 8446, section 5.1).
 pub const RECORD_BYTES: usize = 16 << 10;
 
-/// The most bytes by which encryption may lengthen a record (RFC 8446, section 5.2).
+/// The maximum number of bytes that encryption adds to a record (RFC 8446, section 5.2).
 pub const EXPANSION_BYTES: usize = 256;
 
 /// The room that `open` needs to decrypt the content of any record, in bytes.
@@ -17,16 +18,16 @@ pub const OPENED_BYTES: usize = RECORD_BYTES + EXPANSION_BYTES;
 /// The size of the full records that this crate sends, in bytes.
 pub const SEALED_BYTES: usize = 16 << 10;
 
-/// The most consecutive records without data: tickets, key updates, and empty records.
+/// The maximum number of consecutive records without data: tickets, key updates, and empty records.
 pub const RECORDS_WITHOUT_DATA: usize = 32;
 
-/// The most bytes of pending answers to key updates. An end closes the connection if the peer
-/// requests more answers without receiving the pending ones.
+/// The maximum size of pending answers to key updates, in bytes. This end closes the connection if
+/// the peer requests more answers without receiving the pending ones.
 pub const UNASKED_BYTES: usize = 16 << 10;
 
-/// The most keys of one host for one subsystem. A key file has two keys while one replaces the
-/// other. An identity may stand for either key, with either of two derivations. A keyring has a key
-/// for each form of each key's identity, and some keys for discovery.
+/// The maximum number of keys of one host for one subsystem. A key file has two keys while one
+/// replaces the other. An identity may stand for either key, with either of two derivations. A
+/// keyring has a key for each form of each key's identity, and some keys for discovery.
 pub const KEYS_PER_HOST: usize = 8;
 
 /// The number of a host's keys that the server tries at a time for discovery. All keys of the host
@@ -34,13 +35,13 @@ pub const KEYS_PER_HOST: usize = 8;
 /// stand for each of these keys. An identity with a digest selects one key.
 pub const DISCOVERY_KEYS: usize = 8;
 
-/// The most identities of a client that the server checks.
+/// The maximum number of identities of a client that the server checks.
 pub const IDENTITIES: usize = 8;
 
-/// The most identities of a peer in an error message.
+/// The maximum number of identities of a peer in an error message.
 pub const NAMED_IDENTITIES: usize = 4;
 
-/// The most characters of an identity in an error message.
+/// The maximum number of characters of an identity in an error message.
 pub const NAMED_CHARACTERS: usize = 600;
 
 /// The number of records with one key after which a client asks for a key update. It is half of the
@@ -52,12 +53,12 @@ pub const RECORDS_PER_KEY: u64 = 1 << 23;
 /// as is safe. The remaining records, up to RFC 8446's limit, may arrive before the client answers.
 pub const SERVER_RECORDS_PER_KEY: u64 = 23_000_000;
 
-/// The most hosts that the server remembers because they dropped a connection after a request for a
-/// key update.
+/// The maximum number of hosts that the server remembers because they dropped a connection after a
+/// request for a key update.
 pub const UNABLE_HOSTS: usize = 1024;
 
-/// The most generated keys of one host for one subsystem. Each controller of the host has one key,
-/// and a host with several paths has several controllers.
+/// The maximum number of generated keys of one host for one subsystem. Each controller of the host
+/// has one key, and a host with several paths has several controllers.
 pub const GENERATED_KEYS: usize = 32;
 
 /// The time for which a generated key remains valid without a connection. A host connects its

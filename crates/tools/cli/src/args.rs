@@ -262,7 +262,7 @@ pub(crate) struct CompletionsArgs {
     #[arg(value_name = "SHELL", required_unless_present_any = ["known", "manuals"])]
     pub(crate) shell: Option<clap_complete::Shell>,
 
-    /// Print the names on this machine that complete the last word: for the completion scripts
+    /// Print attachments or a target's objects that complete the last word: for completion scripts
     #[arg(long, hide = true, value_name = "WORD", num_args = 0.., allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["shell", "manuals"])]
     pub(crate) known: Option<Vec<String>>,

@@ -388,8 +388,8 @@ impl Keeper {
         }
     }
 
-    /// Stores the list of the namespaces of which the disk consists. Refuses the path if the list
-    /// includes a namespace of which the disk itself is a part.
+    /// Stores the UUIDs of the namespaces that the disk consists of. Refuses the path if the disk
+    /// is itself a part of one of them, because reads would never end.
     async fn learn_contents(&self, namespace: &RemoteNamespace) -> Result<(), Error> {
         if self.hub.nesting.consists_of(namespace.contents()) {
             self.tell(Change::Parts).await;

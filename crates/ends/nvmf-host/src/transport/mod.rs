@@ -106,7 +106,7 @@ pub(crate) trait DataPlace {
     /// No buffer.
     const NOWHERE: Self;
 
-    /// Stores a buffer in the table.
+    /// Returns a location in the table, with this buffer.
     fn here(buffer: Buffer) -> Self;
 
     /// Whether the transport uses the buffer. The operation cannot end before the transport returns
@@ -142,7 +142,8 @@ pub(crate) trait Commands<T: Transport> {
     /// Returns the data of the command in a slot, if there is one.
     fn command(&mut self, slot: SlotId) -> Option<Moving<'_, T>>;
 
-    /// Returns the location of a buffer that the transport uses.
+    /// Returns the location of an operation's buffer. `index` is the operation's index. The
+    /// transport must be using the buffer.
     fn place(&mut self, index: u32) -> &mut T::Place;
 
     /// Returns the index of the first operation for whose buffer location `is_it` returns true.

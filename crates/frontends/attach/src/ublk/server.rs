@@ -25,7 +25,7 @@ use uuid::Uuid;
 /// The prefix of the names of all threads of a server. CPU accounting groups by this prefix.
 pub const THREAD_NAME_PREFIX: &str = "ublk-";
 
-/// The most hardware queues that a device has by default.
+/// The default maximum number of hardware queues of a device.
 const MAX_DEFAULT_QUEUES: usize = 4;
 /// The default depth of a queue, in requests.
 const DEFAULT_DEPTH: u16 = 64;
@@ -41,7 +41,7 @@ pub struct Config {
     /// The number of hardware queues, each with a thread and a queue into the namespace. The kernel
     /// makes at most one queue per processor. 0 selects the number of processors, at most four.
     pub queues: u16,
-    /// The most requests in flight in a queue.
+    /// The maximum number of requests in flight in a queue.
     pub depth: u16,
     /// The event loop to use.
     pub engine: EngineKind,

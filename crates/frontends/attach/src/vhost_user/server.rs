@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// The prefix of the names of all threads of a server. CPU accounting groups by this prefix.
 pub const THREAD_NAME_PREFIX: &str = "vhost-";
 
-/// The most rings that a server has by default.
+/// The default maximum number of rings of a server.
 const MAX_DEFAULT_QUEUES: usize = 4;
 /// The pause after an error of accept, for example if no descriptors are free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -290,7 +290,7 @@ impl Registry {
         Ok(id)
     }
 
-    /// Removes a subsystem. The caller closes the returned queues.
+    /// Removes a subsystem and its controllers. The caller closes the returned queues.
     ///
     /// # Errors
     /// When the subsystem does not exist.
@@ -325,7 +325,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Removes a host from the allowed hosts of a subsystem. The caller closes the returned queues.
+    /// Removes a host from the allowed hosts of a subsystem. Unless any host is allowed, also
+    /// removes the host's controllers; the caller closes the returned queues.
     ///
     /// # Errors
     /// When the subsystem does not exist.
@@ -339,8 +340,8 @@ impl Registry {
         Ok(self.remove_disallowed(id))
     }
 
-    /// Allows all hosts, or only the hosts on the list, to use a subsystem. The caller closes the
-    /// returned queues.
+    /// Allows all hosts, or only the hosts on the list, to use a subsystem. Removes the controllers
+    /// of hosts that are no longer allowed; the caller closes the returned queues.
     ///
     /// # Errors
     /// When the subsystem does not exist.

@@ -8,9 +8,9 @@
 //!        all legs were flushed, and no write has entered since
 //! ```
 //!
-//! A write *enters* its regions before it starts, and leaves them when no leg executes it any more.
-//! The copier closes a region and waits until the region has no writes. No write can enter a CLOSED
-//! region.
+//! A write *enters* its regions before it starts, and *leaves* them when no leg that gets writes
+//! executes it any more. The copier closes a region and waits until the region has no writes. No
+//! write can enter a CLOSED region.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};

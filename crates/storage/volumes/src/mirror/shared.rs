@@ -367,8 +367,9 @@ impl Shared {
         may
     }
 
-    /// Registers a completed write that these legs may still execute. True if all of them are out.
-    /// They then cannot return before the write ends, so the write can leave its regions at once.
+    /// If all these legs are out, registers a completed write that they may still execute, and
+    /// returns true. The mirror then lets none of these legs in before [`Self::end_late`], so the
+    /// caller can remove the write from its regions at once.
     pub(crate) fn expect_late(&self, legs: LegSet) -> bool {
         let _inbox = lock(&self.inbox);
         let are_out = legs & self.written() == 0;

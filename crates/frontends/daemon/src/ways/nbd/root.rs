@@ -36,7 +36,8 @@ pub(in super::super) enum Answer {
 /// Performs the operations with root's rights.
 pub(in super::super) struct Root {
     identifier: String,
-    /// This disk's device, and whether the kernel shows the owner of a device (since Linux 5.14).
+    /// The index of this disk's device, and whether the kernel shows the device's owner in sysfs
+    /// (since Linux 5.14).
     ours: Option<(u32, bool)>,
 }
 
