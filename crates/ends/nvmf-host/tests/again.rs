@@ -225,8 +225,8 @@ fn a_path_error_is_retried_on_another_live_path() {
         asked[0].load(Ordering::SeqCst) > before
     });
     misleads[1].store(true, Ordering::SeqCst);
-    // The first path may still be in its backoff after its last answer. The disk then tries no
-    // path.
+    // If the first path is still in its backoff after its last path error, the disk tries only the
+    // second path.
     assert_eq!(user.write(0), Err(BlockError::Disconnected), "no path accepts the operation");
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 /// The most concurrent connections of a target. The target closes further connections at accept.
 pub const MAX_CONNECTIONS: usize = 16_384;
 
-/// The target reserves one of this many connections for addresses from which hosts have connected
-/// before.
+/// The target reserves the connection limit divided by this number for addresses from which hosts
+/// have connected before.
 pub const KNOWN_SHARE: usize = 16;
 
 /// The number of addresses that the target remembers for [`KNOWN_SHARE`].
@@ -69,20 +69,20 @@ pub const CONNECTION_BYTES: u64 = 64 << 10;
 /// The size of the smallest buffer, in bytes. A smaller request counts as this many bytes.
 pub const BUFFER_BYTES_MIN: usize = 4096;
 
-/// Each core has a memory reserve of one part in this many of its limit. The reserve is for hosts
-/// that hold next to nothing; see [`POOR_SHARE`].
+/// The memory reserve of a core is its limit divided by this number. The reserve is for hosts that
+/// hold next to nothing; see [`POOR_SHARE`].
 pub const RESERVE_SHARE: usize = 8;
 
-/// A host holds "next to nothing" if it holds at most one part in this many of a core's limit, or
+/// A host holds "next to nothing" if it holds at most a core's limit divided by this number, or
 /// only the data of one command.
 pub const POOR_SHARE: usize = 64;
 
-/// The interval at which a core that is short of memory looks for the commands that hold the
-/// memory.
+/// The interval at which a core that is short of memory frees cached memory. If connections wait
+/// for memory, the core also closes connections then; see [`PRESSED_EPOCHS`].
 pub const PRESSED_PERIOD: Duration = Duration::from_secs(1);
 
-/// The target may close a connection if one of its commands still waits for the host after this
-/// many [`PRESSED_PERIOD`]s.
+/// While a core is short of memory, it may close a connection whose host has kept a command or
+/// output waiting for more than this many [`PRESSED_PERIOD`]s.
 pub const PRESSED_EPOCHS: u32 = 2;
 
 /// The number of connections that retry in one round after a release of memory. The other
@@ -171,7 +171,8 @@ pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most messages that a host may send to authenticate; one transaction has three.
 pub const AUTHENTICATION_MESSAGES: u32 = 9;
 
-/// When this many authentication messages wait, the target drops those of closed connections.
+/// When this many authentication messages wait, the target drops the messages of closed
+/// connections.
 pub const SWEPT_CALCULATIONS: usize = 256;
 
 /// The interval at which the target halves the recorded authentication work of each address.
@@ -208,10 +209,11 @@ pub const STAGING_BYTES: usize = 16 << 20;
 /// while one host does not answer.
 pub const STAGING_BYTES_PER_CONNECTION: usize = STAGING_BYTES / 4;
 
-/// The unit in which a core registers this memory, in bytes: the largest transfer.
+/// The unit in which a core registers the memory of [`STAGING_BYTES`], in bytes: the largest
+/// transfer.
 pub const STAGING_SLAB_BYTES: usize = 1 << 20;
 
-/// The smallest part of this memory that a transfer takes, in bytes.
+/// The smallest part of the memory of [`STAGING_BYTES`] that a transfer takes, in bytes.
 pub const STAGING_CHUNK_BYTES_MIN: usize = 4096;
 
 /// Work completions that a connection handles in one round, so that others have their turn.

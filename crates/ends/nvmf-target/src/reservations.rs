@@ -47,17 +47,18 @@ pub(crate) struct Desk {
     pub(crate) next_ticket: u64,
     /// The reservation commands that wait for the registry's answer.
     pub(crate) tickets: HashMap<Ticket, (Route, SlotId)>,
-    /// The changes that some cores have not applied yet, by serial number. The first number is the
+    /// The changes that some cores have not applied yet, by serial number. The `usize` is the
     /// number of those cores.
     pub(crate) spreading: HashMap<u64, (usize, SubsystemId, NamespaceId)>,
 }
 
+/// An order to the keeper's thread to store a namespace's reservations.
 struct Save {
     key: (SubsystemId, NamespaceId),
     serial: u64,
     text: String,
-    /// The namespace's store at the time of the request. When the thread saves, the namespace
-    /// number may already belong to another namespace.
+    /// The namespace's reservation store when the order was queued. When the thread executes the
+    /// order, the namespace ID may already belong to another namespace.
     store: Arc<dyn ReservationStore>,
 }
 

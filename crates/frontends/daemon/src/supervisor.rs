@@ -51,8 +51,8 @@ const WELL_AFTER: Duration = Duration::from_secs(10);
 pub(super) trait Audience {
     fn ready(&mut self, offer: &Offer) -> Result<()>;
 
-    /// The server had connected the disk, but this way to attach failed. Another call returns the
-    /// error.
+    /// Records that only this way to attach failed, after the server had connected the disk.
+    /// [`Supervisor::run`] then returns the error.
     fn way_failed(&mut self) {}
 
     /// A channel that shows when the client stops waiting.
@@ -72,8 +72,8 @@ pub(super) struct Supervisor<'a> {
     sender: Sender<Event>,
     /// The time without a working server after which the supervisor gives up.
     patience: Option<Duration>,
-    /// The descriptor for the next server. If this process is a service, systemd keeps a copy for
-    /// the next supervisor.
+    /// The descriptor that the next server needs: for FUSE, the connection to the kernel. If this
+    /// process is a service, systemd keeps a copy for the next supervisor.
     kept: Option<Descriptor>,
     /// The channel to a server that another supervisor started.
     adopted: Option<Channel>,

@@ -304,9 +304,9 @@ impl Lender {
     ///
     /// # Safety
     ///
-    /// Until the buffer is dropped, on any thread, the memory must stay valid, and no other code
-    /// may access it. If the buffer is only a source (for a send or a file write), the memory need
-    /// not be writable, and other code may read it.
+    /// The memory must stay valid, and no other code may access it, until the buffer is dropped.
+    /// Any thread may drop the buffer. If the buffer is only a source (for a send or a file write),
+    /// the memory need not be writable, and other code may read it.
     pub unsafe fn lend(&self, start: NonNull<u8>, len: usize) -> Buffer {
         assert!(isize::try_from(len).is_ok(), "no allocation can have {len} bytes");
         let loan = self.loans.get().wrapping_add(1);

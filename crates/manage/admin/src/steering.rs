@@ -1,4 +1,5 @@
-//! A running target and its document. All changes go through this module, one at a time.
+//! A running target, and the document that describes what it shares. All changes go through this
+//! module, one at a time.
 
 use crate::legs::AllLegs;
 #[cfg(unix)]

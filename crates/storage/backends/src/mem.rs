@@ -61,11 +61,11 @@ const REPLACED_AT_ONCE: usize = 4;
 const ZERO_AT_ONCE_BYTES: u64 = 4 << 20;
 /// The number of bytes to zero for one operation before the next operation has its turn.
 const ZERO_TURN_BYTES: u64 = 1 << 20;
-/// The cost of freeing a chunk: the bytes that could be zeroed in the same time, at most.
+/// The most that it costs to free a chunk, as the number of bytes that a core zeroes in that time.
 const FREE_COST_BYTES: u64 = 8 << 10;
-/// The cost of finding that [`WORD_CHUNKS`] chunks are empty, in the same unit.
+/// The cost of finding that [`WORD_CHUNKS`] chunks are empty, in the unit of [`FREE_COST_BYTES`].
 const LOOK_COST_BYTES: u64 = 64;
-/// The number of chunks whose bits are in one word.
+/// The number of chunks for which one word of [`Group::taken`] has bits.
 const WORD_CHUNKS: usize = 64;
 
 /// A RAM disk. Its contents live as long as the disk or one of its queues. No data is durable.

@@ -286,8 +286,8 @@ impl Open {
         Ok(())
     }
 
-    /// Opens the image. Returns `true` if the image is writable. Snapshots are not writable. An
-    /// image that this client may only read needs another open function.
+    /// Opens the image, with `rbd_open_read_only` if the client may only read the image or it is a
+    /// snapshot. Returns `true` if the image is writable. Snapshots are not writable.
     fn image(&mut self, name: &Name) -> Result<bool, i32> {
         let (image, snapshot) = (text(&name.image), name.snapshot.as_deref().map(text));
         if let Some(snapshot) = snapshot {

@@ -1,5 +1,5 @@
-//! Journals of the NVMe controllers over which a target uses the remote disks inside its sets,
-//! mirrors and other disks.
+//! Journals: for each remote disk that is a part of a set, a mirror or another disk, a target
+//! records the NVMe controllers over which it uses the remote disk.
 //!
 //! Such a controller may still execute commands after the target has died. The target therefore
 //! records each controller before it uses the controller. The target's successor first closes the

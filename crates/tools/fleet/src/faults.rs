@@ -10,7 +10,7 @@ use crate::report::{FaultReport, Verified};
 use crate::waited::Waited;
 use std::time::{Duration, Instant};
 
-/// The interval of checks of the hosts.
+/// The interval between two checks of the hosts.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The rate of a slow network.
 const SLOW: &str = "8mbit";
@@ -125,7 +125,7 @@ fn slow(fleet: &Fleet<'_>, target: usize, rate: Option<&str>) -> Result<(), Flee
     node.and_then(|node| node.namespace()).map_or(Ok(()), |network| network.slow(rate))
 }
 
-/// The results of the hosts so far.
+/// The results of the checks of all hosts so far.
 #[derive(Default)]
 struct Watch {
     last: Vec<Looked>,
@@ -145,7 +145,7 @@ impl Watch {
             }
         }
         let longest = looks.iter().map(|looked| looked.longest_us).max().unwrap_or(0);
-        // The first check is only a baseline. Longer operations have started before this watch.
+        // Ignore the longest operation of the first check: it may have started before this watch.
         if !self.last.is_empty() {
             self.longest = self.longest.max(Duration::from_micros(longest));
         }
@@ -169,7 +169,7 @@ impl Watch {
         Ok(std::mem::replace(&mut self.last, looks))
     }
 
-    /// Checks the hosts for this time.
+    /// Checks the hosts repeatedly until this time has passed.
     fn pass(&mut self, fleet: &mut Fleet<'_>, time: Duration) -> Result<(), FleetError> {
         let until = Instant::now() + time;
         while Instant::now() < until {

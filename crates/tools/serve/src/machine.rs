@@ -29,8 +29,8 @@ fn name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "localhost".to_owned())
 }
 
-/// Returns the memory limit of this process in bytes, if the system reports it: the machine's
-/// memory, or the lower limit of a control group.
+/// Returns the memory that this process may use, in bytes: the machine's memory, or less if a
+/// control group has a lower limit. `None` if the system does not report the memory.
 #[cfg(target_os = "linux")]
 pub(crate) fn memory_bytes() -> Option<u64> {
     let found = rustix::system::sysinfo();

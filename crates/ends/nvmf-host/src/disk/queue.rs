@@ -49,8 +49,8 @@ struct Leg {
     session: Arc<Session>,
     /// Whether the target has a volatile cache.
     cached: bool,
-    /// Until when the path gets no operations, because its controller could not execute one at that
-    /// time.
+    /// The end of the path's backoff, during which the path gets no operations. The backoff starts
+    /// when the controller returns an operation that it cannot execute at present.
     backs_off_until: Option<Instant>,
 }
 
@@ -264,8 +264,8 @@ impl DiskQueue {
     }
 
     /// Whether an operation has waited longer than allowed since a path first refused it or was
-    /// lost with it. Even then, the result is false while a usable path has not had the operation
-    /// yet.
+    /// lost with it. Even then, the result is false while the operation has not been tried on every
+    /// usable path.
     fn is_put_off_for_too_long(
         &mut self,
         index: u32,
@@ -327,8 +327,8 @@ impl DiskQueue {
         }
     }
 
-    /// Completes an operation. `lost` is the session that completed the operation, if that session
-    /// is lost.
+    /// Completes an operation. `lost` is the session of the path that returned the operation, if
+    /// the host has lost this session.
     fn end(
         &mut self,
         index: u32,

@@ -1,5 +1,5 @@
-//! Inboxes for the cores: requests, with a limit on the bytes that a core holds, and messages. The
-//! inboxes also count the unanswered requests.
+//! Each core has an inbox for requests and messages. The requests of one core hold a limited number
+//! of bytes. The inboxes also count the unanswered requests.
 
 // These types come from the standard library and the reactor. `tests/fuse_inboxes.rs` replaces them
 // with loom's types to try every order of threads.
@@ -22,7 +22,8 @@ pub(super) trait Work {
 pub(super) enum Message {
     /// The namespace's geometry has changed.
     Resized,
-    /// Check whether the core may stop: all requests are answered.
+    /// Check whether the core may stop. All cores receive this message once the last request is
+    /// answered while they are stopping.
     Look,
     /// An order from the arbiter to the gate of the core's writes.
     Order(Order),

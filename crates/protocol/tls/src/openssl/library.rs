@@ -234,7 +234,7 @@ fn open() -> Result<Functions, String> {
 /// Returns a function from the first library that has it.
 ///
 /// # Safety
-/// The function has this type.
+/// `T` must be the type of the function.
 pub(super) unsafe fn symbol<T: Copy>(
     libraries: &[libloading::Library],
     name: &str,

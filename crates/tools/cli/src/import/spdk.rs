@@ -282,8 +282,8 @@ impl Reader {
         }
     }
 
-    /// Adds notes about subsystems that get more listeners than before, because each listener of
-    /// farblock offers all subsystems.
+    /// Adds a note for each listener and subsystem that SPDK did not combine, because each listener
+    /// of farblock offers all subsystems.
     fn note_what_is_not_offered(&mut self) {
         let Imported { document, notes } = &mut self.imported;
         let everything = document
