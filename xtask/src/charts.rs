@@ -172,7 +172,8 @@ mod tests {
     fn a_missing_figure_is_an_error() {
         let data = data("load,farblock ÷ SPDK\n4k read,\n");
         let error = CHARTS[1].draw(&data).err();
-        assert_eq!(error.as_deref(), Some("\"4k read,\" has no number in \"farblock ÷ SPDK\""));
+        let expected = "row \"4k read,\" has no number in column \"farblock ÷ SPDK\"";
+        assert_eq!(error.as_deref(), Some(expected));
         assert!(CHARTS[3].draw(&data).is_err(), "the loads are missing");
     }
 

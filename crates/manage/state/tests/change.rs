@@ -564,7 +564,7 @@ fn a_demand_on_a_host_holds_until_it_is_changed() {
     let value = |document: &Document| serde_json::to_value(document).unwrap();
     let problem = keys_kept(&old, &value(&plain)).unwrap_err();
     assert!(
-        problem.field.ends_with(".demand") && problem.sentence.starts_with("mutual"),
+        problem.field.ends_with(".demand") && problem.sentence.contains("demand is mutual"),
         "{problem}"
     );
     let mut said = value(&plain);

@@ -8,6 +8,7 @@ use farblock_block::Namespace;
 use farblock_host::memory::Region;
 use farblock_proto::host::command::{self, Command, Data, Identity};
 use farblock_proto::ids::NamespaceId;
+use farblock_proto::limits::KEYED_IN_CAPSULE_BYTES;
 use farblock_reactor::EngineKind;
 use farblock_wire::fabrics::ConnectResult;
 use farblock_wire::property::{Cc, offset};
@@ -104,10 +105,11 @@ impl Peer {
         peer
     }
 
-    /// Executes a command. Data for the controller are in the capsule, and a key names all other
-    /// data.
+    /// Executes a command. Data for the controller are in the capsule if an I/O queue accepts as
+    /// much there. A key names all other data.
     pub(super) fn run(&mut self, command: &Command, data: &[u8]) -> Answer {
-        let in_capsule = matches!(command.data, Data::ToController(_));
+        let fits = data.len() <= KEYED_IN_CAPSULE_BYTES as usize;
+        let in_capsule = fits && matches!(command.data, Data::ToController(_));
         self.run_with(command, data, in_capsule)
     }
 
