@@ -10,10 +10,10 @@ cp /host/farblock .
 truncate -s 64M disk-512
 load_bytes=4000000
 
-# serve [OPTION...]: starts the target, and waits until it listens.
+# serve: starts the target, and waits until it listens.
 serve() {
     ./farblock serve disk-512 --listen 127.0.0.1:0 --listen "rdma:$address" --nqn "$nqn" \
-        --no-control "$@" >serve.log 2>&1 &
+        --no-control >serve.log 2>&1 &
     target=$!
     eventually "the target listens" grep -q "listening on rdma:$address:4420" serve.log
 }

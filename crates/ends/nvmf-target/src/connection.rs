@@ -22,7 +22,6 @@ use farblock_wire::Status;
 use std::sync::Arc;
 
 /// One connection, by its transport.
-#[cfg_attr(test, expect(clippy::large_enum_variant, reason = "tests have a small one"))]
 pub(crate) enum Connection {
     Tcp(Session<Tcp>),
     Rdma(Session<Rdma>),

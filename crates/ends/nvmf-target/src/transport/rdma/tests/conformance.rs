@@ -81,7 +81,7 @@ fn a_wrong_address_is_named() {
     let connect = |address: &str| {
         let address = address.parse().expect("an address");
         let made = Controller::connect_by_rdma(provider.clone(), address, NQN, &Options::default());
-        made.err().expect("nothing is there").to_string()
+        made.expect_err("nothing is there").to_string()
     };
     assert!(connect("192.0.2.2:4421").contains("nothing listens"), "no listener");
     assert!(connect("203.0.113.9:4420").contains("no RDMA device"), "no such node");
@@ -95,6 +95,6 @@ fn digests_and_tls_are_refused() {
     options.tcp.data_digest = true;
     let address = stand.target.rdma_addresses()[0];
     let made = Controller::connect_by_rdma(provider, address, NQN, &options);
-    let refused = made.err().expect("RDMA has no digests").to_string();
+    let refused = made.expect_err("RDMA has no digests").to_string();
     assert!(refused.contains("neither digests nor TLS"), "{refused}");
 }
