@@ -341,7 +341,7 @@ equal "fast_io_fail_tmo" 500 "$(cat "$controller/fast_io_fail_tmo")"
 equal "queues" 3 "$(cat "$controller/queue_count")"
 equal "size" 67108864 "$(blockdev --getsize64 "$device")"
 equal "block size" 512 "$(queue "$device" logical_block_size)"
-refused "the same again" "connected to $nqn at that address already" \
+refused "the same again" "the kernel is already connected to $nqn at that address" \
     "${nvme[@]}" "${ports[512]}" "$nqn" 1 "${options[@]}"
 check "mkfs.ext4" mkfs.ext4 -q -F "$device"
 check "mount" mount "$device" /mnt
