@@ -29,6 +29,7 @@ pub mod limits;
 mod linux;
 mod memory;
 mod provider;
+mod queue;
 mod request;
 mod staging;
 mod verbs;
@@ -41,6 +42,7 @@ pub use memory::{Keys, Memory, Pages, Slice};
 pub use provider::{
     Provider, ProviderChannel, ProviderCq, ProviderId, ProviderMr, ProviderPd, ProviderSrq,
 };
+pub use queue::{Arming, post_receives, receive_index};
 pub use request::{
     Access, Completed, Completion, Operation, Payload, ReceiveRequest, SendRequest, Status,
 };

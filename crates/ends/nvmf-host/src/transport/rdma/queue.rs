@@ -4,9 +4,9 @@
 use super::limits;
 use farblock_proto::capsule::SlotId;
 use farblock_verbs::{
-    Access, Chunk, Completion, Operation, Pages, Payload, Provider, ProviderCq, ProviderId,
-    ProviderMr, QpOptions, ReceiveRequest, SendRequest, Slice, Staging, StagingSizes, Status,
-    Verbs, VerbsError,
+    Access, Arming, Chunk, Completion, Operation, Pages, Payload, Provider, ProviderCq, ProviderId,
+    ProviderMr, QpOptions, SendRequest, Slice, Staging, StagingSizes, Status, Verbs, VerbsError,
+    receive_index,
 };
 use farblock_wire::sgl::KeyedBlock;
 use farblock_wire::{Cqe, SglDescriptor, Sqe};
@@ -14,8 +14,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-/// The mark of a receive's identifier; the rest is its index.
-const RECEIVE: u64 = 1 << 63;
 /// Requests that one call posts.
 const BATCH: usize = 16;
 
@@ -67,7 +65,7 @@ pub(super) struct QueuePair {
     responses_mr: ProviderMr,
     staging: Staging<Provider>,
     sends: Sends,
-    is_armed: bool,
+    arming: Arming,
     /// Receives to post again.
     used_receives: Vec<u16>,
 }
@@ -129,7 +127,7 @@ impl QueuePair {
                 used: 0,
                 most: most as usize,
             },
-            is_armed: false,
+            arming: Arming::default(),
             used_receives: (0..entries).collect(),
         };
         queue.post_receives()?;
@@ -222,28 +220,15 @@ impl QueuePair {
     }
 
     fn post_receives(&mut self) -> Result<(), VerbsError> {
-        for indexes in self.used_receives.chunks(BATCH) {
-            let keys = self.verbs.keys(&self.responses_mr);
-            let mut slices = [None; BATCH];
-            for (slice, index) in slices.iter_mut().zip(indexes) {
-                *slice = keys.slice(usize::from(*index) * Cqe::LEN, Cqe::LEN as u32);
-            }
-            let mut requests = [ReceiveRequest { id: 0, slices: &[] }; BATCH];
-            for ((request, index), slice) in requests.iter_mut().zip(indexes).zip(&slices) {
-                *request =
-                    ReceiveRequest { id: RECEIVE | u64::from(*index), slices: slice.as_slice() };
-            }
-            let posted = self.verbs.post_recv(&self.id, &requests[..indexes.len()]);
-            posted.map_err(|error| error.error)?;
-        }
+        let keys = self.verbs.keys(&self.responses_mr);
+        let memory = |index: u16| keys.slice(usize::from(index) * Cqe::LEN, Cqe::LEN as u32);
+        farblock_verbs::post_receives(&self.verbs, &self.id, &self.used_receives, memory)
+            .map_err(|error| error.error)?;
         self.used_receives.clear();
         Ok(())
     }
 
     /// Adds the next responses to `found`; without any, arms the queue for the next completion.
-    ///
-    /// An armed queue reports one event, for the first completion afterwards. The event may become
-    /// readable later than its completion; such an event wakes the loop once in vain.
     pub(super) fn poll(&mut self, found: &mut Vec<Cqe>) -> Result<(), Failure> {
         let mut out = [Completion::default(); BATCH];
         loop {
@@ -251,15 +236,8 @@ impl QueuePair {
             for completion in &out[..count] {
                 found.extend(self.done(completion)?);
             }
-            if count > 0 {
-                if std::mem::take(&mut self.is_armed) {
-                    while self.verbs.get_cq_event(&self.cq)? {}
-                }
-            } else if self.is_armed {
+            if !self.arming.after(&self.verbs, &self.cq, count)? {
                 return Ok(());
-            } else {
-                self.verbs.req_notify_cq(&self.cq)?;
-                self.is_armed = true;
             }
         }
     }
@@ -268,7 +246,7 @@ impl QueuePair {
         if !completion.status.is_success() {
             return Err(Failure::Request(completion.status));
         }
-        if completion.id & RECEIVE == 0 {
+        let Some(index) = receive_index(completion.id) else {
             let index = completion.id as usize;
             if let Some(chunk) = self.sends.flights.get_mut(index).and_then(Option::take) {
                 self.sends.used -= 1;
@@ -276,8 +254,7 @@ impl QueuePair {
                 chunk.into_iter().for_each(|chunk| self.staging.give(chunk));
             }
             return Ok(None);
-        }
-        let index = (completion.id & !RECEIVE) as u16;
+        };
         let bytes = completion.bytes as usize;
         let mut response = [0; Cqe::LEN];
         self.responses.read(usize::from(index) * Cqe::LEN, &mut response);

@@ -6,19 +6,14 @@ use farblock_proto::capsule::SlotId;
 use farblock_proto::ids::QueueId;
 use farblock_proto::limits::KEYED_IN_CAPSULE_BYTES;
 use farblock_verbs::{
-    Access, Chunk, Completion, ConnParam, Pages, PostError, Provider, ProviderCq, ProviderId,
-    ProviderMr, QpOptions, ReceiveRequest, SendRequest, Verbs, VerbsError,
+    Access, Arming, Chunk, Completion, ConnParam, Pages, PostError, Provider, ProviderCq,
+    ProviderId, ProviderMr, QpOptions, SendRequest, Verbs, VerbsError, receive_index,
 };
 use farblock_wire::rdma::CmAccept;
 use farblock_wire::{Cqe, Sqe};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// The maximum number of receives that one call posts.
-const RECEIVE_BATCH: usize = 16;
-/// The bit that marks the identifier of a receive. The other bits are the receive's index.
-const RECEIVE: u64 = 1 << 63;
 
 /// A request of the send queue that has not completed.
 #[derive(Debug)]
@@ -79,8 +74,7 @@ pub(super) struct QueuePair {
     /// The send queue entries in use, and their maximum number.
     used: u32,
     most: u32,
-    /// Whether the completion queue reports its next completion.
-    is_armed: bool,
+    arming: Arming,
 }
 
 impl QueuePair {
@@ -120,7 +114,7 @@ impl QueuePair {
             free: Vec::new(),
             used: 0,
             most,
-            is_armed: false,
+            arming: Arming::default(),
         };
         queue.add_receives(staging, 1)?;
         Ok(queue)
@@ -161,21 +155,10 @@ impl QueuePair {
 
     /// Posts these receives again.
     pub(super) fn post_receives(&self, indexes: &[u16]) -> Result<(), PostError> {
-        for indexes in indexes.chunks(RECEIVE_BATCH) {
-            let mut slices = [None; RECEIVE_BATCH];
-            for (slice, index) in slices.iter_mut().zip(indexes) {
-                let (room, offset) = self.place(*index);
-                let keys = self.verbs.keys(&room.mr);
-                *slice = keys.slice(offset, self.capsule_bytes as u32);
-            }
-            let mut requests = [ReceiveRequest { id: 0, slices: &[] }; RECEIVE_BATCH];
-            for ((request, index), slice) in requests.iter_mut().zip(indexes).zip(&slices) {
-                *request =
-                    ReceiveRequest { id: RECEIVE | u64::from(*index), slices: slice.as_slice() };
-            }
-            self.verbs.post_recv(&self.id, &requests[..indexes.len()])?;
-        }
-        Ok(())
+        farblock_verbs::post_receives(&self.verbs, &self.id, indexes, |index| {
+            let (room, offset) = self.place(index);
+            self.verbs.keys(&room.mr).slice(offset, self.capsule_bytes as u32)
+        })
     }
 
     fn place(&self, index: u16) -> (&Room, usize) {
@@ -232,31 +215,20 @@ impl QueuePair {
     }
 
     /// Moves completions into `out`. If there are none, arms the completion queue and polls again.
-    ///
-    /// An armed queue reports one event, for the first completion afterwards. The event may become
-    /// readable later than its completion; such an event wakes the connection once in vain.
     pub(super) fn poll(&mut self, out: &mut [Completion]) -> Result<usize, VerbsError> {
         loop {
             let count = self.verbs.poll_cq(&self.cq, out)?;
-            if count > 0 {
-                if std::mem::take(&mut self.is_armed) {
-                    while self.verbs.get_cq_event(&self.cq)? {}
-                }
+            let may_have_more = self.arming.after(&self.verbs, &self.cq, count)?;
+            if count > 0 || !may_have_more {
                 return Ok(count);
             }
-            if self.is_armed {
-                return Ok(0);
-            }
-            self.verbs.req_notify_cq(&self.cq)?;
-            self.is_armed = true;
         }
     }
 
     /// Returns the completed request; `None` for a failed receive, and for the second completion of
     /// a response whose first request failed.
     pub(super) fn done(&mut self, completion: &Completion) -> Option<Done> {
-        if completion.id & RECEIVE != 0 {
-            let index = (completion.id & !RECEIVE) as u16;
+        if let Some(index) = receive_index(completion.id) {
             let bytes = completion.bytes as usize;
             return completion.status.is_success().then_some(Done::Received(index, bytes));
         }

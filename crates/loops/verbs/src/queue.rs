@@ -1,0 +1,79 @@
+//! The use of a queue pair's queues that both ends of a connection have in common.
+
+use crate::error::{PostError, VerbsError};
+use crate::memory::Slice;
+use crate::request::ReceiveRequest;
+use crate::verbs::Verbs;
+
+/// The number of receives that one call posts.
+const BATCH: usize = 16;
+/// The bit that marks the identifier of a receive. The other bits are the receive's index.
+const RECEIVE: u64 = 1 << 63;
+
+/// Returns the index of the receive with this identifier. Returns `None` for a request of the send
+/// queue, whose identifier lacks the mark of [`post_receives`].
+#[must_use]
+pub fn receive_index(id: u64) -> Option<u16> {
+    (id & RECEIVE != 0).then_some((id & !RECEIVE) as u16)
+}
+
+/// Posts the receives with these indexes. `memory` returns the memory of a receive.
+///
+/// # Errors
+/// As [`Verbs::post_recv`]. The receives of earlier batches stay posted.
+pub fn post_receives<V: Verbs>(
+    verbs: &V,
+    id: &V::Id,
+    indexes: &[u16],
+    memory: impl Fn(u16) -> Option<Slice>,
+) -> Result<(), PostError> {
+    for indexes in indexes.chunks(BATCH) {
+        let mut slices = [None; BATCH];
+        for (slice, index) in slices.iter_mut().zip(indexes) {
+            *slice = memory(*index);
+        }
+        let mut requests = [ReceiveRequest { id: 0, slices: &[] }; BATCH];
+        for ((request, index), slice) in requests.iter_mut().zip(indexes).zip(&slices) {
+            *request = ReceiveRequest { id: RECEIVE | u64::from(*index), slices: slice.as_slice() };
+        }
+        verbs.post_recv(id, &requests[..indexes.len()])?;
+    }
+    Ok(())
+}
+
+/// Whether a completion queue reports its next completion.
+///
+/// An armed queue reports one event, for the first completion afterwards. The event may become
+/// readable later than its completion; such an event wakes the event loop once in vain.
+#[derive(Debug, Default)]
+pub struct Arming {
+    is_armed: bool,
+}
+
+impl Arming {
+    /// Call this after a poll that returned `count` completions. Takes the events of an armed queue
+    /// that had completions, and arms a queue without any. Returns false if the queue was empty
+    /// and armed: the caller may wait for its event. Otherwise poll again.
+    ///
+    /// # Errors
+    /// The error of the library.
+    pub fn after<V: Verbs>(
+        &mut self,
+        verbs: &V,
+        cq: &V::Cq,
+        count: usize,
+    ) -> Result<bool, VerbsError> {
+        if count > 0 {
+            if std::mem::take(&mut self.is_armed) {
+                while verbs.get_cq_event(cq)? {}
+            }
+            return Ok(true);
+        }
+        if self.is_armed {
+            return Ok(false);
+        }
+        verbs.req_notify_cq(cq)?;
+        self.is_armed = true;
+        Ok(true)
+    }
+}
