@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const BLOCKS: u64 = 32;
 const BLOCK_BYTES: usize = 512;
 const DEPTH: usize = 12;
-/// How long the target may execute a command after its connection was lost.
+/// The longest time in which the target may execute a command after its connection was lost.
 const LONGEST: Duration = Duration::from_millis(300);
 /// The `quiesce` time in the host's options. It is much longer than [`LONGEST`], because a busy
 /// machine may be slow to read the remaining data of a cut connection.

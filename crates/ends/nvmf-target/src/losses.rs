@@ -13,8 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 pub(crate) struct Losses {
     count: AtomicU64,
-    /// The number of failures reported to each host, by the hash of its name. A host beyond
-    /// [`limits::FLUSHING_HOSTS`] receives only the failures of its own flushes.
+    /// The number of failures reported to each host, by the hash of its name. If there are
+    /// [`limits::FLUSHING_HOSTS`] hosts, each further host learns only of its own failed flushes.
     heard: Mutex<HashMap<u64, u64>>,
 }
 

@@ -78,8 +78,8 @@ impl Choice {
 /// requests of these hosts. The third byte determines after which message the first host
 /// disconnects, and whether the other host follows.
 ///
-/// Panics if one end panics, if a peer without a valid proof obtains a key, if the ends skip a
-/// requested channel, or if two ends with the same secrets derive different keys without an attack.
+/// Panics in four cases. One end panics. A peer without a valid proof obtains a key. The ends skip
+/// a requested channel. Two ends with the same secrets derive different keys without an attack.
 pub fn concatenation(data: &[u8]) {
     let Some((&[first, second, cut], data)) = data.split_first_chunk() else { return };
     let (first, second) = (Choice(first), Choice(second));

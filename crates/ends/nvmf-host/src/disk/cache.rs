@@ -439,8 +439,8 @@ mod tests {
         assert_eq!(meet(3, 3, &[elsewhere, silent(1)]), Meeting::Lost, "another boot");
     }
 
-    /// The disk may suppose a reboot that did not occur. A later reboot of that machine then counts
-    /// as a loss of its own, unless it is the one that the disk supposed.
+    /// The disk may suppose a reboot that did not occur. If the machine reboots later, the disk
+    /// counts a second loss, unless the supposed reboot is this later reboot.
     #[test]
     fn a_supposed_reboot_is_reported_once_and_forgotten_if_it_did_not_occur() {
         let supposed = || {

@@ -56,8 +56,8 @@
 //! if the target's machine has a volatile cache and crashes, it loses unflushed data. A farblock
 //! target reports that its machine rebooted. One flush then fails if the target acknowledged writes
 //! since the last flush, or may have acknowledged writes of a predecessor. If a new path leads to a
-//! different boot than the other paths, the disk first probes these: a machine that does not answer
-//! may be the one that rebooted. Other targets do not report reboots, so their flush succeeds.
+//! different boot than the other paths, the disk first probes the other paths: a machine that
+//! does not answer may have rebooted. Other targets do not report reboots, so their flush succeeds.
 //!
 //! **The name of a target does not prove that its data are the same.** A path may reconnect to
 //! another process, or to a target that does not identify its process. The disk then reports

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A step waits in the line of its source namespace. The line is charged for the step until the
-//! step's write starts. From then on, the line of the destination namespace is charged. So when
-//! either namespace closes, its line has only the charges of its own operations.
+//! step's write starts. From then on, the line of the destination namespace is charged. So
+//! the line of a namespace that closes has charges for operations of this namespace only.
 
 use super::{Queue, Session, Work};
 use crate::context::Context;

@@ -9,7 +9,7 @@
 //! simulation checks that:
 //!
 //! - a fence is effective. After an agent has seen the completion of its Preempt, or a report
-//!   without the victim, no write of the victim reaches the disk: each write contains its author,
+//!   without the victim, no write of the victim reaches the disk. Each write contains its author,
 //!   and the simulated world reports all written data;
 //! - no operation succeeds that a fenced node starts, except for reads if the reservation type
 //!   allows them to all hosts;
