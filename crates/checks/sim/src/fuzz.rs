@@ -32,7 +32,7 @@ fn digests(choice: u8) -> Digests {
 /// Runs a framer on any bytes, at once and byte by byte. Both must give the same result.
 ///
 /// # Panics
-/// If the results differ.
+/// Panics if the results differ.
 pub fn framer(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let role = if choice & 4 == 0 { Role::Controller } else { Role::Host };
@@ -80,7 +80,7 @@ fn summary<'a>(framer: &mut Framer, pieces: impl Iterator<Item = &'a [u8]>) -> V
 /// Runs whole sessions: the input encodes well-formed and malformed PDUs on two connections.
 ///
 /// # Panics
-/// If the target panics, sends a malformed PDU, or answers a command that was not sent.
+/// Panics if the target panics, sends a malformed PDU, or answers a command that was not sent.
 pub fn session(data: &[u8]) {
     let mut input = Input(data);
     let choice = input.byte();

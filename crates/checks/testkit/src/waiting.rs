@@ -9,7 +9,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// Waits until a condition holds.
 ///
 /// # Panics
-/// If the condition does not hold within a minute. The message contains `what`.
+/// Panics if the condition does not hold within a minute. The message contains `what`.
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -163,7 +163,7 @@ impl Controller {
     /// controller. Returns the completion, with any status, and the controller's data.
     ///
     /// # Errors
-    /// If the command cannot be sent, or the controller is lost before it answers.
+    /// Fails if the command cannot be sent, or the controller is lost before it answers.
     pub fn admin(&self, command: &Command, data: &[u8]) -> Result<(Cqe, Vec<u8>), Error> {
         control::wait(self.association.admin(command, data))
     }
@@ -182,7 +182,7 @@ impl Controller {
     /// As [`Controller::identify`].
     ///
     /// # Panics
-    /// If offset or length is not a multiple of 4, or the length is 0.
+    /// Panics if offset or length is not a multiple of 4, or the length is 0.
     pub fn log_page(&self, log: LogPage) -> Result<Vec<u8>, Error> {
         control::wait(self.association.log_page(log))
     }

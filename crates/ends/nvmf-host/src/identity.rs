@@ -27,7 +27,7 @@ impl HostId {
     /// Returns a random identifier (UUID version 4).
     ///
     /// # Errors
-    /// If the system has no random numbers.
+    /// Fails if the system has no random numbers.
     pub fn random() -> io::Result<HostId> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;

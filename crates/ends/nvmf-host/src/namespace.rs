@@ -92,7 +92,7 @@ impl RemoteNamespace {
     /// As [`Namespace::open`], but with a detailed error.
     ///
     /// # Errors
-    /// If the controller has no I/O queue left, or the host cannot connect one.
+    /// Fails if the controller has no I/O queue left, or the host cannot connect one.
     pub fn open_queue(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, Error> {
         let (namespace, control) = (self.clone(), Arc::clone(self.association.control()));
         let connected = control.run(|local| async move { namespace.connect_queue(&local).await });

@@ -192,7 +192,7 @@ impl Authenticator {
     /// the target still runs.
     ///
     /// # Errors
-    /// If the system cannot start the thread.
+    /// Fails if the system cannot start the thread.
     pub(crate) fn submit(
         &self,
         peer: IpAddr,

@@ -15,8 +15,8 @@ impl Control {
     /// Offers a subsystem, with its namespaces, on every listener.
     ///
     /// # Errors
-    /// If a subsystem with this name exists, or the target cannot offer the subsystem or one of its
-    /// namespaces. The target stays unchanged then.
+    /// Fails if a subsystem with this name exists, or the target cannot offer the subsystem or one
+    /// of its namespaces. The target stays unchanged then.
     pub fn add_subsystem(&self, subsystem: &Subsystem) -> Result<(), ChangeError> {
         self.shared.add_subsystem(subsystem)
     }
@@ -25,7 +25,7 @@ impl Control {
     /// controllers of its hosts.
     ///
     /// # Errors
-    /// If there is no such subsystem.
+    /// Fails if there is no such subsystem.
     pub fn remove_subsystem(&self, nqn: &str) -> Result<Vec<Removal>, ChangeError> {
         self.shared.remove_subsystem(nqn)
     }
@@ -33,7 +33,7 @@ impl Control {
     /// Allows a host to use a subsystem.
     ///
     /// # Errors
-    /// If there is no such subsystem, or the host name is not valid.
+    /// Fails if there is no such subsystem, or the host name is not valid.
     pub fn allow_host(&self, nqn: &str, host: &str) -> Result<(), ChangeError> {
         self.shared.allow_host(nqn, host)
     }
@@ -42,7 +42,7 @@ impl Control {
     /// unless the subsystem allows any host.
     ///
     /// # Errors
-    /// If there is no such subsystem.
+    /// Fails if there is no such subsystem.
     pub fn disallow_host(&self, nqn: &str, host: &str) -> Result<(), ChangeError> {
         self.shared.disallow_host(nqn, host)
     }
@@ -57,7 +57,7 @@ impl Control {
     /// - An earlier TLS key stays valid, or the host had no TLS key and has none now.
     ///
     /// # Errors
-    /// If there is no such subsystem, or the keys need TLS and there is no TLS library.
+    /// Fails if there is no such subsystem, or the keys need TLS and there is no TLS library.
     pub fn set_host_keys(
         &self,
         nqn: &str,
@@ -71,7 +71,7 @@ impl Control {
     /// case, the target closes the controllers of all other hosts.
     ///
     /// # Errors
-    /// If there is no such subsystem.
+    /// Fails if there is no such subsystem.
     pub fn set_allow_any_host(&self, nqn: &str, allow: bool) -> Result<(), ChangeError> {
         self.shared.set_allow_any_host(nqn, allow)
     }
@@ -81,7 +81,7 @@ impl Control {
     /// these hosts must use TLS.
     ///
     /// # Errors
-    /// If the target cannot listen there.
+    /// Fails if the target cannot listen there.
     pub fn listen(
         &self,
         address: SocketAddr,
@@ -106,7 +106,7 @@ impl Control {
     /// the listener's connections that do not use TLS.
     ///
     /// # Errors
-    /// If the target does not listen there, or there is no TLS library.
+    /// Fails if the target does not listen there, or there is no TLS library.
     pub fn set_tls(&self, address: SocketAddr, tls: TlsPolicy) -> Result<(), ChangeError> {
         self.shared.set_tls(address, tls)
     }
@@ -115,7 +115,7 @@ impl Control {
     /// Submitted operations complete and get their responses.
     ///
     /// # Errors
-    /// If the target does not listen there, or an ANA group does not exist.
+    /// Fails if the target does not listen there, or an ANA group does not exist.
     pub fn set_access(&self, address: SocketAddr, access: &PortAccess) -> Result<(), ChangeError> {
         self.shared.set_access(address, access)
     }
@@ -123,8 +123,8 @@ impl Control {
     /// Stops listening on an address and closes the connections accepted there.
     ///
     /// # Errors
-    /// If the target does not listen there, or the address is the last of those that the target
-    /// started with. A host that loses a controller identifies the process by these first
+    /// Fails if the target does not listen there, or the address is the last of those that the
+    /// target started with. A host that loses a controller identifies the process by these first
     /// addresses. It concludes from them that the process has ended. Therefore another process must
     /// not be able to listen on all of them while this process runs.
     pub fn unlisten(&self, address: SocketAddr) -> Result<(), ChangeError> {
@@ -134,7 +134,7 @@ impl Control {
     /// Adds a referral, which points hosts to another discovery service.
     ///
     /// # Errors
-    /// If its fields do not fit the discovery log page, or the referral exists already.
+    /// Fails if its fields do not fit the discovery log page, or the referral exists already.
     pub fn add_referral(&self, referral: &Referral) -> Result<(), ChangeError> {
         self.shared.add_referral(referral)
     }
@@ -142,7 +142,7 @@ impl Control {
     /// Removes a referral.
     ///
     /// # Errors
-    /// If there is no such referral.
+    /// Fails if there is no such referral.
     pub fn remove_referral(&self, referral: &Referral) -> Result<(), ChangeError> {
         self.shared.remove_referral(referral)
     }

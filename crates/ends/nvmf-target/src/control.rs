@@ -50,7 +50,7 @@ impl Control {
     /// Shares a namespace as number `nsid` of the subsystem named `nqn`.
     ///
     /// # Errors
-    /// If there is no such subsystem, the number is taken, or the namespace cannot be shared.
+    /// Fails if there is no such subsystem, the number is taken, or the namespace cannot be shared.
     pub fn add_namespace(
         &self,
         nqn: &str,
@@ -63,7 +63,7 @@ impl Control {
     /// Adds a namespace that has the settings `sharing` from the start.
     ///
     /// # Errors
-    /// As for [`Control::add_namespace`], and if the settings are not valid.
+    /// Fails for the same reasons as [`Control::add_namespace`], and if the settings are not valid.
     pub fn add_namespace_as(
         &self,
         nqn: &str,
@@ -78,7 +78,8 @@ impl Control {
     /// reservations that the store already contains apply from the start.
     ///
     /// # Errors
-    /// As for [`Control::add_namespace_as`], and if the target cannot use the stored reservations.
+    /// Fails for the same reasons as [`Control::add_namespace_as`], and if the target cannot use
+    /// the stored reservations.
     pub fn add_namespace_kept(
         &self,
         nqn: &str,
@@ -94,8 +95,8 @@ impl Control {
     /// access from a mix of old and new settings.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace, or the settings are not valid. The namespace
-    /// then stays unchanged.
+    /// Fails if there is no such subsystem or namespace, or the settings are not valid. The
+    /// namespace then stays unchanged.
     pub fn set_sharing(
         &self,
         nqn: &str,
@@ -109,7 +110,7 @@ impl Control {
     /// other hosts the namespace is inactive. Operations that they have already submitted complete.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace, or a host name is not valid.
+    /// Fails if there is no such subsystem or namespace, or a host name is not valid.
     pub fn set_visible_to(
         &self,
         nqn: &str,
@@ -122,7 +123,7 @@ impl Control {
     /// Moves a namespace to another ANA group.
     ///
     /// # Errors
-    /// If there is no such subsystem, namespace or group.
+    /// Fails if there is no such subsystem, namespace or group.
     pub fn set_ana_group(
         &self,
         nqn: &str,
@@ -137,7 +138,7 @@ impl Control {
     /// number at once.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace.
+    /// Fails if there is no such subsystem or namespace.
     pub fn remove_namespace(&self, nqn: &str, nsid: NamespaceId) -> Result<Removal, ChangeError> {
         self.shared.remove_namespace(nqn, nsid)
     }
@@ -147,8 +148,8 @@ impl Control {
     /// namespace does not inherit the configured size or write protection.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace, or the target cannot share the new namespace.
-    /// The old namespace then stays.
+    /// Fails if there is no such subsystem or namespace, or the target cannot share the new
+    /// namespace. The old namespace then stays.
     pub fn replace_namespace(
         &self,
         nqn: &str,
@@ -161,7 +162,7 @@ impl Control {
     /// Replaces a namespace by one that has the settings `sharing` from the start.
     ///
     /// # Errors
-    /// As for [`Control::replace_namespace`] and [`Control::set_sharing`].
+    /// Fails for the same reasons as [`Control::replace_namespace`] and [`Control::set_sharing`].
     pub fn replace_namespace_as(
         &self,
         nqn: &str,
@@ -175,7 +176,7 @@ impl Control {
     /// Shares only the first `blocks` blocks of a namespace; `None`: all blocks.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace, or the namespace has fewer blocks.
+    /// Fails if there is no such subsystem or namespace, or the namespace has fewer blocks.
     pub fn resize_namespace(
         &self,
         nqn: &str,
@@ -188,7 +189,7 @@ impl Control {
     /// Sets or clears a namespace's write protection. Writes that were already submitted complete.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace.
+    /// Fails if there is no such subsystem or namespace.
     pub fn set_read_only(
         &self,
         nqn: &str,
@@ -202,7 +203,7 @@ impl Control {
     /// of each namespace apply as well. [`Rates::default`] has no limit.
     ///
     /// # Errors
-    /// If there is no such subsystem.
+    /// Fails if there is no such subsystem.
     pub fn set_host_rates(&self, nqn: &str, host: &str, rates: &Rates) -> Result<(), ChangeError> {
         self.shared.set_host_rates(nqn, host, rates)
     }
@@ -212,7 +213,7 @@ impl Control {
     /// their bursts do not start again.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace.
+    /// Fails if there is no such subsystem or namespace.
     pub fn set_rates(
         &self,
         nqn: &str,
@@ -225,8 +226,8 @@ impl Control {
     /// Rereads a namespace's size and supported commands, and notifies hosts of changes.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace, or the target cannot share the namespace with
-    /// its new properties.
+    /// Fails if there is no such subsystem or namespace, or the target cannot share the namespace
+    /// with its new properties.
     pub fn refresh_namespace(&self, nqn: &str, nsid: NamespaceId) -> Result<(), ChangeError> {
         self.shared.refresh_namespace(nqn, nsid)
     }

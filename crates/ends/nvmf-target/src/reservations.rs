@@ -27,15 +27,15 @@ pub trait ReservationStore: Send + Sync {
     /// Returns the text that was last stored.
     ///
     /// # Errors
-    /// If the store cannot read the text.
+    /// Fails if the store cannot read the text.
     fn load(&self) -> io::Result<String>;
 
     /// Replaces the stored text. The text is durable when this function returns. After a power loss
     /// at any time, the store contains either the old or the new text. The call may block.
     ///
     /// # Errors
-    /// If the store could not make the text durable. The store then contains either the old or the
-    /// new text.
+    /// Fails if the store could not make the text durable. The store then contains either the old
+    /// or the new text.
     fn save(&self, text: &str) -> io::Result<()>;
 }
 
@@ -65,8 +65,8 @@ struct Save {
 /// Loads the stored reservations into the registry.
 ///
 /// # Errors
-/// If the target cannot use the stored reservations. The target must not start without them, since
-/// it would then admit fenced hosts.
+/// Fails if the target cannot use the stored reservations. The target must not start without them,
+/// since it would then admit fenced hosts.
 pub(crate) fn load(
     registry: &mut Registry,
     key: (SubsystemId, NamespaceId),
@@ -78,7 +78,7 @@ pub(crate) fn load(
 /// Reads a namespace's stored reservations.
 ///
 /// # Errors
-/// If the store cannot read them, or they are damaged.
+/// Fails if the store cannot read them, or they are damaged.
 pub(crate) fn read(store: &dyn ReservationStore) -> io::Result<Reservations> {
     let text = store.load()?;
     Reservations::from_text(&text)

@@ -205,7 +205,7 @@ impl TargetShared {
     /// Queues a job of this peer for the authentication thread.
     ///
     /// # Errors
-    /// If the system cannot start the thread.
+    /// Fails if the system cannot start the thread.
     pub(crate) fn authenticate(self: &Arc<Self>, peer: IpAddr, job: Job) -> std::io::Result<()> {
         let shared = Arc::downgrade(self);
         self.authenticator.submit(peer, job, move |core, message| {

@@ -43,8 +43,8 @@ impl Target {
     /// Binds the listeners, starts the cores and serves hosts.
     ///
     /// # Errors
-    /// If the target cannot bind an address or start a thread, or the configuration is not valid.
-    /// The target does not run then.
+    /// Fails if the target cannot bind an address or start a thread, or the configuration is not
+    /// valid. The target does not run then.
     pub fn start(config: &TargetConfig) -> Result<Self, StartError> {
         Self::start_with(config, Vec::new())
     }
@@ -54,7 +54,7 @@ impl Target {
     /// restart then wait.
     ///
     /// # Errors
-    /// As for [`Self::start`].
+    /// Fails for the same reasons as [`Self::start`].
     pub fn start_with(
         config: &TargetConfig,
         sockets: Vec<TcpListener>,
@@ -159,7 +159,7 @@ impl Target {
     /// Stops the target: completes accepted commands, notifies hosts and ends the threads.
     ///
     /// # Errors
-    /// If an event loop has failed.
+    /// Fails if an event loop has failed.
     pub fn stop(mut self) -> io::Result<()> {
         self.stop_threads()
     }

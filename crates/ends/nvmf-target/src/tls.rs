@@ -39,7 +39,7 @@ impl TlsTerms {
     /// `seed` starts the random number generator for secrets. No peer may know `seed`.
     ///
     /// # Errors
-    /// If a host must use TLS, and there is no TLS library.
+    /// Fails if a host must use TLS, and there is no TLS library.
     pub(crate) fn new(config: &TargetConfig, seed: u64) -> Result<Self, TlsError> {
         let mut keys = ServerKeys::new(seed);
         for (host, of_host) in &config.tls_keys {

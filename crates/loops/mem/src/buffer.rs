@@ -207,7 +207,7 @@ impl Buffer {
     ///
     /// # Panics
     ///
-    /// If `at` is beyond the end.
+    /// Panics if `at` is beyond the end.
     pub fn split_to(&mut self, at: usize) -> Buffer {
         assert!(at <= self.len, "split at {at} of a buffer of {} bytes", self.len);
         let owner = Arc::clone(&self.owner);
@@ -223,7 +223,7 @@ impl Buffer {
     ///
     /// # Panics
     ///
-    /// If the two are not adjacent parts of one allocation.
+    /// Panics if the two are not adjacent parts of one allocation.
     pub fn unsplit(&mut self, next: Buffer) {
         // All loans of a lender have the same owner, but two loans may be different memory.
         let is_same = Arc::ptr_eq(&self.owner, &next.owner) && self.loan == next.loan;
@@ -343,7 +343,7 @@ impl SharedBuffer {
     ///
     /// # Panics
     ///
-    /// If the range is not inside the buffer.
+    /// Panics if the range is not inside the buffer.
     pub fn view(&self, range: Range<usize>) -> Buffer {
         let start = NonNull::from(&self.0[range.clone()]).cast();
         Buffer { start, len: range.len(), owner: Arc::clone(&self.0.owner), is_view: true, loan: 0 }

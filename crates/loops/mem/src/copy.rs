@@ -20,7 +20,7 @@ const VECTORS_BYTES: usize = 1024;
 ///
 /// # Panics
 ///
-/// If the lengths differ.
+/// Panics if the lengths differ.
 pub fn copy_anywhere(into: &mut [u8], from: &[u8]) {
     assert!(into.len() == from.len(), "{} bytes into {}", from.len(), into.len());
     for (into, from) in into.chunks_mut(VECTORS_BYTES).zip(from.chunks(VECTORS_BYTES)) {
@@ -37,7 +37,7 @@ pub fn copy_anywhere(into: &mut [u8], from: &[u8]) {
 ///
 /// # Panics
 ///
-/// If the lengths differ.
+/// Panics if the lengths differ.
 pub fn copy_to_memory(into: &mut [u8], from: &[u8]) {
     // Check here, so that the message is the same on every processor.
     assert!(into.len() == from.len(), "{} bytes into {}", from.len(), into.len());

@@ -47,7 +47,7 @@ impl Random {
     ///
     /// # Panics
     ///
-    /// If `bound` is 0.
+    /// Panics if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "the bound is zero");
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
@@ -62,7 +62,7 @@ impl Random {
     ///
     /// # Panics
     ///
-    /// If the range is empty.
+    /// Panics if the range is empty.
     pub fn within(&mut self, range: Range<u64>) -> u64 {
         assert!(!range.is_empty(), "the range {range:?} is empty");
         range.start + self.below(range.end - range.start)

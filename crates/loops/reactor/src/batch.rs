@@ -64,7 +64,7 @@ impl SendBatch {
     ///
     /// # Panics
     ///
-    /// If the range is not inside the buffer.
+    /// Panics if the range is not inside the buffer.
     pub fn payload(&mut self, tag: u64, buffer: Buffer, range: Range<usize>) -> usize {
         let index = self.payloads.len();
         self.payloads.push((tag, buffer));
@@ -76,7 +76,7 @@ impl SendBatch {
     ///
     /// # Panics
     ///
-    /// If the index is not a payload's index, or the range is not inside the buffer.
+    /// Panics if the index is not a payload's index, or the range is not inside the buffer.
     pub fn payload_again(&mut self, index: usize, range: Range<usize>) {
         let len = self.payloads[index].1[range.clone()].len();
         if len > 0 {
@@ -151,7 +151,7 @@ impl SendBatch {
     ///
     /// # Panics
     ///
-    /// If fewer bytes remain.
+    /// Panics if fewer bytes remain.
     pub fn advance(&self, cursor: &mut Cursor, mut sent: usize) -> bool {
         while let Some(segment) = self.segments.get(cursor.segment) {
             let left = segment.len - cursor.offset;

@@ -149,7 +149,7 @@ impl<T> JoinHandle<T> {
 /// Starts a thread.
 ///
 /// # Errors
-/// If the system cannot start another thread.
+/// Fails if the system cannot start another thread.
 pub fn spawn<T: Send + 'static>(
     name: String,
     body: impl FnOnce() -> T + Send + 'static,
@@ -170,7 +170,7 @@ pub fn spawn<T: Send + 'static>(
 /// Waits for a message.
 ///
 /// # Errors
-/// If all senders are dropped.
+/// Fails if all senders are dropped.
 pub fn recv<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -182,7 +182,7 @@ pub fn recv<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
 /// Waits for a message, at most for `timeout`.
 ///
 /// # Errors
-/// If no message arrived in time, or all senders are dropped.
+/// Fails if no message arrived in time, or all senders are dropped.
 pub fn recv_timeout<T>(receiver: &Receiver<T>, timeout: Duration) -> Result<T, RecvTimeoutError> {
     #[cfg(feature = "sim")]
     if is_simulated() {

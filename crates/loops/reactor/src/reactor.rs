@@ -87,7 +87,7 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// If this system does not support the requested engine. The text contains the reason.
+    /// Fails if this system does not support the requested engine. The text contains the reason.
     pub fn new(config: &Config) -> io::Result<Reactor> {
         let shared = WakerShared::new();
         let pool = BufferPool::new();
@@ -174,7 +174,7 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// If the reactor cannot prepare the socket.
+    /// Fails if the reactor cannot prepare the socket.
     pub fn listen(
         &self,
         task: TaskId,
@@ -195,7 +195,7 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// If the system cannot create a socket.
+    /// Fails if the system cannot create a socket.
     pub fn connect(&self, task: TaskId, address: SocketAddr) -> io::Result<StreamId> {
         self.with(|engine, _| engine.connect(task, address)).map(StreamId)
     }
@@ -205,7 +205,7 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// If the reactor cannot prepare the socket.
+    /// Fails if the reactor cannot prepare the socket.
     pub fn add_stream(&self, task: TaskId, socket: impl Into<Socket>) -> io::Result<StreamId> {
         let socket = socket.into();
         self.with(|engine, _| engine.add_stream(task, socket)).map(StreamId)
@@ -223,7 +223,7 @@ impl Reactor {
     ///
     /// # Panics
     ///
-    /// If a `recv` or `recv_into` is already outstanding on this stream.
+    /// Panics if a `recv` or `recv_into` is already outstanding on this stream.
     pub fn recv(&self, stream: StreamId) {
         self.with(|engine, cx| engine.recv(cx, stream.0, 0));
     }
@@ -236,7 +236,7 @@ impl Reactor {
     ///
     /// # Panics
     ///
-    /// If a `recv` or `recv_into` is already outstanding on this stream.
+    /// Panics if a `recv` or `recv_into` is already outstanding on this stream.
     pub fn recv_at_most(&self, stream: StreamId, most: u32) {
         let limit = most.max(1);
         self.with(|engine, cx| engine.recv(cx, stream.0, limit));
@@ -247,8 +247,8 @@ impl Reactor {
     ///
     /// # Panics
     ///
-    /// If a `recv` or `recv_into` is already outstanding on this stream, or the range is empty or
-    /// not inside the buffer.
+    /// Panics if a `recv` or `recv_into` is already outstanding on this stream, or the range is
+    /// empty or not inside the buffer.
     pub fn recv_into(&self, stream: StreamId, buffer: Buffer, range: Range<usize>) {
         assert!(!buffer[range.clone()].is_empty(), "receiving into an empty range");
         self.with(|engine, cx| engine.recv_into(cx, stream.0, buffer, range));
@@ -258,7 +258,7 @@ impl Reactor {
     ///
     /// # Panics
     ///
-    /// If a `send` is already outstanding on this stream.
+    /// Panics if a `send` is already outstanding on this stream.
     pub fn send(&self, stream: StreamId, batch: SendBatch) {
         self.with(|engine, cx| engine.send(cx, stream.0, batch));
     }
@@ -307,7 +307,7 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// If the system does not support waiting for such a descriptor (for example, a file).
+    /// Fails if the system does not support waiting for such a descriptor (for example, a file).
     #[cfg(unix)]
     pub fn watch(
         &self,

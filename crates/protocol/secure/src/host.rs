@@ -166,7 +166,7 @@ impl Host {
     /// succeeded.
     ///
     /// # Panics
-    /// If the step was not [`Step::Send`].
+    /// Panics if the step was not [`Step::Send`].
     pub fn handle_sent(&mut self) {
         self.state = match core::mem::replace(&mut self.state, HostState::Opening) {
             HostState::Opening => HostState::AwaitsChallenge,
@@ -180,7 +180,7 @@ impl Host {
     /// Handles the message that [`Step::Receive`] requested.
     ///
     /// # Panics
-    /// If the step was not [`Step::Receive`].
+    /// Panics if the step was not [`Step::Receive`].
     pub fn handle_received(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) {
         let state = core::mem::replace(&mut self.state, HostState::Opening);
         let next = match (state, self.parse(bytes)) {

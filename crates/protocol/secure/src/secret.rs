@@ -33,7 +33,7 @@ impl Secret {
     /// secret with it.
     ///
     /// # Errors
-    /// If `bytes` is not a valid length, or does not fit `hash`.
+    /// Fails if `bytes` is not a valid length, or does not fit `hash`.
     pub fn generate(
         bytes: usize,
         hash: Option<Hash>,
@@ -48,7 +48,7 @@ impl Secret {
     /// Parses the text form.
     ///
     /// # Errors
-    /// If the text is not valid. The error never contains a part of the secret.
+    /// Fails if the text is not valid. The error never contains a part of the secret.
     pub fn parse(text: &str) -> Result<Self, SecretError> {
         let (key, hash) = FORM.parse(text, check_length)?;
         Ok(Self { key, hash })

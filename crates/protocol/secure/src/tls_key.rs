@@ -77,7 +77,7 @@ impl TlsKey {
     /// Generates a random key for the cipher suite with `hash`.
     ///
     /// # Errors
-    /// If there is no cipher suite with this hash.
+    /// Fails if there is no cipher suite with this hash.
     pub fn generate(hash: Hash, entropy: &mut dyn Entropy) -> Result<Self, TlsKeyError> {
         let mut key = Zeroizing::new(alloc::vec![0; hash.bytes()]);
         check(key.len(), Some(hash))?;
@@ -88,7 +88,7 @@ impl TlsKey {
     /// Parses the text form.
     ///
     /// # Errors
-    /// If the text is not valid. The error never contains a part of the key.
+    /// Fails if the text is not valid. The error never contains a part of the key.
     pub fn parse(text: &str) -> Result<Self, TlsKeyError> {
         let (key, hash) = FORM.parse(text, check)?;
         Ok(Self { key, hash, identity: None })

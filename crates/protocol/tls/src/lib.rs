@@ -85,7 +85,7 @@ pub trait Tls: Send {
     /// done. Send the pending output even after an error.
     ///
     /// # Errors
-    /// If this end refuses the peer, or the peer refuses this end.
+    /// Fails if this end refuses the peer, or the peer refuses this end.
     fn handshake(&mut self) -> Result<bool, TlsError>;
 
     /// Returns the peer's key with its host and subsystem, once the handshake is done; `None` on a
@@ -114,10 +114,10 @@ pub trait Tls: Send {
     /// pending output.
     ///
     /// # Errors
-    /// If the connection fails in this call.
+    /// Fails if the connection fails in this call.
     ///
     /// # Panics
-    /// If `into` is shorter than [`sealed_bytes`](Self::sealed_bytes).
+    /// Panics if `into` is shorter than [`sealed_bytes`](Self::sealed_bytes).
     fn seal(
         &mut self,
         plain: &mut dyn Iterator<Item = &[u8]>,

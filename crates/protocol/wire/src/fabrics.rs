@@ -106,8 +106,8 @@ impl ConnectData {
     /// Creates the data for a connection between the named host and the named subsystem.
     ///
     /// # Panics
-    /// When a name is longer than [`nqn::NQN_MAX_BYTES`]. Callers must validate names that users or
-    /// peers supply.
+    /// Panics if a name is longer than [`nqn::NQN_MAX_BYTES`]. Callers must validate names that
+    /// users or peers supply.
     pub fn new(hostid: [u8; 16], cntlid: u16, subnqn: &str, hostnqn: &str) -> Self {
         Self {
             hostid,

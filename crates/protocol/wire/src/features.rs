@@ -131,7 +131,7 @@ impl NumberOfQueues {
     /// Requests equal numbers of submission and completion queues, as fabrics require.
     ///
     /// # Panics
-    /// When `queues` is 0, which the 0's-based field cannot express.
+    /// Panics if `queues` is 0, which the 0's-based field cannot express.
     pub const fn pairs(queues: u16) -> Self {
         assert!(queues > 0, "the field cannot express zero queues");
         Self(0).with_nsq_z(queues - 1).with_ncq_z(queues - 1)

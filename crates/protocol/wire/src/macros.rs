@@ -42,7 +42,7 @@ macro_rules! layout {
             /// Writes all [`Self::LEN`] bytes to the start of `out` and returns that length.
             ///
             /// # Panics
-            /// When `out` is shorter than [`Self::LEN`].
+            /// Panics if `out` is shorter than [`Self::LEN`].
             pub fn emit(&self, out: &mut [u8]) -> usize {
                 out[..$size].copy_from_slice(zerocopy::IntoBytes::as_bytes(self));
                 $size
@@ -134,7 +134,7 @@ macro_rules! bit_fields {
         #[doc = concat!("Returns a copy with a new value of this field: ", $doc)]
         ///
         /// # Panics
-        /// When the value does not fit the field.
+        /// Panics if the value does not fit the field.
         pub const fn $with(self, value: $ty) -> Self {
             const MASK: $inner = ((1 << ($hi - $lo)) << 1) - 1;
             let value = value as $inner;

@@ -99,8 +99,8 @@ pub fn validate_name(name: &str) -> Result<(), NqnError> {
 /// Returns the field for a name: the bytes of the name, padded with NULs.
 ///
 /// # Panics
-/// When the name is longer than [`NQN_MAX_BYTES`]. Callers must validate names that users or peers
-/// supply.
+/// Panics if the name is longer than [`NQN_MAX_BYTES`]. Callers must validate names that users or
+/// peers supply.
 pub fn nqn_field(name: &str) -> [u8; NQN_FIELD_BYTES] {
     assert!(name.len() <= NQN_MAX_BYTES, "NQN longer than {NQN_MAX_BYTES} bytes");
     let mut field = [0; NQN_FIELD_BYTES];

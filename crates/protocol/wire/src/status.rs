@@ -209,7 +209,7 @@ impl Status {
     /// Creates a status from its type (3 bits) and its code.
     ///
     /// # Panics
-    /// When `status_type` is above 7.
+    /// Panics if `status_type` is above 7.
     pub const fn new(status_type: u8, code: u8) -> Self {
         assert!(status_type <= 7, "status code type has 3 bits");
         Self((status_type as u16) << 8 | code as u16)
@@ -250,7 +250,7 @@ impl Status {
     /// Returns this status with Command Retry Delay `index` (0 to 3).
     ///
     /// # Panics
-    /// When `index` is above 3.
+    /// Panics if `index` is above 3.
     pub const fn with_retry_delay(self, index: u8) -> Self {
         assert!(index <= 3, "command retry delay has 2 bits");
         Self((self.0 & !(3 << 11)) | (index as u16) << 11)

@@ -174,7 +174,7 @@ impl CommonHeader {
     /// `shape` to `flags`.
     ///
     /// # Panics
-    /// When `pdu_type` is unknown, or `shape` has another header length.
+    /// Panics if `pdu_type` is unknown, or `shape` has another header length.
     pub fn new(pdu_type: PduType, shape: PduShape, flags: u8) -> Self {
         assert_eq!(
             pdu_type.header_len(),
@@ -348,7 +348,8 @@ impl TermReq {
     /// carries a digest.
     ///
     /// # Panics
-    /// When `pdu_type` is not a terminate PDU, or `data_bytes` is above [`TERM_DATA_MAX_BYTES`].
+    /// Panics if `pdu_type` is not a terminate PDU, or `data_bytes` is above
+    /// [`TERM_DATA_MAX_BYTES`].
     pub fn new(pdu_type: PduType, fes: FatalErrorStatus, fei: u32, data_bytes: usize) -> Self {
         assert!(matches!(pdu_type, PduType::H2C_TERM_REQ | PduType::C2H_TERM_REQ));
         assert!(data_bytes <= TERM_DATA_MAX_BYTES);

@@ -58,7 +58,7 @@ impl Limit {
     /// Sets the maximum number of operations per second.
     ///
     /// # Panics
-    /// If `rate` is zero.
+    /// Panics if `rate` is zero.
     pub fn ops_per_second(mut self, rate: u64) -> Limit {
         assert!(rate > 0, "the limit is zero");
         self.rates.ops_per_second = Some(rate);
@@ -68,7 +68,7 @@ impl Limit {
     /// Sets the maximum number of bytes read and written per second.
     ///
     /// # Panics
-    /// If `rate` is zero.
+    /// Panics if `rate` is zero.
     pub fn bytes_per_second(mut self, rate: u64) -> Limit {
         assert!(rate > 0, "the limit is zero");
         self.rates.bytes_per_second = Some(rate);

@@ -36,8 +36,8 @@ impl Geometry {
     /// Creates the geometry of a writable namespace with default properties.
     ///
     /// # Panics
-    /// If `block_size` is not a power of two within the limits, or if the capacity in bytes exceeds
-    /// `i64::MAX` (the range of file offsets).
+    /// Panics if `block_size` is not a power of two within the limits, or if the capacity in bytes
+    /// exceeds `i64::MAX` (the range of file offsets).
     pub fn new(block_size: u32, blocks: u64) -> Geometry {
         assert!(Self::is_block_size(block_size), "{block_size} bytes is not a valid block size");
         let bytes = blocks.checked_mul(u64::from(block_size));
@@ -84,7 +84,7 @@ impl Geometry {
     /// Returns the length in bytes of a buffer for `blocks` blocks.
     ///
     /// # Panics
-    /// If the length exceeds the address space, which only happens with 32-bit addresses.
+    /// Panics if the length exceeds the address space, which only happens with 32-bit addresses.
     pub fn bytes(&self, blocks: u32) -> usize {
         let bytes = u64::from(blocks) * u64::from(self.block_size);
         usize::try_from(bytes).expect("a buffer larger than the address space")
@@ -93,7 +93,7 @@ impl Geometry {
     /// Returns the offset of `lba` in bytes. `lba` must have passed [`check`](Self::check).
     ///
     /// # Panics
-    /// If the product overflows.
+    /// Panics if the product overflows.
     pub fn offset(&self, lba: u64) -> u64 {
         lba.checked_mul(u64::from(self.block_size)).expect("an unchecked block address")
     }

@@ -150,7 +150,7 @@ impl AsyncNamespace {
     /// Fills `buffer` from `lba`, and returns it.
     ///
     /// # Panics
-    /// If the length of the buffer is not a multiple of the block size.
+    /// Panics if the length of the buffer is not a multiple of the block size.
     pub fn read(
         &self,
         lba: u64,
@@ -163,7 +163,7 @@ impl AsyncNamespace {
     /// Writes `buffer` from `lba`, and returns it.
     ///
     /// # Panics
-    /// If the length of the buffer is not a multiple of the block size.
+    /// Panics if the length of the buffer is not a multiple of the block size.
     pub fn write(
         &self,
         lba: u64,
@@ -176,7 +176,7 @@ impl AsyncNamespace {
     /// Like [`write`](Self::write), but the data is durable when the future completes.
     ///
     /// # Panics
-    /// If the length of the buffer is not a multiple of the block size.
+    /// Panics if the length of the buffer is not a multiple of the block size.
     pub fn write_durable(
         &self,
         lba: u64,

@@ -143,8 +143,8 @@ impl Op {
     /// Checks an operation like [`Geometry::check`], before a backend starts it.
     ///
     /// # Panics
-    /// If a valid read or write does not have a buffer of the right length. This is a bug of the
-    /// submitter.
+    /// Panics if a valid read or write does not have a buffer of the right length. This is a bug of
+    /// the submitter.
     pub fn check(&self, geometry: &Geometry) -> Result<(), BlockError> {
         geometry.check(self.command, self.lba, u64::from(self.blocks))?;
         if self.command.moves_data() {

@@ -38,7 +38,7 @@ impl<T> Slab<T> {
     /// Returns the entry at `key`.
     ///
     /// # Panics
-    /// If there is no entry, because an operation was completed twice.
+    /// Panics if there is no entry, because an operation was completed twice.
     pub fn at(&mut self, key: u64) -> &mut T {
         self.0.get_mut(key as usize).expect("an operation completed twice")
     }
@@ -46,7 +46,7 @@ impl<T> Slab<T> {
     /// Removes and returns the entry at `key`.
     ///
     /// # Panics
-    /// If there is no entry, because an operation was completed twice.
+    /// Panics if there is no entry, because an operation was completed twice.
     pub fn remove(&mut self, key: u64) -> T {
         self.0.try_remove(key as usize).expect("an operation completed twice")
     }

@@ -41,8 +41,8 @@ impl Rbd {
     /// Creates a namespace on the image.
     ///
     /// # Errors
-    /// If the size of the image is not a whole number of blocks, or if the image is not writable
-    /// and `read_only` is false.
+    /// Fails if the size of the image is not a whole number of blocks, or if the image is not
+    /// writable and `read_only` is false.
     pub fn new(image: Arc<Image>, block_size: u32, read_only: bool) -> Result<Rbd, OpenError> {
         let bytes = image.bytes();
         if !Geometry::is_block_size(block_size)

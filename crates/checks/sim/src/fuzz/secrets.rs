@@ -18,8 +18,8 @@ const FATE_BYTES: usize = 4;
 /// messages. The first byte determines whether host and controller have the same secrets.
 ///
 /// # Panics
-/// If one end panics or admits a peer with another secret, or if two ends with the same secrets
-/// fail without an attack.
+/// Panics if one end panics or admits a peer with another secret, or if two ends with the same
+/// secrets fail without an attack.
 pub fn authentication(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let (knows_host, knows_controller) = (choice & 1 == 0, choice & 2 == 0);
@@ -99,7 +99,7 @@ pub(super) fn change(message: &mut Vec<u8>, last: &[u8], fate: &[u8]) {
 /// Parses texts of keys, and the first TLS message of a client with its identities.
 ///
 /// # Panics
-/// If a parsed text differs after it is formatted again, or if any code panics.
+/// Panics if a parsed text differs after it is formatted again, or if any code panics.
 pub fn keys(data: &[u8]) {
     if let Ok(text) = str::from_utf8(data) {
         if let Ok(secret) = Secret::parse(text) {

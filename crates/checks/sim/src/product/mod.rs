@@ -144,7 +144,7 @@ impl Plan {
 /// Runs the simulated world of a seed.
 ///
 /// # Panics
-/// If a check fails. The message contains the seed.
+/// Panics if a check fails. The message contains the seed.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "disks_survive_random_faults" };
@@ -169,7 +169,7 @@ impl Default for Variant {
 /// Runs the simulated world of a seed with these differences.
 ///
 /// # Panics
-/// If a check fails.
+/// Panics if a check fails.
 #[must_use]
 pub fn run_as(seed: u64, variant: &Variant) -> Outcome {
     let proof = Proof::of(seed);

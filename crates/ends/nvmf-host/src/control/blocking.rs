@@ -42,7 +42,7 @@ impl fmt::Display for Panicked {
 /// Runs a function on another thread, or on this thread if the system cannot start another.
 ///
 /// # Errors
-/// If the function panicked.
+/// Fails if the function panicked.
 pub(crate) async fn blocking<T: Send + 'static>(
     act: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Panicked> {

@@ -166,8 +166,8 @@ impl Disk {
     /// disk continues to try the others.
     ///
     /// # Errors
-    /// If no path connects, if two paths lead to different namespaces, or if URLs or options are
-    /// invalid.
+    /// Fails if no path connects, if two paths lead to different namespaces, or if URLs or options
+    /// are invalid.
     pub fn connect(urls: &[Url], options: &DiskOptions) -> Result<Disk, Error> {
         Disk::connect_with(urls, options, |_| {})
     }
@@ -239,9 +239,9 @@ impl Disk {
     /// Connects another path to this disk's namespace and adds it, while the disk is in use.
     ///
     /// # Errors
-    /// If the host cannot connect to the address, or if the address leads to another namespace or
-    /// conflicts with the existing paths. Also if the disk has the maximum number of paths. The
-    /// disk does not add the path then.
+    /// Fails if the host cannot connect to the address, or if the address leads to another
+    /// namespace or conflicts with the existing paths. Also if the disk has the maximum number of
+    /// paths. The disk does not add the path then.
     pub fn add_path(&self, url: &Url) -> Result<(), Error> {
         let mut urls: Vec<Url> = self.hub.paths.iter().map(|path| path.url.clone()).collect();
         urls.push(url.clone());

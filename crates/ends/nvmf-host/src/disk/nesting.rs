@@ -28,7 +28,7 @@ impl Nesting {
     }
 
     /// # Errors
-    /// If the disk contains a namespace that it is a part of.
+    /// Fails if the disk contains a namespace that it is a part of.
     pub(super) fn check(&self) -> Result<(), Error> {
         let wholes = lock(&self.wholes).clone();
         if lock(&self.contents).iter().any(|uuid| wholes.contains(uuid)) {

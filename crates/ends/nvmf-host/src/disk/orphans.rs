@@ -41,7 +41,7 @@ impl OrphanedControllers {
     /// that have ended.
     ///
     /// # Errors
-    /// If no controller connects in this time.
+    /// Fails if no controller connects in this time.
     pub fn end(
         &mut self,
         url: &Url,

@@ -20,7 +20,7 @@ pub(crate) fn contents(namespace: &dyn Namespace) -> Vec<[u8; 16]> {
 /// that contains this UUID. Returns the namespace's contents.
 ///
 /// # Errors
-/// If the namespace already contains itself.
+/// Fails if the namespace already contains itself.
 pub(crate) fn nest(
     namespace: &dyn Namespace,
     uuid: [u8; 16],

@@ -106,7 +106,7 @@ impl Registry {
     /// the port. Commands in progress complete normally.
     ///
     /// # Errors
-    /// When the listener does not exist, or a state or a group is invalid.
+    /// Fails if the listener does not exist, or a state or a group is invalid.
     pub fn set_port_access(&mut self, port: PortId, access: PortAccess) -> Result<(), ConfigError> {
         access.check()?;
         if self.listeners.iter().all(|listener| listener.port != port) {

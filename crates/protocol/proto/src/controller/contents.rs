@@ -15,7 +15,7 @@ impl Registry {
     /// the UUIDs changed.
     ///
     /// # Errors
-    /// When the subsystem or the namespace does not exist.
+    /// Fails if the subsystem or the namespace does not exist.
     pub fn set_contents(
         &mut self,
         subsystem: SubsystemId,

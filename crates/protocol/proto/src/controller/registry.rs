@@ -256,7 +256,7 @@ impl Registry {
     /// a small range sooner.
     ///
     /// # Errors
-    /// When the range is empty or not within 1 to `0xffef`.
+    /// Fails if the range is empty or not within 1 to `0xffef`.
     pub fn set_controller_ids(&mut self, ids: RangeInclusive<u16>) -> Result<(), ConfigError> {
         if ids.is_empty() || *ids.start() == 0 || *ids.end() > CNTLID_MAX {
             return Err(ConfigError::OutOfRange("controller identifiers"));
@@ -269,7 +269,7 @@ impl Registry {
     /// Offers a subsystem on every listener.
     ///
     /// # Errors
-    /// When the configuration is invalid, or another subsystem has the same name.
+    /// Fails if the configuration is invalid, or another subsystem has the same name.
     pub fn add_subsystem(&mut self, config: SubsystemConfig) -> Result<SubsystemId, ConfigError> {
         config.check()?;
         if self.find_subsystem(&config.nqn).is_some() {
@@ -293,7 +293,7 @@ impl Registry {
     /// Removes a subsystem and its controllers. The caller closes the returned queues.
     ///
     /// # Errors
-    /// When the subsystem does not exist.
+    /// Fails if the subsystem does not exist.
     pub fn remove_subsystem(&mut self, id: SubsystemId) -> Result<Vec<Teardown>, ConfigError> {
         self.subsystem_mut(id)?;
         let ends = self.remove_where(TeardownReason::SubsystemRemoved, |controller| {
@@ -310,7 +310,7 @@ impl Registry {
     /// Allows a host to use a subsystem.
     ///
     /// # Errors
-    /// When the subsystem does not exist, or the host's name is invalid.
+    /// Fails if the subsystem does not exist, or the host's name is invalid.
     pub fn allow_host(&mut self, id: SubsystemId, host_nqn: &str) -> Result<(), ConfigError> {
         check_nqn(host_nqn)?;
         let config = &mut self.subsystem_mut(id)?.config;
@@ -329,7 +329,7 @@ impl Registry {
     /// removes the host's controllers; the caller closes the returned queues.
     ///
     /// # Errors
-    /// When the subsystem does not exist.
+    /// Fails if the subsystem does not exist.
     pub fn disallow_host(
         &mut self,
         id: SubsystemId,
@@ -344,7 +344,7 @@ impl Registry {
     /// of hosts that are no longer allowed; the caller closes the returned queues.
     ///
     /// # Errors
-    /// When the subsystem does not exist.
+    /// Fails if the subsystem does not exist.
     pub fn set_allow_any_host(
         &mut self,
         id: SubsystemId,
@@ -358,7 +358,7 @@ impl Registry {
     /// Adds a listener to the discovery log page.
     ///
     /// # Errors
-    /// When a field does not fit in the page, or another listener has the same number.
+    /// Fails if a field does not fit in the page, or another listener has the same number.
     pub fn add_listener(&mut self, listener: Listener) -> Result<(), ConfigError> {
         listener.check()?;
         if self.listeners.iter().any(|other| other.port == listener.port) {
@@ -382,7 +382,7 @@ impl Registry {
     /// keep their ANA states.
     ///
     /// # Errors
-    /// When the listener does not exist.
+    /// Fails if the listener does not exist.
     pub fn remove_listener(&mut self, port: PortId) -> Result<Listener, ConfigError> {
         let index = self.listeners.iter().position(|listener| listener.port == port);
         let listener = self.listeners.remove(index.ok_or(ConfigError::NotFound("listener"))?);
@@ -393,7 +393,7 @@ impl Registry {
     /// Adds a referral to another discovery service.
     ///
     /// # Errors
-    /// When a field does not fit in the discovery log page, or the page already contains the
+    /// Fails if a field does not fit in the discovery log page, or the page already contains the
     /// referral.
     pub fn add_referral(&mut self, referral: Referral) -> Result<(), ConfigError> {
         referral.check()?;
@@ -411,7 +411,7 @@ impl Registry {
     /// Removes a referral.
     ///
     /// # Errors
-    /// When the referral does not exist.
+    /// Fails if the referral does not exist.
     pub fn remove_referral(&mut self, referral: &Referral) -> Result<(), ConfigError> {
         let index = self.referrals.iter().position(|other| other == referral);
         self.referrals.remove(index.ok_or(ConfigError::NotFound("referral"))?);
@@ -425,7 +425,8 @@ impl Registry {
     /// Adds a namespace and notifies the hosts.
     ///
     /// # Errors
-    /// When the namespace is invalid, its identifier is in use, or the subsystem does not exist.
+    /// Fails if the namespace is invalid, its identifier is in use, or the subsystem does not
+    /// exist.
     pub fn add_namespace(
         &mut self,
         subsystem: SubsystemId,
@@ -438,7 +439,7 @@ impl Registry {
     /// Removes a namespace and notifies the hosts.
     ///
     /// # Errors
-    /// When the namespace does not exist.
+    /// Fails if the namespace does not exist.
     pub fn remove_namespace(
         &mut self,
         subsystem: SubsystemId,
@@ -455,7 +456,7 @@ impl Registry {
     /// Changes a namespace's capacity and notifies the hosts.
     ///
     /// # Errors
-    /// When the namespace does not exist, or the capacity is invalid.
+    /// Fails if the namespace does not exist, or the capacity is invalid.
     pub fn resize_namespace(
         &mut self,
         subsystem: SubsystemId,

@@ -112,7 +112,7 @@ impl Registry {
     /// Commands in progress complete normally.
     ///
     /// # Errors
-    /// When the namespace does not exist, or the list of hosts is invalid.
+    /// Fails if the namespace does not exist, or the list of hosts is invalid.
     pub fn set_visible_to(
         &mut self,
         subsystem: SubsystemId,
@@ -136,7 +136,7 @@ impl Registry {
     /// Replaces the description of a namespace, and notifies the hosts.
     ///
     /// # Errors
-    /// When the namespace does not exist, or the new description is invalid.
+    /// Fails if the namespace does not exist, or the new description is invalid.
     pub fn replace_namespace(
         &mut self,
         subsystem: SubsystemId,

@@ -28,7 +28,7 @@ impl AnaLog {
     /// Reads an ANA log page, with or without the namespaces of the groups.
     ///
     /// # Errors
-    /// When the page is shorter than its header announces.
+    /// Fails if the page is shorter than its header announces.
     pub fn parse(data: &[u8]) -> Result<Self, InfoError> {
         let header = AnaLogHeader::parse(data).ok_or(InfoError::TooShort)?;
         let mut rest = &data[AnaLogHeader::LEN..];

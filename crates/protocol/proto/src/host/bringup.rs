@@ -160,7 +160,7 @@ impl Bringup {
     /// Reports the completion of the command of [`Step::Command`], with `data` from the controller.
     ///
     /// # Errors
-    /// When the host cannot bring the controller up. The caller then closes the connection.
+    /// Fails if the host cannot bring the controller up. The caller then closes the connection.
     pub fn handle_completion(&mut self, cqe: &Cqe, data: &[u8]) -> Result<(), ConnectError> {
         let (status, result) = (cqe.status(), cqe.result());
         let succeeded = |what| {

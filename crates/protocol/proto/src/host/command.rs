@@ -234,7 +234,7 @@ impl LogPage {
 /// Get Log Page.
 ///
 /// # Panics
-/// If offset or length is not a multiple of 4, or the length is 0.
+/// Panics if offset or length is not a multiple of 4, or the length is 0.
 #[must_use]
 pub fn log_page(log: LogPage) -> Command {
     assert!(log.offset.is_multiple_of(4), "log page from byte {}", log.offset);
@@ -260,7 +260,7 @@ pub fn set_features(feature: FeatureId, value: u32) -> Command {
 /// Requests `count` (1 to 65535) I/O queue pairs.
 ///
 /// # Panics
-/// If the count is 0, which the 0's-based field cannot express.
+/// Panics if the count is 0, which the 0's-based field cannot express.
 #[must_use]
 pub fn set_number_of_queues(count: u16) -> Command {
     set_features(FeatureId::NUMBER_OF_QUEUES, NumberOfQueues::pairs(count).0)

@@ -156,7 +156,7 @@ impl DiscoveryReader {
     /// Handles the data that [`Self::step`] requested.
     ///
     /// # Errors
-    /// When the page is malformed, or changes too often during the read.
+    /// Fails if the page is malformed, or changes too often during the read.
     pub fn handle_data(&mut self, data: &[u8]) -> Result<(), InfoError> {
         match self.state {
             DiscoveryState::Header => self.handle_header(data),

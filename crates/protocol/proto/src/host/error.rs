@@ -232,7 +232,7 @@ const CONCATENATE: &str = "the controller requires TLS concatenation: give --con
 /// Reads the result of a successful Connect.
 ///
 /// # Errors
-/// When the controller requires a secure channel.
+/// Fails if the controller requires a secure channel.
 pub fn accepted(result: u64) -> Result<Accepted, ConnectError> {
     let ConnectResult { cntlid, authreq } = ConnectResult::parse(result);
     if authreq & ConnectResult::AUTHREQ_ASCR != 0 {

@@ -78,7 +78,7 @@ impl NamespaceInfo {
     /// Reads an Identify Namespace data structure.
     ///
     /// # Errors
-    /// When the namespace does not exist, or the host cannot use it.
+    /// Fails if the namespace does not exist, or the host cannot use it.
     pub fn parse(nsid: u32, data: &[u8]) -> Result<Self, InfoError> {
         let identify = IdentifyNamespace::parse(data).ok_or(InfoError::TooShort)?;
         let blocks = identify.nsze.get();
@@ -145,7 +145,7 @@ fn not_zero<const N: usize>(id: &[u8]) -> Option<[u8; N]> {
 /// returned flag is true if the list is full: more namespaces may follow.
 ///
 /// # Errors
-/// When the data is too short, or the identifiers do not ascend.
+/// Fails if the data is too short, or the identifiers do not ascend.
 pub fn parse_namespace_list(data: &[u8], after: u32) -> Result<(Vec<u32>, bool), InfoError> {
     let identifiers = NamespaceList::parse(data).ok_or(InfoError::TooShort)?;
     let mut list = Vec::new();

@@ -148,7 +148,7 @@ impl Framer {
     /// Reports that the driver received `bytes` of data directly into their destination.
     ///
     /// # Panics
-    /// If `bytes` is longer than [`Self::data_left`].
+    /// Panics if `bytes` is longer than [`Self::data_left`].
     pub fn data_received(&mut self, bytes: &[u8]) {
         let FramerState::Data(left) = self.state else { panic!("no data is expected") };
         let length = u32::try_from(bytes.len()).expect("bounded by data_left");

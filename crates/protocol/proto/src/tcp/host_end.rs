@@ -150,7 +150,7 @@ impl HostEnd {
     /// Emits a command capsule. The command identifier on the wire is the slot's number.
     ///
     /// # Panics
-    /// If the slot is in use. The driver must allocate free slots.
+    /// Panics if the slot is in use. The driver must allocate free slots.
     pub fn submit(&mut self, slot: SlotId, sqe: &Sqe, transfer: Transfer, out: &mut impl Sink) {
         let state = &mut self.slots[usize::from(slot.0)];
         assert_eq!(*state, Slot::Free, "{slot:?} is in use");

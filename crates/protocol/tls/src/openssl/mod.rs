@@ -43,7 +43,7 @@ const SHORT_RECORDS: std::ops::RangeInclusive<u8> = 1..=4;
 /// Checks that the system has a TLS library. Loads the library on the first call.
 ///
 /// # Errors
-/// If there is no library. The error names the package to install.
+/// Fails if there is no library. The error names the package to install.
 pub fn available() -> Result<(), TlsError> {
     Library::load(&CALLBACKS).map(drop).map_err(|e| TlsError::Unavailable(e.to_owned()))
 }
@@ -51,7 +51,7 @@ pub fn available() -> Result<(), TlsError> {
 /// Creates the end that connects, with its key.
 ///
 /// # Errors
-/// If there is no library.
+/// Fails if there is no library.
 pub fn client(psk: TlsPsk) -> Result<Box<dyn Tls>, TlsError> {
     client_with(psk, limits::RECORDS_PER_KEY)
 }
@@ -59,7 +59,7 @@ pub fn client(psk: TlsPsk) -> Result<Box<dyn Tls>, TlsError> {
 /// Like [`client`], with `records_per_key` as the limit.
 ///
 /// # Errors
-/// As for [`client`].
+/// Fails for the same reasons as [`client`].
 #[doc(hidden)]
 pub fn client_with(psk: TlsPsk, records_per_key: u64) -> Result<Box<dyn Tls>, TlsError> {
     let mut session = Session::new(Side::Client(psk))?;
@@ -70,7 +70,7 @@ pub fn client_with(psk: TlsPsk, records_per_key: u64) -> Result<Box<dyn Tls>, Tl
 /// Creates the end that accepts connections, with all keys that peers may have.
 ///
 /// # Errors
-/// If there is no library.
+/// Fails if there is no library.
 pub fn server(keys: Arc<ServerKeys>) -> Result<Box<dyn Tls>, TlsError> {
     server_with(keys, limits::SERVER_RECORDS_PER_KEY)
 }
@@ -78,7 +78,7 @@ pub fn server(keys: Arc<ServerKeys>) -> Result<Box<dyn Tls>, TlsError> {
 /// Like [`server`], with `records_per_key` as the limit.
 ///
 /// # Errors
-/// As for [`server`].
+/// Fails for the same reasons as [`server`].
 #[doc(hidden)]
 pub fn server_with(keys: Arc<ServerKeys>, records_per_key: u64) -> Result<Box<dyn Tls>, TlsError> {
     let mut session = Session::new(Side::Server { keys: Arc::clone(&keys), left: Vec::new() })?;

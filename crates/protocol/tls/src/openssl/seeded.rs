@@ -39,7 +39,7 @@ static OWN: OnceLock<Bytes> = OnceLock::new();
 /// Makes OpenSSL get its random numbers from `source`, on threads where `source` returns true.
 ///
 /// # Errors
-/// If there is no library.
+/// Fails if there is no library.
 pub fn draw_from(source: fn(&mut [u8]) -> bool) -> Result<(), crate::TlsError> {
     let _ = SOURCE.set(source);
     // OpenSSL must seed itself for the process now, outside any simulation.

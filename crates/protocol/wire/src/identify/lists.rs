@@ -39,7 +39,7 @@ impl NamespaceIdDescriptor {
     /// Writes a descriptor to `out` at `at` and returns the position of the next descriptor.
     ///
     /// # Panics
-    /// When `out` is too short, or `id` has the wrong length for its type.
+    /// Panics if `out` is too short, or `id` has the wrong length for its type.
     pub fn append(out: &mut [u8], at: usize, id_type: NamespaceIdType, id: &[u8]) -> usize {
         assert_eq!(id_type.id_len().map(usize::from), Some(id.len()), "length of {id_type}");
         let header = Self { nidt: id_type.0, nidl: id.len() as u8, rsvd_2: [0; 2] };

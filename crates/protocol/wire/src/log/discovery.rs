@@ -114,7 +114,7 @@ impl DiscoveryLogEntry {
 /// fields. Linux and other implementations pad with NULs instead. [`parse_text`] accepts both.
 ///
 /// # Panics
-/// When the text does not fit, or is not printable ASCII.
+/// Panics if the text does not fit, or is not printable ASCII.
 pub fn text_field<const N: usize>(text: &str) -> [u8; N] {
     assert!(text.len() <= N, "the text is longer than its field");
     assert!(

@@ -74,7 +74,7 @@ impl LogPageParameters {
     /// Creates parameters that read `length_bytes` of a page from `offset_bytes`.
     ///
     /// # Panics
-    /// When the length is 0, not a multiple of 4, or too long for NUMD.
+    /// Panics if the length is 0, not a multiple of 4, or too long for NUMD.
     pub fn new(lid: LogPageId, offset_bytes: u64, length_bytes: u64) -> Self {
         assert!(
             length_bytes > 0 && length_bytes.is_multiple_of(4),

@@ -70,7 +70,7 @@ pub struct Outcome {
 /// Runs the cluster of a seed.
 ///
 /// # Panics
-/// If a check fails. The message contains the seed.
+/// Panics if a check fails. The message contains the seed.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "fenced_nodes_survive_random_faults" };
@@ -81,7 +81,7 @@ pub fn run(seed: u64) -> Outcome {
 /// product.
 ///
 /// # Panics
-/// If a check fails.
+/// Panics if a check fails.
 #[must_use]
 pub fn run_as(seed: u64, operations: u64, mistake: Option<&'static str>) -> Outcome {
     let world = World::enter(seed);

@@ -130,7 +130,7 @@ pub struct Outcome {
 /// Runs the mirror of a seed.
 ///
 /// # Panics
-/// If a check fails. The message contains the seed.
+/// Panics if a check fails. The message contains the seed.
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "mirrors_survive_random_faults" };
     run_as(seed, None)
@@ -139,7 +139,7 @@ pub fn run(seed: u64) -> Outcome {
 /// Runs the mirror of a seed. If `only` is set, all faults are of this kind.
 ///
 /// # Panics
-/// If a check fails.
+/// Panics if a check fails.
 pub fn run_as(seed: u64, only: Option<Fault>) -> Outcome {
     let world = World::enter(seed);
     let mut random = Random::new(Random::mix(&[seed, 35]));

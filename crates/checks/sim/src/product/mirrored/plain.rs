@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Runs the disk of a seed.
 ///
 /// # Panics
-/// If a check fails. The message contains the seed.
+/// Panics if a check fails. The message contains the seed.
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "plain_disks_survive_changes_of_their_file" };
     let world = World::enter(seed);

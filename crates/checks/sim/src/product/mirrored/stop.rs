@@ -32,7 +32,7 @@ const NQN: &str = "nqn.2026-11.org.farblock:mirror";
 /// Runs the mirror of a seed while its legs are unavailable.
 ///
 /// # Panics
-/// If a check fails. The message contains the seed.
+/// Panics if a check fails. The message contains the seed.
 pub fn run(seed: u64) -> Outcome {
     let _named = Named { seed, test: "mirrors_without_legs_fail_in_time_and_stop" };
     let world = World::enter(seed);

@@ -93,7 +93,7 @@ impl Wire {
     /// Waits for the next command; `None` if the host leaves.
     ///
     /// # Panics
-    /// If neither happens for a minute.
+    /// Panics if neither happens for a minute.
     #[must_use]
     pub fn wait_command(&self) -> Option<(Sqe, Vec<u8>)> {
         let waits = |ends: &mut Ends| ends.commands.is_empty() && !ends.left;
@@ -169,7 +169,7 @@ impl Wire {
     /// Registers memory under a key, so that the controller can read and write it.
     ///
     /// # Panics
-    /// If the key is in use.
+    /// Panics if the key is in use.
     pub fn register(&self, key: u32, region: Region) {
         assert!(self.ends().registered.insert(key, region).is_none(), "a key is used once");
     }
@@ -198,7 +198,7 @@ impl Wire {
     /// Waits for the next answer; `None` if the controller closes the connection.
     ///
     /// # Panics
-    /// If neither happens for a minute.
+    /// Panics if neither happens for a minute.
     #[must_use]
     pub fn wait(&self) -> Option<Cqe> {
         let waits = |ends: &mut Ends| ends.answers.is_empty() && !ends.closed;

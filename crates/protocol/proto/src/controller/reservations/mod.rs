@@ -199,7 +199,7 @@ impl Registry {
     /// hosts connect.
     ///
     /// # Errors
-    /// When the namespace does not exist.
+    /// Fails if the namespace does not exist.
     pub fn keep_reservations(
         &mut self,
         subsystem: SubsystemId,
