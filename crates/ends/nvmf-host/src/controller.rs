@@ -49,7 +49,7 @@ impl Controller {
     /// is the unspecified address.
     ///
     /// # Errors
-    /// As [`Controller::connect`].
+    /// Fails for the same reasons as [`Controller::connect`].
     #[cfg(feature = "memory")]
     pub fn connect_in_memory(
         dial: crate::memory::Dial,
@@ -62,7 +62,7 @@ impl Controller {
     /// Connects to `subsystem` over a network of RDMA nodes in memory, for tests.
     ///
     /// # Errors
-    /// As [`Controller::connect`].
+    /// Fails for the same reasons as [`Controller::connect`].
     #[cfg(feature = "memory")]
     pub fn connect_by_rdma(
         provider: farblock_verbs::Provider,
@@ -78,7 +78,7 @@ impl Controller {
     /// subsystem. The URL's digests and identity override the options.
     ///
     /// # Errors
-    /// As [`Controller::connect`].
+    /// Fails for the same reasons as [`Controller::connect`].
     pub fn connect_url(url: &Url, options: &Options) -> Result<Self, Error> {
         let options = options.with_url(url);
         let subsystem = url.subsystem.as_deref().unwrap_or(DISCOVERY_NQN);
@@ -134,7 +134,8 @@ impl Controller {
     /// this method again.
     ///
     /// # Errors
-    /// As [`Controller::admin`], and if this controller does not support the reset or rejects it.
+    /// Fails for the same reasons as [`Controller::admin`], and if this controller does not support
+    /// the reset or rejects it.
     pub fn end_other(&self, other: CrossControllerReset) -> Result<bool, Error> {
         control::wait(self.association.end_other(other))
     }
@@ -143,7 +144,7 @@ impl Controller {
     /// does not report ANA states.
     ///
     /// # Errors
-    /// As [`Controller::namespace_info`] and [`Controller::log_page`].
+    /// Fails for the same reasons as [`Controller::namespace_info`] and [`Controller::log_page`].
     pub fn access(&self, nsid: u32) -> Result<AnaState, Error> {
         control::wait(self.association.access(nsid))
     }
@@ -171,7 +172,7 @@ impl Controller {
     /// Returns the 4096 bytes of an Identify command with the given CNS.
     ///
     /// # Errors
-    /// As [`Controller::admin`], and if the command fails.
+    /// Fails for the same reasons as [`Controller::admin`], and if the command fails.
     pub fn identify(&self, cns: Cns, nsid: u32) -> Result<Vec<u8>, Error> {
         control::wait(self.association.identify(cns, nsid))
     }
@@ -179,7 +180,7 @@ impl Controller {
     /// Reads a part of a log page.
     ///
     /// # Errors
-    /// As [`Controller::identify`].
+    /// Fails for the same reasons as [`Controller::identify`].
     ///
     /// # Panics
     /// Panics if offset or length is not a multiple of 4, or the length is 0.
@@ -190,7 +191,7 @@ impl Controller {
     /// The identifiers of the active namespaces, in ascending order.
     ///
     /// # Errors
-    /// As [`Controller::identify`], and if the answer is invalid.
+    /// Fails for the same reasons as [`Controller::identify`], and if the answer is invalid.
     pub fn namespace_ids(&self) -> Result<Vec<u32>, Error> {
         control::wait(self.association.namespace_ids())
     }
@@ -198,7 +199,8 @@ impl Controller {
     /// The properties of a namespace.
     ///
     /// # Errors
-    /// As [`Controller::identify`], and if the namespace does not exist or cannot be used.
+    /// Fails for the same reasons as [`Controller::identify`], and if the namespace does not exist
+    /// or cannot be used.
     pub fn namespace_info(&self, nsid: u32) -> Result<NamespaceInfo, Error> {
         control::wait(self.association.namespace_info(nsid))
     }
@@ -206,7 +208,7 @@ impl Controller {
     /// The active namespaces. Leaves out unusable namespaces, and logs a warning for each.
     ///
     /// # Errors
-    /// As [`Controller::namespace_ids`].
+    /// Fails for the same reasons as [`Controller::namespace_ids`].
     pub fn namespaces(&self) -> Result<Vec<NamespaceInfo>, Error> {
         control::wait(self.association.namespaces())
     }
@@ -214,7 +216,7 @@ impl Controller {
     /// Finds a namespace, for reads and writes.
     ///
     /// # Errors
-    /// As [`Controller::namespace_info`].
+    /// Fails for the same reasons as [`Controller::namespace_info`].
     pub fn namespace(&self, nsid: u32) -> Result<RemoteNamespace, Error> {
         control::wait(RemoteNamespace::find(&self.association, nsid))
     }
@@ -222,7 +224,7 @@ impl Controller {
     /// The records of a discovery controller's discovery log page.
     ///
     /// # Errors
-    /// As [`Controller::log_page`], and if the page is invalid.
+    /// Fails for the same reasons as [`Controller::log_page`], and if the page is invalid.
     pub fn discovery(&self) -> Result<Vec<DiscoveryEntry>, Error> {
         control::wait(self.association.discovery())
     }

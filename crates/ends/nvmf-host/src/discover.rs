@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 /// address gets the zone of the service's address.
 ///
 /// # Errors
-/// As [`Controller::connect`] and [`Controller::discovery`].
+/// Fails for the same reasons as [`Controller::connect`] and [`Controller::discovery`].
 pub fn discover(address: &str, options: &Options) -> Result<Vec<DiscoveryEntry>, Error> {
     Ok(ask(address, options)?.1)
 }
@@ -79,7 +79,7 @@ fn meant(text: &str, asked: SocketAddr, own: bool) -> Option<String> {
 /// whose service does not answer stays in the list, and the log has a warning.
 ///
 /// # Errors
-/// As [`discover`], for the service at `address` only.
+/// Fails for the same reasons as [`discover`], for the service at `address` only.
 pub fn discover_all(address: &str, options: &Options) -> Result<Vec<DiscoveryEntry>, Error> {
     let (asked, entries) = ask(address, options)?;
     let mut journey = Journey {

@@ -53,7 +53,7 @@ pub fn read(path: &Path) -> Result<Vec<Secret>, String> {
 /// Reads the TLS keys of a file or of `credential:NAME`, like [`read`].
 ///
 /// # Errors
-/// As [`read`].
+/// Fails for the same reasons as [`read`].
 pub fn read_tls(path: &Path) -> Result<Vec<TlsKey>, String> {
     parse(path, "key for TLS", "farblock keys new --tls", TlsKey::parse)
 }
@@ -112,7 +112,7 @@ fn credential(name: &str) -> Result<PathBuf, String> {
 /// Reads the text of a file that only its owner can read, or of a credential.
 ///
 /// # Errors
-/// As [`read`].
+/// Fails for the same reasons as [`read`].
 pub fn text(path: &Path) -> Result<Zeroizing<String>, String> {
     text_with(path, |_| true)
 }

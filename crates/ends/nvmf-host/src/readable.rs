@@ -17,7 +17,8 @@ impl Readable {
     /// Opens a file.
     ///
     /// # Errors
-    /// As the system reports. Also an error for a pipe that no writer opens within 3 seconds.
+    /// Fails for the same reasons as the system reports. Also an error for a pipe that no writer
+    /// opens within 3 seconds.
     pub fn open(path: &Path) -> io::Result<Self> {
         #[cfg(unix)]
         return unix::open(path);
@@ -28,7 +29,7 @@ impl Readable {
     /// The metadata of the open file.
     ///
     /// # Errors
-    /// As the system reports.
+    /// Fails for the same reasons as the system reports.
     pub fn metadata(&self) -> io::Result<Metadata> {
         self.file.metadata()
     }

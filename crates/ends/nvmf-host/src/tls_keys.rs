@@ -13,7 +13,7 @@ use std::path::Path;
 /// includes the host's keys for discovery.
 ///
 /// # Errors
-/// As [`key_file::read`](crate::key_file::read).
+/// Fails for the same reasons as [`key_file::read`](crate::key_file::read).
 pub fn read(path: &Path, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, String> {
     let Some(name) = in_keyring(path) else { return read_tls(path) };
     // The NQNs of the host and the subsystem identify a key. The host identifier is not used.

@@ -37,8 +37,9 @@ fn main() {
         Blocking::new(&controller.namespace(1).expect("it is there")).expect("a queue")
     };
     let mut disks = [open(&plain.1), open(&tls.1)];
-    // Remove the key file only now, since each queue reads it.
-    std::fs::remove_file(&path).expect("it is there");
+    // Connecting a queue reads the key file, so remove the file only after all queues have
+    // connected.
+    std::fs::remove_file(&path).expect("this program wrote the key file");
     for (name, bytes, count) in LOADS {
         for is_write in [false, true] {
             let mut best = [f64::MAX; 2];

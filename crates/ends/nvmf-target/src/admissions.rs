@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts by reason. The map contains every named reason from the start, with a count of zero.
+/// The number of events for each reason. The map contains every reason from the target's start on,
+/// so a reason without events has the count 0.
 pub type ByReason = BTreeMap<&'static str, u64>;
 
 /// A snapshot of the admission counters.

@@ -1,4 +1,4 @@
-//! Pins a thread to a processor, on systems that support this.
+//! Pins a thread to a processor on Linux and Windows. Other systems have no call for this.
 
 use std::io;
 

@@ -32,7 +32,8 @@ pub(crate) struct Job {
     machine: Box<Controller>,
     message: Vec<u8>,
     cost: Cost,
-    /// The session drops the strong reference when it closes.
+    /// The session holds the strong reference and drops it when it closes, so a dead reference
+    /// means that nobody waits for the reply.
     waits: Weak<()>,
 }
 
@@ -64,7 +65,8 @@ impl Job {
     fn work(self) -> Option<(Route, Message)> {
         let Job { route, slot, mut machine, message, waits, .. } = self;
         waits.upgrade()?;
-        // Load the TLS library only when a host requests TLS.
+        // Load the TLS library only when a host requests TLS: a target without TLS hosts need not
+        // have the library.
         if asks_for_tls(&message) && farblock_tls::available().is_err() {
             machine = Box::new(machine.offering(Concatenation::NONE));
         }
@@ -122,7 +124,8 @@ impl Authenticator {
         }
     }
 
-    /// Returns whether a host of the subsystem has `id` as its exclusive identifier.
+    /// Returns whether the configuration reserves the host identifier `id` for one host of the
+    /// subsystem.
     pub(crate) fn is_said(&self, subsystem: &str, id: [u8; 16]) -> bool {
         self.ids.lock().expect("no holder panics").contains_key(&(subsystem.to_owned(), id))
     }
@@ -229,8 +232,8 @@ fn start(
     Ok(sender)
 }
 
-/// Queues the jobs that have arrived, and takes the next one. Waits if there is none. Returns
-/// `None` once the target has dropped the sender.
+/// Moves the jobs that have arrived into the backlog, and takes the next job from the backlog.
+/// Waits for a job if the backlog is empty. Returns `None` once the target has dropped the sender.
 fn next(jobs: &Receiver<(Origin, Job)>, backlog: &mut Backlog<Job>) -> Option<Job> {
     loop {
         jobs.try_iter().for_each(|(origin, job)| backlog.push(origin, job));

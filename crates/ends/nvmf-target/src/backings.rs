@@ -1,8 +1,9 @@
 //! The stores of a subsystem's namespaces.
 //!
-//! A namespace number can be reused, so every store gets a unique identifier. A core finds its
-//! queue into the store by this identifier. A core with an old list therefore cannot reach the new
-//! store under a reused number. A core with a new list cannot reach the old store.
+//! A namespace number can be reused, so every store gets a unique identifier. A core looks up its
+//! queue to a store by this identifier, not by the namespace number. So when a number is reused, a
+//! core that still has the old list of namespaces cannot reach the new store. A core with the new
+//! list cannot reach the old store.
 
 use crate::by_namespace::ByNamespace;
 use crate::losses::Losses;
@@ -17,7 +18,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct BackingId(pub(crate) u64);
 
-/// The store of a namespace. A backing lasts while the store is shared under the same number.
+/// The store of a namespace. A `Backing` exists as long as the target shares the store under the
+/// same namespace number.
 #[derive(Clone)]
 pub(crate) struct Backing {
     pub(crate) id: BackingId,

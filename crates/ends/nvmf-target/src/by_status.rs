@@ -1,5 +1,5 @@
-//! Counts I/O responses by error status, for the whole target. The table has an entry for every
-//! status, so a table for each namespace or host would be too large.
+//! Counts I/O responses by error status, for the whole target. The table has a counter for every
+//! possible status (2048). A table for each namespace or host would take too much memory.
 
 use farblock_wire::Status;
 use std::collections::BTreeMap;

@@ -13,7 +13,8 @@ pub enum ChangeError {
     NoSubsystem(String),
     /// The subsystem's new settings are not valid.
     Subsystem(String, ConfigError),
-    /// The target cannot add, refer to or remove this address. The second text is the reason.
+    /// The target cannot add or remove the listener or referral with this address. The second text
+    /// is the reason.
     Address(String, String),
     /// The namespace's new settings or properties are not valid.
     Namespace(NamespaceId, ConfigError),

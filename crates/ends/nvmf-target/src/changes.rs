@@ -124,9 +124,10 @@ impl Control {
     ///
     /// # Errors
     /// Fails if the target does not listen there, or the address is the last of those that the
-    /// target started with. A host that loses a controller identifies the process by these first
-    /// addresses. It concludes from them that the process has ended. Therefore another process must
-    /// not be able to listen on all of them while this process runs.
+    /// target started with. A host that has lost its controller reconnects and compares these first
+    /// addresses with those of its old controller. If they are equal, it concludes that the old
+    /// process has ended. Therefore this process must keep at least one of these addresses, so that
+    /// no other process can listen on all of them.
     pub fn unlisten(&self, address: SocketAddr) -> Result<(), ChangeError> {
         self.shared.unlisten(address)
     }

@@ -1,5 +1,5 @@
-//! Claims: a fused Compare and Write claims its blocks, so that no other command changes them
-//! between its compare and its write.
+//! Claims. A fused Compare and Write claims its blocks. While it holds the claim, no other command
+//! changes these blocks between the compare and the write.
 //!
 //! ```text
 //!   claimed --> first in its namespace's line --> spreads to every core --> granted --> given up
@@ -7,11 +7,12 @@
 //!                    each core: new changes are parked, those under way end;    parked ones resume
 //! ```
 //!
-//! Each namespace has one active claim. The active claim waits only for operations that were
-//! submitted earlier, so claims cannot deadlock. Reads continue. A queue waits with at most one
-//! claim, even if several of its fused pairs need a claim, so that each queue gets its turn.
+//! Each namespace has at most one active claim. The active claim waits only for operations that
+//! were submitted earlier, so claims cannot deadlock. Reads do not wait for claims. A queue waits
+//! with at most one claim, even if several of its fused pairs need a claim, so that each queue gets
+//! its turn.
 //!
-//! If no claim exists, a write pays one branch for this feature.
+//! A write to a namespace without claims pays for this feature only with one branch.
 
 use crate::backings::BackingId;
 use crate::claim::Claim;
@@ -28,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 #[derive(Default)]
 struct Line {
     claims: VecDeque<Arc<Claim>>,
-    /// The number of cores that still have changes of the first claim's blocks under way.
+    /// The number of cores that still execute changes of the first claim's blocks.
     cores_left: usize,
 }
 
@@ -68,7 +69,7 @@ impl Claims {
         let mut lines = self.lock();
         let Some(line) = lines.get_mut(&claim.backing) else { return };
         if line.claims.front() != Some(claim) {
-            // The connection has given up the claim in the meantime.
+            // The connection gave up the claim before this core answered.
             return;
         }
         line.cores_left -= 1;

@@ -25,15 +25,15 @@ pub(crate) struct Context {
     /// The time of this tick; `None` until [`Self::now`] reads the clock.
     now: Cell<Option<Instant>>,
     pub(crate) memory: Account,
-    /// The connections that wait for a turn to execute a command in place, and the steps under way.
+    /// The connections that wait to execute a step of a Compare, Verify, Write Zeroes, Copy or
+    /// deallocation, and the steps under way.
     pub(crate) in_place: InPlace,
     pub(crate) shares: Shares,
     pub(crate) deadlines: Deadlines,
     /// Buffers that a namespace lends to the current command; empty between commands.
     pub(crate) borrowed: Vec<Buffer>,
-    /// Connections with work at the end of the tick. Each connection stores its own mark, so no
-    /// lookup is needed. `frontend::Turns` needs a table of marks instead, since its callers may
-    /// name a closed connection.
+    /// Connections with work at the end of the tick. Each connection stores whether it is in this
+    /// list, so adding a connection twice needs no lookup.
     pub(crate) listed: Vec<ConnectionKey>,
     /// Connections that wait for buffers or have stopped receiving.
     pub(crate) parked: VecDeque<ConnectionKey>,
@@ -75,15 +75,18 @@ impl Context {
         now
     }
 
-    /// Logs a notice about a peer. If there were many notices of this kind, only counts it.
+    /// Logs a notice about a peer. If there were already many notices of this kind, counts the
+    /// notice instead of logging it.
     pub(crate) fn notice(&self, kind: NoticeKind, peer: IpAddr, log: impl FnOnce()) {
         if self.shared.notices.say(kind, peer, self.now(), log) {
-            // Core 0 runs the timers.
+            // Core 0 logs the counts of suppressed notices from a timer, so wake it to set that
+            // timer.
             self.shared.mailboxes()[0].wake();
         }
     }
 
-    /// Schedules the connection's `finish_tick`. `listed` is the mark that the connection stores.
+    /// Schedules the connection's `finish_tick`. `listed` is the connection's own flag for "already
+    /// in the list".
     pub(crate) fn list(&mut self, key: ConnectionKey, listed: &mut bool) {
         if !std::mem::replace(listed, true) {
             self.listed.push(key);
@@ -107,8 +110,8 @@ impl Context {
         self.released = true;
     }
 
-    /// Queues the connection to retry once buffers are released. `parked` is the mark that the
-    /// connection stores.
+    /// Queues the connection to retry once buffers are released. `parked` is the connection's own
+    /// flag for "already parked".
     pub(crate) fn park(&mut self, key: ConnectionKey, parked: &mut bool) {
         if !std::mem::replace(parked, true) {
             self.parked.push_back(key);

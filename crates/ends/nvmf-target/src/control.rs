@@ -14,8 +14,9 @@ use std::sync::Arc;
 /// Changes a running target, from any thread. A host is notified of a change by the asynchronous
 /// events that the host enabled.
 ///
-/// When a call returns, every later Connect or query sees its change. Each core receives the change
-/// in its mailbox, and executes commands that arrive earlier with the old state.
+/// Once a call has returned, each new Connect command and each query sees the change. Each core
+/// receives the change as a message. Commands that arrive at the core before this message execute
+/// with the old state.
 #[derive(Clone)]
 pub struct Control {
     pub(crate) shared: Arc<TargetShared>,
@@ -34,9 +35,11 @@ impl Drop for Batch {
 impl Control {
     /// Starts a batch. Until the batch ends, the target delays sending changes of namespaces to the
     /// cores, unless a host's command needs them. Queries and Connect see each change at once.
-    /// Without a batch, the time for thousands of changes grows faster than their number.
+    /// Without a batch, each change sends the whole list of namespaces to every core, so the time
+    /// for thousands of changes grows with the square of their number.
     ///
-    /// A [`Removal`] cannot end before the batch ends or [`Control::send_changes`] is called.
+    /// A [`Removal`] ends only after the batch has ended or [`Control::send_changes`] was called,
+    /// since the cores do not know of it earlier.
     pub fn batch(&self) -> Batch {
         self.shared.begin_batch();
         Batch(Arc::clone(&self.shared))

@@ -37,7 +37,7 @@ mod rdma;
 #[derive(Default)]
 struct Doors {
     tcp: Vec<(SocketAddr, farblock_reactor::ListenerId)>,
-    /// Also the devices of this core's connections.
+    /// Also the registered memory of the RDMA devices that connections of this core use.
     rdma: rdma::Rdma,
 }
 
@@ -52,9 +52,9 @@ pub(crate) struct Core {
     by_task: TaskMap<ConnectionKey>,
     next_core: usize,
     stopping: bool,
-    /// Whether the core is stopping and has closed its last connection.
+    /// Whether the core has reported that it is stopping and that its last connection has closed.
     is_done: bool,
-    /// The connections whose `finish_tick` is running.
+    /// The connections of `cx.listed` while the core calls their `finish_tick`.
     finishing: Vec<ConnectionKey>,
     /// The number of parked connections to retry since the last release of buffers.
     to_unpark: usize,
@@ -167,8 +167,8 @@ impl Core {
         Ok(())
     }
 
-    /// Refills the hosts' shares. Resumes the connections that wait for their host's share before
-    /// all others.
+    /// Starts a round of the hosts' shares (see [`crate::shares`]): refills every share, then
+    /// resumes the connections that waited for it.
     fn begin_round(&mut self) {
         self.cx.shares.tick();
         while let Some(key) = self.cx.shares.next() {
@@ -187,7 +187,8 @@ impl Core {
     }
 
     /// Opens queues into the namespaces that have none yet, since the process may run out of
-    /// descriptors later. After a failure, the first command for the namespace tries again.
+    /// descriptors later. If a queue cannot be opened now, the first command for its namespace
+    /// tries again.
     fn open_volumes(&mut self, backings: &Backings) {
         let Context { volumes, reactor, .. } = &mut self.cx;
         for (NamespaceId(nsid), backing) in backings.iter() {
@@ -256,7 +257,8 @@ impl Core {
         true
     }
 
-    /// Starts waiting steps of commands executed in place, up to [`limits::IN_PLACE_BYTES`].
+    /// Starts waiting steps of Compare, Verify, Write Zeroes, Copy and deallocation commands, until
+    /// [`limits::IN_PLACE_BYTES`] are charged.
     fn give_turns(&mut self) {
         while let Some((line, key)) = self.cx.in_place.next() {
             if let Some((_, connection)) = &mut self.connections[key.0 as usize] {
@@ -402,7 +404,7 @@ impl Core {
         }
     }
 
-    /// The core that serves the next connection.
+    /// Returns the number of the core that serves the next connection. The cores take turns.
     fn turn(&mut self) -> usize {
         let core = self.next_core;
         self.next_core = (core + 1) % self.cx.shared.mailboxes().len();
@@ -416,7 +418,8 @@ impl Core {
             return None;
         }
         let serial = shared.next_serial();
-        // This is a separate statement, so that the guard is dropped before the `match`.
+        // This is a separate statement, so that the lock on the slots is released before the
+        // `match`.
         let admitted = shared.slots().admit(serial, peer.ip());
         match admitted {
             Ok(None) => {}
@@ -475,7 +478,8 @@ impl Core {
             }
             Message::Claimed(claim) => self.apply_claim(claim),
             Message::Granted(route, claim) => {
-                // A closed connection has already given up its claim.
+                // If the connection has closed, it has already given up its claim, so nothing is
+                // left to do.
                 self.with(route, |connection, cx| connection.granted(cx, &claim));
             }
             Message::Unclaimed(claim) => {

@@ -58,7 +58,8 @@ fn this_thread() -> Option<u32> {
     None
 }
 
-/// Returns the processor time of a thread. It is the first number in the file, in nanoseconds.
+/// Returns the processor time of a thread. It is the first number in the thread's `schedstat` file,
+/// in nanoseconds.
 fn processor_time(thread: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)

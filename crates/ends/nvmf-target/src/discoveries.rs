@@ -1,4 +1,5 @@
-//! Discovery controllers. Every host can get one, within a limit per address.
+//! Discovery controllers. The target gives one to every host that asks, and closes old ones beyond
+//! a limit per address.
 
 use crate::limits;
 use crate::notices::origin;

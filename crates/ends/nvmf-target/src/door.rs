@@ -86,7 +86,7 @@ impl fmt::Debug for ConnectionRequest {
 }
 
 impl ConnectionRequest {
-    /// Rejects the request with this reason.
+    /// Rejects the connection request and sends `reason` to the host.
     pub(crate) fn reject(&self, reason: RejectStatus) {
         reject(&self.verbs, &self.id, reason);
     }
@@ -95,7 +95,7 @@ impl ConnectionRequest {
 fn reject(verbs: &Provider, id: &ProviderId, reason: RejectStatus) {
     let mut data = [0; CmReject::LEN];
     CmReject::new(reason).emit(&mut data);
-    // This fails if the host has disconnected.
+    // The reject fails if the host has disconnected in the meantime. No action is needed then.
     if let Err(error) = verbs.reject(id, &data) {
         tracing::debug!("cannot reject an RDMA connection: {error}");
     }
@@ -120,7 +120,8 @@ pub(crate) struct Door {
     links: HashMap<u64, Weak<Link>>,
     /// At this number of links, the door drops the links of ended connections.
     sweep_at: usize,
-    /// Dropped last, because the identifiers report events to it.
+    /// This field is last, so that it is dropped last: the connection identifiers above report
+    /// their events to this channel.
     channel: ProviderChannel,
 }
 
@@ -264,7 +265,7 @@ pub(crate) fn watch(
         Source::Call(call) => {
             let waker = reactor.waker(task);
             call.set(move || waker.wake());
-            // There may be events already.
+            // Events that arrived before the watch started cause no wake-up, so wake the task now.
             reactor.notify(task);
             Ok(None)
         }

@@ -24,7 +24,7 @@ pub struct Visitor {
 pub enum Event {
     /// A host has connected, and authenticated if the target requires that.
     Connected(Visitor),
-    /// The target closed a host's controller for this reason.
+    /// A host's controller has closed. The text is the reason.
     Ended(Visitor, &'static str),
     /// The target refused a host.
     Refused {
@@ -34,7 +34,7 @@ pub enum Event {
         address: IpAddr,
         /// The subsystem that the host requested; empty if unknown.
         subsystem: String,
-        /// The reason in a few words.
+        /// Why the target refused the host, in a few words.
         reason: String,
     },
     /// A namespace was added to a subsystem.

@@ -1,15 +1,14 @@
 //! Fences: a host's new commands wait for operations of its closed queues that still change the
 //! same blocks.
 //!
-//! An operation submitted to a namespace cannot be recalled. A queue may close while such an
-//! operation is under way: the connection is lost or reset, or the controller closes. The host does
-//! not learn the outcome and resends the command on another queue. The first attempt must not
-//! execute after the second.
+//! The target cannot cancel an operation that it has submitted to a namespace. A queue may close
+//! while such an operation is under way: the connection is lost or reset, or the controller closes.
+//! The host then does not learn the outcome, and resends the command on another queue. The old
+//! operation must not overwrite what the resent command wrote.
 //!
 //! So the target *fences* a queue if its host connects it while changes of the host's earlier
-//! queues are under way. On a fenced queue, commands for the affected blocks wait, reads included.
-//! All other commands proceed. The host sees slow blocks instead of a refused Connect. See decision
-//! 14.
+//! queues are under way. On a fenced queue, reads and writes of the affected blocks wait, and all
+//! other commands proceed. The host sees slow blocks instead of a refused Connect. See decision 14.
 //!
 //! ```text
 //!   open -- torn down --> ending, changes unknown -- closed --> changes known -- ended --> gone
@@ -18,8 +17,8 @@
 //!
 //! A host may have thousands of closed and fenced queues. So all queues of a host share one list of
 //! the changes of its closed queues. The target notifies only fenced queues with waiting commands.
-//! A command that must wait for several closed queues waits for the queue that closed last, since
-//! the changes of that queue usually end last.
+//! If a command conflicts with several closed queues, it first waits for the one that closed last,
+//! since the operations of that queue usually end last.
 
 use crate::route::Route;
 use farblock_proto::capsule::SlotId;
@@ -44,8 +43,8 @@ impl Change {
     }
 }
 
-/// Returns the blocks that a command accesses. A deallocation names many ranges and counts as all
-/// blocks. A Copy counts as its destination.
+/// Returns the blocks that a command accesses. For a deallocation, which has many ranges, returns
+/// all blocks. For a Copy, returns its destination.
 fn blocks_of(command: &IoCommand) -> Option<(NamespaceId, Range<u64>)> {
     match *command {
         IoCommand::Read { namespace, lba, blocks, .. }
@@ -98,7 +97,7 @@ pub(crate) struct EndingId(u64);
 struct Ending {
     /// The blocks that the queue's operations still change; `None` until the queue has closed.
     changes: Option<Changes>,
-    /// The queues with commands that wait for these changes.
+    /// The fenced queues with commands that wait for these changes.
     waiters: Vec<Route>,
 }
 
@@ -116,7 +115,8 @@ struct Endings {
 }
 
 impl Endings {
-    /// Returns the latest of the closed queues `among` that `command` must wait for.
+    /// Among the closed queues in the range `among`, returns the last one that `command` must wait
+    /// for.
     fn obstacle(
         &self,
         among: impl std::ops::RangeBounds<EndingId>,
@@ -155,7 +155,8 @@ impl SharedEndings {
         id
     }
 
-    /// Records the remaining changes of a closed queue. Returns the queues to notify.
+    /// Records the changes that a closed queue still has under way. Returns the fenced queues to
+    /// notify.
     fn know(&self, id: EndingId, changes: Changes) -> Vec<Route> {
         let mut endings = self.write();
         let ending = endings.by_id.get_mut(&id).expect("a fence in progress is listed");
@@ -163,7 +164,7 @@ impl SharedEndings {
         std::mem::take(&mut ending.waiters)
     }
 
-    /// Removes a closed queue whose changes have ended. Returns the queues to notify.
+    /// Removes a closed queue whose changes have ended. Returns the fenced queues to notify.
     fn end(&self, id: EndingId) -> Vec<Route> {
         self.write().by_id.remove(&id).map_or_else(Vec::new, |ending| ending.waiters)
     }
@@ -172,11 +173,12 @@ impl SharedEndings {
 /// The result of checking a command on a fenced queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FenceAnswer {
-    /// The command waits in the fence.
+    /// The command must wait, and the fence keeps it.
     Held,
     /// The command proceeds.
     Free,
-    /// The command proceeds. No earlier changes are under way, so the fence can be removed.
+    /// The command proceeds. None of the host's closed queues has changes under way any more, so
+    /// the caller can remove the fence.
     Open,
 }
 
@@ -223,8 +225,8 @@ impl Fence {
         held.push(command);
     }
 
-    /// Removes a command that no longer waits. The fence stays registered as a waiter, so that
-    /// repeated withdrawals do not register it twice.
+    /// Removes a command that no longer waits, for example because it was aborted. The fenced queue
+    /// stays registered as a waiter: otherwise each further wait would register it again.
     pub(crate) fn withdraw(&mut self, slot: SlotId) {
         self.held.values_mut().for_each(|held| held.retain(|(waits, _)| *waits != slot));
     }
@@ -237,8 +239,8 @@ impl Fence {
         let endings = self.endings.clone();
         let mut endings = endings.write();
         for (slot, command) in held {
-            // Check only `news` and older queues. Younger ones did not block the commands before,
-            // and the changes of a closed queue only shrink.
+            // Check only `news` and older queues. A queue that closed later did not block these
+            // commands when they were checked, and its changes can only become fewer.
             match endings.obstacle(..=news, &command) {
                 Some(id) => self.wait(&mut endings, id, (slot, command)),
                 None => released.push((slot, command)),
@@ -248,7 +250,7 @@ impl Fence {
     }
 }
 
-/// A host at a subsystem, with the names as in the Connect data.
+/// A host of a subsystem: the two names from the Connect data.
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct HostKey {
     subsystem: [u8; 256],
@@ -268,7 +270,7 @@ struct Host {
     lives: usize,
 }
 
-/// A controller instance that still has queues.
+/// The queue counts of one controller instance, kept until its last queue is gone.
 struct Life {
     host: Arc<HostKey>,
     /// The number of queues, including closed queues with operations still under way.
@@ -286,7 +288,7 @@ pub(crate) struct Queues {
     ending: HashMap<u64, (ControllerId, Instance, EndingId)>,
 }
 
-/// The queues to notify, and the closed queue whose changes are known or have ended.
+/// The fenced queues to notify, and the closed queue whose changes have become known or have ended.
 pub(crate) type News = (Vec<Route>, EndingId);
 
 impl Queues {
@@ -324,8 +326,8 @@ impl Queues {
         (life, host)
     }
 
-    /// Notes that the target is closing a queue. The remaining changes are known only after the
-    /// close.
+    /// Notes that the target is closing a queue. The target learns which changes are still under
+    /// way only when the queue has closed.
     pub(crate) fn torn_down(&mut self, serial: u64) {
         if let Some((controller, instance)) = self.open.remove(&serial) {
             let (life, host) = self.life(instance);

@@ -5,9 +5,10 @@ use farblock_reactor::{os, trim_heap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The target does not trim after a peak of fewer connections.
+/// After a peak of fewer connections than this, the target does not trim its heap.
 const LEAST: usize = 256;
-/// The target trims when the peak is this many times the number of remaining connections.
+/// The target trims its heap when the peak number of connections is at least this many times the
+/// remaining number.
 const TIMES: usize = 4;
 
 /// The pause before a trim. During the pause, other connections of the same peak can close.
@@ -36,8 +37,8 @@ impl HeapTrim {
         }
     }
 
-    /// Returns whether at most a quarter of the peak remains open after this close. Returns true
-    /// once, then starts a new peak.
+    /// Returns whether at most a quarter of the peak remains open after this close. When it returns
+    /// true, the remaining number becomes the new peak.
     fn has_gone(&self, connections: usize) -> bool {
         let most = self.0.load(Ordering::Relaxed);
         let is_much = most >= LEAST && connections <= most / TIMES;

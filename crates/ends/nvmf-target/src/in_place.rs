@@ -1,4 +1,5 @@
-//! The connections of a core that wait for a turn to execute a step, and the steps under way. See
+//! Commands such as Verify and Copy execute in steps, and the connections of a core take turns to
+//! start one. This module has the waiting connections and the bytes of the steps under way. See
 //! `session::turns`.
 
 use crate::limits;
@@ -6,7 +7,7 @@ use crate::route::ConnectionKey;
 use crate::volumes::VolumeId;
 use std::collections::{HashMap, VecDeque};
 
-/// The connections that wait for a turn at one namespace.
+/// The connections that wait to start a step at one namespace, in order.
 #[derive(Default)]
 struct Line {
     queue: VecDeque<ConnectionKey>,
@@ -70,7 +71,8 @@ impl InPlace {
         Some((id, key))
     }
 
-    /// Returns whether a connection waits only for the next tick, because its line has room.
+    /// Returns whether a connection waits only because this tick has started enough steps. The core
+    /// must then run another tick soon.
     pub(crate) fn is_put_off(&self) -> bool {
         !self.turns.is_empty() && self.turns.iter().any(|line| self.has_room(*line))
     }

@@ -14,7 +14,8 @@
 //! **Changes.** Through a [`Control`], a running target adds and removes subsystems, hosts,
 //! listeners and referrals. It also adds, removes, replaces, resizes and write-protects namespaces.
 //! When a namespace is removed, submitted operations complete, and waiting commands fail with
-//! Invalid Namespace or Format. The store closes after its last operation.
+//! Invalid Namespace or Format. The target closes the store of a removed namespace after the last
+//! operation.
 //!
 //! **Not implemented.** Moving a connection to another core.
 //!

@@ -1,6 +1,6 @@
-//! The lifecycle of an I/O command, from parsing to its response. This module decides which gate
-//! comes next for a command. The [`Gates`] implementation keeps the waiting commands and does the
-//! work.
+//! The lifecycle of an I/O command, from parsing to its response. A gate is a condition that a
+//! command must meet before it starts. This module decides which gate a command must pass next. The
+//! [`Gates`] implementation keeps the waiting commands and does the work.
 //!
 //! ```text
 //!              +------------ wake: the gate lets it pass ---------+
@@ -26,8 +26,8 @@ use farblock_wire::Status;
 /// A condition that a command must meet before it starts. [`Path::gates`] defines the order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Gate {
-    /// The reservations of other hosts allow the command. The command asks this gate again after a
-    /// wait, since the reservations may have changed.
+    /// The reservations of other hosts allow the command. A command that has waited for another
+    /// reason is checked again, since the reservations may have changed.
     Access,
     /// The rate limits of the command's host and namespaces allow the command.
     Pace,
@@ -41,8 +41,8 @@ pub(crate) enum Gate {
     Fence,
     /// The connection has exclusive use of the blocks of the fused pair.
     Claim,
-    /// The other reads of the same round are announced, so that the namespace can prefetch their
-    /// data.
+    /// The queue has announced the other reads of the same round to the namespace, so that the
+    /// namespace can prefetch their data.
     Round,
     /// The command has its turn among the commands that execute in steps.
     Turn,
@@ -57,7 +57,7 @@ pub(crate) enum Path {
     Requested,
     /// A command whose data arrive in the capsule. The command cannot wait for memory.
     InCapsule,
-    /// The Compare of a fused pair. It passes the gates for both commands.
+    /// The Compare of a fused pair. It passes the gates on behalf of both commands of the pair.
     First,
     /// The Write of a fused pair.
     Second,
@@ -139,7 +139,8 @@ pub(crate) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// The state of an answered command, and of a slot that has not had an I/O command yet.
+    /// The lifecycle of a slot whose last command has its response, and of a slot that has not had
+    /// an I/O command yet.
     pub(crate) const ANSWERED: Self =
         Self { path: Path::Plain, passed: 0, state: CommandState::Answered };
 
@@ -191,7 +192,7 @@ impl Lifecycle {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     Pass,
-    /// The gate keeps the command, and wakes it later.
+    /// The command must wait. The gate keeps it and calls [`wake`] later.
     Wait,
     /// The command ends with this status.
     Refuse(Status),
@@ -222,8 +223,8 @@ pub(crate) trait Gates {
     fn refuse(&mut self, slot: SlotId, status: Status);
 }
 
-/// Asks the gates of a command, from its present gate on, until the command waits, ends or has
-/// started.
+/// Asks one gate after the other, beginning with the command's present gate. Stops when the command
+/// has to wait, ends or has started.
 #[inline]
 pub(crate) fn admit(gates: &mut impl Gates, slot: SlotId) {
     loop {

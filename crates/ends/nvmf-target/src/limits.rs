@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// The most concurrent connections of a target. The target closes further connections at accept.
+/// A target has at most this many connections at once. It closes further connections when it
+/// accepts them.
 pub const MAX_CONNECTIONS: usize = 16_384;
 
 /// The target reserves the connection limit divided by this number for addresses from which hosts
@@ -12,21 +13,23 @@ pub const KNOWN_SHARE: usize = 16;
 /// The number of addresses that the target remembers for [`KNOWN_SHARE`].
 pub const KNOWN_ADDRESSES: usize = 4096;
 
-/// The most hosts with their own I/O counters; all other hosts share one set.
+/// At most this many hosts have their own I/O counters. All other hosts share one set of counters.
 pub const METERED_HOSTS: usize = 256;
 
-/// The number of hosts of one namespace that receive the error of another host's failed flush.
+/// For each namespace, the target remembers at most this many hosts, to report another host's
+/// failed flush to them. Further hosts learn only of their own failed flushes.
 pub const FLUSHING_HOSTS: usize = 1024;
 
-/// The most connections of one address that have not completed Connect. When another one arrives,
-/// the target closes the oldest.
+/// One address may have at most this many connections that have not completed Connect. When one
+/// more arrives, the target closes the oldest of them.
 pub const HALF_OPEN_PER_ADDRESS: usize = 256;
 
-/// The most discovery controllers of one address. Before it creates another one, the target closes
-/// the oldest.
+/// One address may have at most this many discovery controllers. Before the target creates one
+/// more, it closes the oldest.
 pub const DISCOVERIES_PER_ADDRESS: usize = 64;
 
-/// The most connections above the connection limit, while evicted connections close.
+/// Evicted connections that are still closing may exceed the connection limit by at most this
+/// number.
 pub const CLOSING_AT_ONCE: usize = RESERVED_DESCRIPTORS / 2;
 
 /// The connection limit is at least this, even if the descriptors or memory suffice for fewer.
@@ -39,29 +42,30 @@ pub const FEW_CONNECTIONS: usize = 1024;
 /// Descriptors reserved for other uses, for example namespaces opened later, and logs.
 pub const RESERVED_DESCRIPTORS: usize = 64;
 
-/// The most bytes of data buffers that the commands of one connection may hold. Several transfers
-/// of the largest size fit, so that one slow transfer does not stop the others. Beyond this limit,
-/// commands wait, and the target leaves commands with in-capsule data unread.
+/// The commands of one connection may hold at most this many bytes of data buffers. Several
+/// transfers of the largest size fit, so that one slow transfer does not stop the others. Beyond
+/// this limit, commands wait, and the target leaves commands with in-capsule data unread.
 ///
-/// One exception applies: while the host still has to send requested data, the target reads on,
-/// since these data arrive on the same stream. The host must send them within [`TRANSFER_TIMEOUT`].
-/// The host's queue depth bounds the commands that precede them.
+/// There is one exception. While the host still has to send data that the target requested, the
+/// target keeps reading, since these data arrive on the same stream as new commands. The host must
+/// send them within [`TRANSFER_TIMEOUT`]. The host's queue depth bounds the commands that precede
+/// them.
 pub const CONNECTION_BUFFER_BYTES: usize = 32 << 20;
 
-/// The most bytes that all peers together can make the target hold: command buffers, responses that
-/// hosts have not received, and slots of concurrent commands. Each core gets an equal part.
+/// All peers together can make the target hold at most this many bytes: command buffers, responses
+/// that hosts have not received, and slots of concurrent commands. Each core gets an equal part.
 /// Decision 16 describes the behavior at the limit.
 pub const BUFFER_BYTES: usize = 512 << 20;
 
-/// The minimum memory limit of a core where memory is plentiful, in bytes. Several transfers of the
-/// largest size fit.
+/// On a machine with enough memory, each core may hold at least this many bytes, so that several
+/// transfers of the largest size fit.
 pub const CORE_BUFFER_BYTES_MIN: usize = 32 << 20;
 
-/// Where memory is short, the target starts fewer cores by default, so that each core can hold this
-/// many bytes. A few transfers of the largest size fit.
+/// On a machine with little memory, the target by default starts fewer cores, so that each core may
+/// hold at least this many bytes. A few transfers of the largest size fit.
 pub const CORE_BUFFER_BYTES_FLOOR: usize = 4 << 20;
 
-/// The memory estimate for a connection without its command buffers, in bytes. It covers the
+/// The estimated memory of a connection without its command buffers, in bytes. It covers the
 /// connection's structures, the kernel's socket buffers, and TLS. All connections together take at
 /// most a quarter of the memory that the process may use.
 pub const CONNECTION_BYTES: u64 = 64 << 10;
@@ -69,41 +73,42 @@ pub const CONNECTION_BYTES: u64 = 64 << 10;
 /// The size of the smallest buffer, in bytes. A smaller request counts as this many bytes.
 pub const BUFFER_BYTES_MIN: usize = 4096;
 
-/// The memory reserve of a core is its limit divided by this number. The reserve is for hosts that
-/// hold next to nothing; see [`POOR_SHARE`].
+/// The memory reserve of a core is its limit divided by this number. Only hosts that hold next to
+/// nothing may use the reserve; see [`POOR_SHARE`].
 pub const RESERVE_SHARE: usize = 8;
 
 /// A host holds "next to nothing" if it holds at most a core's limit divided by this number, or
 /// only the data of one command.
 pub const POOR_SHARE: usize = 64;
 
-/// The interval at which a core that is short of memory frees cached memory. If connections wait
-/// for memory, the core also closes connections then; see [`PRESSED_EPOCHS`].
+/// A core that is short of memory frees its cached memory at this interval. If connections wait for
+/// memory at that time, the core also closes overdue connections; see [`PRESSED_EPOCHS`].
 pub const PRESSED_PERIOD: Duration = Duration::from_secs(1);
 
 /// While a core is short of memory, it may close a connection whose host has kept a command or
 /// output waiting for more than this many [`PRESSED_PERIOD`]s.
 pub const PRESSED_EPOCHS: u32 = 2;
 
-/// The number of connections that retry in one round after a release of memory. The other
-/// connections follow in the next rounds.
+/// When memory is released, at most this many parked connections retry in one round. The others
+/// retry in the next rounds.
 pub const WOKEN_AT_ONCE: usize = 32;
 
 /// The size of the shared zero buffer in bytes. The target sends it repeatedly to pad log pages.
 pub const ZEROES_BYTES: usize = 64 << 10;
 
-/// The receive size while a core is short of memory, in bytes. A connection may keep this many
-/// unparsed bytes without charge.
+/// The receive size while a core is short of memory, in bytes. Up to this many unparsed bytes of a
+/// connection do not count as its held memory.
 pub const SMALL_RECEIVE_BYTES: u32 = 4096;
 
-/// The most bytes of headers and responses that may wait while a send is in progress. Beyond this
-/// limit, the target parses no more commands. A host that keeps receiving does not reach this
-/// limit, even with the deepest queue.
+/// While a send is in progress, at most this many bytes of further headers and responses may wait.
+/// Beyond this limit, the target parses no more commands of the connection. A host that keeps
+/// receiving does not reach this limit, even with the deepest queue.
 pub const ANSWERS_BYTES: usize = 8 << 10;
 
 /// A connection with more outgoing bytes than this parses no further command. The host must then
-/// receive responses before it can send more. This also limits the reads of one round. Large sends
-/// are faster: over bare sockets, sends of 2 MiB reach twice the rate of sends of 64 KiB.
+/// receive responses before it can send more. The data of the reads in one round also stay within
+/// this limit. Large sends are faster: over bare sockets, sends of 2 MiB reach twice the rate of
+/// sends of 64 KiB.
 pub const OUTBOX_BYTES: usize = 2 << 20;
 
 /// The capacity in bytes that a connection's header buffer keeps between sends.
@@ -122,53 +127,58 @@ pub const LARGE_RECEIVE_BYTES: u32 = 256 << 10;
 /// receives for each payload. For payloads from 256 KiB on, a copy costs up to a fifth of the rate.
 pub const DIRECT_RECEIVE_BYTES: u32 = 128 << 10;
 
-/// The receive size between direct receives of payloads, in bytes. A few headers fit.
+/// The number of bytes to receive between two payloads that the target receives directly. A few
+/// headers fit.
 pub const HEADER_RECEIVE_BYTES: u32 = 512;
 
-/// The largest direct receive, in bytes. Even a slow network delivers it within
+/// A direct receive has at most this many bytes, so that even a slow network delivers them within
 /// [`TRANSFER_TIMEOUT`].
 pub const DIRECT_RECEIVE_MAX_BYTES: u32 = 256 << 10;
 
-/// The most bytes that a core charges for commands executed in place: Compare, Verify, Write
-/// Zeroes, Copy, deallocation. One limit applies to the steps under way, and the same limit applies
-/// to the steps started in one tick. Beyond it, the core starts no further step. This many bytes
-/// take about half a millisecond of memory access.
+/// Limits the work of Compare, Verify, Write Zeroes, Copy and deallocation commands on one core, in
+/// bytes. The steps under way and the steps started in one tick may each be charged up to this
+/// limit. Beyond it, the core starts no further step. This many bytes take about half a millisecond
+/// of memory access.
 pub const IN_PLACE_BYTES: usize = 2 << 20;
 
-/// The most bytes that one step of a Verify or Copy reads. It is also the charge of a Write Zeroes
-/// of any length, and of a deallocation step. A Compare is a single step with the length of the
-/// command.
+/// One step of a Verify or Copy reads at most this many bytes. A Write Zeroes of any length and a
+/// deallocation step are also charged this many bytes. A Compare is a single step with the length
+/// of the command.
 pub const STEP_BYTES: usize = 256 << 10;
 
-/// The most bytes that one deallocation step covers. A file system deallocates them at once. A
-/// memory namespace divides the step further.
+/// One deallocation step covers at most this many bytes. A file system deallocates them in one
+/// call; a memory namespace divides the step further.
 pub const DEALLOCATE_STEP_BYTES: u64 = 1 << 30;
 
-/// The most ranges of one deallocation step.
+/// One deallocation step covers at most this many ranges. The next step continues with the
+/// remaining ranges.
 pub const DEALLOCATE_STEP_RANGES: usize = 8;
 
-/// The most reads that a queue defers while the target prefetches their data. The deferred reads
-/// execute in the same tick. A higher limit is not faster.
+/// A queue defers at most this many reads while the namespace prefetches their data. The deferred
+/// reads execute in the same tick. A higher limit was not faster in measurements.
 pub const READS_AHEAD: usize = 4;
 
-/// The most rounds of completions and responses before the event loop polls again. The limit keeps
-/// a namespace that completes operations immediately from monopolizing a core.
+/// A core handles at most this many rounds of completions and responses before it polls for events
+/// again. Otherwise a namespace that completes operations immediately could keep the core from all
+/// other work.
 pub const ROUNDS_PER_TICK: usize = 8;
 
-/// The time for which the target retries to bind a listen address in use. The kernel closes the
-/// sockets of an io_uring only some time after their process was killed.
+/// The time for which the target retries to bind a listen address in use. If the previous process
+/// used io_uring and was killed, the kernel closes its sockets only some time later.
 pub const LISTEN_TIME: Duration = Duration::from_secs(3);
 
 /// The pause between two attempts to bind.
 pub const LISTEN_PAUSE: Duration = Duration::from_millis(20);
 
-/// The most time from accept to a successful Connect command.
+/// A connection must complete a Connect command within this time after accept. Otherwise the target
+/// closes it.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The most time from a successful Connect command to the end of the host's authentication.
+/// A host must finish its authentication within this time after its successful Connect command.
+/// Otherwise the target closes the connection.
 pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The most messages that a host may send to authenticate; one transaction has three.
+/// A host may send at most this many messages to authenticate. One transaction has three messages.
 pub const AUTHENTICATION_MESSAGES: u32 = 9;
 
 /// When this many authentication messages wait, the target drops the messages of closed
@@ -179,17 +189,18 @@ pub const SWEPT_CALCULATIONS: usize = 256;
 pub const CALCULATED_LATELY: Duration = Duration::from_secs(10);
 
 /// The target forgets an address if less recorded work than this remains after halving. The unit is
-/// thousands of multiplications. An exchange with the smallest group takes more.
+/// thousands of multiplications. An exchange with the smallest group takes more, so the target
+/// remembers it at least until the next halving.
 pub const CALCULATED_LITTLE: u64 = 64;
 
-/// The most addresses for which the target records authentication work.
+/// The target records authentication work for at most this many addresses.
 pub const CALCULATED_ADDRESSES: usize = 16_384;
 
 /// The largest authentication message in bytes, and the largest allocation length for one.
 pub const AUTHENTICATION_BYTES: u32 = 4096;
 
-/// The longest time without progress. While the target expects data, the host must send some of
-/// them. While the target sends, the host must receive some bytes.
+/// A transfer must make progress within this time: the host must send some of the requested data,
+/// or receive some of the bytes that the target sends. Otherwise the target closes the connection.
 pub const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The time that a stopping target waits for accepted commands to complete.
@@ -198,15 +209,15 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The TCP keep-alive interval of connections without an NVMe keep-alive timeout.
 pub const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// Connection requests that wait for an RDMA listener.
+/// At most this many connection requests may wait at an RDMA listener.
 pub const RDMA_BACKLOG: u32 = 256;
 
 /// Registered memory for transfers in flight over RDMA, in bytes, for each device and core. Beyond
 /// it, transfers wait. A device keeps this memory locked.
 pub const STAGING_BYTES: usize = 16 << 20;
 
-/// Registered memory that the transfers of one connection may use, in bytes: the others progress
-/// while one host does not answer.
+/// Registered memory that the transfers of one connection may use, in bytes. The limit leaves
+/// memory for the other connections when one host does not answer.
 pub const STAGING_BYTES_PER_CONNECTION: usize = STAGING_BYTES / 4;
 
 /// The unit in which a core registers the memory of [`STAGING_BYTES`], in bytes: the largest
@@ -216,9 +227,10 @@ pub const STAGING_SLAB_BYTES: usize = 1 << 20;
 /// The smallest part of the memory of [`STAGING_BYTES`] that a transfer takes, in bytes.
 pub const STAGING_CHUNK_BYTES_MIN: usize = 4096;
 
-/// Work completions that a connection handles in one round, so that others have their turn.
+/// A connection handles at most this many work completions in one round. Then other connections
+/// have their turn.
 pub const RDMA_COMPLETIONS_PER_ROUND: usize = 64;
 
-/// The time that a closed RDMA connection has to end its requests, before the target destroys its
-/// queue pair.
+/// After an RDMA connection has closed, the target waits at most this long for its outstanding work
+/// requests. Then it destroys the queue pair.
 pub const RDMA_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);

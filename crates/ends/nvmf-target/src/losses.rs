@@ -2,7 +2,7 @@
 //!
 //! A failed flush may have lost writes of any host that uses the namespace, but the store reports
 //! the failure only once. So the target fails the next flush of every other host as well. Otherwise
-//! such a host would consider its writes durable although they may be lost.
+//! another host would consider its own writes durable although they may be lost.
 
 use crate::limits;
 use std::collections::HashMap;
@@ -29,8 +29,8 @@ impl Losses {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a host that starts to use the namespace. The host does not receive earlier
-    /// failures.
+    /// Registers a host that starts to use the namespace. The target does not report failures to
+    /// the host that happened before this call.
     pub(crate) fn meet(&self, host: &str) {
         let mut heard = self.heard();
         let count = self.count.load(Ordering::Acquire);
@@ -39,8 +39,8 @@ impl Losses {
         }
     }
 
-    /// Records a failed flush. The host `told` receives its error; `None` if that host has
-    /// disconnected.
+    /// Records a failed flush. `told` is the host that receives the error in the response to its
+    /// flush; `None` if it has disconnected.
     pub(crate) fn add(&self, told: Option<&str>) {
         let mut heard = self.heard();
         let before = self.count.fetch_add(1, Ordering::AcqRel);

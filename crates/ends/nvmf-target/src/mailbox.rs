@@ -55,7 +55,7 @@ pub(crate) enum Message {
     Granted(Route, Arc<Claim>),
     /// Stop parking changes of these blocks.
     Unclaimed(Arc<Claim>),
-    /// Release this store. The core has already received a list without this store.
+    /// Release this store. The core has received a list without this store before this message.
     Retire(BackingId, Share),
     /// The changes of this closed queue are known or have ended. Check the waiting commands of this
     /// fenced connection again.
@@ -93,8 +93,8 @@ impl Mailbox {
 
     /// Posts a subsystem's namespaces. The new list replaces an older one that the core has not
     /// read yet. So after any number of changes, a core reads one list. The replacement may put the
-    /// new list before earlier [`Message::Retire`] messages. This does no harm, since the new list
-    /// does not contain their stores either.
+    /// new list before earlier [`Message::Retire`] messages. This does no harm: the new list does
+    /// not contain the retired stores either.
     pub(crate) fn post_namespaces(
         &self,
         subsystem: SubsystemId,

@@ -1,13 +1,13 @@
-//! Accounts for the memory that peers make a core hold: per host, and for the whole core. The
-//! commands of a host that takes more than its share wait, without a delay for other hosts.
+//! Accounts for the memory that peers make a core hold: per host, and for the whole core. If a host
+//! takes more than its share, only the commands of this host wait.
 //!
 //! ```text
 //!   0 ............... 3/4 of the limit ............... limit ............... limit + reserve
 //!         any single host               all hosts together        hosts with next to nothing
 //! ```
 //!
-//! Beyond the reserve, the core admits no command that needs memory. If in-capsule data arrive
-//! nevertheless, the target fails their command with a retryable status.
+//! Once the reserve is used up, too, the core admits no command that needs memory. If in-capsule
+//! data arrive nevertheless, the target fails their command with a retryable status.
 //!
 //! If a connection waits while hosts hold more than half of the limit, the core closes connections
 //! of the biggest holders ([`Account::next_epoch`]). It closes only connections that have kept a
@@ -20,7 +20,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// The gauge of the held bytes, for simulations.
+/// The name of a gauge that simulations read: the bytes that the peers of a core make it hold.
 const HELD: &str = "target: bytes that a core's peers hold";
 
 /// The name of a holder of memory. A connection counts for its peer's address before Connect, and
@@ -48,7 +48,8 @@ pub(crate) struct Account {
     free: Vec<HolderId>,
     by_name: HashMap<Name, HolderId>,
     epoch: u32,
-    /// Whether the core has refused memory since the epoch began.
+    /// Whether the core has refused memory to a connection since the current epoch began. An epoch
+    /// lasts [`limits::PRESSED_PERIOD`].
     is_short: Cell<bool>,
 }
 
@@ -129,7 +130,7 @@ impl Account {
     }
 
     /// Returns whether the core can hold `bytes` more, including the reserve. A core that holds no
-    /// memory has room for any command.
+    /// memory has room for a command of any size.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.held_bytes == 0
             || self.held_bytes + bytes
@@ -162,7 +163,8 @@ impl Account {
         self.held_bytes <= self.limit_bytes / limits::POOR_SHARE
     }
 
-    /// Returns the current epoch, for commands that start now.
+    /// Returns the number of the current epoch. A command stores it when it starts, for
+    /// [`Self::is_overdue`].
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch
     }

@@ -64,7 +64,7 @@ pub struct IoCounts {
     pub storage_errors: u64,
     /// The number of `storage_errors` that are media errors.
     pub media_errors: u64,
-    /// The times that commands waited for a rate limit or their host's turn.
+    /// How long commands waited for rate limits, and connections for their host's turn.
     pub waited: WaitCounts,
     /// The latencies of timed reads.
     pub read_latency: LatencyCounts,

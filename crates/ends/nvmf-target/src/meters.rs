@@ -2,8 +2,8 @@
 //!
 //! A queue gets its meters when it connects and when it first uses a namespace. Counting a later
 //! command takes no lock. Hosts choose their own names, so at most [`METERED_HOSTS`] hosts have
-//! their own meters. A new host can replace a disconnected one. The counts of the old host are then
-//! added to `former_hosts`, so that no sum decreases.
+//! their own meters. If all these meters are taken, a new host takes the meter of a disconnected
+//! host. The counts of that host are then added to `former_hosts`, so that no sum decreases.
 
 use crate::by_namespace::ByNamespace;
 use crate::by_status::ByStatus;
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The meters of one host or namespace, by core.
+/// The meters of one host or namespace: one for each core that has counted something.
 type PerCore = BTreeMap<usize, Arc<Meter>>;
 
 #[derive(Default)]
@@ -70,7 +70,7 @@ fn sum(meters: &PerCore) -> IoCounts {
     sum
 }
 
-/// Returns the cores on which a queue uses one of these meters.
+/// Returns the cores on which an open queue uses its meter.
 fn in_use(meters: &PerCore) -> Vec<usize> {
     let is_used = |meter: &Arc<Meter>| Arc::strong_count(meter) > 1;
     meters.iter().filter(|(_, meter)| is_used(meter)).map(|(core, _)| *core).collect()
@@ -156,8 +156,8 @@ impl Meters {
 }
 
 impl All {
-    /// Removes the meters of a host that is not connected. Returns false if all hosts are
-    /// connected.
+    /// Removes the meters of a host that is not connected. Returns false if every host with meters
+    /// is connected.
     fn make_room(&mut self) -> bool {
         let is_idle = |meters: &PerCore| meters.values().all(|meter| Arc::strong_count(meter) == 1);
         let Some(gone) = self.hosts.iter().find(|(_, meters)| is_idle(meters)) else {

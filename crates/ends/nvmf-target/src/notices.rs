@@ -25,8 +25,8 @@ pub(crate) enum NoticeKind {
     Visit,
 }
 
-/// The log lines per [`VISITS_PERIOD`] about hosts of one address that connect and disconnect. A
-/// host that cannot use a namespace may reconnect forever.
+/// The log lines per [`VISITS_PERIOD`] about hosts of one address that connect and disconnect. The
+/// limit is needed because a host that cannot use a namespace may reconnect forever.
 const VISIT_LINES: u32 = 30;
 
 /// The period of [`VISIT_LINES`].

@@ -1,11 +1,12 @@
 //! Rate limits: of all hosts on one namespace, and of one host on all namespaces of a subsystem.
 //!
-//! A budget is a single point in time, up to which the allowance has been spent. A command advances
-//! this time by its cost. The command may start when the clock reaches the previous value, or up to
-//! one burst earlier. So cores share a budget with one atomic update per command.
+//! A budget is a single point in time: the allowance up to this time has been spent. Each command
+//! moves this time forward by its cost. It may start when the clock reaches the time before the
+//! move, or up to one burst earlier. So the cores can share a budget with one atomic update per
+//! command.
 //!
-//! A connection books only its first waiting command of each kind. This way connections take turns,
-//! and a closing connection has few bookings to return.
+//! A connection books only its first waiting command of each kind. So the waiting connections take
+//! turns, and a closing connection has few bookings to return.
 
 use crate::shares::DEFAULT_WEIGHT;
 use farblock_proto::controller::IoCommand;
@@ -19,7 +20,7 @@ pub const DEFAULT_BURST: Duration = Duration::from_millis(20);
 /// The largest [`Rates::burst`].
 pub const MAX_BURST: Duration = Duration::from_secs(60);
 
-/// The longest wait of a command. It bounds the timers.
+/// A command waits at most this long, so that its deadline always fits a timer.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Amounts per second. 0 means no limit.
@@ -40,7 +41,7 @@ pub struct Rates {
     pub commands: Rate,
     /// Bytes per second.
     pub bytes: Rate,
-    /// The burst: after a pause, the allowance of this time may be spent at once.
+    /// The burst: after a pause, commands may spend the allowance of this much time at once.
     pub burst: Duration,
     /// The host's weight on a core that several hosts fill. Unused for namespaces.
     pub weight: u32,
@@ -128,7 +129,7 @@ impl Budget {
             return 0;
         }
         let cost = self.cost(amount);
-        // Unspent allowance expires, except for one burst.
+        // Allowance that was not spent expires, except for the allowance of one burst.
         let unspent = now.saturating_sub(burst);
         let found = self.spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent| {
             Some(spent.max(unspent).saturating_add(cost))
@@ -174,7 +175,7 @@ impl Pace {
     /// Books a command in all its budgets. Returns the time at which the command may start.
     pub(crate) fn book(&self, cost: Cost, now: Instant) -> Instant {
         let since = now.saturating_duration_since(self.epoch).as_nanos();
-        // A burst is available from the start.
+        // Begin with the allowance of one burst unspent.
         let now = (since as u64).saturating_add(self.burst);
         let budgets = self.budgets_of(cost);
         let starts = budgets.map(|(budget, amount)| budget.book(amount, now, self.burst));

@@ -14,9 +14,10 @@ pub(crate) type Share = Sender<Infallible>;
 
 /// A namespace that is being removed. Its last operations may still be under way.
 ///
-/// The namespace's file closes and unlocks once every core has closed its queue and this value is
-/// dropped or [waited](Self::wait) for, unless the file has other owners. A close may take long.
-/// Therefore do not drop this value on a core before the removal [is over](Self::is_over).
+/// The target closes and unlocks the namespace's file once two conditions hold: every core has
+/// closed its queue, and the caller has dropped this value or [waited](Self::wait) for it. If the
+/// file has other owners, it stays open for them. A close may take long. Therefore do not drop this
+/// value on a core before the removal [is over](Self::is_over).
 #[must_use = "the namespace stays in use until the removal completes"]
 pub struct Removal {
     shares: Receiver<Infallible>,

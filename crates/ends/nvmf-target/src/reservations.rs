@@ -1,10 +1,12 @@
-//! Reservations: the registry decides, the cores enforce.
+//! Reservations. The registry decides which host may access a namespace, and the cores enforce the
+//! decision.
 //!
 //! Every core receives a change as a message. The core sets the new rights of its connections'
 //! hosts, so that it starts no forbidden command. It replies once the forbidden commands that had
 //! already started have ended. When all cores have replied, the change is in effect, and the
 //! reservation command completes. With this protocol, the data path reads no memory that other
-//! cores write. Without reservations, the check costs one branch per command. See decision 23.
+//! cores write. For a namespace without reservations, the check costs one branch per command. See
+//! decision 23.
 
 use crate::by_namespace::ByNamespace;
 use crate::route::ConnectionKey;
@@ -41,7 +43,8 @@ pub trait ReservationStore: Send + Sync {
 
 pub(crate) type Stores = HashMap<(SubsystemId, NamespaceId), Arc<dyn ReservationStore>>;
 
-/// The pending requests to the registry, and the changes that some cores have not applied yet.
+/// The reservation commands that wait for the registry, and the changes that some cores have not
+/// applied yet.
 #[derive(Default)]
 pub(crate) struct Desk {
     pub(crate) next_ticket: u64,
@@ -52,13 +55,13 @@ pub(crate) struct Desk {
     pub(crate) spreading: HashMap<u64, (usize, SubsystemId, NamespaceId)>,
 }
 
-/// An order to the keeper's thread to store a namespace's reservations.
+/// A job for the keeper's thread: store the reservations of a namespace.
 struct Save {
     key: (SubsystemId, NamespaceId),
     serial: u64,
     text: String,
-    /// The namespace's reservation store when the order was queued. When the thread executes the
-    /// order, the namespace ID may already belong to another namespace.
+    /// The namespace's reservation store at the time when the job was queued. When the thread
+    /// executes the job, the namespace number may already belong to another namespace.
     store: Arc<dyn ReservationStore>,
 }
 
@@ -216,7 +219,8 @@ impl Limits {
     }
 }
 
-/// The owner of a connection for reservations. It remains known after the queue has closed.
+/// The owner of a connection for reservations. A session keeps this even after its queue has
+/// closed.
 pub(crate) struct Owner {
     pub(crate) subsystem: SubsystemId,
     pub(crate) host: HostId,
@@ -242,7 +246,7 @@ impl<K: PartialEq> Barriers<K> {
         !self.barriers.is_empty()
     }
 
-    /// Adds a change, and the commands that must end before it.
+    /// Adds a change, and the commands that must end before the core reports the change as applied.
     pub(crate) fn put_up(&mut self, key: K, under_way: Vec<UnderWay>) {
         self.barriers.push((key, under_way));
     }

@@ -69,10 +69,10 @@ pub(crate) struct Management {
     routes: HashMap<(ControllerId, QueueId), Route>,
     queues: Queues,
     discoveries: Discoveries,
-    /// The addresses of the controllers' hosts. The entry of a closed controller stays until the
-    /// next query.
+    /// The address of each controller's host. The next query removes the entries of closed
+    /// controllers.
     origins: HashMap<ControllerId, host_events::Origin>,
-    /// The hosts whose connection the target has reported.
+    /// The hosts that the target has reported as connected, by controller.
     visitors: HashMap<ControllerId, Visitor>,
     batches: Batches,
 }
@@ -97,7 +97,7 @@ pub(crate) struct Denied {
 }
 
 pub(crate) enum Why {
-    /// The status of the response states the reason.
+    /// The response's status already tells the host the reason, so the target logs no further text.
     Told,
     /// A TLS error: the counter to increment, and one sentence for the log.
     Tls(Reason, String),
@@ -133,8 +133,8 @@ pub(crate) struct TargetShared {
     /// The number of cores that have no connections left.
     done: AtomicUsize,
     pub(crate) notices: Notices,
-    /// Notices about hosts that connect and disconnect. They have a separate limit over a longer
-    /// period, so that they do not displace other notices.
+    /// Notices about hosts that connect and disconnect. They have their own limit over a longer
+    /// period, so that they do not suppress other notices.
     visits: Notices,
     pub(crate) keeper: Keeper,
     pub(crate) budget: Budget,
@@ -251,8 +251,8 @@ impl TargetShared {
             self.tear_down(&mut management, &teardown);
         }
         self.check_identifier(&management, request)?;
-        // Read the terms under the same lock, so that a concurrent change of the keys is not
-        // missed.
+        // Read the host's authentication terms under the same lock, so that this queue cannot
+        // connect with old terms during a change of the keys.
         let terms = match (request.data.subsystem_nqn(), request.data.host_nqn()) {
             (Ok(subsystem), Ok(host)) => self.authenticator.terms(subsystem, host),
             _ => None,
@@ -328,7 +328,8 @@ impl TargetShared {
     ) -> Result<(), Denied> {
         let names = (request.data.host_nqn(), request.data.subsystem_nqn());
         let (Ok(host), Ok(subsystem)) = names else {
-            // Without TLS, the registry reports the invalid names.
+            // If a name is invalid and the host does not use TLS, continue: the registry then
+            // refuses the Connect with the specified status.
             let invalid = || {
                 not_by_tls(Reason::TlsOtherHost, "the host NQN or the subsystem NQN is malformed")
             };
@@ -588,8 +589,8 @@ impl TargetShared {
         self.claims.give_up(self.mailboxes(), claim);
     }
 
-    /// Notes that a core has no connections left. This core still handles messages until no core
-    /// has connections, since other cores may wait for its answers.
+    /// Notes that a core has no connections left. The core still handles messages until no core has
+    /// connections, since other cores may wait for its answers.
     pub(crate) fn core_done(&self) {
         if self.done.fetch_add(1, Ordering::AcqRel) + 1 == self.mailboxes().len() {
             self.wake_all();

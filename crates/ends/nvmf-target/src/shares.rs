@@ -1,14 +1,14 @@
 //! Divides a busy core among hosts by deficit round robin.
 //!
-//! A host with many deep queues has hundreds of commands in its sockets. Each command of a host at
-//! queue depth 1 would wait behind all of them. So while several hosts have commands for a core,
-//! each host may execute a limited number of commands per round of the event loop, in proportion to
-//! its weight. Its remaining input waits for the next round, and the core polls the sockets in
-//! between. If a large command exceeds its host's allowance, the excess is deducted from later
-//! rounds.
+//! A host with many deep queues can have hundreds of commands waiting in its sockets. If the core
+//! executed them all at once, each command of another host with queue depth 1 would wait behind
+//! them. So while several hosts have commands for a core, each host may execute a limited number of
+//! commands per round of the event loop, in proportion to its weight. Its remaining input waits for
+//! the next round, and the core polls the sockets in between. If a large command exceeds its host's
+//! allowance, the excess is deducted from later rounds.
 //!
-//! While only one host uses a core, there are no rounds. The cost is then one comparison per
-//! receive and one per command.
+//! While only one host uses a core, allowances do not apply. The scheme then costs one comparison
+//! per receive and one per command.
 
 use crate::route::ConnectionKey;
 use farblock_proto::controller::SubsystemId;
@@ -26,11 +26,11 @@ const COMMANDS_PER_ROUND: i64 = 32;
 /// The number of data bytes that count as one more command.
 const BYTES_PER_COMMAND: i64 = 16 << 10;
 
-/// The number of rounds for which a core stays shared after a second host had commands. A host at
-/// queue depth 1 sends its next command sooner.
+/// After the last command of a second host, allowances apply for this many more rounds. A host at
+/// queue depth 1 sends its next command before they end.
 const SHARED_ROUNDS: u64 = 64;
 
-/// The number of a host of a subsystem on a core.
+/// Identifies a host of a subsystem on one core.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ShareId(usize);
 
@@ -288,7 +288,8 @@ mod tests {
         assert!((31..=33).contains(&taken[2]), "{taken:?}");
         world.shares.set_weight(three, 50);
         world.run(50);
-        // The excess of the last command of the host was deducted first.
+        // The last command before this run exceeded the allowance, and the excess was deducted
+        // first.
         assert!((50 * 16 - 96..=50 * 16).contains(&world.taken[&three]), "{:?}", world.taken);
     }
 
@@ -298,7 +299,7 @@ mod tests {
         let alone = world.host("alone", 1, 2, 1 << 20);
         (0..2).for_each(|key| world.serve(ConnectionKey(key), 1000));
         assert!(!world.shares.is_shared() && world.taken[&alone] == 2000);
-        // Another host had a single command.
+        // Another host sends a single command, which makes the core shared.
         world.host("other", 100, 1, 0);
         world.serve(ConnectionKey(2), 1);
         world.shares.leave(world.connections[2].0, ConnectionKey(2));

@@ -70,8 +70,8 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for an accepted connection. If another connection must be evicted for it,
-    /// returns the route of that connection.
+    /// Takes a slot for an accepted connection. If another connection must be evicted to free a
+    /// slot, returns the route of the evicted connection.
     pub(crate) fn admit(&mut self, serial: u64, peer: IpAddr) -> Result<Option<Route>, Refusal> {
         let origin = origin(peer);
         let is_known = self.known.contains(origin);
@@ -90,9 +90,9 @@ impl Slots {
         if is_full && victim.is_none() {
             return Err(Refusal::Full(self.most - reserve));
         }
-        // Evicted connections keep their slots until they have closed. Unknown addresses may
-        // connect faster than evicted connections close. These addresses must not take the reserved
-        // slots.
+        // Evicted connections keep their slots until they have closed, and unknown addresses may
+        // connect faster than that. So limit the total here: unknown addresses must not take the
+        // reserved slots.
         if self.slots.len() + reserve >= self.most + limits::CLOSING_AT_ONCE {
             return Err(Refusal::Full(self.most - reserve));
         }
@@ -108,8 +108,8 @@ impl Slots {
         Ok(route)
     }
 
-    /// Returns the half-open connection to evict first. A host needs time to authenticate. So an
-    /// address with a single half-open connection keeps it while other addresses have several.
+    /// Returns the half-open connection to evict first. A host needs time to authenticate, so an
+    /// address with a single half-open connection keeps it as long as another address has several.
     fn spare(&self) -> Option<u64> {
         match self.crowds.last() {
             Some((2.., crowd)) => self.origins[crowd].half_open.first().copied(),

@@ -1,5 +1,5 @@
-//! The last error text of each namespace's store, which explains a disk's health. A core writes it
-//! when an operation fails. A successful I/O does not access it.
+//! The last error text of each namespace's store. Reports show it as the reason for a disk's state.
+//! A core writes it when an operation fails; successful operations do not touch it.
 
 use farblock_proto::controller::SubsystemId;
 use farblock_proto::ids::NamespaceId;

@@ -86,7 +86,7 @@ impl Target {
         config.subsystems.iter().for_each(|one| shared.authenticator.require(one));
         let mut started = Vec::new();
         let mut threads = Vec::new();
-        // Cores wait for this gate until the mailboxes of all cores exist.
+        // Each core waits until this cell is set. It is set when the mailboxes of all cores exist.
         let gate = Arc::new(OnceLock::new());
         let TargetConfig { engine, polling, call_bytes, .. } = *config;
         shared.set_polling(polling);
@@ -239,8 +239,8 @@ impl CoreStart {
     }
 }
 
-/// Stops the target when dropped. Each core owns one: if a core ends, the other cores would
-/// otherwise still pass connections to this core.
+/// Stops the target when dropped. Each core owns one of these. Without it, the other cores would
+/// still pass connections to a core that has ended.
 struct EndsTarget(Arc<TargetShared>);
 
 impl Drop for EndsTarget {
@@ -448,7 +448,7 @@ fn most_connections(config: &TargetConfig, volumes: usize) -> usize {
 fn open_door(config: &TargetConfig, tls: &TlsTerms) -> Result<Option<Door>, StartError> {
     let Some(RdmaListeners { provider, addresses }) = &config.rdma else { return Ok(None) };
     let Some(&first) = addresses.first() else { return Ok(None) };
-    // A port that no setting names has the policy of all others.
+    // No setting names this port number, so it has the policy of listeners without a setting.
     let general = tls.policy(PortId(u16::MAX));
     if config.tls_listeners.values().chain([&general]).any(|it| *it == TlsPolicy::Required) {
         return Err(StartError::RdmaTls(first));
@@ -457,7 +457,7 @@ fn open_door(config: &TargetConfig, tls: &TlsTerms) -> Result<Option<Door>, Star
     opened.map(Some).map_err(|(address, error)| StartError::Rdma(address, error))
 }
 
-/// The RDMA listeners, with port numbers behind those of the TCP listeners.
+/// Returns the RDMA listeners. Their port numbers follow those of the TCP listeners.
 fn rdma_ports(tcp: &[SocketAddr], door: Option<&Door>) -> Vec<(SocketAddr, PortId)> {
     let addresses = door.map(Door::addresses).unwrap_or_default();
     let first = tcp.len() as u16 + 1;

@@ -23,8 +23,8 @@ struct Now {
     policies: BTreeMap<PortId, TlsPolicy>,
 }
 
-/// The result of a change of a host's keys for a subsystem: which of its connections may stay.
-/// Connections stay while one of the previous keys is still valid.
+/// Which connections of a host may stay after its keys for a subsystem have changed. Connections
+/// may stay if one of the previous keys is still valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stay {
     /// Whether the host's connections to the subsystem stay.
@@ -140,7 +140,7 @@ impl TlsTerms {
     }
 
     /// Checks whether a host may use its name on this listener, with this TLS key or without TLS.
-    /// If in doubt, refuses the host.
+    /// Refuses the host if its names are not valid.
     ///
     /// # Errors
     /// The reason to count, and one sentence for the log.

@@ -140,7 +140,7 @@ pub trait Record: Send + Sync {
     /// it uses another controller, and after all commands of a lost controller have ended.
     ///
     /// # Errors
-    /// As [`Record::namespace`].
+    /// Fails for the same reasons as [`Record::namespace`].
     fn controllers(&self, lives: &[ControllerLife]) -> Result<(), String>;
 }
 

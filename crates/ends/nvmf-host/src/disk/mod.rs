@@ -179,8 +179,8 @@ impl Disk {
     /// `record` stores the state that a successor of this process needs.
     ///
     /// # Errors
-    /// As [`Disk::connect`], and if `record` fails. A path to another namespace than the
-    /// predecessor's counts as not connected.
+    /// Fails for the same reasons as [`Disk::connect`], and if `record` fails. A path to another
+    /// namespace than the predecessor's counts as not connected.
     pub fn succeed(
         urls: &[Url],
         options: &DiskOptions,
@@ -200,7 +200,7 @@ impl Disk {
     /// the record.
     ///
     /// # Errors
-    /// As [`Disk::connect`], and if `record` fails.
+    /// Fails for the same reasons as [`Disk::connect`], and if `record` fails.
     pub fn connect_recorded(
         urls: &[Url],
         options: &DiskOptions,

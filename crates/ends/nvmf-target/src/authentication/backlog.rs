@@ -1,13 +1,14 @@
 //! The queue of the authentication thread.
 //!
-//! The thread serves the address with the least charged work: its recent work plus the work of its
-//! next request. The whole work of an exchange is charged at its first request, so that a started
-//! exchange can finish. Among addresses with equal work, the latest arrival is first, since a peer
-//! that has waited long soon gives up. A new host therefore overtakes strangers that arrived
-//! earlier, regardless of their number and their requests.
+//! The thread serves the address with the least charged work. The charge is the recent work for the
+//! address plus the work of its next request. The first request of an exchange is charged for the
+//! work of the whole exchange, so that an exchange that has started can also finish. Among
+//! addresses with equal work, the latest arrival is first, since a peer that has waited long soon
+//! gives up. A new host therefore overtakes unknown addresses that arrived earlier, however many
+//! they are and however many requests they have sent.
 //!
 //! An address is known if a host has authenticated from it. Every other turn belongs to the known
-//! addresses. All strangers share the remaining turns.
+//! addresses. All unknown addresses share the remaining turns.
 
 use crate::limits;
 use farblock_secure::Cost;
@@ -16,7 +17,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// A request whose peer may have disconnected.
+/// A request in the backlog. Its peer may disconnect while the request waits.
 pub(super) trait Work {
     fn is_awaited(&self) -> bool;
 
@@ -45,7 +46,7 @@ pub(super) struct Backlog<W> {
 struct Turns<W> {
     lines: HashMap<IpAddr, Line<W>>,
     order: BTreeSet<(BacklogPlace, IpAddr)>,
-    /// The serial number of the next place. It orders addresses with equal work.
+    /// The serial number of the next place. It breaks ties between addresses with equal work.
     serial: u64,
     count: usize,
 }
@@ -113,7 +114,8 @@ impl<W: Work> Backlog<W> {
         }
     }
 
-    /// Halves the recorded work of every address, and forgets small amounts.
+    /// Halves the recorded work of every address. Forgets the addresses that are then below
+    /// [`limits::CALCULATED_LITTLE`].
     fn halve(&mut self) {
         self.spent.retain(|address, spent| {
             let is_much = *spent / 2 >= limits::CALCULATED_LITTLE;

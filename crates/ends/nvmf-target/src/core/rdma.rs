@@ -18,12 +18,13 @@ use std::rc::{Rc, Weak};
 #[derive(Default)]
 pub(super) struct Rdma {
     door: Option<Door>,
-    /// The registered memory of the devices that connections of this core use, by name.
+    /// The registered memory of each device that connections of this core use, by device name.
     devices: Vec<(String, Weak<RefCell<Staging>>)>,
 }
 
 impl Rdma {
-    /// Accepts no more requests. The ends of connections still arrive.
+    /// Stops accepting connection requests. The core still receives the ends of existing
+    /// connections.
     pub(super) fn close(&mut self) {
         if let Some(door) = &mut self.door {
             door.close();
@@ -81,7 +82,7 @@ impl Core {
                     self.cx.notice(NoticeKind::NotServed, peer, || {
                         tracing::warn!("cannot accept an RDMA connection: {error}");
                     });
-                    // The channel may fail again at once.
+                    // Do not poll the channel again in this tick: it may fail each time.
                     break;
                 }
             }

@@ -1,4 +1,5 @@
-//! Tries every order of answers, wakes and ends, for every path.
+//! Runs a model command along every path, with every order in which gates can answer it, wake it or
+//! end it.
 
 use super::*;
 
@@ -34,10 +35,11 @@ impl Choices {
     }
 }
 
-/// The most waits of a command in one run. The limit ends every run.
+/// A command waits at most this many times in one run. Without this limit, a run could go on
+/// forever.
 const WAITS: usize = 3;
 
-/// A command at gates whose answers the search chooses.
+/// A command and its gates. The search chooses the answer of each gate.
 struct Model<'a> {
     choices: &'a mut Choices,
     life: Lifecycle,
@@ -140,7 +142,7 @@ fn run(choices: &mut Choices, path: Path) {
         assert_eq!(model.life.waits(), Some(gate), "withdrawal checks another gate");
         assert!(!model.borrows, "the command waits with borrowed data");
         match model.choices.choose(3) {
-            // The limits have changed.
+            // The rate limits have changed, so the waiting command asks its gate again.
             0 => admit(&mut model, SLOT),
             1 => {
                 model.passed.push(gate);

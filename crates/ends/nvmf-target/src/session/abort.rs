@@ -1,5 +1,5 @@
-//! Abort: ends an I/O command that waits or has steps left. An Abort does not interrupt a data
-//! transfer or an operation at a namespace.
+//! Abort: ends an I/O command that still waits to start, or that has steps left. An Abort does not
+//! interrupt a data transfer or an operation at a namespace.
 //!
 //! The admin queue's core sends a message to the I/O queue. The I/O queue replies once the command
 //! has its response. So when the Abort completes at the host, the completion of the aborted command
@@ -25,7 +25,8 @@ pub(super) struct Aborts {
 }
 
 impl Aborts {
-    /// Notes that the session sends a command's response.
+    /// Called when the session sends the response of a command: makes the Abort commands that wait
+    /// for this command ready.
     pub(super) fn ended(&mut self, slot: SlotId, status: Status) {
         if self.waiting.is_empty() {
             return;
@@ -71,7 +72,8 @@ impl<T: Transport> Session<T> {
     }
 
     pub(crate) fn abort(&mut self, cx: &mut Context, command: CommandId, asking: Asking) {
-        // Execute deferred reads of the round first. They count as started.
+        // Execute the deferred reads of this round first: they count as started, so an Abort no
+        // longer affects them.
         self.read_expected(cx, 0);
         match self.find(command).filter(|_| self.is_serving()) {
             Some(slot) => {
@@ -97,10 +99,11 @@ impl<T: Transport> Session<T> {
         let is_under_way = request.operations > 0;
         let is_begun = is_fused || request.awaited || !matches!(request.work, Work::Io(_));
         if is_begun || (is_under_way && !request.has_steps_left()) {
-            // The command is not aborted, and the Abort completes without waiting for it.
+            // The command cannot be aborted any more, and the Abort completes without waiting for
+            // it.
             self.aborts.ended(slot, Status::SUCCESS);
         } else if is_under_way {
-            // The step under way ends. No other step follows.
+            // The step under way runs to its end, and then the command ends without another step.
             if request.status.is_success() {
                 request.status = Status::ABORT_REQUESTED;
             }

@@ -35,7 +35,8 @@ pub(super) struct Authentication {
     machine: Option<Box<Controller>>,
     /// The number of messages received while the queue was locked.
     messages: u32,
-    /// The session drops this when it closes, so that the authentication thread skips its messages.
+    /// The session drops this when it closes. The authentication thread then skips the messages of
+    /// this session.
     waits: Arc<()>,
 }
 
@@ -69,7 +70,7 @@ impl<T: Transport> Session<T> {
     pub(super) fn lock(&mut self, cx: &mut Context) {
         let queue = std::mem::replace(&mut self.queue, Queue::None);
         self.queue = Queue::Locked(Box::new(queue));
-        // One timeout covers the whole exchange, including its data.
+        // A single timeout covers the whole exchange, including the transfer of its messages.
         self.arrivals.watched = true;
         cx.reactor.set_timer(self.task, Some(cx.now() + limits::AUTHENTICATION_TIMEOUT));
     }
@@ -106,8 +107,8 @@ impl<T: Transport> Session<T> {
         }
         self.queue = *queue;
         if let Some(authentication) = &mut self.authentication {
-            // This queue stays without TLS, so a later authentication must not generate a TLS key:
-            // the queue would then stay open without the secure channel.
+            // This queue stays without TLS. So a later authentication must not generate a TLS key,
+            // since the queue would then stay open without the secure channel that the key is for.
             let machine = authentication.machine.take();
             let without = |machine: Box<Controller>| machine.offering(Concatenation::NONE);
             authentication.machine = machine.map(without).map(Box::new);
@@ -165,7 +166,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Logs that a connection closes before its host has authenticated. A host without a secret
-    /// just disconnects, and the target would log nothing else about it.
+    /// just disconnects, so this is the only log line about it.
     pub(super) fn ends_unproved(&mut self, cx: &mut Context) {
         let Some(authentication) = &self.authentication else { return };
         let machine = authentication.machine.as_ref().filter(|_| self.is_locked());

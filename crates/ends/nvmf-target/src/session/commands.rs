@@ -1,4 +1,4 @@
-//! The commands of an unconnected queue and of the admin queue.
+//! The commands of a queue that is not connected yet, and the commands of the admin queue.
 
 use super::{IoQueue, Queue, Session, SessionState, Submission, Work};
 use crate::backings::Backings;
@@ -59,7 +59,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Transfers data without waiting until other buffers are released, since these data are small.
+    /// Starts a transfer of data from the host at once, even if memory is short, since these data
+    /// are small.
     pub(super) fn pull_now(
         &mut self,
         cx: &mut Context,
@@ -232,7 +233,8 @@ impl<T: Transport> Session<T> {
     /// Sends a log page. Most of a page consists of trailing zeroes, which are sent from the shared
     /// zero buffer.
     pub(super) fn push_page(&mut self, cx: &mut Context, slot: SlotId, page: &[u8], result: u64) {
-        // Compare whole pieces, since a page may have a size of 1 MiB.
+        // Compare the page with zeroes in large pieces instead of byte by byte, since a page may
+        // have 1 MiB.
         const PIECE: usize = limits::BUFFER_BYTES_MIN;
         let is_used = |piece: &[u8]| piece != &[0; PIECE][..piece.len()];
         let used = page.chunks(PIECE).rposition(is_used).map_or(1, |last| last + 1);

@@ -7,9 +7,10 @@
 //!                           +----------------------------+
 //! ```
 //!
-//! A step waits in the line of its source namespace. The line is charged for the step until the
-//! step's write starts. From then on, the line of the destination namespace is charged. So
-//! the line of a namespace that closes has charges for operations of this namespace only.
+//! Each namespace has a line of waiting steps. A step waits in the line of its source namespace,
+//! which is charged for the step until the step's write starts. From then on, the line of the
+//! destination namespace is charged. So a line is only ever charged for operations of its own
+//! namespace, and can be removed when the namespace closes.
 
 use super::{Queue, Session, Work};
 use crate::context::Context;
@@ -83,8 +84,8 @@ impl<T: Transport> Session<T> {
         self.request(slot).progress.copying.as_deref_mut()
     }
 
-    /// Returns the part for the next step. The transfer limits of the namespaces are not applied
-    /// yet.
+    /// Returns the part for the next step. The caller must still shorten the part to the transfer
+    /// limits of the namespaces.
     fn next_part(&mut self, slot: SlotId) -> Option<CopyPart> {
         let Work::Io(IoCommand::Copy { plan, .. }) = self.request(slot).work else { return None };
         let block_size = self.namespace_info(plan.namespace)?.block_size;

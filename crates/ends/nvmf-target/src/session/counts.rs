@@ -10,8 +10,8 @@ use farblock_reactor::os;
 use farblock_wire::Status;
 
 impl IoQueue {
-    /// Returns whether to count for this namespace: it exists, or `nsid` is the value for all
-    /// namespaces. A host may send any number, so other numbers get no meter.
+    /// Returns whether `nsid` has a meter: it is a namespace that exists, or the value for all
+    /// namespaces. A host may send any other number, and such numbers get no meter.
     fn has_meter(&self, nsid: NamespaceId) -> bool {
         nsid == NamespaceId::ALL || self.meters.knows(nsid) || self.table.find(nsid).is_some()
     }

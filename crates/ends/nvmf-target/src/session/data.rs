@@ -14,9 +14,9 @@ use farblock_reactor::{Buffer, copy_anywhere, os};
 use farblock_wire::{Cqe, Status};
 
 impl<T: Transport> Session<T> {
-    /// Returns whether the session must stop parsing commands, which may bring data, until other
-    /// commands have completed. Returns false while the host still has to send requested data,
-    /// since commands wait for these data.
+    /// Returns whether the session holds so much memory that it must not parse more commands until
+    /// others have completed. Returns false while the host still has to send requested data: these
+    /// data follow on the same stream, so parsing must continue.
     pub(crate) fn holds_too_much(&self, cx: &Context) -> bool {
         !self.may_hold(cx, 0) && self.arrivals.asked_for == 0
     }
@@ -54,7 +54,8 @@ impl<T: Transport> Session<T> {
         self.hold_besides(cx, bytes);
     }
 
-    /// Charges memory that does not belong to a command.
+    /// Charges memory of the connection that does not belong to a command, for example unparsed
+    /// input.
     pub(crate) fn hold_besides(&mut self, cx: &mut Context, bytes: usize) {
         self.held.bytes += bytes;
         cx.memory.hold(self.holder(), bytes);
@@ -185,8 +186,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Notes that data have arrived. While requested data are missing, in-capsule data do not count
-    /// as progress.
+    /// Notes that data have arrived. While data that the target requested are missing, in-capsule
+    /// data do not count as progress for the timeout.
     pub(crate) fn note_data(&mut self, cx: &Context, slot: SlotId) {
         if self.arrivals.asked_for == 0 || self.request(slot).asked_for {
             self.note_progress(cx);
@@ -207,7 +208,8 @@ impl<T: Transport> Session<T> {
         buffer.get_or_insert_with(|| cx.reactor.buffers().take(*pulled_bytes))
     }
 
-    /// Moves the buffer of [`Self::landing`] out of the session, for a direct receive.
+    /// Like [`Self::landing`], but moves the buffer out of the session, so that the reactor can
+    /// receive into it.
     pub(crate) fn take_landing(&mut self, cx: &Context, slot: SlotId) -> Buffer {
         self.landing(cx, slot);
         self.request(slot).buffer.take().expect("taken just now")

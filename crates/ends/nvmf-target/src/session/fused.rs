@@ -40,7 +40,7 @@ enum First {
 enum Stage {
     /// The pair waits for data, for limits, or for the changes of a closed queue.
     Waiting,
-    /// The pair waits for its claim.
+    /// The pair waits for its claim on the blocks.
     InLine,
     Comparing,
     Writing,
@@ -72,7 +72,7 @@ pub(super) struct Fused {
     pairs: Vec<Pair>,
     /// The claim, which belongs to the pair with `has_claim`.
     claim: Option<Arc<Claim>>,
-    /// Whether a half has ended since the last check.
+    /// Whether a half of any pair has ended since the last check.
     is_news: bool,
 }
 
@@ -93,7 +93,8 @@ impl Fused {
         }
     }
 
-    /// Returns whether a half has ended, so that the other half must be checked.
+    /// Returns whether a half of any pair has ended since the last check, so that its other half
+    /// must be checked.
     pub(super) fn is_news(&self) -> bool {
         self.is_news
     }
@@ -161,7 +162,8 @@ impl<T: Transport> Session<T> {
             self.withdraw(cx, slot);
             self.respond_and_release(cx, slot, status, 0);
         } else if request.status.is_success() {
-            // The session responds when the data have arrived.
+            // The session sends this status as the response when the data of the command have
+            // arrived.
             request.status = status;
         }
     }
@@ -223,7 +225,7 @@ impl<T: Transport> Session<T> {
         let pair = self.fused.as_mut()?.pair_of(slot)?;
         let second = pair.second;
         let Work::Io(write) = self.request(second).work else { return None };
-        // The block size is unused, since these commands contain their length in bytes.
+        // A block size of 0 does no harm here: these commands contain their length in bytes.
         Some((Cost::of(&write, 0)?, Cost::of(compare, 0)?))
     }
 
@@ -238,7 +240,7 @@ impl<T: Transport> Session<T> {
         let Some(pair) = fused.pairs.iter_mut().find(waits) else { return };
         let Work::Io(write) = self.requests[usize::from(pair.second.0)].work else { return };
         let Some(Change { namespace, blocks }) = Change::of(&write) else { return };
-        // If the namespace is missing, the session is about to end the command.
+        // If the namespace was removed, the session is about to end the pair.
         let Some(backing) = queue.backings.find(namespace) else { return };
         let place = (queue.subsystem, namespace);
         let claim = cx.shared.claim(self.route, backing.id, place, blocks);
@@ -304,8 +306,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Handles the end of a half's operation. Returns true if this function has decided how the
-    /// half continues.
+    /// Handles the end of a block operation if it belongs to a fused pair. Returns false if it does
+    /// not, so that the caller must respond.
     pub(super) fn ends_half(&mut self, cx: &mut Context, slot: SlotId) -> bool {
         let Some(pair) = self.fused.as_mut().and_then(|fused| fused.pair_of(slot)) else {
             return false;
@@ -411,7 +413,8 @@ impl<T: Transport> Session<T> {
 
     /// Appends to `under_way` the commands under way that change the claimed blocks.
     pub(crate) fn changing(&mut self, claim: &Claim, under_way: &mut Vec<UnderWay>) {
-        // The owner remains known after the queue has closed.
+        // The session keeps the owner after its queue has closed, so operations of closed queues
+        // are included.
         let is_its = self.owner.as_ref().is_some_and(|owner| owner.subsystem == claim.subsystem);
         if !is_its || self.pending.operations == 0 {
             return;

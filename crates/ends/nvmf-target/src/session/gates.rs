@@ -15,13 +15,13 @@ use farblock_proto::ids::NamespaceId;
 use farblock_reactor::os;
 use farblock_wire::Status;
 
-/// A session while one of its commands passes its gates.
+/// A session, together with the data that one command needs while it passes its gates.
 struct Keeper<'a, T> {
     session: &'a mut Session<T>,
     cx: &'a mut Context,
     /// All data of the command, in the receive buffer.
     whole: Option<&'a [u8]>,
-    /// The namespace's queue for a read that has waited for its round.
+    /// The queue to the namespace, for a read that was deferred within the round.
     volume: Option<VolumeId>,
 }
 
@@ -196,8 +196,8 @@ impl<T: Transport> Session<T> {
         self.pull(cx, slot, pointer).map_or_else(Answer::Refuse, |()| Answer::Wait)
     }
 
-    /// Asks the fence about a command; for a fused pair, about its write. Removes the fence if no
-    /// earlier changes are under way.
+    /// Asks the fence whether a command may proceed. For a fused pair, asks about the write.
+    /// Removes the fence if no earlier changes are under way.
     fn ask_fence(&mut self, slot: SlotId) -> Answer {
         let Some(command) = self.changing_command(slot) else { return Answer::Pass };
         let Some(fence) = &mut self.fence else { return Answer::Pass };
@@ -211,7 +211,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Defers a read within the round, and announces it early to the namespace.
+    /// Defers a read until the other reads of this round are parsed, and announces it to the
+    /// namespace for prefetching.
     fn join_round(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let Work::Io(IoCommand::Read { namespace, lba, .. }) = self.request(slot).work else {
             unreachable!("a round contains only reads")
@@ -256,7 +257,7 @@ impl<T: Transport> Session<T> {
 
     #[inline]
     pub(super) fn is_paced(&self) -> bool {
-        // A draining queue completes its commands without waiting.
+        // A draining queue must complete its commands, so they do not wait.
         self.state != SessionState::Draining
             && matches!(&self.queue, Queue::Io(queue)
                 if queue.backings.is_paced() || queue.pace.is_some())

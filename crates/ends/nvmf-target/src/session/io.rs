@@ -33,8 +33,9 @@ impl<T: Transport> Session<T> {
             Ok(command) if write_through => command.written_through(),
             Ok(command) => command,
             Err(status) => {
-                // Record one error per tick. The log needs the registry's lock, and a host that
-                // sends only bad commands must not occupy this lock.
+                // Record at most one error per tick in the error log. Recording takes the
+                // registry's lock, and a host that sends only bad commands must not keep this lock
+                // busy.
                 if !std::mem::replace(&mut self.tick.logged_error, true) {
                     let (controller, queue) = (queue.controller, queue.id);
                     cx.shared.record_error(controller, queue, sqe, status);
@@ -76,7 +77,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Submits an admitted command to its namespace. If the command must pass further gates first,
-    /// returns their path instead.
+    /// submits nothing and returns the path of these gates.
     pub(super) fn submit_io(
         &mut self,
         cx: &mut Context,
@@ -133,7 +134,7 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Responds to a read that the namespace completed at once. The response has the data or an
+    /// Responds to a read that the namespace completed at once, with the borrowed data or with an
     /// error.
     fn answer_borrowed(
         &mut self,
@@ -274,9 +275,10 @@ impl<T: Transport> Session<T> {
         }
         if request.operations == 0 {
             if self.fused.is_some() && self.ends_half(cx, slot) {
-                // The other half of the pair continues, or both halves have ended.
+                // Nothing more to do here: the other half of the pair continues, or both halves
+                // have ended.
             } else if self.writes_what_it_read(cx, slot) || self.ends_step(cx, slot) {
-                // The command continues, or waits for its next turn.
+                // Nothing more to do here: the command continues, or waits for its next turn.
             } else if gone {
                 self.release(cx, slot);
             } else {
@@ -286,8 +288,8 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Records a failed flush, which affects every host of the namespace. The sender is included if
-    /// it has disconnected and does not get the response.
+    /// Records a failed flush, so that every other host of the namespace gets an error, too. If the
+    /// sender has disconnected, its next connection also gets the error.
     #[cold]
     fn note_loss(&mut self, slot: SlotId) {
         let Work::Io(IoCommand::Flush { .. }) = self.request(slot).work else { return };
@@ -299,7 +301,8 @@ impl<T: Transport> Session<T> {
         let told = queue.filter(|_| self.is_serving()).map(|queue| queue.host.as_str());
         match (losses, queue) {
             (Some(losses), _) => losses.add(told),
-            // A Flush of all namespaces does not report which of them failed.
+            // A Flush of all namespaces does not tell which namespace failed, so record a loss for
+            // each.
             (None, Some(queue)) => queue.backings.iter().for_each(|(_, it)| it.losses.add(told)),
             (None, None) => {}
         }
@@ -368,12 +371,12 @@ fn is_media_error(error: BlockError) -> bool {
     matches!(error, BlockError::ReadFailed | BlockError::WriteFailed)
 }
 
-/// Returns whether the error is a fault of the storage instead of a fault of the host's command.
+/// Returns whether the error is caused by the storage and not by the host's command.
 fn is_trouble(error: BlockError) -> bool {
     use BlockError::{Conflict, Denied, Disconnected, NoResources, NoSpace, NotReady};
     let of_storage = matches!(error, NoSpace | Disconnected | NoResources | NotReady);
-    // A local store does not return Conflict or Denied. With these errors, a remote target refuses
-    // this host.
+    // Only remote namespaces return Conflict or Denied. These errors mean that the remote target
+    // refuses this process, so the host's command is not at fault.
     is_media_error(error) || of_storage || matches!(error, Conflict | Denied)
 }
 

@@ -1,6 +1,6 @@
-//! A session: one queue pair, from accept until the last buffer is returned. The session handles
-//! commands, their data, responses and limits. Its [`Transport`] carries commands, data and
-//! responses.
+//! A session serves one queue pair, from accept until the namespaces have returned its last buffer.
+//! The session handles commands, their data, responses and limits. Its [`Transport`] carries
+//! commands, data and responses.
 //!
 //! ```text
 //!            Connect accepted        shutdown of the target
@@ -101,7 +101,7 @@ pub(crate) struct IoQueue {
     /// The core's queues into the namespaces that this queue has used so far.
     pub(crate) volumes: ByNamespace<VolumeId>,
     pub(crate) meters: QueueMeters,
-    /// The session marks this when commands arrive. The keep-alive timer reads the mark.
+    /// The session records here that commands arrive. The keep-alive timer reads it.
     pub(crate) traffic: Arc<Traffic>,
     is_traced: bool,
 }
@@ -130,7 +130,7 @@ enum Work {
 struct SessionRequest {
     work: Work,
     sqe: Sqe,
-    /// The time when the command arrived, if latency is measured.
+    /// The time when the command arrived; `None` if latency is not measured.
     began: Option<Instant>,
     /// The data from or for the host.
     buffer: Option<Buffer>,
@@ -140,9 +140,9 @@ struct SessionRequest {
     pulled_bytes: usize,
     /// Whether the target requests these data (R2T). Otherwise they arrive in the capsule.
     asked_for: bool,
-    /// Whether some of these data are still missing.
+    /// Whether some of the data from the host are still missing.
     awaited: bool,
-    /// The memory epoch in which the wait for data started.
+    /// The epoch of [`crate::memory`] in which the command started to wait for data.
     epoch: u32,
     held_bytes: usize,
     operations: u32,
@@ -212,7 +212,7 @@ struct Pending {
 #[derive(Default)]
 struct Waiting {
     for_buffers: VecDeque<SlotId>,
-    /// Reads that are deferred within a round, for prefetching.
+    /// Reads that are deferred within a round, so that the namespace can prefetch their data.
     for_a_moment: VecDeque<(SlotId, VolumeId)>,
     /// The time since which unparsed input waits for the host's turn.
     for_share: Option<Instant>,
@@ -223,7 +223,8 @@ struct Waiting {
 struct Held {
     /// The bytes of buffers.
     bytes: usize,
-    /// The bytes of slots. The number of slots is the peak number of concurrent commands.
+    /// The bytes of the session's command slots. A slot is kept once it was used, so their number
+    /// is the peak number of concurrent commands.
     kept_bytes: usize,
     /// The holder. It is set from the connection's start to its end.
     holder: Option<HolderId>,
@@ -493,7 +494,8 @@ impl<T: Transport> Session<T> {
             }
             SessionState::Draining | SessionState::Closing => self.close(cx),
             SessionState::Open => self.arrivals.watched = false,
-            // The transport has a time limit of its own.
+            // The transport limits how long it takes to close, so only check again in the next
+            // tick.
             SessionState::Closed => self.list(cx),
             SessionState::Gone => {}
         }
@@ -583,7 +585,8 @@ impl<T: Transport> Session<T> {
         self.close(cx);
         self.state = SessionState::Gone;
         T::abandon(self, cx);
-        // A namespace returns the other buffers when their operations end.
+        // Free the buffers that are in the session. A namespace returns the others when their
+        // operations end.
         for index in 0..self.requests.len() {
             if self.requests[index].operations == 0 {
                 self.release(cx, SlotId(index as u16));

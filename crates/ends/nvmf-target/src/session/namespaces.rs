@@ -41,8 +41,9 @@ impl<T: Transport> Session<T> {
         Ok(volume)
     }
 
-    /// Applies a subsystem's new namespaces. Checks all commands again that are not yet submitted.
-    /// A command must not exceed the new size, nor access a new namespace under the old number.
+    /// Applies a subsystem's new list of namespaces. Checks all commands again that are not
+    /// submitted yet: they must not exceed a namespace's new size, and must not access a new
+    /// namespace under the old number.
     pub(crate) fn set_namespaces(
         &mut self,
         cx: &mut Context,

@@ -33,9 +33,9 @@ struct Lane {
     /// The first command's booking. Its namespace and kind identify the lane.
     booked: Booking,
     start: Instant,
-    /// The limit that determines `start`.
+    /// The limit that determines `start`, for the wait counters.
     by: Wait,
-    /// The time up to which the waits of the lane are counted.
+    /// The wait counters include the waits of this lane up to this time.
     counted: Instant,
     slots: VecDeque<SlotId>,
 }
@@ -157,7 +157,8 @@ impl<T: Transport> Session<T> {
             // The next command may be larger, so book again for that command.
             self.book_first(index, cx.now());
         }
-        // Set all deadlines again: another lane may have had the same start time.
+        // Set the deadlines of all lanes again, since another lane may have had the same start time
+        // as the removed one.
         for lane in &self.paced.lanes {
             cx.deadlines.set(lane.start, self.route.key);
         }
@@ -232,7 +233,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Books waiting commands again if their limits have changed. All other commands keep their
-    /// booking, since a new booking would start later.
+    /// booking, since a new booking would be later.
     pub(super) fn pace_again(&mut self, cx: &mut Context, before: &Backings) {
         self.count_lanes(cx.now());
         let Queue::Io(queue) = &self.queue else { return };
@@ -252,7 +253,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Returns the part of a booking that is in unchanged budgets.
+    /// Gives a booking back to those of its budgets that have not changed.
     fn give_back_unchanged(&self, before: &Backings, booked: Cost) {
         let Queue::Io(queue) = &self.queue else { return };
         let ptr = |backings: &Backings| backings.pace_of(&queue.host).map(Arc::as_ptr);

@@ -12,7 +12,8 @@ use farblock_reactor::os;
 use farblock_wire::Status;
 
 impl<T: Transport> Session<T> {
-    /// Submits a reservation command of an I/O queue, with the command's keys, to the registry.
+    /// Submits a reservation command of an I/O queue to the registry, with the reservation keys
+    /// from the command's data.
     pub(super) fn reserve(
         &mut self,
         cx: &mut Context,
@@ -111,11 +112,12 @@ impl<T: Transport> Session<T> {
             if request.operations > 0 {
                 under_way.push((self.route.key, SlotId(index)));
             }
-            // An operation at the namespace runs to its end. No further step follows.
+            // Operations that have started run to their end. Of a command in steps, no further step
+            // starts.
             let has_more = request.operations == 0 || request.has_steps_left();
             if aborted && has_more && request.status.is_success() {
-                // Set Do Not Retry: the host is no longer registered, so a retry would get a
-                // conflict.
+                // Set Do Not Retry: the host is no longer registered, so a retry would only get
+                // Reservation Conflict.
                 request.status = Status::ABORTED_PREEMPT.with_dnr();
             }
         }

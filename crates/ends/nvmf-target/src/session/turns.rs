@@ -1,15 +1,15 @@
 //! The turns of Compare, Verify, Write Zeroes, deallocation and Copy commands. With one of these
-//! commands, a small capsule can make a namespace do much work. The network does not pace this
-//! work.
+//! commands, a host can cause much work at a namespace while it transfers few bytes, so the network
+//! does not slow this work down.
 //!
 //! Verify, Copy and deallocation execute in several steps; a Compare or a Write Zeroes is a single
-//! step. The connections of a core take turns to start a step. The core bounds the bytes charged
+//! step. The connections of a core take turns to start a step. The core limits the bytes charged
 //! for concurrent steps, and for the steps started in one tick. A step takes its buffers when it
 //! starts, so a waiting command holds no memory. A command of a closed connection starts no further
 //! step.
 //!
 //! Each namespace has its own line, and may always have one step under way. So a slow disk cannot
-//! stop other namespaces by using up the bound.
+//! stop the steps at other namespaces by using up the limit.
 
 use super::copy::Copying;
 use super::{Session, SessionRequest, Work};

@@ -1,7 +1,7 @@
 //! Batches: changes of namespaces that reach the cores together.
 //!
-//! The time to build and read a list of a subsystem's namespaces is proportional to its length.
-//! With a separate list for each change, ten thousand changes would take a hundred million steps.
+//! To build or read the list of a subsystem's namespaces takes time in proportion to its length. If
+//! each of ten thousand changes sent its own list, this would take a hundred million steps.
 
 use super::{Management, TargetShared};
 use crate::backings::{Backing, BackingId};
@@ -42,8 +42,8 @@ impl TargetShared {
         self.act(&mut self.lock());
     }
 
-    /// Executes the registry's actions, or delays them until the open batch ends. A host's command
-    /// may execute them earlier.
+    /// Executes the registry's actions, or delays them until the open batch ends. If a host's
+    /// command needs them, they execute earlier.
     pub(super) fn act_after_batch(&self, management: &mut Management) {
         if management.batches.open == 0 {
             self.act(management);

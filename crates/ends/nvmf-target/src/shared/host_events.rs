@@ -44,7 +44,8 @@ impl TargetShared {
     /// address.
     fn log_visit(&self, address: IpAddr, event: &Event) {
         if self.visits.say(NoticeKind::Visit, address, os::now(), || tracing::info!("{event}")) {
-            // Core 0 runs the timers.
+            // Core 0 logs the number of suppressed notices from a timer, so wake it to set that
+            // timer.
             self.mailboxes()[0].wake();
         }
         self.observed.tell(event);

@@ -29,8 +29,8 @@ pub(crate) struct Listening {
     first: OnceLock<Vec<SocketAddr>>,
     /// RDMA listeners, which stay as long as the target.
     rdma: OnceLock<Vec<(SocketAddr, PortId)>>,
-    /// The ports of removed listeners and the times of removal. A socket closes some time after its
-    /// removal.
+    /// The ports of removed listeners, and when they were removed. Their sockets may stay open for
+    /// some time after that.
     given_up: Mutex<Vec<(u16, Instant)>>,
 }
 
@@ -74,7 +74,8 @@ impl Listening {
         self.rdma.get().is_some_and(|all| all.iter().any(|(_, other)| *other == port))
     }
 
-    /// The listener that accepted a connection to `local`. RDMA listeners have ports of their own.
+    /// Returns the listener that accepted a connection to the local address `local`. RDMA listeners
+    /// have their own port numbers.
     pub(crate) fn port_of(&self, form: RemoteForm, local: SocketAddr) -> Option<PortId> {
         let find = |all: &[(SocketAddr, PortId)]| {
             all.iter().find(|(address, _)| is_entrance(*address, local)).map(|(_, port)| *port)
@@ -85,7 +86,7 @@ impl Listening {
         }
     }
 
-    /// The TCP listener that accepted a connection to `local`.
+    /// Returns the TCP listener that accepted a connection to the local address `local`.
     pub(crate) fn tcp_port_of(&self, local: SocketAddr) -> Option<PortId> {
         self.port_of(RemoteForm::Transport, local)
     }
@@ -218,7 +219,8 @@ impl TargetShared {
         self.listening.entrances().push((address, port));
         let (sender, receiver) = mpsc::channel();
         self.mailboxes()[0].post(Message::Listen(socket, address, sender));
-        // This fails if the core has ended: the core's messages are then dropped.
+        // The receive fails if the core has ended, since the message with the sender is then
+        // dropped.
         let heard = os::recv(&receiver);
         let mut management = self.lock();
         match heard {

@@ -58,7 +58,7 @@ impl Exported {
     }
 
     /// Sets rate limits. If they equal the present limits, does nothing and returns false, since a
-    /// new pace would allow its whole burst again.
+    /// new [`Pace`] would allow a whole burst at once.
     fn limit(&mut self, rates: &Rates) -> bool {
         let is_new = self.rates != *rates;
         if is_new {
@@ -92,8 +92,8 @@ pub(crate) struct Exports {
     subsystems: HashMap<SubsystemId, BTreeMap<NamespaceId, Exported>>,
     /// The rate limits of hosts by host name, and their consumption.
     hosts: HashMap<SubsystemId, BTreeMap<String, (Rates, HostTerms)>>,
-    /// Snapshots of subsystems that have not changed since. The queues of all hosts share a
-    /// snapshot.
+    /// For each subsystem, the list that was last built, if no change has made it out of date. The
+    /// queues of all hosts share it.
     snapshots: HashMap<SubsystemId, Arc<Backings>>,
     last_id: u64,
 }
@@ -469,7 +469,7 @@ impl TargetShared {
             check_blocks(nsid, sharing.blocks, &info)?;
             let (before, offered) = (exported.offered(), sharing.of(info));
             let hosts = sharing.visible_to.clone();
-            // Do not notify hosts if they still see the same properties.
+            // Notify hosts only if the properties that they see have changed.
             let changed_too = match offered == before {
                 true => registry.set_visible_to(subsystem, nsid, hosts),
                 false => registry.replace_namespace_for(subsystem, nsid, offered, hosts),
@@ -585,7 +585,8 @@ fn adjust(
     Ok(None)
 }
 
-/// Nests an export with [`nest`]. Returns the UUIDs of its remote contents.
+/// Passes the namespace's UUID to its parts with [`nest`]. Returns the UUIDs of the remote
+/// namespaces that it consists of.
 fn nested(
     nsid: NamespaceId,
     export: &Export,

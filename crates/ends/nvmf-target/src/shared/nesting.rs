@@ -1,5 +1,5 @@
-//! Prevents a namespace from containing itself, directly or through sets of this or other targets.
-//! Reads of such a namespace would never end.
+//! Prevents a namespace from containing itself, for example through a mirror or stripe set on
+//! another target. Reads of such a namespace would never end.
 
 use farblock_block::Namespace;
 use farblock_proto::controller::ConfigError;

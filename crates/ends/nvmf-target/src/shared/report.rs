@@ -94,7 +94,7 @@ pub struct ControllerReport {
     pub is_ready: bool,
     /// The number of connected I/O queues.
     pub io_queues: usize,
-    /// The number of refused commands.
+    /// The number of commands that the controller has refused.
     pub errors: u64,
 }
 

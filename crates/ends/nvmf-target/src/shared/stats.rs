@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A target's counters since its start. A counter never decreases, but the counters of removed
-/// objects disappear.
+/// A target's counters since its start. A counter never decreases. When a subsystem, namespace or
+/// host is removed, its counters disappear.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stats {
     /// The time from the target's start to this snapshot.
@@ -34,8 +34,8 @@ pub struct Stats {
     pub subsystems: Vec<SubsystemStats>,
     /// The counters by host, including disconnected hosts.
     pub hosts: Vec<HostStats>,
-    /// The I/O of hosts without their own counters, and of hosts whose counters a newer host has
-    /// taken.
+    /// The I/O of hosts that have no counters of their own, and of former hosts whose counters were
+    /// given to a newer host.
     pub other_hosts: IoCounts,
 }
 

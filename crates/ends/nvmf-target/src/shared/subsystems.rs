@@ -41,7 +41,7 @@ impl TargetShared {
         if config.flush_on_shutdown || config.in_capsule_bytes != IN_CAPSULE_BYTES {
             return Err(wrong(ConfigError::OutOfRange("flush_on_shutdown or in_capsule_bytes")));
         }
-        // The namespaces are added later one by one, each with its store.
+        // Add the namespaces below one by one, each with its store.
         config.namespaces.clear();
         {
             let mut management = self.lock_running()?;
@@ -71,8 +71,7 @@ impl TargetShared {
         })
     }
 
-    /// Hosts are notified of the removed namespaces first. When their connections close, they learn
-    /// that the subsystem is removed.
+    /// First notifies hosts that the namespaces are removed. Then closes their controllers.
     pub(crate) fn remove_subsystem(&self, nqn: &str) -> Result<Vec<Removal>, ChangeError> {
         let namespaces: Vec<_> = {
             let management = self.lock_running()?;
@@ -85,8 +84,8 @@ impl TargetShared {
         let removals = namespaces.into_iter().map(|nsid| self.remove_namespace(nqn, nsid));
         let removals = removals.collect::<Result<Vec<_>, _>>();
         self.end_batch();
-        // Without this call, an open batch of the caller would delay the lists beyond the
-        // subsystem's removal.
+        // If the caller has an open batch, the cores would otherwise get the new lists only after
+        // the subsystem's removal.
         self.send_changes();
         let removals = removals?;
         let mut gone = None;
