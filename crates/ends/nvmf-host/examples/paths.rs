@@ -42,7 +42,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Writes increasing versions to `BLOCKS` blocks and checks each version with a read. Returns the
-/// number of writes, and the longest duration of a read with the write that follows.
+/// number of writes, and the longest time that a read and the following write took together.
 async fn load(
     disk: Arc<AsyncNamespace>,
     first: u64,

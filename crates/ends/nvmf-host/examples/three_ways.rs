@@ -56,7 +56,8 @@ fn with_calls_that_block(disk: &Disk) -> Result<(), Box<dyn Error>> {
 async fn with_futures(disk: Disk) -> Result<(), Box<dyn Error>> {
     let disk = AsyncNamespace::new(Arc::new(disk))?;
     let size = disk.geometry().block_size as usize;
-    // A call starts its operation even before the caller awaits it: these two run concurrently.
+    // A call starts its operation at once, even before the caller awaits it, so these two
+    // operations run concurrently.
     let first = disk.read(0, Buffer::new(size));
     let zeroes = disk.write_zeroes(1, 1, true);
     let first = disk.write(2, first.await?).await?;

@@ -92,7 +92,7 @@ enum Purpose {
     ShutdownStatus,
 }
 
-/// When the next keep alive is due, and the state of the last one.
+/// When the next keep alive is due, and when an unanswered one was sent.
 struct KeepAlive {
     interval: Duration,
     timeout: Duration,
@@ -210,7 +210,8 @@ impl<T: Transport> Admin<T> {
         }
         match self.link.loss() {
             Some(loss) => {
-                // Log this at level info: the users receive the error and report its effect.
+                // Level info suffices here: the users of the controller receive the error and
+                // report its effect.
                 tracing::info!("the connection to the controller is lost: {loss}");
                 self.shared.note_loss(loss);
                 self.shared.lose(&loss.to_string());
@@ -220,7 +221,7 @@ impl<T: Transport> Admin<T> {
         self.leave().await;
     }
 
-    /// Waits until the connection has closed, for at most [`limits::CLOSE_TIME`].
+    /// Waits at most [`limits::CLOSE_TIME`] until the connection has closed.
     async fn leave(&mut self) {
         let deadline = os::now() + limits::CLOSE_TIME;
         if self.link.is_open() {
@@ -253,8 +254,8 @@ impl<T: Transport> Admin<T> {
         }
         let now = os::now();
         if self.shared.is_lost() {
-            // Another queue has noticed the loss. By now the controller's last message on this
-            // connection may have arrived, such as a refusal: read it in one more turn.
+            // Another queue has noticed that the controller is lost. The controller may have sent a
+            // last message, such as a refusal, on this connection. Read it in one more turn.
             if !std::mem::replace(&mut self.is_last_turn, true) {
                 return self.local.reactor().set_timer(self.mailbox.task(), Some(now));
             }
@@ -295,7 +296,8 @@ impl<T: Transport> Admin<T> {
                 }
             }
             Purpose::AsyncEvent if succeeded => self.handle_event(cqe.result() as u32),
-            // Some controllers abort outstanding event requests before they shut down.
+            // Some controllers abort outstanding event requests before they shut down. This is no
+            // error.
             Purpose::AsyncEvent if is_ended(cqe.status()) => {
                 tracing::debug!(status = %cqe.status(), "the controller aborted an event request");
             }
@@ -437,7 +439,8 @@ impl<T: Transport> Admin<T> {
 
 impl<T: Transport> Drop for Admin<T> {
     fn drop(&mut self) {
-        // The event loop outlives this queue: the queue has to remove its connection from the loop.
+        // The event loop outlives this queue, so the queue must remove its connection from the
+        // loop.
         self.link.abandon();
     }
 }

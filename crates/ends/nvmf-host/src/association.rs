@@ -19,12 +19,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// An association of this host with a controller. Its queues and its callers share ownership. The
-/// host shuts the controller down when the last owner is dropped.
+/// An association of this host with a controller. Its queues and its callers own it together. When
+/// the last of them drops it, the host shuts the controller down.
 pub(crate) struct Association {
     shared: Arc<ControllerShared>,
     info: ControllerInfo,
-    /// The address that the I/O queues connect to.
+    /// The address at which to connect the I/O queues.
     route: Address,
     /// The controller's socket address.
     address: SocketAddr,

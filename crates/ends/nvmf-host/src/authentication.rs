@@ -34,9 +34,9 @@ pub(crate) async fn converse(
                 let sent = sent.map_err(|error| unjudged(&host, error));
                 let sent = sent.and_then(|(cqe, _)| succeeded("Authentication Send", cqe.status()));
                 host.handle_sent();
-                // The host sends its reason if it fails the controller. The controller may then
-                // close the connection without an answer: report the host's reason, not the closed
-                // connection.
+                // If the host rejects the controller, it sends its reason. The controller may then
+                // close the connection without an answer. In this case, report the host's reason
+                // instead of the closed connection.
                 if !matches!(host.step(), Step::Failed(_)) {
                     sent?;
                 }
@@ -46,7 +46,8 @@ pub(crate) async fn converse(
                 let received = queue.execute(&command, &[], DURING).await;
                 let (cqe, message) = received.map_err(|error| unjudged(&host, error))?;
                 succeeded("Authentication Receive", cqe.status())?;
-                // Modular exponentiation takes too long for a shared loop.
+                // Modular exponentiation takes too long for a loop that all controllers share, so
+                // run it on another thread.
                 let calculate = move || {
                     host.handle_received(&message, &mut fill);
                     host
@@ -67,9 +68,9 @@ pub(crate) async fn converse(
     }
 }
 
-/// Replaces the error of a connection that closed before the host received the controller's
-/// verdict. Linux's target closes the connection right after its AUTH_Failure1 message, so that
-/// this message may be lost.
+/// If the connection closed before the host learned whether it has authenticated, returns a more
+/// helpful error. Linux's target closes the connection right after its AUTH_Failure1 message, so
+/// that this message may be lost.
 fn unjudged(host: &Host, error: ConnectError) -> ConnectError {
     match error {
         ConnectError::Closed { .. } if host.awaits_judgement() => ConnectError::ProofNotJudged,

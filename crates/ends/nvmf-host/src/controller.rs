@@ -18,8 +18,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// A controller of a remote subsystem. Clones refer to the same controller. The host shuts the
-/// controller down after the program has dropped all of its clones, namespaces and queues.
+/// A controller of a remote subsystem. Clones refer to the same controller. When the program has
+/// dropped all clones, namespaces and queues of the controller, the host shuts the controller down.
 #[derive(Clone)]
 pub struct Controller {
     association: Arc<Association>,
@@ -85,7 +85,7 @@ impl Controller {
         Self::dial(Address::of_url(url).map_err(Error::Url)?, subsystem, &options)
     }
 
-    /// As [`Controller::connect_url`], on the control loop.
+    /// Connects like [`Controller::connect_url`], for a caller that runs on the control loop.
     pub(crate) async fn connect_on(
         local: &Local,
         control: &Arc<Control>,

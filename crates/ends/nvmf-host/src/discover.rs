@@ -21,7 +21,7 @@ pub fn discover(address: &str, options: &Options) -> Result<Vec<DiscoveryEntry>,
     Ok(ask(address, options)?.1)
 }
 
-/// As [`discover`]. Also returns the socket address of the service.
+/// Queries the service like [`discover`]. Also returns the service's socket address.
 fn ask(address: &str, options: &Options) -> Result<(SocketAddr, Vec<DiscoveryEntry>), Error> {
     let controller = Controller::connect(address, DISCOVERY_NQN, options)?;
     let asked = controller.address();
@@ -31,8 +31,8 @@ fn ask(address: &str, options: &Options) -> Result<(SocketAddr, Vec<DiscoveryEnt
     Ok((asked, intended(controller.discovery()?, asked, own)))
 }
 
-/// Returns the records with addresses that are valid on this machine. `own` says whether `asked` is
-/// an address of this machine.
+/// Replaces the addresses that are valid only on the target's machine; see [`discover`]. `asked` is
+/// the address of the service, and `own` says whether it belongs to this machine.
 fn intended(entries: Vec<DiscoveryEntry>, asked: SocketAddr, own: bool) -> Vec<DiscoveryEntry> {
     let mut all: Vec<DiscoveryEntry> = Vec::new();
     for mut entry in entries {
@@ -44,7 +44,8 @@ fn intended(entries: Vec<DiscoveryEntry>, asked: SocketAddr, own: bool) -> Vec<D
             entry.address_family = if is_v4 { AddressFamily::IPV4 } else { AddressFamily::IPV6 };
             entry.address = address;
         }
-        // Once replaced, the addresses of two records for IPv4 and IPv6 wildcards may be equal.
+        // A record for the IPv4 wildcard and a record for the IPv6 wildcard may have the same
+        // address after the replacement. Keep only one.
         if !is_another || !all.contains(&entry) {
             all.push(entry);
         }
@@ -52,9 +53,11 @@ fn intended(entries: Vec<DiscoveryEntry>, asked: SocketAddr, own: bool) -> Vec<D
     all
 }
 
-/// The valid address on this machine for the address in a record; `None` if both are the same.
+/// Returns the address that replaces `text`, the address in a record; `None` if `text` needs no
+/// replacement.
 fn meant(text: &str, asked: SocketAddr, own: bool) -> Option<String> {
-    // The memory transport has no address.
+    // Over the memory transport, the service has the unspecified address, which cannot replace
+    // another one.
     if asked.ip().is_unspecified() {
         return None;
     }
@@ -74,12 +77,14 @@ fn meant(text: &str, asked: SocketAddr, own: bool) -> Option<String> {
     }
 }
 
-/// As [`discover`], but follows referrals. The records of a referral's service replace the
-/// referral. The function follows at most [`limits::REFERRALS`] referrals, each once. A referral
-/// whose service does not answer stays in the list, and the log has a warning.
+/// Queries the service like [`discover`], and follows the referrals in its answer. The records of a
+/// referral's service replace the referral. The function follows at most [`limits::REFERRALS`]
+/// referrals, each once. A referral whose service does not answer stays in the list, and the log
+/// has a warning.
 ///
 /// # Errors
-/// Fails for the same reasons as [`discover`], for the service at `address` only.
+/// Fails for the same reasons as [`discover`], but only for the service at `address`. A referral
+/// that fails causes no error.
 pub fn discover_all(address: &str, options: &Options) -> Result<Vec<DiscoveryEntry>, Error> {
     let (asked, entries) = ask(address, options)?;
     let mut journey = Journey {
@@ -92,7 +97,7 @@ pub fn discover_all(address: &str, options: &Options) -> Result<Vec<DiscoveryEnt
     Ok(journey.found)
 }
 
-/// Follows referrals from one discovery service to others.
+/// The state of a search that follows referrals from one discovery service to others.
 struct Journey<'a> {
     options: &'a Options,
     /// The addresses that this search has queried.

@@ -38,14 +38,14 @@ pub enum Error {
     },
     /// The controller answered a command with an error.
     Command {
-        /// The command.
+        /// The name of the command, and what it was for.
         what: String,
         /// The status of the command.
         status: Status,
     },
     /// The controller's answer is invalid, or describes an unsupported feature.
     Answer {
-        /// The subject of the answer.
+        /// What the host had asked about.
         what: String,
         /// The reason.
         reason: InfoError,

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// The function that protects the program's memory before it holds a key.
+/// The function that [`guard_by`] has set.
 static GUARD: OnceLock<fn()> = OnceLock::new();
 
 /// Sets a function that the library calls before every read of a key. Later calls have no effect.

@@ -140,8 +140,8 @@ impl HostIdentity {
         })
     }
 
-    /// Returns the identity with the given values. A missing value is this host's own. But if only
-    /// an NQN is given, and it contains a UUID, that UUID is the identifier.
+    /// Returns the identity with the given values. For a missing value, uses the value of this
+    /// machine. But if only an NQN is given and it contains a UUID, the identifier is this UUID.
     #[must_use]
     pub fn with(nqn: Option<&str>, id: Option<HostId>) -> HostIdentity {
         match (nqn, id) {

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 /// Largest key file, in bytes: enough for some keys and comments.
 const FILE_BYTES_MAX: u64 = 4096;
-/// Most keys in one file: two, while a new key replaces an old one.
+/// A file has at most this many keys: two, while a new key replaces an old one.
 const SECRETS_MAX: usize = 2;
 
 const SECRET_PREFIX: &str = "DHHC-1:";
@@ -25,7 +25,7 @@ const TLS_PREFIX: &str = "NVMeTLSkey-1:";
 pub const CREDENTIAL: &str = "credential:";
 
 /// The prefix of a name for TLS keys in the kernel's keyrings. An identity or a key's serial number
-/// follows. If nothing follows, the name stands for all keys of the host and subsystem.
+/// follows. A name without either stands for all keys of the host and subsystem.
 pub const KEYRING: &str = "keyring:";
 
 /// Whether a name is the path of a file.
@@ -41,8 +41,9 @@ pub fn is_keyring(path: &Path) -> bool {
     path.to_string_lossy().starts_with(KEYRING)
 }
 
-/// Reads the secrets of a file or of `credential:NAME`. There is one secret, or two during a
-/// replacement, with the new secret first. Ignores empty lines and lines that begin with `#`.
+/// Reads the secrets of a file or of `credential:NAME`. The file has one secret. While a new secret
+/// replaces an old one, it has both, the new one first. Ignores empty lines and lines that begin
+/// with `#`.
 ///
 /// # Errors
 /// One sentence with the cause and the remedy. It never contains a part of a secret.
@@ -121,8 +122,8 @@ fn has_key(text: &str) -> bool {
     text.contains(SECRET_PREFIX) || text.contains(TLS_PREFIX)
 }
 
-/// As [`text`]. `is_secret` tells whether a text is secret: other users must then have no access to
-/// its file.
+/// Reads a text like [`text`]. `is_secret` tells whether a text is secret. If so, other users must
+/// have no access to its file.
 fn text_with(path: &Path, is_secret: fn(&str) -> bool) -> Result<Zeroizing<String>, String> {
     // Other users can read command lines and configurations, so the error must not repeat the key.
     if has_key(&path.to_string_lossy()) {

@@ -1,8 +1,10 @@
 //! TLS keys in the kernel's keyrings. nvme-cli stores TLS keys in the keyring `.nvme` for the
-//! kernel's own host. Each is a pre-shared key, and its description is its identity.
+//! kernel's own host. In the kernel, each of these keys has a description, which is the identity of
+//! the pre-shared key.
 //!
-//! A name for keys is `keyring:` followed by an identity or a key's serial number (`keyctl show
-//! %:.nvme` shows both). Without these it stands for all keys of the host and subsystem.
+//! A name for keys is `keyring:` followed by an identity or a key's serial number
+//! (`keyctl show %:.nvme` shows both). `keyring:` alone stands for all keys of the host and
+//! subsystem.
 //!
 //! The kernel controls access to keys. Keys in `.nvme` belong to root, and a process can read them
 //! if it possesses the keyring. So the host first links the keyring to its own process keyring. It
@@ -240,7 +242,7 @@ mod tests {
         for missing in ["4", "77", "NVMe0R02", "-1"] {
             assert!(found(missing).unwrap_err().contains("nvme check-tls-key"), "{missing}");
         }
-        // These serial numbers belong to keys that are not for this host and subsystem.
+        // The serial number of a key for another host or subsystem is refused.
         let refused = key(&all[2], &identity()).unwrap_err();
         assert!(refused.contains("not an identity"), "{refused}");
         let refused = key(&all[4], &identity()).unwrap_err();

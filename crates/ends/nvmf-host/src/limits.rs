@@ -8,12 +8,13 @@ pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
 /// Default number of I/O queue pairs to request.
 pub const QUEUES: u16 = 64;
 
-/// Most bytes that one command moves, if the controller allows as many. The host splits larger
-/// operations. Larger commands would save little overhead, and other commands would wait longer.
+/// One command moves at most this many bytes, or fewer if the controller has a lower limit. The
+/// host splits larger operations. Larger commands would save little overhead, and other commands
+/// would wait longer.
 pub const MAX_COMMAND_BYTES: u32 = 1 << 20;
 
-/// In-capsule data up to this size, in bytes, are copied next to their header. Larger data are a
-/// separate piece of the gather list.
+/// The host copies in-capsule data of up to this many bytes behind their header, and sends both as
+/// one piece. Larger data stay in their buffer and become a separate piece of the send.
 pub const COPY_BYTES: usize = 4096;
 
 /// After a payload of at least this size, in bytes, the next receive is a large one (see
@@ -37,7 +38,7 @@ pub const SEALED_RECEIVE_BYTES: usize = 256 << 10;
 /// Size of a receive between large payloads, in bytes: enough for a few headers.
 pub const HEADER_RECEIVE_BYTES: u32 = 256;
 
-/// Most in-capsule bytes per command, even if the controller allows more.
+/// A command has at most this many bytes of in-capsule data, even if the controller allows more.
 pub const MAX_IN_CAPSULE_BYTES: u32 = 64 << 10;
 
 /// Size of a write of zeroes if the controller has no Write Zeroes command, in bytes.
@@ -49,8 +50,8 @@ pub const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// Total time for the orderly shutdown of a controller.
 pub const SHUTDOWN_TIME: Duration = Duration::from_secs(1);
 
-/// Time for which the host retries to connect a queue while the controller still releases the
-/// previous one.
+/// The host retries to connect a queue for at most this time, if the controller is still releasing
+/// the host's previous queue.
 pub const BUSY_RETRY_TIME: Duration = Duration::from_secs(2);
 
 /// Pause between retries within [`BUSY_RETRY_TIME`].
@@ -66,7 +67,8 @@ pub const NOT_READY_PAUSE: Duration = Duration::from_millis(200);
 /// Longest pause before a retry of a command, even if the controller advises more.
 pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(10);
 
-/// Longest pause between attempts to reconnect a path while the controller is busy.
+/// While a controller is busy releasing its predecessor, the host pauses at most this long between
+/// its attempts to reconnect the path.
 pub const BUSY_PAUSE: Duration = Duration::from_millis(500);
 
 /// The minimum of [`Options::path_timeout`](crate::Options::path_timeout): a controller may need
@@ -79,10 +81,11 @@ pub const ADMIN_REQUESTS: usize = 1024;
 /// Largest transfer of an admin command, in bytes.
 pub const ADMIN_TRANSFER_BYTES: u32 = 4 << 20;
 
-/// Most namespaces in a controller's list.
+/// The host accepts at most this many namespaces in a controller's list.
 pub const NAMESPACES: usize = 1 << 16;
 
-/// Number of attempts to read the properties of a namespace that changes during each attempt.
+/// If a namespace changes while the host reads its properties, the host reads them again, at most
+/// this many times in total.
 pub const LOOKS: usize = 8;
 
 /// Longest chain of referrals that discovery follows.
@@ -98,7 +101,7 @@ pub const ADDRESSES: usize = 16;
 /// 8).
 pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// The number of failed commands that a queue logs in each [`LOG_PERIOD`].
+/// A queue logs at most this many failed commands in each [`LOG_PERIOD`], and counts the rest.
 pub const LOGGED_FAILURES: u32 = 8;
 
 /// Period of [`LOGGED_FAILURES`].
@@ -111,13 +114,14 @@ pub const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// Otherwise it treats the loss like a failed attempt.
 pub const STEADY: Duration = Duration::from_secs(1);
 
-/// Time for which a target's breach of the protocol counts.
+/// The host reports a target's breach of the protocol for this time, and counts further breaches in
+/// this time together with it.
 pub const BREACH_PERIOD: Duration = Duration::from_secs(600);
 
 /// The minimum time limit for a step of reconnecting, even if the host gives up the path sooner.
 pub const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
-/// Interval at which the keeper of a path checks its state even without an event.
+/// The keeper of a path checks the path's state at this interval, even if nothing has happened.
 pub const KEEPER_PERIOD: Duration = Duration::from_secs(1);
 
 /// First pause between queries whether a lost controller has ended. Each further pause is twice the
@@ -130,15 +134,16 @@ pub const FINISH_PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Interval between reads of an unusable path's access state, in addition to reads after events.
 pub const ACCESS_PERIOD: Duration = Duration::from_millis(500);
 
-/// Default path timeout of a disk with several paths. It leaves almost half of one second for the
-/// failover.
+/// Default path timeout of a disk with several paths. With it, almost half a second is left for the
+/// failover if it is to take at most one second.
 pub const PATH_TIMEOUT: Duration = Duration::from_millis(600);
 
 /// Time for which [`Disk::connect`](crate::Disk::connect) waits for the other paths after the first
 /// path has connected.
 pub const OTHER_PATHS_TIME: Duration = Duration::from_secs(1);
 
-/// Time without operations for a path whose controller could not execute one.
+/// When a controller cannot execute an operation at present, the disk sends its path no operations
+/// for this time.
 pub const BACKOFF: Duration = Duration::from_millis(20);
 
 /// The maximum number of ended boots of targets' machines that a disk remembers.
@@ -147,7 +152,7 @@ pub const BOOTS: usize = 64;
 /// The number of I/O queues of a path that the host connects in parallel.
 pub const QUEUES_AT_ONCE: usize = 16;
 
-/// Most paths of a disk.
+/// A disk has at most this many paths.
 pub const PATHS: usize = 16;
 
 /// The maximum number of commands into which a queue splits one deallocation. Each command needs

@@ -28,7 +28,7 @@ pub struct RemoteNamespace {
 }
 
 impl RemoteNamespace {
-    /// As [`Controller::namespace`](crate::Controller::namespace).
+    /// Implements [`Controller::namespace`](crate::Controller::namespace).
     pub(crate) async fn find(
         association: &Arc<Association>,
         nsid: u32,
@@ -42,8 +42,8 @@ impl RemoteNamespace {
             let info = association.namespace_info(nsid).await?;
             let most = association.command_limits().await?;
             let namespace = RemoteNamespace::new(Arc::clone(association), info, most);
-            // The namespace did not change meanwhile. The admin queue handles later changes,
-            // because the namespace is now in use.
+            // The namespace did not change during the lookup. From now on, the admin queue handles
+            // its changes, because the namespace is in use.
             if association.shared().changes() == changes {
                 return Ok(namespace);
             }
@@ -89,7 +89,7 @@ impl RemoteNamespace {
         &self.info
     }
 
-    /// As [`Namespace::open`], but with a detailed error.
+    /// Opens a queue like [`Namespace::open`], but returns a more detailed error.
     ///
     /// # Errors
     /// Fails if the controller has no I/O queue left, or the host cannot connect one.
@@ -100,7 +100,8 @@ impl RemoteNamespace {
         Ok(Box::new(connected.unwrap_or_else(lost)?.settle(reactor, parent)?))
     }
 
-    /// Connects a queue for any event loop. This is the part of opening a queue that waits.
+    /// Connects a queue for any event loop. To open a queue, the host first connects it here, which
+    /// waits for the network, and then calls [`ConnectedQueue::settle`], which does not wait.
     pub(crate) async fn connect_queue(&self, local: &Local) -> Result<ConnectedQueue, Error> {
         let shared = self.association.shared();
         if shared.is_lost() {
@@ -182,8 +183,8 @@ impl Namespace for RemoteNamespace {
     }
 }
 
-/// A connected I/O queue that is not on an event loop yet. It owns its queue identifier until the
-/// move to an event loop or the drop.
+/// A connected I/O queue that is not on an event loop yet. It releases its queue identifier when it
+/// is dropped before it was moved to an event loop.
 pub(crate) struct ConnectedQueue {
     namespace: RemoteNamespace,
     qid: u16,

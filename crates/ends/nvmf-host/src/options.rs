@@ -12,9 +12,9 @@ use std::time::Duration;
 /// Options of a connection to a controller. The default suits a subsystem on a local network.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Host NQN, instead of this machine's.
+    /// The host NQN to use; `None`: this machine's host NQN.
     pub hostnqn: Option<String>,
-    /// Host identifier, instead of this machine's.
+    /// The host identifier to use; `None`: this machine's host identifier.
     pub hostid: Option<HostId>,
     /// The file with this host's secret (DH-HMAC-CHAP), for controllers that require
     /// authentication; see [`key_file`](crate::key_file). The host reads the file again for each
@@ -96,7 +96,8 @@ impl Options {
         }
     }
 
-    /// Returns the host identity of these options. Values that they do not set are this machine's.
+    /// Returns the host identity that these options set. For values that they do not set, uses this
+    /// machine's.
     #[must_use]
     pub fn identity(&self) -> HostIdentity {
         HostIdentity::with(self.hostnqn.as_deref(), self.hostid)

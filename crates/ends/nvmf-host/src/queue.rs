@@ -2,7 +2,7 @@
 //!
 //! A [`RemoteQueue`] runs on its user's event loop, as a child of the user's task. It splits an
 //! operation into commands no larger than the controller allows. These commands share the
-//! operation's buffer: the connection borrows ranges of it. Commands wait in order for a free slot.
+//! operation's buffer, and each moves its own range of it. Commands wait in order for a free slot.
 //! The queue sends all operations submitted between two calls of `poll` as one batch, over its
 //! [transport](crate::transport).
 
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use table::Table;
 
-/// The timeout of a command in ticks. A command that is older than this has timed out.
+/// A command times out after this many ticks of the queue's timer.
 pub(crate) const TICKS_PER_TIMEOUT: u32 = 8;
 
 /// Parameters of a queue that depend on its controller and namespace.
@@ -157,7 +157,7 @@ impl<T: Transport> RemoteQueue<T> {
         let loss = self.link.loss().expect("a connection that is not open has a reason");
         tracing::info!(queue = self.qid, "the connection of an I/O queue is lost: {loss}");
         self.association.shared().note_loss(loss);
-        // The user may have submitted operations since the loss.
+        // End the operations that the user has submitted since the connection was lost.
         self.link.discard(&mut self.table);
         self.table.lose();
     }

@@ -1,5 +1,5 @@
-//! Opens files for reading, including pipes (`<(pass show key)`, `/dev/stdin`). Normally an open of
-//! a pipe blocks until a writer opens the pipe.
+//! Opens files for reading, including pipes (`<(pass show key)`, `/dev/stdin`). The standard call
+//! to open a pipe blocks until a writer opens the pipe, possibly forever.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -17,8 +17,8 @@ impl Readable {
     /// Opens a file.
     ///
     /// # Errors
-    /// Fails for the same reasons as the system reports. Also an error for a pipe that no writer
-    /// opens within 3 seconds.
+    /// Fails if the system cannot open the file, or if the file is a pipe that no writer opens
+    /// within 3 seconds.
     pub fn open(path: &Path) -> io::Result<Self> {
         #[cfg(unix)]
         return unix::open(path);
@@ -29,7 +29,7 @@ impl Readable {
     /// The metadata of the open file.
     ///
     /// # Errors
-    /// Fails for the same reasons as the system reports.
+    /// Fails with the system's error if the system cannot read the metadata.
     pub fn metadata(&self) -> io::Result<Metadata> {
         self.file.metadata()
     }
@@ -62,7 +62,8 @@ mod unix {
     const GRACE: Duration = Duration::from_secs(3);
     const STEP: Duration = Duration::from_millis(20);
 
-    /// Opens a file without an unlimited wait for a writer. Later reads wait for data.
+    /// Opens a file. If it is a pipe, waits for a writer at most [`GRACE`]. Later reads wait for
+    /// data without a limit.
     pub(super) fn open(path: &Path) -> io::Result<Readable> {
         let without_waiting = OFlags::NONBLOCK.bits() as i32;
         let file = File::options().read(true).custom_flags(without_waiting).open(path)?;
@@ -80,7 +81,7 @@ mod unix {
         let mut byte = [0];
         for _ in 0..GRACE.as_millis() / STEP.as_millis() {
             match pipe.read(&mut byte) {
-                // End of file: no writer has opened the pipe yet.
+                // A read of zero bytes means that no writer has opened the pipe yet.
                 Ok(0) => std::thread::sleep(STEP),
                 Ok(_) => return Ok(Some(byte[0])),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),

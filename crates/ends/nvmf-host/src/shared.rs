@@ -22,7 +22,8 @@ pub(crate) struct AdminRequest {
     pub(crate) reply: Sender<Answer>,
 }
 
-/// An event of a controller. Any thread may report it to the controller's watcher, without delay.
+/// An event of a controller, which any thread passes to the controller's watcher. The watcher must
+/// not block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Notice {
     /// The controller is lost.
@@ -62,8 +63,8 @@ struct AdminState {
 #[derive(Default)]
 struct Queues {
     used: Vec<bool>,
-    /// The index where the next search starts. A queue that was just released is reused last,
-    /// because the controller may still be closing it.
+    /// The index where the next search starts. Identifiers are given out in turn, so that one that
+    /// was just released is used last: the controller may still be closing its queue.
     next: usize,
 }
 
@@ -75,7 +76,7 @@ impl ControllerShared {
     }
 
     fn state(&self) -> MutexGuard<'_, AdminState> {
-        // No code in here panics half-way through a change.
+        // A panic cannot leave this state half-changed, so ignore poisoning.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,14 +84,14 @@ impl ControllerShared {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// The error for operations that need the lost controller.
+    /// Returns the error for calls that need the controller after its loss.
     pub(crate) fn lost_error(&self) -> Error {
         let reason = self.state().reason.clone();
         Error::Lost(reason.unwrap_or_else(|| "the host shut the controller down".into()))
     }
 
-    /// Records why a connection of the controller is lost. Later losses do not replace a breach of
-    /// the protocol, which explains them.
+    /// Records why a connection of the controller is lost. If a breach of the protocol was
+    /// recorded, later losses do not replace it, since it is probably their cause.
     pub(crate) fn note_loss(&self, loss: &Loss) {
         let noted = &mut self.state().loss;
         if noted.is_none() || (loss.is_breach() && noted.as_ref().is_some_and(|(_, is)| !is)) {
@@ -245,7 +246,7 @@ impl ControllerShared {
 
     /// Updates a namespace from the controller's answer; `None` means that the namespace was
     /// removed. Returns the namespace if the caller must run [`NamespaceState::tell`]: the geometry
-    /// has changed, and that function does not run yet.
+    /// has changed, and no call of that function is running.
     #[must_use]
     pub(crate) fn refresh(
         &self,
@@ -261,7 +262,8 @@ impl ControllerShared {
     }
 }
 
-/// Sizes, features and identity of a namespace. The changeable values are atomic and up to date.
+/// Sizes, features and identity of a namespace. The values that can change are atomic, and the
+/// admin queue keeps them up to date.
 pub(crate) struct NamespaceState {
     geometry: Geometry,
     known: KnownNamespace,

@@ -356,7 +356,8 @@ impl fmt::Display for Encoded<'_> {
         for c in self.0.chars() {
             match c {
                 // A comma separates the legs of a mirror, and an apostrophe ends a quoted word in a
-                // shell. Messages ask users to type commands with URLs whose names a peer chose.
+                // shell. Some messages ask users to type a command with a URL, and a peer may have
+                // chosen the names in this URL.
                 '%' | '?' | '#' | '&' | '+' | ' ' | ',' | '\'' => {
                     write!(f, "%{:02x}", u32::from(c))?;
                 }

@@ -264,7 +264,7 @@ fn a_controller_that_is_not_ready_or_fatal_is_reported() {
         });
         connect(&peer.address(), &options()).unwrap_err()
     };
-    // CAP.TO is 2 units of 500 ms.
+    // CAP.TO is 2 units of 500 ms, so the host must wait longer than one second.
     let after = Duration::from_millis(1500);
     assert_eq!(with_csts(property::Csts(0)), ConnectError::NotReady { after });
     assert_eq!(with_csts(property::Csts(2)), ConnectError::ControllerFatal);
@@ -377,7 +377,8 @@ fn discovery_rereads_a_log_page_that_changes() {
     let entries = discover(&peer.address(), &options()).unwrap();
     assert_eq!(entries.len(), 37);
     assert!(entries.iter().all(|entry| entry.port_id == 2), "records of two generations");
-    // The name is unchanged: each output escapes it in its own way.
+    // The library returns the name unchanged, with its control characters: whoever prints it must
+    // escape it.
     assert_eq!(entries[36].subnqn, "nqn.2024-01.example:disk36\u{1b}[31m");
     assert!(entries[0].is_subsystem() && entries[0].is_tcp());
     assert_eq!(farblock_host::entry_address(&entries[0]), "127.0.0.1:4420");

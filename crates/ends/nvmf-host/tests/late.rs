@@ -29,7 +29,7 @@ const LONGEST: Duration = Duration::from_millis(300);
 /// machine may be slow to read the remaining data of a cut connection.
 const QUIESCE: Duration = Duration::from_millis(1500);
 const RUN_SECONDS: u64 = 6;
-/// The additional time for a run without a late write.
+/// If no late write has happened when the run should end, the run continues for at most this long.
 const LONGEST_RUN: Duration = Duration::from_secs(60);
 
 /// The contents of the disk that all paths share: the number of the last write of each block.
@@ -84,7 +84,8 @@ impl Store {
             let lost = Instant::now();
             std::thread::sleep(held);
             let mut blocks = store.blocks.lock().unwrap();
-            // On a busy machine it may be too late for the write.
+            // On a busy machine, more than `LONGEST` may have passed. The write must then no longer
+            // happen.
             if lost.elapsed() < LONGEST {
                 blocks[lba] = value;
                 *store.late.lock().unwrap() += 1;
@@ -174,7 +175,7 @@ impl Client {
         self.known.iter_mut().for_each(|known| known.busy = false);
     }
 
-    /// Waits for the operations in flight, then checks every block.
+    /// Waits until the operations in flight have completed, then reads and checks every block.
     fn finish(&mut self) {
         while self.user().queue.in_flight() > 0 {
             let done = self.user().turn(Duration::from_secs(60));

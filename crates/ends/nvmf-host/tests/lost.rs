@@ -371,8 +371,8 @@ fn a_new_target_process_is_reported_before_the_path_is_used() {
     }
 }
 
-/// As in the test before the last one, but a successor reports the lost writes of a process that
-/// died before a flush.
+/// A process dies before a flush, and then the target's machine reboots. The flush of the process's
+/// successor fails.
 #[test]
 fn a_successor_fails_the_flush_of_a_dead_process() {
     let boot = |byte| ControllerOrigin { place: [byte; 16], boot: [byte; 16] };
@@ -424,7 +424,7 @@ fn a_successor_repeats_an_undelivered_flush_failure() {
         assert!(user.turn(Duration::ZERO).is_empty());
         first.paths()[0].reconnects == 1
     });
-    // A flush that another client has abandoned does not inform this user.
+    // Another client abandons its flush. This does not count as a report to the users.
     let mut other = User::new(&first);
     assert_eq!(other.write(1), Ok(()));
     stage.silent.store(true, Ordering::SeqCst);

@@ -139,8 +139,8 @@ impl TlsTerms {
         self.read().policy(Some(port))
     }
 
-    /// Checks whether a host may use its name on this listener, with this TLS key or without TLS.
-    /// Refuses the host if its names are not valid.
+    /// Checks whether a connection may use these names of a host and a subsystem on this listener.
+    /// `peer` is the owner of the TLS key that the host used; `None`: no TLS.
     ///
     /// # Errors
     /// The reason to count, and one sentence for the log.

@@ -29,12 +29,12 @@ pub(super) struct Done {
     pub(super) purpose: Purpose,
     pub(super) cqe: Cqe,
     pub(super) data: Vec<u8>,
-    /// Whether the data are undamaged.
+    /// Whether the data from the controller are undamaged, as far as their digest shows.
     pub(super) intact: bool,
 }
 
-/// The commands of an admin queue. Each command is a separate operation. The index of the operation
-/// is the number of its slot.
+/// The commands of an admin queue. For the transport, each command is an operation of its own, and
+/// the index of the operation is the number of the command's slot.
 pub(super) struct Table<T: Transport> {
     reactor: Reactor,
     slots: Vec<Option<Pending<T>>>,

@@ -203,8 +203,8 @@ async fn bring_up(
             Step::Ready(info) => break info,
         }
     };
-    // Only the well-known discovery NQN is exempt, not every controller that claims to be a
-    // discovery service.
+    // Only controllers with the well-known discovery NQN need not authenticate. A controller that
+    // merely claims to be a discovery service must.
     if !authenticated && identity.subnqn != DISCOVERY_NQN {
         authentication::not_asked_for(options)?;
     }
@@ -251,8 +251,8 @@ impl Association {
     ) -> Result<(), ConnectError> {
         let Caller { identity, options, sqsize_z, .. } = caller;
         let data = command::connect_data(identity, Some(self.info.cntlid));
-        // The wire value is the number of entries minus one. The queue has one entry more than
-        // commands in flight.
+        // The wire value is the number of entries minus one. A queue has one entry more than its
+        // maximum of commands in flight, so this value is that maximum.
         let command = command::connect(qid, *sqsize_z, 0);
         let during = "the answer to Connect of an I/O queue";
         let (cqe, _) = queue.execute(&command, data.as_bytes(), during).await?;
@@ -267,8 +267,9 @@ impl Association {
     }
 }
 
-/// Returns whether to retry, after a pause if so. The host retries until `give_up` while the
-/// controller still releases this host's previous queue or controller.
+/// Returns whether to retry. The host retries until `give_up` if the error means that the
+/// controller is still releasing this host's previous queue or controller. Before it returns true,
+/// this function pauses.
 async fn is_worth_another(local: &Local, give_up: Instant, error: Option<&ConnectError>) -> bool {
     let is_busy = matches!(error, Some(ConnectError::ControllerBusy)) && os::now() < give_up;
     if is_busy {

@@ -1,5 +1,5 @@
-//! Queries to a connected controller. They never block, they only `await`: so both threads and the
-//! control loop can use them.
+//! Queries to a connected controller. They only `await` and never block, so threads can use them as
+//! well as futures on the control loop.
 
 use super::Association;
 use super::connecting::wire_identity;
@@ -48,7 +48,7 @@ impl Exchange for Live<'_> {
 }
 
 impl Association {
-    /// As [`Controller::end_other`](crate::Controller::end_other).
+    /// Implements [`Controller::end_other`](crate::Controller::end_other).
     pub(crate) async fn end_other(&self, other: CrossControllerReset) -> Result<bool, Error> {
         let (cqe, _) = self.admin(&command::cross_controller_reset(other), &[]).await?;
         let status = cqe.status();
@@ -61,7 +61,7 @@ impl Association {
         }
     }
 
-    /// As [`Controller::access`](crate::Controller::access).
+    /// Implements [`Controller::access`](crate::Controller::access).
     pub(crate) async fn access(&self, nsid: u32) -> Result<AnaState, Error> {
         let Some(groups) = self.info.ana_groups else { return Ok(AnaState::OPTIMIZED) };
         let group = self.namespace_info(nsid).await?.ana_group;
@@ -71,11 +71,11 @@ impl Association {
         let data = self.log_page(ana_log_page(groups)).await?;
         let answer = |reason| Error::Answer { what: "the ANA log page".to_owned(), reason };
         let state = AnaLog::parse(&data).map_err(answer)?.state(group);
-        // The state of an unlisted group is not known yet.
+        // The log page does not list the namespace's group yet, so its state is about to change.
         Ok(state.unwrap_or(AnaState::CHANGE))
     }
 
-    /// As [`Controller::authenticate`](crate::Controller::authenticate).
+    /// Implements [`Controller::authenticate`](crate::Controller::authenticate).
     pub(crate) async fn authenticate(&self) -> Result<(), Error> {
         if self.options.dhchap_secret.is_none() {
             let what = "this host has no authentication secret: set it with --dhchap-secret";
@@ -99,7 +99,7 @@ impl Association {
         })
     }
 
-    /// As [`Controller::admin`](crate::Controller::admin).
+    /// Implements [`Controller::admin`](crate::Controller::admin).
     pub(crate) async fn admin(
         &self,
         command: &Command,
@@ -113,19 +113,20 @@ impl Association {
         answer.await.unwrap_or_else(|| Err(shared.lost_error()))
     }
 
-    /// Executes an admin command without host data. A failed command is an error.
+    /// Executes an admin command that sends no data to the controller. Returns an error if the
+    /// controller fails the command.
     async fn query(&self, command: &Command, what: impl Fn() -> String) -> Result<Vec<u8>, Error> {
         let (cqe, data) = self.admin(command, &[]).await?;
         let status = cqe.status();
         if status.is_success() { Ok(data) } else { Err(Error::Command { what: what(), status }) }
     }
 
-    /// As [`Controller::identify`](crate::Controller::identify).
+    /// Implements [`Controller::identify`](crate::Controller::identify).
     pub(crate) async fn identify(&self, cns: Cns, nsid: u32) -> Result<Vec<u8>, Error> {
         self.query(&command::identify(cns, nsid), || format!("Identify, {cns}")).await
     }
 
-    /// As [`Controller::log_page`](crate::Controller::log_page).
+    /// Implements [`Controller::log_page`](crate::Controller::log_page).
     pub(crate) async fn log_page(&self, log: LogPage) -> Result<Vec<u8>, Error> {
         let page = log.page;
         let data = self.query(&command::log_page(log), || format!("Get Log Page, {page}")).await?;
@@ -136,7 +137,7 @@ impl Association {
         Ok(data)
     }
 
-    /// As [`Controller::namespace_ids`](crate::Controller::namespace_ids).
+    /// Implements [`Controller::namespace_ids`](crate::Controller::namespace_ids).
     pub(crate) async fn namespace_ids(&self) -> Result<Vec<u32>, Error> {
         let mut all = Vec::new();
         loop {
@@ -154,7 +155,7 @@ impl Association {
         }
     }
 
-    /// As [`Controller::namespace_info`](crate::Controller::namespace_info).
+    /// Implements [`Controller::namespace_info`](crate::Controller::namespace_info).
     pub(crate) async fn namespace_info(&self, nsid: u32) -> Result<NamespaceInfo, Error> {
         let data = self.identify(Cns::NAMESPACE, nsid).await?;
         let mut info = NamespaceInfo::parse(nsid, &data)
@@ -169,7 +170,7 @@ impl Association {
         Ok(info)
     }
 
-    /// As [`Controller::namespaces`](crate::Controller::namespaces).
+    /// Implements [`Controller::namespaces`](crate::Controller::namespaces).
     pub(crate) async fn namespaces(&self) -> Result<Vec<NamespaceInfo>, Error> {
         let mut infos = Vec::new();
         for nsid in self.namespace_ids().await? {
@@ -192,7 +193,7 @@ impl Association {
         }
     }
 
-    /// As [`Controller::discovery`](crate::Controller::discovery).
+    /// Implements [`Controller::discovery`](crate::Controller::discovery).
     pub(crate) async fn discovery(&self) -> Result<Vec<DiscoveryEntry>, Error> {
         let mut reader = DiscoveryReader::new();
         while let DiscoveryStep::Read(log) = reader.step() {

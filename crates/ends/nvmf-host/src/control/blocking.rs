@@ -17,8 +17,8 @@ pub(super) fn is_aside() -> bool {
     IS_ASIDE.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Notifies the listeners of a change, on another thread where they may block and use the changed
-/// object.
+/// Notifies the listeners of a change. The listeners run on another thread, so that they may block
+/// and may use the changed object.
 pub(crate) async fn tell(changes: &Changes, change: Change) {
     if !changes.is_watched() {
         return changes.tell(change);
@@ -29,7 +29,7 @@ pub(crate) async fn tell(changes: &Changes, change: Change) {
     }
 }
 
-/// The error of a function that panicked on another thread. The log has the reason.
+/// The error if a function panicked on another thread. The log has the panic's message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Panicked;
 

@@ -7,7 +7,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Instant;
 
-/// Waits for all futures, in parallel.
+/// Runs all futures concurrently and waits until all have completed.
 pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut waiting: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut done: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
@@ -25,8 +25,7 @@ pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<
     done.into_iter().flatten().collect()
 }
 
-/// Returns the output of `future`, or `None` if `other` completes first. Drops `future` in that
-/// case.
+/// Returns the output of `future`. If `other` completes first, drops `future` and returns `None`.
 pub(crate) async fn unless<F: Future>(other: impl Future, future: F) -> Option<F::Output> {
     let (mut other, mut future) = (pin!(other), pin!(future));
     poll_fn(|context| {
@@ -39,8 +38,8 @@ pub(crate) async fn unless<F: Future>(other: impl Future, future: F) -> Option<F
 }
 
 impl Local {
-    /// Returns the output of `future`, or `None` if `deadline` passes first. Drops `future` in that
-    /// case.
+    /// Returns the output of `future`. If `deadline` passes first, drops `future` and returns
+    /// `None`.
     pub(crate) async fn until<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
         if deadline <= os::now() {
             return None;

@@ -1,8 +1,8 @@
-//! The control loop: one thread with one event loop. It does all work for the controllers of a
-//! process except I/O.
+//! The control loop: one thread with one event loop. It connects the controllers of a process and
+//! runs their admin queues. I/O queues run on their users' event loops.
 //!
-//! A conversation with a controller is a future: sequential code that awaits answers. The crate
-//! uses no other async runtime, and no futures on the data path. A future stays on the loop's
+//! An exchange with a controller is written as a future: sequential code that awaits answers. The
+//! crate uses no other async runtime, and no futures on the data path. A future stays on the loop's
 //! thread, so callers pass a function that creates it ([`Control::spawn`]).
 //!
 //! # Contract
@@ -35,8 +35,8 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// The running loops of this process and of simulated worlds, and unusable copies of the parent's
-/// loops after a fork.
+/// The running loops of this process and of simulated worlds. After a fork, the list also has the
+/// parent's loops, which the child cannot use.
 static LOOPS: Mutex<Loops> = Mutex::new(Vec::new());
 
 type Loops = Vec<(ControlPlace, EngineKind, Weak<Control>)>;
@@ -73,10 +73,10 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Returns the control loop with this engine; starts one if necessary.
+    /// Returns the control loop with this engine. Starts the loop if it is not running.
     pub(crate) fn shared(engine: EngineKind) -> Result<Arc<Control>, Arc<io::Error>> {
         let control = Control::find_or_start(engine)?;
-        // Wait without the lock, so that other threads can request loops meanwhile.
+        // The lock is not held here, so other threads can request loops while this thread waits.
         match os::wait_for(&control.started) {
             Ok(()) => Ok(control),
             Err(error) => Err(Arc::clone(error)),
@@ -87,7 +87,8 @@ impl Control {
         let place = (std::process::id(), os::world());
         let mut loops = LOOPS.lock().unwrap_or_else(PoisonError::into_inner);
         loops.retain(|(_, _, found)| found.strong_count() > 0);
-        // Upgrade only matching loops: dropping the last owner of a loop waits for its thread.
+        // Upgrade only the loops that match. An upgraded reference may become the loop's last
+        // owner, whose drop waits for the loop's thread.
         let ours = loops.iter().filter(|(at, kind, _)| (*at, *kind) == (place, engine));
         let ours: Vec<_> = ours.filter_map(|(_, _, found)| found.upgrade()).collect();
         let found = ours.iter().find(|found| !found.inbox.has_ended()).map(Arc::clone);

@@ -8,7 +8,7 @@ fn control() -> Arc<Control> {
 
 #[test]
 fn a_process_shares_one_control_loop_until_its_last_user_drops_it() {
-    // No other test uses a loop with this engine.
+    // Only this test uses a loop with this engine, so other tests do not keep the loop running.
     let shared = || Control::shared(EngineKind::Auto).expect("a loop");
     let (first, second) = (shared(), shared());
     assert!(Arc::ptr_eq(&first, &second));

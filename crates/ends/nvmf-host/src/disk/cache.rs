@@ -6,9 +6,10 @@
 //!                ^                              |
 //!                +--------- it fails -----------+
 //! ```
-//! If the target's machine rebooted, its dirty and flushing data may be lost. The disk then reports
-//! the next successful flush of any of its queues as failed, once. If this process dies before its
-//! user has surely received the error, its successor reports the loss again.
+//! If the target's machine rebooted, it may have lost acknowledged writes without a completed
+//! flush. The disk then reports the next successful flush of any of its queues as failed, once. If
+//! this process dies before its user has certainly received the error, the process that succeeds it
+//! reports the loss again.
 
 use super::fencing::ControllerLife;
 use crate::error::Error;
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 type Boot = [u8; 16];
 
-/// The path number of a predecessor's path that this disk does not have.
+/// Stands for the path number if a predecessor process used a path that this disk does not have.
 const NO_PATH: usize = usize::MAX;
 
 #[derive(Default)]
@@ -42,15 +43,17 @@ struct Boots {
     /// Paths, each with the boot of a machine whose controllers may have the disk's data in their
     /// caches.
     of_paths: Vec<(usize, Boot)>,
-    /// Boots that have certainly ended.
+    /// Boots that have certainly ended. A machine has a new boot identifier each time it starts.
     over: Vec<Boot>,
     /// Boots that have probably ended: a new path led to another boot, and the machines of these
-    /// boots did not answer. The disk has reported their unflushed writes as lost.
+    /// boots did not answer a probe. The disk has reported the unflushed writes of these boots as
+    /// lost.
     supposed: Vec<Boot>,
     /// For each boot, the value of `connections` when a path last connected to it.
     seen: Vec<(Boot, u64)>,
     connections: u64,
-    /// Pairs of paths that once led to the same machine, each in both orders.
+    /// Pairs of paths (twins) that once led to the same machine. Each pair is stored in both
+    /// orders.
     twins: Vec<(usize, usize)>,
     /// Records of losses, kept until a flush has reported them.
     marks: Vec<ControllerLife>,
@@ -69,7 +72,7 @@ impl Boots {
         }
     }
 
-    /// Records that a path is connected to this boot, which has therefore not ended.
+    /// Records that a path is connected to a machine with this boot, so the boot has not ended.
     fn lives(&mut self, boot: Boot) {
         self.supposed.retain(|supposed| *supposed != boot);
         self.seen.retain(|(seen, _)| *seen != boot);
@@ -91,8 +94,8 @@ impl Boots {
         others.map(|(_, boot)| *boot).filter(|boot| !self.over.contains(boot)).collect()
     }
 
-    /// Returns the boots that may have ended. If `path` is new, its machine may have had any boot
-    /// that the answers of other paths do not confirm.
+    /// Returns the boots that may have ended. If `path` is new, it may lead to any of the known
+    /// machines after a reboot. So these are all boots that no answer of another path confirms.
     fn silent(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<Boot> {
         let lives = |boot| answers.iter().any(|answer| answer.boot == Some(boot));
         let others = self.of_paths.iter().map(|(_, boot)| *boot).filter(|_| self.is_new(path));
@@ -114,7 +117,8 @@ impl Boots {
     /// machine.
     fn doubts(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<usize> {
         let silent = self.silent(path, now, answers);
-        // The path did not answer, but since then another path has connected to the boot.
+        // The path did not answer. But another path has connected to the same boot since that
+        // probe, so the boot has not ended.
         let is_stale = |answer: &Answer, boot| {
             answer.boot.is_none() && self.last_seen(boot) > answer.connections
         };
@@ -137,7 +141,7 @@ pub(super) struct Answer {
     pub(super) connections: u64,
 }
 
-/// The consequence of connecting a path.
+/// What the boot of a newly connected path tells about acknowledged writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Meeting {
     /// Nothing is lost.
@@ -156,7 +160,8 @@ impl Cache {
 
     /// Records that the target acknowledged a write, which may be only in the target's cache.
     pub(super) fn wrote(&self) {
-        // Load first, so that the cache line stays shared between cores.
+        // Read the flag first and write it only if needed, so that the cores can keep sharing its
+        // cache line.
         if !self.dirty.load(Ordering::SeqCst) {
             self.dirty.store(true, Ordering::SeqCst);
         }
@@ -176,7 +181,7 @@ impl Cache {
 
     /// Records a submitted flush. Returns whether the flush has data to make durable.
     pub(super) fn flush_begins(&self) -> bool {
-        // Count the flush before clearing `dirty`, so that at any time one of the two is set.
+        // Count the flush before clearing `dirty`, so that another thread never sees both as unset.
         self.flushing.fetch_add(1, Ordering::SeqCst);
         let carries = self.dirty.swap(false, Ordering::SeqCst);
         if !carries {
@@ -214,7 +219,7 @@ impl Cache {
             boots.marks.push(life.clone());
             self.lost.store(true, Ordering::SeqCst);
         } else if origin.knows_boot() {
-            // Keep the boot even if the disk no longer has the path, or has it under another name.
+            // Keep the boot even if the disk no longer has this path, or has it with another URL.
             boots.of_paths.push((path.unwrap_or(NO_PATH), origin.boot));
             self.dirty.store(true, Ordering::SeqCst);
         }
@@ -239,8 +244,8 @@ impl Cache {
         }
         let silent = boots.silent(path, origin.boot, answers);
         boots.meet(path, origin.boot);
-        // A changed boot of a twin path proves the same. The twin may be the only path that
-        // reconnects.
+        // Include the boots of twin paths, which lead to the same machine: after a reboot, only one
+        // of the twins may reconnect.
         let over = boots.before(path, origin.boot);
         let unflushed =
             self.dirty.load(Ordering::SeqCst) || self.flushing.load(Ordering::SeqCst) > 0;
@@ -308,8 +313,8 @@ impl ControllerLife {
         ControllerLife { url: self.url.clone(), name: None, quiesce_time: Duration::ZERO, origin }
     }
 
-    /// Whether this is a record made by `ControllerLife::mark`, not a controller. The disk need not
-    /// wait for the commands of such a record.
+    /// Whether this record was made by `mark` and describes a loss instead of a controller. It has
+    /// no commands for which the disk must wait.
     pub(super) fn is_mark(&self) -> bool {
         self.name.is_none() && self.quiesce_time.is_zero() && self.origin.is_some()
     }
@@ -382,7 +387,7 @@ mod tests {
         cache.wrote();
         assert_eq!(connect(&cache, 1, 3), 1);
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
-        // A new boot of another machine proves nothing about the first machine.
+        // The machine of another path has a new boot, which proves nothing about the first machine.
         connect(&cache, 2, 9);
         cache.wrote();
         assert_eq!(connect(&cache, 2, 10), 1);
@@ -402,7 +407,7 @@ mod tests {
         let cache = inherited();
         assert_eq!((connect_beside(&cache, 0, 2, false), connect(&cache, 1, 2)), (1, 0));
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
-        // The machine answers, so the other path leads to another machine.
+        // The machine still answers with its old boot, so the new path leads to another machine.
         let cache = inherited();
         assert_eq!((connect(&cache, 1, 1), connect(&cache, 0, 2)), (0, 0));
         assert!(flush(&cache));
@@ -410,7 +415,7 @@ mod tests {
         let cache = inherited();
         assert_eq!((connect(&cache, 1, 1), connect_beside(&cache, 0, 2, false)), (0, 1));
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
-        // Repeat the case without a predecessor.
+        // The same case without a predecessor.
         let cache = Cache::default();
         connect(&cache, 1, 1);
         cache.wrote();
@@ -439,8 +444,8 @@ mod tests {
         assert_eq!(meet(3, 3, &[elsewhere, silent(1)]), Meeting::Lost, "another boot");
     }
 
-    /// The disk may suppose a reboot that did not occur. If the machine reboots later, the disk
-    /// counts a second loss, unless the supposed reboot is this later reboot.
+    /// The disk may report writes as lost because it supposes a reboot that did not occur. If the
+    /// machine then really reboots, the disk must report later writes as lost, too.
     #[test]
     fn a_supposed_reboot_is_reported_once_and_forgotten_if_it_did_not_occur() {
         let supposed = || {
@@ -453,14 +458,14 @@ mod tests {
         };
         // The path leads to the same machine, so that the later write is safe.
         assert_eq!(connect(&supposed(), 1, 2), 0);
-        // The machine was alive and reboots later. The disk also notices this if a queue was about
-        // to use its path before.
+        // The machine had not rebooted, and reboots later. The disk also notices this if a queue
+        // was about to use the path in between.
         let cache = supposed();
         assert_eq!((connect(&cache, 1, 1), connect(&cache, 1, 3)), (0, 1));
         let cache = supposed();
         cache.published(&life(1));
         assert_eq!(connect(&cache, 1, 2), 1);
-        // The machine rebooted, and no path used it since.
+        // The machine had rebooted, and the disk has not used it since.
         assert_eq!(connect(&supposed(), 1, 3), 0);
         // The machine may have lost a write whose acknowledgement the disk had not processed yet.
         assert!(supposed().wrote_before(&life(1)));

@@ -101,8 +101,8 @@ pub(super) async fn is_over(through: &Association, lost: &Fencing) -> bool {
             lost.has_waited()
         }
         // The keeper asks again through the next connected controller. Do not rely on the quiesce
-        // time here: this machine's clock may have jumped ahead, which may also be the reason for
-        // the missing answer.
+        // time here. This machine's clock may have jumped ahead: then the quiesce time only seems
+        // to have passed, and for the same reason the answer seems to be late.
         Err(error) => {
             tracing::debug!("cannot find out whether a lost controller has ended: {error}");
             false
@@ -110,9 +110,9 @@ pub(super) async fn is_over(through: &Association, lost: &Fencing) -> bool {
     }
 }
 
-/// Whether `found` replaced the target of a lost controller, which it does not know. Otherwise
-/// `found` may be an unrelated target: an address can move, and a name can resolve to several
-/// addresses.
+/// Whether the target `found`, which does not know the lost controller, has replaced that
+/// controller's target. If not, it may be an unrelated target: an address can move, and a name can
+/// resolve to several addresses.
 fn is_succeeded(lost: Option<ControllerOrigin>, found: Option<ControllerOrigin>) -> bool {
     lost.zip(found).is_some_and(|(lost, found)| lost.is_succeeded_at(&found))
 }
@@ -149,7 +149,7 @@ pub trait Record: Send + Sync {
 pub(super) struct Journal {
     lives: Mutex<Vec<ControllerLife>>,
     record: Option<Box<dyn Record>>,
-    /// Whether no other disk takes over this state: the next user creates a new disk.
+    /// Whether the next user creates a new disk instead of taking over this state.
     is_of_its_own: bool,
 }
 
@@ -164,12 +164,13 @@ impl Journal {
     }
 
     /// Whether the journal removes a controller when the disk closes, if the controller has
-    /// answered all commands. Only a successor would need the boot of this controller.
+    /// answered all commands. Only a process that takes over the disk would need to know the
+    /// controller's boot.
     pub(super) fn ends_in_order(&self) -> bool {
         self.is_of_its_own
     }
 
-    /// Whether changes are stored in a record, which takes the time of file I/O.
+    /// Whether changes are stored in a record. A change then takes as long as file I/O.
     pub(super) fn is_kept(&self) -> bool {
         self.record.is_some()
     }
@@ -196,11 +197,12 @@ impl Journal {
     pub(super) fn remove(&self, life: &ControllerLife) {
         let Some(record) = &self.record else { return };
         let mut lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
-        // Remove only one entry: entries without a name may be equal.
+        // Remove only one entry: several controllers without a name may have equal entries.
         if let Some(at) = lives.iter().position(|other| other == life) {
             lives.swap_remove(at);
         }
-        // A surplus entry is harmless: the successor finds out that the controller has ended.
+        // If the entry stays in the record, this does no harm: a later process finds out that the
+        // controller has ended.
         if let Err(reason) = record.controllers(&lives) {
             tracing::warn!("cannot remove a controller that has ended from the record: {reason}");
         }

@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 /// A keeper's message to one of the disk's queues: a connected queue on the keeper's path, or the
 /// reason why there is none.
 pub(super) struct Arrival {
-    // Declared before `session`, because the keeper must drop the last reference to the session.
+    // Declared before `session`, so that the queue is dropped first: the keeper must be the one
+    // that drops the last reference to the session.
     pub(super) queue: Result<ConnectedQueue, Error>,
     pub(super) session: Arc<Session>,
 }
@@ -46,7 +47,7 @@ impl Mailbox {
     }
 
     fn notify(&self) {
-        // Waking takes a lock, so wake only once until the queue polls.
+        // Waking takes a lock, so wake the queue only if it has polled since the last wake.
         if !self.notified.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
@@ -136,8 +137,8 @@ pub(super) struct Hub {
     /// path.
     known: Mutex<Option<KnownNamespace>>,
     namespace: OnceLock<NamespaceState>,
-    /// Whether the disk told its users that completed writes are durable, so that they do not
-    /// flush.
+    /// Whether the disk once told its users that completed writes are durable. Such users do not
+    /// flush, so the disk must make every write durable (FUA).
     write_through: AtomicBool,
     mailboxes: Mutex<Vec<Arc<Mailbox>>>,
     next_mailbox: AtomicU64,
@@ -215,7 +216,8 @@ impl Hub {
         let lost = controllers.iter().filter(|life| !life.is_mark() && !forgets).map(|life| {
             let fencing = Fencing::new(life.clone());
             fencing.lost_since();
-            // This process does not know the dead process's writes, and users may repeat them.
+            // The dead process may have left unfinished writes that this process does not know, and
+            // that users may repeat.
             fencing.mark_indeterminate();
             Arc::new(fencing)
         });
@@ -249,7 +251,7 @@ impl Hub {
     pub(super) fn agree(&self, found: &KnownNamespace) -> Result<(), Error> {
         let mut known = lock(&self.known);
         self.check(known.as_ref(), found).map_err(Error::Namespace)?;
-        // Users who see no volatile cache do not flush from then on.
+        // Users to whom the disk has once reported no volatile cache do not flush later.
         let told = known.as_ref().is_none_or(|known| known.volatile_cache);
         let now = KnownNamespace { volatile_cache: told && found.volatile_cache, ..found.clone() };
         if known.as_ref().is_none_or(|known| known.volatile_cache != now.volatile_cache) {
@@ -389,8 +391,8 @@ impl Hub {
         drop(lost);
     }
 
-    /// Whether a controller may still execute a write that the disk reported as failed. While this
-    /// is so, the disk sends no writes.
+    /// Whether a controller may still execute a write that the disk reported as failed. As long as
+    /// this is true, the disk sends no writes.
     pub(super) fn has_indeterminate_writes(&self) -> bool {
         self.indeterminate.load(Ordering::Acquire) > 0
     }

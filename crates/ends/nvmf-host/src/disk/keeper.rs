@@ -40,7 +40,7 @@ pub(super) struct Keeper {
     /// Lost sessions that queues may still refer to. The keeper holds them, because the drop of a
     /// last reference outside the control loop waits for the controller's end.
     retired: Vec<Arc<Session>>,
-    /// The controller's address in the last session.
+    /// The socket address of the controller in the last session. The next attempt starts with it.
     worked: Option<SocketAddr>,
     log: Log,
     breaches: Breaches,
@@ -51,7 +51,8 @@ pub(super) struct Keeper {
 #[derive(Default)]
 struct Log {
     lost_at: Option<Instant>,
-    /// Whether the target has broken the protocol repeatedly, which has its own log lines.
+    /// Whether the log lines report repeated breaches of the protocol by the target instead of a
+    /// loss.
     is_repeated: bool,
     failure: Option<String>,
 }
@@ -104,7 +105,7 @@ fn is_told(count: u64) -> bool {
 }
 
 /// Counts equal breaches of the protocol in a row, without a successful operation between them.
-/// After several of them, further attempts would fail in the same way.
+/// After several equal breaches, further attempts would probably fail in the same way.
 #[derive(Default)]
 struct Breaches {
     text: String,
@@ -187,8 +188,8 @@ impl Keeper {
                 }
                 Err(_) if self.hub.is_stopping() => break,
                 Err(error) => {
-                    // The target is alive and will soon release the previous controller, so make
-                    // only a short pause.
+                    // The target is alive and will soon release the previous controller, so pause
+                    // only briefly.
                     if matches!(&error, Error::Connect { reason: ConnectError::ControllerBusy, .. })
                     {
                         longest = longest.min(limits::BUSY_PAUSE);
@@ -260,7 +261,7 @@ impl Keeper {
             self.breaches.note(&how, self.hub.take_progress());
             self.path().breached(&how);
         }
-        // Retry even if the path leads to another namespace: the right namespace may return.
+        // Retry even if the path leads to another namespace, since the right namespace may return.
         self.path().failed(&error);
         self.report(Err(error));
     }
@@ -369,15 +370,16 @@ impl Keeper {
                 (!ended.contains(&life)).then_some((other, life, why))
             });
             let Some((other, life, why)) = doubts.next() else {
-                // Do not await between the check and this call: a path that connects later compares
-                // its own controller with this one.
+                // Do not await between the check and this call. Otherwise two paths that connect at
+                // the same time might each miss the other's controller.
                 self.path().compared();
                 return Ok(());
             };
             let asked = other.association().identify(Cns::CONTROLLER, 0);
             match self.local.until(os::now() + self.options().connect_timeout, asked).await {
                 Some(Ok(_) | Err(Error::Command { .. })) => return Err(Error::Twin(why)),
-                // That controller ended with its target before its connection reported a loss.
+                // This target process has ended, and the connection to it has not reported the loss
+                // yet.
                 Some(Err(Error::Lost(_))) => ended.push(life),
                 Some(Err(error)) => return Err(error),
                 None => {
@@ -388,8 +390,8 @@ impl Keeper {
         }
     }
 
-    /// Stores the UUIDs of the namespaces that the disk consists of. Refuses the path if the disk
-    /// is itself a part of one of them, because reads would never end.
+    /// Stores the UUIDs of the remote namespaces that make up the disk. If the disk is itself a
+    /// part of one of them, refuses the path: reads would go around in a circle forever.
     async fn learn_contents(&self, namespace: &RemoteNamespace) -> Result<(), Error> {
         if self.hub.nesting.consists_of(namespace.contents()) {
             self.tell(Change::Parts).await;
@@ -397,7 +399,8 @@ impl Keeper {
         self.hub.nesting.check()
     }
 
-    /// Finds out whether the target lost writes, before the session serves reads or flushes.
+    /// Finds out whether the target has lost acknowledged writes. The session serves reads and
+    /// flushes only after this.
     async fn meet(&self, session: &Session) -> Result<(), Error> {
         let mut answers = Vec::new();
         loop {
@@ -471,7 +474,8 @@ impl Keeper {
     fn options(&self) -> Options {
         let mut options = self.hub.options.connection.clone();
         if self.hub.paths.len() > 1 {
-            // Set the default here too: the disk may have had only one path at first.
+            // Set the default for disks with several paths here, too, since this disk may have had
+            // only one path at first.
             options.path_timeout.get_or_insert(limits::PATH_TIMEOUT);
         }
         if let Some(at) = self.path().gives_up_at(&self.hub.options) {
@@ -523,14 +527,14 @@ impl Keeper {
         }
     }
 
-    /// Removes the records of the losses that users know, so that a successor does not report them
-    /// again.
+    /// Removes the records of losses that the disk has reported to its users, so that a successor
+    /// does not report them again.
     async fn forget_told(&self) {
         if self.hub.cache.has_told() {
             let forget = |hub: &Hub| {
                 hub.cache.take_told().iter().for_each(|mark| hub.journal.remove(mark));
             };
-            // If this fails, a successor reports them again.
+            // If this fails, a successor only reports these losses again.
             let _ = self.recorded(forget).await;
         }
     }
@@ -626,10 +630,10 @@ impl Keeper {
         } else {
             if self.hub.journal.ends_in_order() && is_answered(&session) {
                 let life = session.fencing.life.clone();
-                // If this fails, a surplus record is harmless.
+                // If this fails, the controller stays in the record, which does no harm.
                 let _ = self.recorded(move |hub| hub.journal.remove(&life)).await;
             }
-            // Drop the path's reference, so that the keeper drops the last one.
+            // Drop the path's reference to the session, so that the keeper can drop the last one.
             self.path().lost("the disk was closed");
         }
         self.retired.push(session);
@@ -654,7 +658,8 @@ impl Keeper {
             }
         }
         if lost.iter().any(|fencing| fencing.is_finished()) {
-            // If this fails, a successor closes them again.
+            // If this fails, a successor tries to close these controllers again, which does no
+            // harm.
             let _ = self.recorded(Hub::forget_finished).await;
         }
         lost.iter().all(|fencing| fencing.is_finished())

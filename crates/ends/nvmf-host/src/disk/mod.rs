@@ -30,27 +30,28 @@
 //!
 //! **No acknowledged write is lost, and no write takes effect late.** The disk repeats operations
 //! that a lost connection left unanswered. It repeats a read at once. It repeats a write only when
-//! the first attempt can no longer take effect and undo later writes. The delay depends on the
-//! target:
+//! the target can no longer execute the first attempt, which could otherwise undo later writes. The
+//! delay depends on the target:
 //!
 //! * A target with Cross-Controller Reset (farblock's) closes the lost controller on request
 //!   through another controller. It confirms that all commands of the lost controller have ended.
 //!   This takes milliseconds.
 //! * A farblock target may not know the lost controller although it listens on the same addresses,
-//!   on the same boot of the machine. The old target process has then ended, and there is no delay.
+//!   on the same boot of the machine. The old target process, which served the lost controller, has
+//!   then ended, so the disk repeats the write at once.
 //! * For other targets (at present the Linux kernel's and SPDK), or if neither case applies, the
-//!   disk holds the write until the lost controller must have stopped by the specification. That
+//!   disk holds the write until the lost controller must have stopped by the specification. This
 //!   takes three keep alive timeouts (two without traffic-based keep alive) plus the time that the
 //!   controller reports as CQT. This is only as safe as the target: Linux and SPDK may later
 //!   execute a command that is stuck in their storage. If this machine's clock jumps ahead, the
 //!   wait is too short.
-//! * The option `quiesce` replaces that wait. If it is too short, a stuck command can undo later
-//!   writes that the target acknowledged and flushed.
+//! * The option `quiesce` sets the length of this wait. If it is too short, a stuck command can
+//!   undo later writes that the target acknowledged and flushed.
 //!
-//! The disk may have reported a write as failed, or a write's queue or process may have ended. The
-//! disk waits for such writes in the same way before it sends other writes. Reads never wait. To
-//! start a new disk after a process died, first stop the controllers that the process left
-//! ([`OrphanedControllers`]).
+//! Some unfinished writes have no user any more: the disk reported them as failed, or their queue
+//! or process has ended. Before it sends other writes, the disk waits in the same way until the
+//! target can no longer execute these. Reads never wait. To start a new disk after a process died,
+//! first stop the controllers that the process left ([`OrphanedControllers`]).
 //!
 //! **The namespace determines durability.** A lost connection does not lose a completed write. But
 //! if the target's machine has a volatile cache and crashes, it loses unflushed data. A farblock
@@ -69,7 +70,7 @@
 //! **The namespace may grow and shrink**; [`Disk::changes`] reports it. A namespace with another
 //! identity or block size is not the same disk, and the disk sends no operations to it. The disk
 //! closes the path, sets [`PathStatus::error`] to the cause, and retries until the path leads to
-//! the right namespace. A successor takes over the namespace identity from a dead process
+//! the right namespace. A process that continues the disk of a dead process keeps this identity
 //! ([`Disk::succeed`]).
 //!
 //! **A user that once saw no volatile cache need not flush.** If a later target has a volatile
@@ -138,7 +139,8 @@ pub enum DiskState {
     Dead,
 }
 
-/// The keepers of a disk. The drop closes the disk and waits for the keepers.
+/// The keepers of a disk: the futures that keep its paths connected. The drop closes the disk and
+/// waits until the keepers have ended.
 struct Life {
     hub: Arc<Hub>,
     /// Receivers that resolve when the keepers have ended.
@@ -150,8 +152,8 @@ struct Life {
 impl Drop for Life {
     fn drop(&mut self) {
         self.hub.stop();
-        // Do not wait if a watcher drops the last reference: a keeper may be waiting for that
-        // watcher.
+        // Do not wait if the code that drops the last reference is a watcher of changes: a keeper
+        // may be waiting for that watcher.
         if control::may_wait() {
             let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
             for ended in ended.drain(..) {
@@ -172,9 +174,9 @@ impl Disk {
         Disk::connect_with(urls, options, |_| {})
     }
 
-    /// As [`Disk::connect`], as the successor of a process that died. The disk uses only the
-    /// namespace of that process. It writes nothing until all commands of the process's controllers
-    /// have ended, as for controllers that the disk loses itself.
+    /// Connects a disk like [`Disk::connect`], and continues the disk of a process that died. The
+    /// disk uses only the namespace of that process. It writes nothing until all commands of the
+    /// process's controllers have ended, as for controllers that the disk loses itself.
     ///
     /// `record` stores the state that a successor of this process needs.
     ///
@@ -194,10 +196,10 @@ impl Disk {
         })
     }
 
-    /// As [`Disk::connect`]. `record` stores the disk's controllers. If this process is killed,
-    /// they must be closed before another process writes ([`OrphanedControllers`],
-    /// [`Disk::succeed`]). A disk that closes without operations in flight leaves no controllers in
-    /// the record.
+    /// Connects a disk like [`Disk::connect`]. `record` stores the disk's controllers. If this
+    /// process is killed, they must be closed before another process writes
+    /// ([`OrphanedControllers`], [`Disk::succeed`]). A disk that closes without operations in
+    /// flight leaves no controllers in the record.
     ///
     /// # Errors
     /// Fails for the same reasons as [`Disk::connect`], and if `record` fails.
@@ -277,8 +279,8 @@ impl Disk {
         };
         let (first, connected) = channel();
         self.start_keeper(index, first);
-        // The check has just reached the target over this path. If the path fails now, the keeper
-        // reconnects it.
+        // The check has just reached the target over this path. If the path has failed since, the
+        // keeper reconnects it, so ignore the result.
         let _ = os::recv_timeout(&connected, limits::OTHER_PATHS_TIME);
         Ok(())
     }
@@ -484,7 +486,7 @@ fn wait_for_first(
             Ok(Err(another @ (Error::Namespace(_) | Error::Twin(_)))) if !is_decided => {
                 return Err(another);
             }
-            // Retrying does not help.
+            // Invalid options stay invalid, so do not wait for a retry.
             Ok(Err(wrong @ Error::Options(_))) => return Err(wrong),
             Ok(Err(failure)) => {
                 error.get_or_insert(failure);

@@ -8,10 +8,10 @@ use std::time::Duration;
 /// Options of a disk. nvme-cli uses the same names, and the Linux kernel has the same defaults.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskOptions {
-    /// Options of each connection, such as keep alive. With several paths the default
-    /// `path_timeout` is short.
+    /// Options of each connection, such as keep alive. For a disk with several paths, the default
+    /// of `path_timeout` is [`limits::PATH_TIMEOUT`](crate::limits::PATH_TIMEOUT).
     pub connection: Options,
-    /// The time for retries if no path connects at first. Zero means one attempt.
+    /// If no path connects at first, the host retries for this time. Zero means a single attempt.
     pub connect_wait: Duration,
     /// The longest pause between attempts to reconnect. The first attempt follows the loss at once.
     /// After that each pause is twice the previous one, up to this value.
@@ -19,20 +19,21 @@ pub struct DiskOptions {
     /// The time after which the host gives up a lost path. The disk is dead when the host has given
     /// up all paths. `None` means never.
     pub ctrl_loss_timeout: Option<Duration>,
-    /// Operations fail if no path was usable, or no path executed them, for this time. The host
-    /// continues to reconnect. `None` means that operations wait until the host has given up all
-    /// paths.
+    /// Operations fail if for this time no path was usable, or every usable path refused them. The
+    /// host continues to reconnect. `None` means that operations wait until the host has given up
+    /// all paths.
     pub fast_io_fail_timeout: Option<Duration>,
-    /// As `fast_io_fail_timeout`, but for connected paths whose targets deny access (ANA) or answer
-    /// each attempt with a path error. `None` means the same time as for lost paths.
+    /// Operations fail if for this time the paths were connected, but their targets denied access
+    /// (ANA) or answered each attempt with a path error. `None` means the same time as for lost
+    /// paths.
     pub denied_timeout: Option<Duration>,
     /// How the disk chooses the path of an operation.
     pub policy: Policy,
-    /// The wait before the disk repeats writes of a lost controller that no other controller can
-    /// close. `None` means until the lost controller must have stopped (NVMe Base 2.1,
-    /// "Communication Loss Handling"). That takes two or three times `keep_alive` plus the time
-    /// that the controller reports as CQT. With a shorter wait, a command that is stuck in the
-    /// target can undo later writes.
+    /// The time that the disk waits before it repeats the writes of a lost controller, if no other
+    /// controller can close that controller. `None` means that the disk waits until the lost
+    /// controller must have stopped (NVMe Base 2.1, "Communication Loss Handling"). This takes two
+    /// or three times `keep_alive` plus the time that the controller reports as CQT. With a shorter
+    /// wait, a command that is stuck in the target can undo later writes.
     pub quiesce: Option<Duration>,
     /// The host gives up a path after the target broke the protocol in the same way this many times
     /// in a row while no operation succeeded. `None` means never, because an administrator may
@@ -65,7 +66,8 @@ impl DiskOptions {
         [self.fast_io_fail_timeout, self.ctrl_loss_timeout].into_iter().flatten().min()
     }
 
-    /// As [`wait_limit`](Self::wait_limit), for connected paths whose target denies access.
+    /// The time that operations wait while paths are connected but the target denies access; `None`
+    /// without limit.
     pub(super) fn denial_limit(&self) -> Option<Duration> {
         [self.denied_timeout, self.wait_limit()].into_iter().flatten().min()
     }

@@ -11,15 +11,15 @@ use farblock_reactor::os;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The controllers of a dead process. If a controller cannot be closed, its quiesce time starts
-/// when it is added.
+/// The controllers of a dead process. If the target cannot close a controller, the controller
+/// counts as ended when its quiesce time has passed since [`add`](Self::add).
 #[derive(Default)]
 pub struct OrphanedControllers {
     lost: Vec<Arc<Fencing>>,
 }
 
 impl OrphanedControllers {
-    /// Adds controllers. Ignores those that were added before.
+    /// Adds controllers. Ignores controllers that were added before.
     pub fn add(&mut self, lives: Vec<ControllerLife>) {
         for life in lives.into_iter().filter(|life| !life.is_mark()) {
             if !self.lost.iter().any(|known| known.life == life) {
@@ -36,9 +36,9 @@ impl OrphanedControllers {
         self.lost.is_empty()
     }
 
-    /// Closes the controllers through a new connection to the target, as [`Disk`](super::Disk)
-    /// closes controllers that it loses. Retries for at most `patience`. Removes the controllers
-    /// that have ended.
+    /// Connects to the target and closes the controllers, in the same way as a
+    /// [`Disk`](super::Disk) closes the controllers that it has lost. Retries for at most
+    /// `patience`. Removes the controllers that have ended.
     ///
     /// # Errors
     /// Fails if no controller connects in this time.

@@ -88,7 +88,7 @@ struct PathInner {
     unusable_since: Option<Instant>,
     reconnects: u64,
     access_changes: u64,
-    /// By reason. The number of reasons is small and fixed.
+    /// The number of failures by reason. There are few reasons, and their number is fixed.
     failures: BTreeMap<&'static str, u64>,
     error: Option<String>,
     session: Option<Arc<Session>>,
@@ -173,10 +173,10 @@ impl Path {
         self.lock().is_compared = true;
     }
 
-    /// The controller that must not contradict another path's candidate, and its namespace's size
-    /// if the disk already uses it. `is_before` says whether this path is before the other path. If
-    /// two paths have candidates at the same time, the later path compares its candidate with that
-    /// of the earlier path.
+    /// Returns the controller with which another path must compare its candidate, and the
+    /// namespace's size if the disk already uses this controller. `is_before` says whether this
+    /// path has a lower number than the other one. If both paths have candidates at the same time,
+    /// the one with the higher number compares.
     pub(super) fn settled_controller(&self, is_before: bool) -> Option<(Controller, Option<u64>)> {
         let state = self.lock();
         if let Some(session) = &state.session {

@@ -30,7 +30,7 @@ impl Paths {
             match slot.set(path.take().expect("it was not set")) {
                 Ok(()) => true,
                 Err(refused) => {
-                    // Another thread took this slot.
+                    // Another thread has just filled this slot, so try the next one.
                     path = Some(refused);
                     false
                 }

@@ -14,8 +14,8 @@
 //!      |         for it now
 //!      +------------------------------------------- no hope: failed --------> completed
 //! ```
-//! After a Held operation has failed, the queue starts no other write until all commands of the
-//! lost session have ended.
+//! After an operation in the state Held has failed, the queue starts no other write until all
+//! commands of the lost session have ended.
 //!
 //! Held operations are writes that the host may have sent on a lost session. The target may still
 //! execute this first attempt. If the queue repeated the write too early, the first attempt could
@@ -38,13 +38,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The number of rounds in one poll. With several rounds, operations that one path returns go to
-/// another path at once.
+/// A poll repeats its work this many times, so that an operation that one path returns can go to
+/// another path within the same poll.
 const ROUNDS: usize = 4;
 
 /// The connection of this queue on one path.
 struct Leg {
-    // Declared before `session`, because the keeper must drop the last reference to the session.
+    // Declared before `session`, so that the queue is dropped first: the keeper must be the one
+    // that drops the last reference to the session.
     queue: IoQueue,
     session: Arc<Session>,
     /// Whether the target has a volatile cache.
@@ -80,7 +81,7 @@ pub(super) struct DiskQueue {
     waiting: VecDeque<u32>,
     held: Vec<(u32, Arc<Session>)>,
     done: Vec<Completion>,
-    /// Whether the last poll returned a failed flush that reports lost writes.
+    /// Whether the last poll returned a flush that failed in order to report lost writes.
     tells: bool,
     last: usize,
     /// Whether an event other than a completion has occurred, so that the queue must check the
@@ -88,7 +89,7 @@ pub(super) struct DiskQueue {
     review: bool,
     timer: Option<Instant>,
     meter: Arc<Meter>,
-    /// The clock reading for the meter, if it was taken since the last poll began or ended.
+    /// The last reading of the clock, which the meter uses until the next poll begins or ends.
     looked: Option<Instant>,
     scratch: Vec<Completion>,
     events: Vec<Event>,
@@ -254,7 +255,7 @@ impl DiskQueue {
         let leg = self.legs[path].as_mut().expect("it completed something");
         if leg.backs_off_until.is_none() {
             leg.backs_off_until = Some(os::now() + limits::BACKOFF);
-            // The access state that the session has may be out of date.
+            // The session's access state (ANA) may be out of date, so let the keeper read it again.
             leg.session.inbox.put(Notice::Access);
             self.hub.keepers.notify();
         }
@@ -291,7 +292,8 @@ impl DiskQueue {
         self.review = true;
         let not_done = match done.result {
             Err(BlockError::Disconnected | BlockError::Aborted) => true,
-            // The controller has another namespace now, and the path was lost for the same reason.
+            // The command failed because the controller now has another namespace, which is also
+            // why the path was lost.
             Err(BlockError::OutOfRange) => session.namespace.is_gone(),
             _ => false,
         };
@@ -397,8 +399,8 @@ impl DiskQueue {
             }
             !session.fencing.is_finished()
         });
-        // Try each operation once. An operation that may not start yet, such as a write, must not
-        // block the others.
+        // Try each waiting operation once. One that may not start yet, such as a write that must
+        // wait for a lost controller, must not block the others.
         for _ in 0..self.waiting.len() {
             let Some(path) = self.choose() else { break };
             let index = self.waiting.pop_front().expect("counted");
@@ -450,8 +452,8 @@ impl Queue for DiskQueue {
         }
     }
 
-    /// Ends only abandoned operations that still wait for a path. A path may have sent the others
-    /// already.
+    /// Ends the abandoned operations that still wait for a path. A path may have sent the others
+    /// already, so they must complete.
     fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
         self.table.note_unwanted(unwanted);
         let mut over = Vec::new();

@@ -26,8 +26,8 @@ struct Entry {
     begun: Option<Instant>,
 }
 
-/// The operations of a queue, by number. The table has its own free list instead of a slab, because
-/// [`Table::slots`] must return how many numbers were ever in use.
+/// The operations of a queue, by number. The table has its own list of free numbers instead of
+/// using a slab, because [`Table::slots`] must return how many numbers were ever in use.
 #[derive(Default)]
 pub(super) struct Table {
     entries: Vec<Option<Entry>>,
@@ -88,8 +88,8 @@ impl Table {
         self.entry(index).buffer = buffer;
     }
 
-    /// Records that a path did not execute the operation. Returns the time of the first such
-    /// failure.
+    /// Records that a path deferred the operation or was lost with it. Returns when this first
+    /// happened to the operation.
     pub(super) fn put_off(&mut self, index: u32, path: usize, now: Instant) -> Instant {
         let entry = self.entry(index);
         entry.put_off_by |= 1 << path;
@@ -113,12 +113,13 @@ impl Table {
         self.entries[index as usize].as_ref().is_some_and(|entry| entry.unwanted)
     }
 
-    /// Whether the operation writes, so that a late second execution could undo another write.
+    /// Whether the operation changes blocks, so that a late execution could undo another write.
     pub(super) fn writes(&mut self, index: u32) -> bool {
         self.entry(index).command.writes()
     }
 
-    /// The largest number of concurrent operations so far.
+    /// Returns the number of operation numbers that were ever in use: the largest number of
+    /// concurrent operations so far.
     pub(super) fn slots(&self) -> u32 {
         self.entries.len() as u32
     }

@@ -103,7 +103,7 @@ mod tests {
             (info(1, 5, (1, 999)), info(1000, 6, (1000, 1999))),
             // Targets that do not report their range.
             (info(1, 0, (0, 0)), info(2, 0, (0, 0))),
-            // Linux's targets on two machines.
+            // The Linux kernel's targets on two machines, with different serial numbers.
             (info(1, 0, (0, 0)), ControllerInfo { serial: "S2".into(), ..info(2, 0, (0, 0)) }),
         ] {
             assert_eq!(between(&one, &other, [512, 512]), None);

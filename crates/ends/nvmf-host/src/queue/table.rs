@@ -42,8 +42,8 @@ enum OperationKind {
     Write,
     Flush,
     WriteZeroes,
-    /// Write Zeroes by means of Write commands. Each command sends the start of the table's buffer,
-    /// which has zeroes.
+    /// The controller has no Write Zeroes command, so Write commands send zeroes from a buffer that
+    /// the table owns.
     SendZeroes,
     /// Dataset Management commands. The table's buffer holds their ranges.
     Deallocate,
@@ -57,7 +57,7 @@ impl OperationKind {
 }
 
 struct Active<P> {
-    /// The operation. Its buffer is at `place`.
+    /// The operation without its buffer; `place` says where the buffer is.
     op: Op,
     kind: OperationKind,
     place: P,
@@ -123,7 +123,8 @@ impl<T: Transport> Table<T> {
         }
     }
 
-    /// Completes an operation at once, or issues its commands while slots are free.
+    /// Takes a new operation. Completes it at once if it needs no command; otherwise issues its
+    /// commands while slots are free.
     pub(super) fn submit(&mut self, op: Op, out: &mut T::Outgoing) {
         let geometry = self.namespace.geometry();
         if self.lost {
@@ -315,8 +316,8 @@ impl<T: Transport> Table<T> {
         self.lost
     }
 
-    /// Handles a lost connection. Operations whose buffer is in the table end now. The others end
-    /// when the transport has returned their buffer.
+    /// Handles a lost connection. Operations whose buffer is in the table fail now. Operations
+    /// whose buffer the transport uses fail when the transport has returned it.
     pub(super) fn lose(&mut self) {
         self.lost = true;
         self.waiting.clear();
@@ -432,8 +433,8 @@ impl<T: Transport> Commands<T> for Table<T> {
             let status = cqe.status();
             let error = match judgement {
                 Judgement::Status => status::block_error(status, command),
-                // The host closes the connection, so the disk may repeat the operation on another
-                // one.
+                // The host closes the connection after this error, so report it as a lost
+                // connection. A disk then repeats the operation on another one.
                 Judgement::Short => BlockError::Disconnected,
                 _ if command.reads() => BlockError::ReadFailed,
                 _ => BlockError::WriteFailed,
@@ -487,8 +488,7 @@ enum Judgement {
 }
 
 impl Judgement {
-    /// Whether a retry on this path may succeed. Other errors are final, or concern the path: then
-    /// a retry on another path may succeed.
+    /// Whether the error is transient, so that a retry on this path may succeed.
     fn is_passing(&self, status: Status, error: BlockError) -> bool {
         use BlockError::{NotReady, ReadFailed, WriteFailed};
         let failed = matches!(error, ReadFailed | WriteFailed | NotReady);
@@ -500,8 +500,9 @@ impl Judgement {
     }
 }
 
-/// Returns the number of blocks per command for a deallocation of `blocks` blocks. It may exceed a
-/// very small limit of the controller, which then refuses the commands.
+/// Returns the number of blocks per command for a deallocation of `blocks` blocks. If the
+/// controller's limit is so small that too many commands would be needed, the number exceeds the
+/// limit, and the controller refuses the commands.
 fn deallocate_blocks(settings: &Settings, blocks: u32) -> u32 {
     settings.deallocate_blocks.max(blocks.div_ceil(limits::DEALLOCATE_COMMANDS))
 }

@@ -73,8 +73,8 @@ pub(crate) struct Unreached {
 }
 
 impl Unreached {
-    /// Combines failed attempts. The result has the most informative error with its addresses, then
-    /// each other address with its error.
+    /// Combines the errors of failed attempts. The result begins with the most informative error
+    /// and the addresses that had it. The other addresses and their errors follow.
     pub(crate) fn of(failed: Vec<(SocketAddr, ConnectError)>) -> Unreached {
         use ConnectError as E;
         let silence = |error: &ConnectError| match error {
@@ -110,7 +110,7 @@ impl From<Unreached> for ConnectError {
     }
 }
 
-/// A connection that accepts commands but is not a queue yet.
+/// A connection that can carry single commands, before its Connect command makes it a queue.
 pub(crate) enum Greeted {
     Tcp(Box<tcp::Handshake<tcp::Tcp>>),
     Rdma(Box<rdma::Greeted>),

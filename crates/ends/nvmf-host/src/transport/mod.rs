@@ -1,7 +1,7 @@
 //! The transport that carries a queue's commands.
 //!
 //! A queue creates [`Commands`] and handles their results. A [`Transport`] moves the commands and
-//! their data. The queue does not use PDUs, and the transport does not use opcodes:
+//! their data. The queue knows no PDUs, and the transport knows no opcodes. They share these types:
 //!
 //! ```text
 //!   queue                                   transport
@@ -23,7 +23,7 @@
 //! the protocol requires it, the transport sends its peer a last message (for TCP, a terminate
 //! PDU).
 //!
-//! The compiler selects the code of the transport: there are no virtual calls.
+//! The transport is a type parameter, so there are no virtual calls.
 
 pub(crate) mod dial;
 #[cfg(feature = "memory")]
@@ -163,7 +163,7 @@ pub(crate) trait Transport: Sized {
     type Connected;
     type Place: DataPlace;
     type Part: Part;
-    /// The data to send next.
+    /// The commands and data that the transport will send next.
     type Outgoing;
 
     /// Moves a connection to an event loop.
@@ -202,7 +202,7 @@ pub(crate) trait Transport: Sized {
     /// Ends the connection and discards unsent data.
     fn fail(&mut self, loss: Loss, commands: &mut impl Commands<Self>);
 
-    /// Returns the buffers that were queued after the loss of the connection.
+    /// Returns the buffers of commands that were queued after the loss of the connection.
     fn discard(&mut self, commands: &mut impl Commands<Self>);
 
     /// Closes the connection at once, when the owner is dropped.

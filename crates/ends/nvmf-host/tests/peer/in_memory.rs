@@ -54,7 +54,7 @@ impl Carries for Wired {
     }
 }
 
-/// A target in this process. Its drop closes its connections.
+/// A target in this process. When it is dropped, it closes its connections.
 pub struct Near {
     shared: Arc<PeerShared<Wired>>,
     wires: Arc<Mutex<Vec<Arc<Wire>>>>,

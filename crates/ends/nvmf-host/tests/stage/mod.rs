@@ -1,4 +1,4 @@
-//! A scripted target with a disk whose state tests change, and a user of the disk.
+//! A scripted target whose state a test changes while it runs, and a user of the target's disk.
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
 
@@ -31,8 +31,8 @@ pub struct Stage {
     /// The byte that fills the namespace's UUID; 0: no UUID.
     pub uuid: AtomicU8,
     pub volatile_cache: AtomicBool,
-    /// Whether the target replaces its namespace during the next Identify for namespace identifiers
-    /// (CNS 03h). That command resets this flag.
+    /// If set, the target replaces its namespace during the next Identify for namespace identifiers
+    /// (CNS 03h), and clears this flag.
     pub swaps_at_a_look: AtomicBool,
     /// Number of writes with FUA.
     pub durable: AtomicUsize,

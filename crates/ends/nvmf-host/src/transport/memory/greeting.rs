@@ -55,7 +55,8 @@ impl Greeted {
     async fn answer(&self, during: &'static str) -> Result<Cqe, ConnectError> {
         let deadline = os::now() + self.timeout;
         loop {
-            // Read this flag first: answers that arrive before the close are valid.
+            // Read this flag before taking answers. Otherwise an answer that arrives just before
+            // the close would be missed.
             let closed = self.wire.is_closed();
             if let Some(cqe) = self.wire.take_answers().pop() {
                 return Ok(cqe);

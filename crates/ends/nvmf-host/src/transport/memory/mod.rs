@@ -1,7 +1,7 @@
-//! The memory transport: a controller in the same process, for tests. As in RDMA, keyed descriptors
-//! identify data outside capsules. The host registers an operation's buffer while one of the
-//! operation's commands may move it. This transport shows that a queue does not depend on PDUs and
-//! streams.
+//! The memory transport: a controller in the same process, for tests. As over RDMA, commands refer
+//! to data outside their capsules with keyed descriptors. The host registers an operation's buffer
+//! while one of the operation's commands may move it. The tests over it show that a queue depends
+//! neither on PDUs nor on streams.
 //!
 //! ```text
 //!         register                      answer to its last command, or the controller has closed

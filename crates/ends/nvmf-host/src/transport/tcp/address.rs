@@ -38,7 +38,7 @@ impl TcpAddress {
         Ok(TcpAddress { place, generated: Vec::new(), first: None })
     }
 
-    /// As [`Address::beginning_with`](crate::transport::dial::Address::beginning_with).
+    /// See [`Address::beginning_with`](crate::transport::dial::Address::beginning_with).
     pub(crate) fn beginning_with(self, first: Option<SocketAddr>) -> TcpAddress {
         TcpAddress { first, ..self }
     }
@@ -63,7 +63,8 @@ impl TcpAddress {
         let generated = match self.is_proved() {
             true => self.generated.clone(),
             false => match concatenation::generate(&addresses, caller).await? {
-                // Another address may lead to another target, which does not have these keys.
+                // Use the same socket address as the authentication: another address may lead to
+                // another target, which does not have these keys.
                 Some((keys, socket)) => {
                     addresses = vec![socket];
                     keys

@@ -1,5 +1,5 @@
-//! Connects to a name with several addresses. Parallel attempts start one after another (RFC 8305).
-//! The host uses the first successful attempt and drops the others.
+//! Connects to a name that has several addresses. The attempts start one after another, and then
+//! run in parallel (RFC 8305). The host uses the first successful attempt and drops the others.
 
 use crate::control::Local;
 use crate::limits;

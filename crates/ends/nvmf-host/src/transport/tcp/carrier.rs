@@ -61,7 +61,7 @@ impl Tcp {
 
 impl Drop for Tcp {
     fn drop(&mut self) {
-        // This has no effect after `take`.
+        // After `take`, the loop does not know the stream any more, and this has no effect.
         self.local.reactor().close(self.stream);
     }
 }

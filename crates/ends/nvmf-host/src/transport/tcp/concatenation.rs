@@ -49,7 +49,7 @@ pub(super) async fn generate(
         return Err(failed(ConnectError::AuthenticationNotOffered));
     }
     let psks = authentication::converse(&mut handshake, terms).await.map_err(failed)?;
-    // Without a key the next connection would have no encryption.
+    // An empty list of keys would make the next connection plain TCP, so treat it as an error.
     match psks.is_empty() {
         true => Err(tls("the authentication generated no TLS key")),
         false => Ok(Some((psks, socket))),

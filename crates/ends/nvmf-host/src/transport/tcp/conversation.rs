@@ -13,7 +13,8 @@ use farblock_proto::tcp::{Digests, SlotId, TcpRefusal, recognise};
 use farblock_wire::Cqe;
 use farblock_wire::tcp::{FatalErrorStatus, PduType};
 
-/// The number of bytes of an unknown peer's answer that suffice to recognise its protocol.
+/// The host keeps this many bytes of a peer's first answer. They suffice to recognise the protocol
+/// of a peer that is not a controller.
 const HEAD_BYTES: usize = 16;
 /// The start of an ICResp: type, flags, header length, data offset, PDU length.
 const IC_RESP_START: [u8; 8] = [PduType::IC_RESP.0, 0, 128, 0, 128, 0, 0, 0];
@@ -101,7 +102,7 @@ impl Conversation {
             Err(fault) if self.head.starts_with(&IC_RESP_START) => {
                 Err(ConnectError::Protocol(fault.reason))
             }
-            // No NVMe/TCP controller starts like this.
+            // The answer does not begin like an ICResp, so the peer is not an NVMe/TCP controller.
             Err(_) => Err(TcpRefusal::NotNvmeTcp { looks_like: recognise(&self.head) }.into()),
         }
     }
@@ -127,7 +128,8 @@ impl Conversation {
                 }
                 Ok(Some(Event::Initialized)) => unreachable!("the framer accepts only one ICResp"),
                 Err(fault) => {
-                    // Report the fault to the controller, if the state of the connection allows it.
+                    // Report the fault to the controller, if the connection has come far enough for
+                    // a terminate PDU.
                     self.end.terminate(&fault, out);
                     return Err(fault_error(&fault));
                 }

@@ -41,8 +41,8 @@ pub(crate) struct Connected {
 impl Handshake<Tcp> {
     /// Connects to the first address that answers, and exchanges ICReq and ICResp. If the options
     /// require TLS, the host uses the first key that the controller accepts. If any step fails, the
-    /// host tries the next address. Each step has the connect timeout of the options, also after
-    /// this call. `generated` are the TLS keys from an authentication, if any.
+    /// host tries the next address. The connect timeout of the options applies to each step, also
+    /// to steps after this call. `generated` are the TLS keys from an authentication, if any.
     pub(super) async fn connect(
         addresses: &[SocketAddr],
         caller: &Caller<'_>,
@@ -62,8 +62,8 @@ impl Handshake<Tcp> {
 
     /// Releases the connection. If `resets`, the close of the socket resets the connection, even
     /// when the process dies, and discards unsent data. Otherwise the system would continue to send
-    /// these data for minutes. They may contain writes that the host has since repeated on another
-    /// path, and whose blocks it has overwritten.
+    /// these data for minutes. These data may contain writes that the host has meanwhile repeated
+    /// on another path and then overwritten.
     pub(crate) fn finish(self, resets: bool) -> Result<Connected, ConnectError> {
         let Secured { carrier, tls } = self.carrier;
         let (end, input) = self.conversation.finish();
@@ -108,7 +108,8 @@ impl<C: Carrier> Handshake<C> {
             if !out.is_empty() {
                 let sent = self.local.until(deadline, self.carrier.send(&out)).await;
                 let sent = self.in_time(sent, during);
-                // Prefer the fault in the controller's answer: it says more than the failed send.
+                // If both fail, prefer the fault in the controller's answer, which says more than
+                // the failed send.
                 if progress.is_ok() {
                     sent?;
                 }

@@ -7,10 +7,10 @@
 //!  Open ----------------------------> Closing --------------> Closed
 //! ```
 //!
-//! The link may have a last message to the controller (a terminate PDU or a TLS alert). It writes
-//! this message to the socket at once, because the owner may not run the event loop again after the
-//! failure. It drops the message if the socket has no room, or if the message would follow partly
-//! sent data.
+//! When the link fails, it may have a last message for the controller (a terminate PDU or a TLS
+//! alert). It writes this message to the socket at once, because the owner may not run the event
+//! loop again after the failure. It drops the message if the socket has no room, or if the message
+//! would follow partly sent data.
 
 use super::handshake::Connected;
 use super::moving;
@@ -157,7 +157,8 @@ impl Transport for Link {
     }
 
     fn issue(out: &mut Outgoing, order: &Order<'_>, place: &mut TcpPlace) -> TcpPart {
-        // Data can be in the capsule only if the buffer is in the table or the current batch.
+        // The capsule can include data only if their buffer is in the table or in the current
+        // batch.
         let in_capsule_bytes = if place.is_at_hand(out) { order.in_capsule_bytes } else { 0 };
         let (sqe, transfer) = order.command.place(in_capsule_bytes);
         out.end.submit(order.slot, &sqe, transfer, &mut Inline(&mut out.batch));
@@ -289,7 +290,8 @@ impl Link {
             moving::returned(commands, tag, buffer);
         }
         self.state = LinkState::Closing;
-        // In the middle of a PDU, the controller would mistake the message for data of that PDU.
+        // If the last sent portion ended in the middle of a PDU, the controller would mistake the
+        // message for data of this PDU.
         let is_amid = self.sealing.as_ref().is_some_and(Sealing::has_more);
         let last = self.last_words(if is_amid { Vec::new() } else { words });
         if !last.is_empty() {
@@ -310,8 +312,8 @@ impl Link {
     }
 
     /// Requests more records. During a large payload it requests only bytes that surely belong to
-    /// the payload. They end at the end of a record if all records are full. Otherwise it requests
-    /// any bytes.
+    /// the payload. These bytes end at the end of a record if all records are full. Outside a large
+    /// payload, it requests as many bytes as have arrived.
     fn receive_sealed(&mut self) {
         let wanted = self.out.end.data_wanted().map_or(0, |(_, _, left)| left as usize);
         let whole = wanted.min(limits::SEALED_RECEIVE_BYTES) / SEALED_BYTES * SEALED_BYTES;
@@ -374,7 +376,8 @@ impl Link {
         let (count, ended) = tls.open_some(sealed, place);
         if count > 0 {
             self.out.end.data_received(&place[..count]);
-            // Without a digest, the parser needs no more bytes to see the end of the payload.
+            // If the payload has no digest, it is now complete, and no more input will follow for
+            // it. Call the parser without input, so that it notices this.
             self.take_apart(&[], commands);
         }
         (count, ended)
@@ -452,7 +455,8 @@ impl Link {
         match result {
             Ok(0) => self.fail(Loss::Closed, commands),
             Ok(_) => {
-                // Without digests, the parser needs no more bytes to see the end of the payload.
+                // If the payload has no digest, it is now complete, and no more input will follow
+                // for it. Call the parser without input, so that it notices this.
                 self.take_apart(&[], commands);
                 self.receive(commands);
             }

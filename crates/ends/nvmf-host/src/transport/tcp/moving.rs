@@ -53,7 +53,8 @@ pub(super) fn place(
 
 /// Puts a buffer back after a receive.
 pub(super) fn take_back(commands: &mut impl Commands<Link>, slot: SlotId, buffer: Buffer) {
-    // After a loss the slots are empty: find the operation whose buffer was in use.
+    // After a loss, the command's slot is empty. Then find the operation by its buffer, which is
+    // the only one in use.
     let index = commands.command(slot).map(|moving| moving.index);
     let lent = |place: &TcpPlace| matches!(place, TcpPlace::Receiving);
     let index = index.or_else(|| commands.find(lent)).expect("a buffer was in use");
@@ -67,7 +68,7 @@ pub(super) fn returned(commands: &mut impl Commands<Link>, tag: u64, buffer: Buf
     commands.finish(index);
 }
 
-/// Handles the controller's request for data.
+/// Handles the controller's request for data (R2T).
 pub(super) fn wanted(commands: &mut impl Commands<Link>, grant: Grant, out: &mut Outgoing) {
     let mut moving = in_flight(commands, grant.slot);
     moving.part.granted += grant.length;

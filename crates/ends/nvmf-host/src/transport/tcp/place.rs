@@ -7,9 +7,9 @@
 //!   | +-- large receive --> Receiving --+                         |
 //!   +-----------------------------------+------ sent -------------+
 //! ```
-//! A command may need a buffer of which another part is being sent. The command waits until the
-//! reactor returns the buffer. This occurs if a controller requests the data of two commands of one
-//! large write.
+//! If a controller requests the data of two commands of one large write, the second command needs a
+//! buffer of which another part is still being sent. This command waits until the reactor returns
+//! the buffer.
 //!
 //! The tag of a payload in a batch is the index of the operation in the table. The identifier of a
 //! command on the wire is the command's slot.

@@ -120,7 +120,8 @@ impl<C: Carrier> Carrier for Secured<C> {
         let is_end = self.carrier.receive(&mut sealed).await?;
         let opened = open(&mut **tls, &sealed, input);
         let sent = send(&mut self.carrier, &mut **tls).await;
-        // Prefer the fault in the received data: it says more than the failed send.
+        // If both fail, prefer the fault in the received data, which says more than the failed
+        // send.
         opened?;
         sent?;
         Ok(is_end)
@@ -134,7 +135,8 @@ fn open(tls: &mut dyn Tls, sealed: &[u8], input: &mut Vec<u8>) -> io::Result<()>
     let (filled, ended) = tls.open(sealed, &mut input[start..]);
     input.truncate(start + filled);
     match ended {
-        // Data before the close are valid. The end of the TCP stream follows.
+        // The peer has closed TLS. The data before this are valid, and the end of the TCP stream
+        // will follow.
         None | Some(TlsError::Closed) => Ok(()),
         Some(error) => Err(io::Error::other(error)),
     }
