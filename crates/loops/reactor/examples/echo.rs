@@ -171,7 +171,8 @@ fn payloads(config: &Config, time: Duration) -> f64 {
     }
     let rate = received as f64 / start.elapsed().as_secs_f64();
     stop.store(true, Ordering::Relaxed);
-    // Read until the server has seen the flag. Otherwise its send would not end.
+    // Keep reading until the server has seen that the time is over. Otherwise its last send could
+    // never complete.
     while !server.is_finished() {
         side.turn(|reactor, stream, event| {
             if let Event::ReceivedInto { buffer, .. } = event {
@@ -190,8 +191,8 @@ fn thread_time() -> Option<Duration> {
 }
 
 /// Measures the CPU time per message in nanoseconds when one loop serves both ends of `pairs`
-/// connections. This is the cost of the engine and the system without wake-ups. Other load does not
-/// affect it.
+/// connections. This shows the cost of the engine and the system without wake-ups. Other load on
+/// the machine does not change the result.
 fn cpu_per_message(config: &Config, pairs: usize, rounds: usize) -> f64 {
     let reactor = Reactor::new(config).expect("reactor");
     let task = reactor.add_task();

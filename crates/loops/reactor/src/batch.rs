@@ -17,7 +17,7 @@ struct Segment {
     len: usize,
 }
 
-/// A position in a batch, up to which the caller has sent or processed the data.
+/// A position in a batch. The caller has sent or processed the data before it.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Cursor {
     segment: usize,
@@ -111,7 +111,7 @@ impl SendBatch {
     }
 
     /// Empties the batch and returns its payload buffers with their tags, in the order of addition.
-    /// If the caller drops the iterator early, this frees the other buffers.
+    /// If the caller drops the iterator early, the remaining buffers are freed.
     pub fn take_payloads(&mut self) -> std::vec::Drain<'_, (u64, Buffer)> {
         self.inline.clear();
         self.segments.clear();

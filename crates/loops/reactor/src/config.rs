@@ -20,7 +20,8 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    /// The engines of this operating system. The kernel may still forbid `Uring`.
+    /// The engines that this operating system can have. A Linux kernel may still be configured to
+    /// forbid `Uring`.
     pub const HERE: &[EngineKind] = if cfg!(target_os = "linux") {
         &[EngineKind::Uring, EngineKind::Portable]
     } else {
@@ -65,9 +66,9 @@ impl FromStr for EngineKind {
     }
 }
 
-/// The default time that a loop with [`Polling::Busy`] busy-polls after its last work. A network
-/// round trip to a solid-state disk takes less time. Busy-polling this long after a keep-alive
-/// every few seconds has no measurable cost.
+/// A loop with [`Polling::Busy`] by default busy-polls for this time after its last work. A request
+/// to a remote solid-state disk is answered sooner. If only a keep-alive arrives every few seconds,
+/// busy-polling this long after each has no measurable cost.
 const BUSY_IDLE: Duration = Duration::from_millis(1);
 
 /// Whether a loop busy-polls (checks for work) before it sleeps. Busy-polling saves wake-ups but
@@ -76,17 +77,19 @@ const BUSY_IDLE: Duration = Duration::from_millis(1);
 pub enum Polling {
     /// `efficient`: the loop sleeps immediately.
     Never,
-    /// `balanced`: before each sleep, the loop busy-polls for up to `longest` if its trials show
-    /// that this makes the load faster. Busy-polling takes at most six times the time of the work,
-    /// and stops immediately when there is no work.
+    /// `balanced`: before each sleep, the loop busy-polls for up to `longest` if its measurements
+    /// show that the load then runs faster. It spends at most six times as much time busy-polling
+    /// as working, and an idle loop does not busy-poll.
     Adaptive {
         /// The longest time that the loop busy-polls before it sleeps.
         longest: Duration,
     },
-    /// `latency`: the loop busy-polls until no work has arrived for `idle`, and does not measure
-    /// the gain. Under load it uses its whole processor. Idle, it uses almost none.
+    /// `latency`: the loop busy-polls until no work has arrived for `idle`, without measuring
+    /// whether the load then runs faster. Under load it uses its whole processor. Idle, it uses
+    /// almost none.
     Busy {
-        /// The time that the loop busy-polls. It must be longer than the expected response times.
+        /// The time that the loop busy-polls after its last work. It must be longer than the
+        /// expected response times.
         idle: Duration,
     },
     /// `always`: the loop never sleeps and always uses its whole processor.
@@ -94,7 +97,7 @@ pub enum Polling {
 }
 
 impl Polling {
-    /// The names for the configuration, in the order of their cost.
+    /// The names for configuration files and options, from the least to the most processor time.
     pub const NAMES: &[&str] = &["efficient", "balanced", "latency", "always"];
 
     /// Returns the name in [`Polling::NAMES`].
@@ -186,9 +189,9 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Config {
-        // More threads would not speed up the file operations. On Linux this engine is only the
-        // fallback, and few threads suffice because of read-ahead and the page cache. Windows has
-        // no other engine.
+        // On Windows, this is the only engine, and all file operations use these threads. On Linux,
+        // it is only the fallback, and few threads suffice because of read-ahead and the page
+        // cache.
         let file_threads = if cfg!(windows) { 16 } else { 4 };
         let (engine, polling, call_bytes) = Default::default();
         Config { engine, polling, file_threads, call_bytes }

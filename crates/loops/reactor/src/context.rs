@@ -12,8 +12,8 @@ use farblock_mem::BufferPool;
 
 /// Size of the pool buffers for `recv`, in bytes.
 pub(crate) const RECV_BYTES: usize = 64 << 10;
-/// The largest receive of `recv_at_most`, in bytes. A buffer of this size stays in the processor's
-/// second-level cache until the caller has copied its payloads.
+/// The largest receive of `recv_at_most`, in bytes. A buffer of this size fits in the processor's
+/// second-level cache, so the caller can copy the payloads from there.
 pub(crate) const LARGE_RECV_BYTES: usize = 256 << 10;
 
 /// Returns the size in bytes of a receive with this limit. The limit 0 means [`RECV_BYTES`].

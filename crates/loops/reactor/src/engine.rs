@@ -111,7 +111,8 @@ impl Engine {
         }
     }
 
-    /// Whether a turn that does not wait may find events. The check is cheap.
+    /// Returns false if a turn that does not wait would certainly find no events. This check is
+    /// cheaper than a turn.
     pub(crate) fn has_work(&mut self) -> bool {
         match self {
             #[cfg(target_os = "linux")]
@@ -122,8 +123,8 @@ impl Engine {
         }
     }
 
-    /// Sends and receives as much as possible without a turn. The call is cheap if there is nothing
-    /// to do.
+    /// Sends and receives with direct system calls, without a turn. The call is cheap if there is
+    /// nothing to do.
     #[cfg_attr(
         not(target_os = "linux"),
         expect(unused_variables, reason = "only io_uring uses it")
@@ -138,7 +139,7 @@ impl Engine {
         }
     }
 
-    /// Delivers the results of the engine's own threads.
+    /// Delivers the results of file operations that the engine's threads have executed.
     pub(crate) fn collect(&mut self, cx: &mut Context<'_>) {
         match self {
             #[cfg(target_os = "linux")]
@@ -149,7 +150,8 @@ impl Engine {
         }
     }
 
-    /// Returns the latest time of the engine's next turn, even without an event.
+    /// Returns the time at which the engine needs a turn even if no event arrives; `None`: no such
+    /// time.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         dispatch!(self, engine => engine.next_deadline())
     }

@@ -33,11 +33,11 @@
 //!   later [`poll`](Reactor::poll) reports.
 //! - Every operation completes exactly once, with an event. If the task is removed, the reactor
 //!   drops its events.
-//! - A stream has at most one outstanding receive and one outstanding send. A second one is a bug
-//!   of the caller, and panics. [`close`](Reactor::close) completes both, and [`Event::Closed`] is
-//!   the last event of a stream.
+//! - A stream has at most one outstanding receive and one outstanding send. To start a second one
+//!   is a bug of the caller, and panics. [`close`](Reactor::close) ends both of them, and
+//!   [`Event::Closed`] is the last event of a stream.
 //! - Identifiers contain a generation. A call with the identifier of a removed object does nothing.
-//!   Only file operations then fail, with "not found".
+//!   The exception is a file operation on a removed file, which fails with "not found".
 //! - [`poll`](Reactor::poll) does a bounded amount of work. A busy connection does not starve other
 //!   connections, and a task that is always ready does not starve the sockets.
 //! - An idle reactor sleeps. A busy reactor may first busy-poll for a few microseconds

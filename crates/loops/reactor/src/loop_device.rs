@@ -37,7 +37,8 @@ pub fn backing(device: &File) -> io::Result<Backing> {
         return Err(io::Error::last_os_error());
     }
     let [device, inode, block_device, offset_bytes, limit_bytes, ..] = status;
-    // For a regular file, old kernels repeat `device` in the field for the block device.
+    // If the backing file is a regular file, old kernels put `device` in the field for the block
+    // device, too.
     let is_block_device = block_device != 0 && block_device != device;
     Ok(Backing {
         device: decoded(device),

@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The number of lines of one kind about one peer in a [`LOG_PERIOD`]. Further lines are only
-/// counted.
+/// In each [`LOG_PERIOD`], at most this many lines of one kind about one peer are logged. Further
+/// lines are only counted.
 pub const LOGGED_LINES: u32 = 5;
 
 /// The length of the first period.
@@ -19,8 +19,8 @@ pub const LOG_PERIOD: Duration = Duration::from_secs(10);
 /// period, up to this limit. A persistent peer then does not fill the disk with log lines.
 pub const LOG_PERIOD_MAX: Duration = Duration::from_secs(600);
 
-/// The number of pairs of kind and peer with their own counters. All other peers share one entry
-/// per kind.
+/// At most this many pairs of kind and peer have their own counters. Further peers share one
+/// counter for each kind.
 pub const LOGGED_PEERS: usize = 64;
 
 /// A kind of event that a log line reports about a peer.

@@ -119,7 +119,8 @@ enum Thread<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Whether the calling thread is this thread. A thread cannot wait for its own end.
+    /// Whether the calling thread is the thread of this handle. If so, it must not call
+    /// [`Self::join`].
     #[must_use]
     pub fn is_current(&self) -> bool {
         match &self.0 {
@@ -132,7 +133,7 @@ impl<T> JoinHandle<T> {
     /// Waits until the thread ends. Returns an error if the thread panicked.
     ///
     /// # Errors
-    /// The payload of the panic.
+    /// Returns the panic's payload if the thread panicked.
     pub fn join(self) -> std::thread::Result<T> {
         match self.0 {
             Thread::System(thread) => thread.join(),
@@ -218,7 +219,7 @@ pub fn wait_for<T>(value: &OnceLock<T>) -> &T {
     value.wait()
 }
 
-/// Waits at most for `timeout` while `condition` is true for the value in `mutex`. Every thread
+/// Waits until `condition` is false for the value in `mutex`, at most for `timeout`. Every thread
 /// that changes the value must notify `changed`.
 pub fn wait_while<T>(
     mutex: &Mutex<T>,

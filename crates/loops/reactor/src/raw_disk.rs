@@ -25,15 +25,16 @@ pub fn sector_bytes(disk: &File) -> io::Result<u32> {
     Ok(geometry.BytesPerSector)
 }
 
-/// A structure of plain numbers, for which all bit patterns are valid. A device control fills it.
+/// A structure that a device control call fills. It consists of plain numbers, for which all bit
+/// patterns are valid.
 trait Numbers: Default {}
 impl Numbers for GET_LENGTH_INFORMATION {}
 impl Numbers for DISK_GEOMETRY {}
 
 fn ask<T: Numbers>(disk: &File, code: u32) -> io::Result<T> {
     let (mut answer, size) = (T::default(), size_of::<T>());
-    // `call` waits for the event of this call. A wait on the handle could return when a different
-    // call ends. The system would then write to freed memory.
+    // `call` waits for this call's own event. A wait on the handle could return when a different
+    // call ends, and the system would then write the result of this one to freed memory.
     let count = call(disk, 0, |handle, count, overlapped| {
         let (output, none) = ((&raw mut answer).cast::<c_void>(), ptr::null_mut());
         // SAFETY: the output is `size` writable bytes of plain numbers, and there is no input.

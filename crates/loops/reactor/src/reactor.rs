@@ -25,14 +25,14 @@ use farblock_mem::BufferPool;
 
 /// The number of checks for work between two reads of the clock, while the loop busy-polls.
 const LOOKS_PER_CLOCK: u32 = 8;
-/// The interval at which a busy-polling loop yields the processor. The peer's thread may share this
-/// processor. Kernel threads, to which Linux leaves heavy loopback traffic, also need it. Without
-/// the yield, the data would wait for milliseconds, until the scheduler's next tick.
+/// The interval at which a busy-polling loop yields its processor. The thread that must answer may
+/// run on the same processor, or a kernel thread that carries loopback traffic. Without the yield,
+/// they would wait for milliseconds, until the scheduler's next tick.
 const YIELD_EVERY: Duration = Duration::from_micros(20);
 
 /// A yield that takes longer than this shows that other threads use the processor, perhaps the
-/// peer's thread. Two loops on one processor must not busy-poll for a whole [`YIELD_EVERY`] in
-/// turn, because each response would take that long.
+/// peer's thread. If two loops that talk to each other share a processor, each must yield sooner
+/// than [`YIELD_EVERY`]. Otherwise every response would take that long.
 const SHARED_YIELD: Duration = Duration::from_nanos(1500);
 /// After this many short yields in a row, the loop considers the processor unshared.
 const VAIN_OFFERS: u32 = 8;
@@ -56,14 +56,14 @@ struct LoopState {
     engine: Engine,
     tasks: Tasks,
     spin: Spin,
-    /// The end of the last wait.
+    /// When the last wait ended, and so the current work began.
     working_since: Instant,
     woken: Vec<Woken>,
     offers: Offers,
 }
 
-/// Decides how often a loop without trials yields its processor to other threads. More yields did
-/// not speed up loops with trials ([`Spin`]).
+/// Decides how often a busy-polling loop yields its processor to other threads. Loops that measure
+/// whether busy-polling pays ([`Spin`]) do not use this: more yields did not speed them up.
 struct Offers {
     /// The number of short yields in a row.
     in_vain: u32,
@@ -160,7 +160,7 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// Only if the system's event queue fails. The reactor is then unusable.
+    /// Fails only if the system's event queue fails. The reactor is unusable afterwards.
     pub fn poll(&self, timeout: Option<Duration>, ready: &mut Vec<TaskId>) -> io::Result<()> {
         ready.clear();
         let mut state = self.inner.state.borrow_mut();
@@ -283,7 +283,7 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// None at present.
+    /// No engine returns an error at present.
     pub fn add_file(&self, file: impl Into<File>) -> io::Result<FileId> {
         let file = file.into();
         self.with(|engine, _| engine.add_file(file)).map(FileId)
@@ -344,7 +344,7 @@ impl LoopState {
     ) -> io::Result<()> {
         let may_wait = timeout != Some(Duration::ZERO);
         if self.spin.budget() != Budget::None {
-            // Do this before reading the clock, because peers wait for the data to send.
+            // Send queued data before reading the clock, because peers wait for these data.
             self.turn(shared, pool, Wait::Look)?;
             if !may_wait || self.tasks.has_ready() {
                 return Ok(());
@@ -355,7 +355,7 @@ impl LoopState {
                 return self.turn(shared, pool, Wait::No);
             }
         }
-        // A timeout beyond the end of the clock means no limit.
+        // A timeout that exceeds the range of the clock means no limit.
         let deadline = timeout.and_then(|timeout| os::now().checked_add(timeout));
         loop {
             if self.spin.budget() != Budget::None && self.spin(shared, pool, deadline)? {

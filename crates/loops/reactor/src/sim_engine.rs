@@ -21,7 +21,8 @@ use crate::slab::{Key, Slab};
 use crate::waker::{Alarm, WakerShared};
 use farblock_mem::Buffer;
 
-/// After this many polls that do not wait, the engine lets the other threads run.
+/// After this many polls without waiting, the engine lets the other threads of the world run.
+/// Otherwise a loop that only polls would stop them.
 const POLLS_PER_PASS: u32 = 8;
 
 enum Recv {
@@ -63,7 +64,7 @@ pub(crate) struct Sim {
     polls: u32,
 }
 
-/// Numbers the engines of a process. The values have no meaning.
+/// The number of the next engine. The numbers only distinguish the engines of a process.
 static NEXT_ENGINE: AtomicU64 = AtomicU64::new(0);
 
 impl Sim {

@@ -17,9 +17,9 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// A vector with free slots. The crate `slab` has no generations, which we need because events may
-/// still arrive for closed objects. The slot that was freed last is reused first, with the next
-/// generation.
+/// A vector whose slots can be freed and reused. We do not use the crate `slab`, because it has no
+/// generations: they distinguish a late event of a closed object from an event of the object that
+/// now has its slot. The slot that was freed last is reused first, with the next generation.
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,

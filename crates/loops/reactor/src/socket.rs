@@ -70,7 +70,7 @@ impl FromStr for Congestion {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Congestion, String> {
-        /// Linux's `TCP_CA_NAME_MAX` includes the terminating zero.
+        /// Linux allows 16 bytes (`TCP_CA_NAME_MAX`), including the terminating zero.
         const MAX_BYTES: usize = 15;
         let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         if text.is_empty() || text.len() > MAX_BYTES || !is_name {
@@ -115,15 +115,15 @@ mod congestion {
     const UNPACED: [&[u8]; 2] = [b"cubic", b"reno"];
 
     /// Limit of the round trip time for a short path, which stays within a site. BBR, the default
-    /// of some systems, paces even on short paths: between two network namespaces, pacing cost a
-    /// third of the rate. On longer paths we keep BBR.
+    /// of some systems, spreads packets over time (pacing) even on such paths: between two network
+    /// namespaces, this cost a third of the throughput. On longer paths, the stream keeps BBR.
     const NEAR: Duration = Duration::from_millis(1);
 
     pub(super) fn begin(socket: &SockRef<'_>, peer: Option<SocketAddr>) {
         if let Some(chosen) = CHOSEN.get() {
             let _ = socket.set_tcp_congestion(chosen.0.as_bytes());
         } else if peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) {
-            // Loopback has no congestion.
+            // Loopback has no congestion, so pacing cannot help there.
             unpace(socket);
         }
     }

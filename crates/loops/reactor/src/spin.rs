@@ -1,15 +1,16 @@
 //! [`Spin`]: decides whether the loop busy-polls ("looks") for work before it sleeps.
 //!
-//! A sleep and its wake-up take several microseconds (about 50 in a virtual machine). Under load,
-//! looking can therefore be faster. There are three constraints:
+//! Before a loop sleeps, it can look for work again and again (busy-poll). A sleep and its wake-up
+//! take several microseconds (about 50 in a virtual machine), so under load, looking can be faster.
+//! There are three constraints:
 //!
 //! - An idle loop must use no CPU time.
 //! - If looking does not make the load faster, it must not use much more CPU time than the work.
 //! - On busy processors, looking takes CPU time from the thread for which the loop waits.
 //!
-//! The length of a wait does not distinguish these cases. During 50 us waits, the peer may sleep as
-//! well, or a user may send 20,000 commands a second. So the loop runs trials, and compares the
-//! numbers of bytes that arrive per second:
+//! How long the loop waits for work does not tell whether looking pays. A wait of 50 us may mean
+//! that the peer sleeps as well, or that a user sends 20,000 commands a second. So the loop runs
+//! trials, and compares the numbers of bytes that arrive per second:
 //!
 //! ```text
 //!           a window of short sleeps               a window of looking
@@ -26,13 +27,13 @@
 //!   work.
 //! - The load runs [as fast](LOSS), and looking takes at most as long as the work.
 //!
-//! Waits longer than the longest spin are interruptions, which happen in every virtual machine.
-//! They do not count. The loop discards a window with many interruptions, so a mostly idle loop
-//! keeps sleeping.
+//! Waits longer than the longest spin are interruptions, which happen in every virtual machine. The
+//! loop does not count them as waits. The loop discards a window with many interruptions, so a
+//! mostly idle loop keeps sleeping.
 //!
 //! If two loops wait for each other and one looks, both become faster. The sleeping loop then sees
 //! a higher rate than in its failed trial, and immediately starts a new trial. So in the end both
-//! look, in whatever state they start.
+//! look, whichever of them started to look first.
 
 use std::time::Duration;
 
@@ -42,7 +43,8 @@ use crate::config::Polling;
 const TRIAL_CYCLES: u32 = 32;
 /// The number of cycles after which the loop checks again whether looking pays.
 const LOOKING_CYCLES: u32 = 128;
-/// The number of windows of looking after which the loop measures again without looking.
+/// After this many windows of looking, the loop sleeps for a window, to measure the rate without
+/// looking again.
 const LOOKING_WINDOWS: u32 = 128;
 /// The loop discards a window with more interruptions than this.
 const MOST_INTERRUPTIONS: u32 = 4;
@@ -55,8 +57,8 @@ const CHEAP_GAIN: (u64, u64) = (12, 11);
 /// Looking also pays if the rate is at least this fraction, and looking takes at most the time of
 /// the work.
 const LOSS: (u64, u64) = (97, 100);
-/// The largest time of looking, as a multiple of the time of the work. The limit does not apply to
-/// the trial: the peer, which now gets faster responses, needs time to start looking as well.
+/// The loop may spend at most this many times as much time looking as working. This limit does not
+/// apply during a trial, in which the peer also has to find out that it should look.
 const MOST_PER_WORK: u32 = 6;
 
 /// After each failed trial, the number of windows before the next trial grows by this factor.
@@ -129,7 +131,8 @@ pub(crate) struct Spin {
     window: Window,
     /// The rate of the last window of sleeps.
     asleep: u64,
-    /// The highest rate with sleeping at which looking did not pay. Zero after looking has paid.
+    /// The highest rate of a load, measured while sleeping, for which a trial failed. Zero after a
+    /// successful trial.
     refuted: u64,
     /// The number of windows of sleeps before the next trial, and before the trial after a failure.
     windows: u32,
@@ -188,7 +191,7 @@ impl Spin {
         !self.longest().is_zero()
     }
 
-    /// Records work of the loop's owner and of the engine that took `time`.
+    /// Records that the loop's owner and the engine have worked for `time`.
     pub(crate) fn worked(&mut self, time: Duration) {
         self.window.worked += time;
     }
@@ -409,7 +412,7 @@ mod tests {
     fn a_host_and_a_target_spin_together_after_failed_trials() {
         for (failures, cycles) in [(1, 3), (3, 17), (20, 100)] {
             let (mut host, mut target) = (Loop::new(us(5)), Loop::new(us(5)));
-            // The target has already had loads for which looking did not pay.
+            // The target's loop has already had several failed trials with other loads.
             for _ in 0..failures {
                 target.spin.refute();
             }
@@ -417,7 +420,7 @@ mod tests {
                 host.cycle(host.now + us(30));
             }
             target.now = host.now;
-            // 12,000 cycles take one second.
+            // These cycles take one second.
             ping_pong(&mut host, &mut target, us(2), 12_000);
             let mean = ping_pong(&mut host, &mut target, us(2), 1000);
             assert!(mean < us(20), "{mean:?} after {failures} failures");

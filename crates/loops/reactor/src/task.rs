@@ -41,7 +41,7 @@ impl Tasks {
         TaskId(self.slots.insert(Task { root: None, events: Vec::new(), ready: false }))
     }
 
-    /// Adds a child task. The child of a removed task has a stale root, so it never gets events.
+    /// Adds a child task. If `parent` was removed, the child never gets events.
     pub(crate) fn add_child(&mut self, parent: TaskId) -> TaskId {
         let root = self.slots.find(parent.0).and_then(|task| task.root).unwrap_or(parent);
         TaskId(self.slots.insert(Task { root: Some(root), events: Vec::new(), ready: false }))
@@ -188,7 +188,8 @@ mod tests {
             buffer: Some(pool.take(4096)),
             result: Ok(()),
         };
-        // A pool may allocate several buffers at once.
+        // Fill the pool first, since it may allocate several buffers at once, which would change
+        // the count.
         pool.give(pool.take(4096));
         let all = pool.retained_bytes();
         let event = file(&pool);

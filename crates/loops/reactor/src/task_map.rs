@@ -51,7 +51,7 @@ impl<V> TaskMap<V> {
         self.len == 0
     }
 
-    /// Frees memory after the removal of many tasks.
+    /// Frees memory if most of the map is unused.
     fn give_back(&mut self) {
         while let Some(None) = self.places.last() {
             self.places.pop();

@@ -8,8 +8,8 @@ const NOWHERE: u32 = u32::MAX;
 
 #[derive(Default)]
 pub(crate) struct Timers {
-    /// Pairs of deadline and task index. The parent of entry `i` is entry `(i - 1) / 2`, whose
-    /// deadline is never later.
+    /// Pairs of deadline and task index. They form a binary heap: the deadline of entry
+    /// `(i - 1) / 2` is never later than the deadline of entry `i`.
     heap: Vec<(Instant, u32)>,
     /// The heap position of each task, by task index.
     places: Vec<u32>,

@@ -79,7 +79,8 @@ fn answer(
     }
 }
 
-/// Returns the number of commands that these bytes complete.
+/// Parses responses and their data on the host's side. Returns the number of commands that they
+/// complete.
 fn complete(host: &mut HostEnd, mut input: &[u8]) -> u16 {
     let mut completed = 0;
     while let Some(event) = host.next(&mut input).expect("an honest controller") {

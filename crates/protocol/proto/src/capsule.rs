@@ -1,4 +1,5 @@
-//! The capsule seam: describes the location of a command's data, independent of the transport.
+//! Where the data of a command is: in its capsule or in the host's memory. This description is the
+//! same for every transport.
 
 use farblock_wire::sgl::KEYED_LENGTH_MAX;
 use farblock_wire::{SglDescriptor, Sqe, Status};
@@ -9,8 +10,8 @@ const PSDT_SGL: u8 = 0b01;
 /// metadata.
 const PSDT_SGL_METADATA: u8 = 0b10;
 
-/// A command in flight on one connection. The number is an index into tables that have as many
-/// entries as the queue.
+/// Identifies a command in flight on one connection. The number is an index into tables that have
+/// as many entries as the queue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SlotId(pub u16);
 
@@ -26,8 +27,8 @@ pub enum RemoteForm {
     Keyed,
 }
 
-/// The location of a command's data. The key and the address of registered memory remain in the SGL
-/// descriptor, because only the transport needs them.
+/// The location of a command's data. This type leaves out the key and the address of registered
+/// memory: the transport, which alone needs them, reads them from the SGL descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataPointer {
     /// In the command capsule, after the submission queue entry.

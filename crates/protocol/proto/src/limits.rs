@@ -1,11 +1,11 @@
 //! Limits of the protocol state machines, each with its unit. The tests check the behaviour at each
 //! limit.
 
-/// Largest in-capsule data on I/O queues, in bytes. The controller announces it in IOCCSZ.
-/// In-capsule data saves a round trip, because the controller need not request it. A 64 KiB write
-/// at depth 1 takes 37 us instead of 48 us, a 16 KiB write 17 us instead of 31 us. Above this size
-/// the transfer itself takes most of the time, and a queue full of unrequested data would use too
-/// much memory.
+/// A command of an I/O queue may have at most this many bytes of in-capsule data. The controller
+/// announces the limit in IOCCSZ. In-capsule data saves a round trip, because the controller need
+/// not request it. A 64 KiB write at depth 1 takes 37 us instead of 48 us, a 16 KiB write 17 us
+/// instead of 31 us. Above this size the transfer itself takes most of the time, and a queue full
+/// of unrequested data would use too much memory.
 pub const IN_CAPSULE_BYTES: u32 = 65536;
 
 /// In-capsule data that a controller accepts on its I/O queues over RDMA, in bytes. The controller
@@ -13,24 +13,24 @@ pub const IN_CAPSULE_BYTES: u32 = 65536;
 /// nvmet and SPDK have the same size by default.
 pub const KEYED_IN_CAPSULE_BYTES: u32 = 4096;
 
-/// Largest in-capsule data on the admin queue, in bytes. The TCP transport specification fixes this
-/// value.
+/// A command of the admin queue may have at most this many bytes of in-capsule data. The TCP
+/// transport specification fixes this value.
 pub const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;
 
-/// Largest H2CData payload that a controller requests, in bytes (MAXH2CDATA). A large value saves
+/// A host may send at most this many bytes in one H2CData PDU (MAXH2CDATA). A large value saves
 /// headers and costs no memory.
 pub const MAX_H2C_DATA_BYTES: u32 = 4 << 20;
 
-/// Number of commands that may be in flight on a connection before the controller accepts its
-/// Connect command.
+/// Until the controller has accepted the Connect command of a connection, at most this many
+/// commands may be in flight there.
 pub const UNCONNECTED_DEPTH: u16 = 1;
 
-/// Largest queue depth, in entries (MQES is one less).
+/// A queue has at most this many entries (MQES is one less).
 pub const MAX_QUEUE_DEPTH: u16 = 1024;
 
-/// Largest data transfer of one command, in bytes (MDTS).
+/// A command transfers at most this many bytes (MDTS).
 pub const MAX_TRANSFER_BYTES: u32 = 1 << 20;
 
-/// Largest C2HData or H2CData payload that a framer accepts, in bytes. It is much larger than any
-/// transfer. The framer checks the length before it allocates memory.
+/// A framer accepts at most this many bytes in one C2HData or H2CData PDU, which is much more than
+/// any transfer. A longer PDU ends the connection.
 pub const MAX_PDU_DATA_BYTES: u32 = 64 << 20;

@@ -27,8 +27,8 @@ pub struct Offer {
 pub struct Admission {
     /// The identifier of the queue.
     pub queue: QueueId,
-    /// The controller identifier of an I/O queue, which the Connect command repeats. 0 from older
-    /// hosts and for the admin queue.
+    /// The controller identifier of an I/O queue, which the Connect command repeats. 0 for the
+    /// admin queue, and from older hosts.
     pub cntlid: u16,
     /// Number of entries of the queue: the smallest limit of both ends. The controller posts one
     /// receive for each entry.
@@ -66,7 +66,8 @@ impl Admission {
         if receives < MIN_ENTRIES {
             return Err(RejectStatus::INVALID_HRQSIZE);
         }
-        // A controller fetches a host's data with RDMA READs.
+        // A controller reads a host's data with RDMA READs, so a host that can answer none is
+        // useless.
         if host_reads == 0 {
             return Err(RejectStatus::INVALID_IRD);
         }

@@ -117,8 +117,8 @@ fn namespace_tables_are_snapshots_with_increasing_generations() {
     assert_eq!(second.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [1, 7]);
 }
 
-/// The cost of a table grows with the number of namespaces, so a thousand changes must not build a
-/// thousand tables.
+/// Building a table takes time in proportion to the number of namespaces, so a thousand changes
+/// must not build a thousand tables.
 #[test]
 fn a_batch_of_changes_builds_one_table_after_the_reservation_rights() {
     let (mut registry, subsystem) = registry();

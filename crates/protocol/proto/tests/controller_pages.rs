@@ -625,7 +625,7 @@ fn an_rdma_listener_is_listed_beside_a_tcp_listener_at_the_same_address() {
     let page = host.fetch(&mut registry, log_page(0x70, 0, 8192), 8192).unwrap();
     let kinds: Vec<_> = page[1024..].chunks(1024).map(|entry| (entry[0], entry[2])).collect();
     assert_eq!(kinds[..4], [(3, 2), (1, 2), (3, 3), (1, 3)], "TRTYPE, SUBTYPE");
-    // RDMA_QPTYPE, RDMA_PRTYPE, RDMA_CMS: the same as of Linux nvmet.
+    // RDMA_QPTYPE, RDMA_PRTYPE and RDMA_CMS have the same values as in Linux nvmet.
     assert_eq!(page[2048 + 768..][..4], [1, 1, 1, 0]);
 }
 

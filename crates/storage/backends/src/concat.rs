@@ -26,7 +26,8 @@ impl Concat {
         Concat::of(children.into_iter().map(|child| (child, None)).collect())
     }
 
-    /// Like [`Concat::new`], but uses only the first bytes of each child that has a size.
+    /// Like [`Concat::new`], but each child may have a number of bytes: the concatenation then uses
+    /// only this many bytes from its start.
     pub fn of(parts: Vec<(Arc<dyn Namespace>, Option<u64>)>) -> Result<Concat, OpenError> {
         let (children, fronts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let mut geometries = set::geometries("a concatenation", &children)?;
@@ -123,7 +124,7 @@ struct Row {
     starts: Arc<[u64]>,
     /// The maximum number of blocks that a child accepts in one read or write; 0 means no limit.
     max_blocks: u32,
-    /// The maximum number of blocks in total. It keeps byte offsets within the range of a file
+    /// The concatenation has at most this many blocks, so that every byte offset fits in a file
     /// offset.
     reach: u64,
 }

@@ -16,8 +16,8 @@ use farblock_random::Random;
 /// A namespace that returns each completion late: `fixed` plus a random time of up to `jitter`.
 ///
 /// The delay starts when the inner namespace has completed the operation. Jitter can reorder
-/// completions. With the same seed, the delays are the same in the same order, counted over all
-/// queues.
+/// completions. The same seed gives the same sequence of delays, which the completions of all
+/// queues share.
 pub struct Delay {
     inner: Arc<dyn Namespace>,
     fixed: Duration,
@@ -31,7 +31,7 @@ struct Dice {
 }
 
 impl Delay {
-    /// Delays every completion by `fixed`.
+    /// Returns a namespace that delays every completion by `fixed`.
     pub fn new(inner: Arc<dyn Namespace>, fixed: Duration) -> Delay {
         let dice = Arc::new(Dice { seed: 0, rolled: AtomicU64::new(0) });
         Delay { inner, fixed, jitter: Duration::ZERO, dice }

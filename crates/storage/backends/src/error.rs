@@ -77,7 +77,7 @@ pub enum FileProblem {
         /// The block size in bytes, which does not divide the size of the file.
         block_size: u32,
     },
-    /// Another process holds a lock that excludes this open.
+    /// Another process holds a lock on the file, so it cannot be opened.
     Locked {
         /// Whether this open was read-only.
         read_only: bool,
@@ -144,8 +144,8 @@ impl fmt::Display for Sentence<'_> {
             FileProblem::Locked { .. } | FileProblem::InUse { .. } | FileProblem::Busy => {
                 f.write_str(&used(self.problem))
             }
-            // Do not advise to create the file. The file system of an existing disk may not be
-            // mounted, and a new empty disk would take the place of that disk.
+            // Do not advise the user to create the file. It may exist on a file system that is not
+            // mounted now, and a new, empty disk would then take its place.
             FileProblem::NotFound => f.write_str(
                 "does not exist: check the name, and that its device is connected and its file \
                  system mounted",
@@ -234,7 +234,8 @@ fn contents(path: &std::path::Path) -> Option<&'static str> {
     std::fs::File::open(path).ok()?.take(LOOK_BYTES).read_to_end(&mut start).ok()?;
     let text = match std::str::from_utf8(&start) {
         Ok(text) => text,
-        // The end of the sample may cut a character in two.
+        // The sample of the file may end in the middle of a character, which does not make it
+        // binary.
         Err(error) if error.error_len().is_none() => {
             std::str::from_utf8(&start[..error.valid_up_to()]).ok()?
         }

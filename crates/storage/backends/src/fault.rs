@@ -30,8 +30,8 @@ pub struct Rule {
 pub enum When {
     /// All operations.
     Always,
-    /// Every n-th operation, counted over all queues; the n-th is the first to fail. 0 selects
-    /// none.
+    /// Every n-th operation, counted over all queues: the first n - 1 operations succeed. 0 selects
+    /// no operation.
     Every(u64),
     /// Each operation with this probability in a million. The seed determines which.
     PerMillion(u32),
@@ -89,8 +89,8 @@ struct Counted {
 }
 
 impl Fault {
-    /// Fails each operation that a rule selects. If several rules select it, the first gives the
-    /// error.
+    /// Wraps a namespace so that each operation selected by a rule fails. If several rules select
+    /// an operation, the first of them determines the error.
     pub fn new(inner: Arc<dyn Namespace>, rules: Vec<Rule>, seed: u64) -> Fault {
         let counted = |rule| Counted { rule, met: AtomicU64::new(0) };
         let rules = rules.into_iter().map(counted).collect();

@@ -77,8 +77,9 @@ impl FileOptions {
     }
 }
 
-/// Locks a file, as if it were a disk, until the file is closed. For a file that this process reads
-/// or writes but does not export. Waits up to three seconds for the previous user.
+/// Locks a file, as if it were a disk, until the file is closed. Use this for a file that this
+/// process reads or writes but does not share as a disk. Waits up to three seconds for the previous
+/// user to release it.
 ///
 /// # Errors
 /// [`FileProblem::InUse`], which names the other user, or [`FileProblem::Locked`].
@@ -99,7 +100,7 @@ pub struct FileDisk {
     kind: FileKind,
     caching: Caching,
     shared: Arc<FileShared>,
-    /// Runs the growth check until this is dropped.
+    /// While this exists, a thread checks whether the file has grown.
     _growth: Option<growth::Attention>,
 }
 
@@ -127,8 +128,8 @@ struct FileShared {
     changes: Changes,
     /// Buffers must start at a multiple of this many bytes.
     memory_alignment: usize,
-    /// Serializes overlapping operations, because the page cache does not read and write blocks
-    /// atomically. `None` with direct I/O.
+    /// Makes overlapping operations run one after the other, because the page cache does not read
+    /// and write blocks atomically. `None` with direct I/O.
     overlaps: Option<overlaps::Overlaps>,
     /// False once the system has refused `PunchHole`.
     can_punch: AtomicBool,
@@ -144,14 +145,15 @@ struct FileShared {
 
 impl FileShared {
     fn geometry(&self) -> Geometry {
-        // Relaxed, since no other data depends on this value.
+        // Relaxed ordering suffices, since no other data depends on this value.
         let blocks = self.blocks.load(Ordering::Relaxed);
         let read_only = self.geometry.read_only || self.protection.is_set();
         Geometry { blocks, read_only, ..self.geometry }
     }
 
     fn may(&self, ability: &AtomicBool) -> bool {
-        // Relaxed, since a stale value only makes the system refuse once more.
+        // Relaxed ordering suffices: with an outdated value, the system only refuses one more
+        // operation.
         ability.load(Ordering::Relaxed)
     }
 }
@@ -205,12 +207,13 @@ impl FileDisk {
     /// Whether the path now leads to another file or device than the open one.
     ///
     /// # Errors
-    /// The path does not exist.
+    /// Fails if the path does not exist.
     #[cfg(unix)]
     pub fn is_replaced(&self) -> Result<bool, OpenError> {
         use std::os::unix::fs::MetadataExt;
         let Some(file) = self.shared.system() else { return Ok(false) };
-        // Compare the device numbers of devices, since udev may replace a device node.
+        // For a device, compare device numbers instead of inodes, since udev may replace the
+        // device's node in `/dev`.
         let which = |found: std::fs::Metadata| match self.kind {
             FileKind::Regular => (found.dev(), found.ino()),
             FileKind::Device => (found.rdev(), 0),
@@ -226,7 +229,7 @@ impl FileDisk {
     /// Always false on this system: an open file keeps its path.
     ///
     /// # Errors
-    /// None.
+    /// Never fails on this system.
     #[cfg(not(unix))]
     pub fn is_replaced(&self) -> Result<bool, OpenError> {
         Ok(false)
@@ -237,8 +240,9 @@ impl FileDisk {
         self.lengthen_while(bytes, || true)
     }
 
-    /// Like [`FileDisk::lengthen`], but calls `is_wanted` after it has read the current size. Hung
-    /// storage can block the size query for long, so a caller that has timed out can still cancel.
+    /// Like [`FileDisk::lengthen`], but calls `is_wanted` after it has read the current size. The
+    /// file is extended only if `is_wanted` returns true. The size query may hang with its storage,
+    /// and a caller that has timed out meanwhile can cancel in this way.
     pub fn lengthen_while(
         &self,
         bytes: u64,
@@ -259,8 +263,8 @@ impl FileDisk {
         self.measure()
     }
 
-    /// Releases the lock that excludes other programs and other opens of this file. The caller
-    /// calls this before it opens the file again.
+    /// Releases the lock that excludes other programs and other opens of this file. A caller that
+    /// opens the file a second time must call this first.
     pub fn unlock(&self) {
         if let Some(file) = self.shared.system()
             && let Err(error) = probe::unlock(file)

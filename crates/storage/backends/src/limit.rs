@@ -2,9 +2,9 @@
 //!
 //! All queues of the namespace, on any thread, share two budgets: operations and bytes. There is no
 //! bucket to refill. Instead, each budget stores the time up to which it is spent (the "generic
-//! cell rate algorithm"). An operation advances this time by its cost. The operation may start
-//! [`Limit::burst`] before the previous value of this time. This takes one atomic update per
-//! operation and budget.
+//! cell rate algorithm"). An operation moves this time forward by its cost. It may start
+//! [`Limit::burst`] before the time as it was before the move. So an operation needs one atomic
+//! update per budget.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ struct Budget {
 }
 
 impl Limit {
-    /// Wraps a namespace, without a limit so far.
+    /// Wraps a namespace. It has no limit until one of the methods below sets it.
     pub fn new(inner: Arc<dyn Namespace>) -> Limit {
         let epoch = Instant::now();
         let budget = Budget { epoch, ops_spent: AtomicU64::new(0), bytes_spent: AtomicU64::new(0) };
@@ -153,7 +153,7 @@ fn cost_ns(amount: u64, per_second: u64) -> u64 {
 
 /// Advances `spent` by `cost`, and returns the time at which the operation may start.
 fn spend(spent: &AtomicU64, cost: u64, now: u64, burst: u64) -> u64 {
-    // Budget that no operation has spent expires, except for one burst.
+    // Budget that was not spent expires, except for one burst.
     let unspent = now.saturating_sub(burst);
     let found = spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent| {
         Some(spent.max(unspent).saturating_add(cost))

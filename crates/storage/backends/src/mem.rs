@@ -8,8 +8,8 @@
 //!
 //! A disk takes at most this memory: its capacity, one huge page, 1/1024 of the capacity for the
 //! table, and the replaced chunks that slow readers still borrow (see below). When readers borrow
-//! too many replaced chunks, reads are copied instead. In the worst case readers borrow the whole
-//! capacity a second time.
+//! too many replaced chunks, reads are copied instead. In the worst case, the replaced chunks that
+//! readers still borrow take as much memory as the capacity.
 //!
 //! An operation locks its chunks one at a time. Per 64 KiB, a lock takes two uncontended atomic
 //! operations: about 20 ns, against microseconds for the copy. Threads contend only within a chunk.
@@ -50,20 +50,22 @@ const PREFETCH_BYTES: usize = 256;
 /// The bytes to prefetch for a read that borrows memory, which the kernel copies later. With more
 /// bytes, the processor would wait for the first cache lines before it could request the last.
 const PREFETCH_LENT_BYTES: usize = 512;
-/// The number of reads to copy, instead of lending memory, after a write has replaced a chunk.
+/// After a write has replaced a chunk, this many reads of the chunk copy its bytes instead of
+/// borrowing them.
 const READS_NOT_LENT: u8 = 64;
 /// The maximum number of replaced chunks that readers may borrow; beyond it, reads are copied. A
 /// slow reader of one block borrows 64 KiB, and so prevents the release of a huge page.
 const MOST_REPLACED: usize = 64;
-/// The number of replaced chunks that one search examines.
+/// A search for a replaced chunk without readers examines at most this many chunks.
 const REPLACED_AT_ONCE: usize = 4;
-/// The most bytes that one `poll` zeroes, in about a millisecond. Then the core does other work.
+/// One `poll` zeroes at most this many bytes, which takes about a millisecond. Then the core can do
+/// other work.
 const ZERO_AT_ONCE_BYTES: u64 = 4 << 20;
-/// The number of bytes to zero for one operation before the next operation has its turn.
+/// After this many bytes of one operation are zeroed, the next operation has its turn.
 const ZERO_TURN_BYTES: u64 = 1 << 20;
-/// The most that it costs to free a chunk, as the number of bytes that a core zeroes in that time.
+/// Freeing a chunk takes at most as long as zeroing this many bytes.
 const FREE_COST_BYTES: u64 = 8 << 10;
-/// The cost of finding that [`WORD_CHUNKS`] chunks are empty, in the unit of [`FREE_COST_BYTES`].
+/// Finding that [`WORD_CHUNKS`] chunks are empty takes as long as zeroing this many bytes.
 const LOOK_COST_BYTES: u64 = 64;
 /// The number of chunks for which one word of [`Group::taken`] has bits.
 const WORD_CHUNKS: usize = 64;
@@ -275,7 +277,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    // Ignore poisoned locks: no code panics in the middle of a change under these locks.
+    // Ignore poisoning: a panic cannot leave the bytes of a chunk half-changed.
 
     fn shared(&self) -> RwLockReadGuard<'_, Bytes> {
         self.bytes.read().unwrap_or_else(PoisonError::into_inner)
@@ -289,7 +291,7 @@ impl Chunk {
     fn may_be_lent(&self) -> bool {
         let left = self.not_lent.load(Ordering::Relaxed);
         if left > 0 {
-            // In a race, two reads may count as one, which does no harm.
+            // Two reads at the same time may count as one, which does no harm.
             self.not_lent.store(left - 1, Ordering::Relaxed);
         }
         left == 0
@@ -302,7 +304,7 @@ impl Chunk {
     }
 }
 
-/// Chunks that one allocation creates.
+/// A group of chunks, which one allocation creates.
 struct Group {
     chunks: [Chunk; GROUP_CHUNKS],
     /// One bit for each chunk, set if the chunk has bytes. The lock of the chunk guards changes.
@@ -540,7 +542,8 @@ impl Store {
         Ok(chunk)
     }
 
-    /// Allocates a chunk with arbitrary contents. Prefers a replaced chunk without readers.
+    /// Allocates a chunk with arbitrary contents. If there is a replaced chunk without readers,
+    /// reuses it.
     fn allocate_to_replace(&self) -> Result<SharedBuffer, BlockError> {
         match self.take_idle() {
             Some(idle) => Ok(idle),
@@ -644,7 +647,7 @@ mod tests {
         let bytes = 32 << 20;
         let mem = Mem::new(512, bytes).unwrap();
         let (store, chunk) = (&mem.store, CHUNK_BYTES as u64);
-        // Write the whole disk repeatedly, and free all but one chunk of every page.
+        // Repeatedly write the whole disk, and then free all but one chunk of every page.
         for round in 0..32 {
             for at in (0..bytes).step_by(CHUNK_BYTES) {
                 store.write(at, &[1; 512]).unwrap();

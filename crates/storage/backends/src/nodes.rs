@@ -1,7 +1,8 @@
 //! NUMA nodes: the processors of each node, and the node of a disk.
 //!
 //! The kernel reports the nodes (Documentation/ABI/stable/sysfs-devices-node, testing/sysfs-bus-pci
-//! `numa_node`). Without these reports, farblock knows and chooses no node.
+//! `numa_node`). On a system without these files, farblock treats the node of every disk as
+//! unknown.
 
 use crate::Spec;
 use std::collections::BTreeSet;
@@ -144,8 +145,9 @@ mod tests {
         }
     }
 
-    /// A disk is on the node of its controller. The files are on three file systems that every
-    /// Linux has; their disks have node 0, node 1 and no node.
+    /// A disk is on the node of its controller. The test uses files on three file systems that
+    /// every Linux has. Its simulated `/sys` says that their disks are on node 0, on node 1 and on
+    /// no node.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_disk_is_on_the_numa_node_of_its_controller() {

@@ -9,11 +9,11 @@ use farblock_block::size::Size;
 /// The bytes of zeroes that a queue lends.
 const LENT_BYTES: usize = 64 << 10;
 
-/// A namespace without contents. It shows the cost of all other layers.
+/// A namespace without contents. Benchmarks use it to measure the cost of all other layers.
 ///
-/// Reads borrow zeroes, or fill their buffer with zeroes: an unchanged buffer would show the data
-/// of one peer to another. Filling takes a `memset`, which costs far less than sending the same
-/// bytes.
+/// Reads borrow zeroes, or fill their buffer with zeroes. If they left the buffer unchanged, one
+/// peer could see data of another. Filling takes a `memset`, which costs far less than sending the
+/// same bytes.
 #[derive(Clone, Debug)]
 pub struct Null {
     geometry: Geometry,

@@ -97,7 +97,7 @@ impl Spec {
     }
 
     /// Checks that each disk of a concatenation whose size can change between opens has an explicit
-    /// size. The size of a disk determines where the next disk starts.
+    /// size. Otherwise the next disk could start at another block after each open.
     fn check_fronts(
         children: &[Spec],
         parts: &[(Arc<dyn Namespace>, Option<u64>)],

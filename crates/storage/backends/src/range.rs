@@ -17,8 +17,9 @@ use farblock_block::size::Size;
 /// A range of another namespace; see the [module](self).
 pub struct Range {
     place: RangePlace,
-    /// Declared before `inner`, so that the drop of a range releases its reservation first.
-    /// Afterwards another namespace can have the address of `inner`.
+    /// Declared before `inner`, so that a dropped range releases its reservation first. Once
+    /// `inner` is dropped, another namespace may have its address, and the reservation would apply
+    /// to that one.
     _taken: Option<Taken>,
     inner: Arc<dyn Namespace>,
 }
@@ -61,7 +62,7 @@ struct RangePlace {
 }
 
 impl RangePlace {
-    /// The geometry of the range within `inner`. If `inner` is too short, only its blocks count.
+    /// The geometry of the range. If `inner` has become too short, the range has fewer blocks.
     fn of(&self, inner: &Geometry) -> Geometry {
         let left = inner.blocks.saturating_sub(self.start);
         let blocks = self.blocks.map_or(left, |blocks| blocks.min(left));
@@ -208,7 +209,7 @@ impl Queue for RangeQueue {
         fua: bool,
         data: &[u8],
     ) -> Option<Result<(), BlockError>> {
-        // `submit` refuses writes to a read-only range, too.
+        // Do not write inline to a read-only range. `submit` then refuses the write.
         let at = self.at(lba, blocks).filter(|_| !self.place.read_only)?;
         self.queue.write_inline(at, blocks, fua, data)
     }

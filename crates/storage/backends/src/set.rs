@@ -69,7 +69,7 @@ impl<L: Layout> Shape<L> {
         Geometry { blocks, read_only: self.read_only.load(Ordering::Relaxed), ..self.made }
     }
 
-    /// The number of blocks for the current sizes of the children, even if `look` has not run yet.
+    /// The number of blocks of the set, calculated from the sizes that the children have now.
     fn blocks_now(&self) -> u64 {
         let children: Option<Vec<_>> = self.children.iter().map(Weak::upgrade).collect();
         let mut blocks = children.iter().flatten().map(|child| child.geometry().blocks);
@@ -311,8 +311,9 @@ impl<L: Layout> SetQueue<L> {
     }
 }
 
-/// Returns the error that a retry or another path would not cure, if one is given. A flush that
-/// lost data must report the loss, even if another child was unavailable at the same time.
+/// Returns one of two errors: the one that would not go away on a retry or another path, if there
+/// is such an error. A flush that lost data must report the loss, even if another child was
+/// unavailable at the same time.
 fn graver(one: Option<BlockError>, other: Option<BlockError>) -> Option<BlockError> {
     use BlockError::{Aborted, Disconnected, NoResources, NotReady};
     let passes =

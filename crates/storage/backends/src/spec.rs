@@ -421,8 +421,8 @@ impl fmt::Display for Spec {
             Spec::Concat { children } => {
                 for (at, child) in children.iter().enumerate() {
                     let text = child.to_string();
-                    // A file name may look like a size and a disk. The prefix `file:` prevents the
-                    // confusion.
+                    // A file name may look like the size and name of a disk. Write it with the
+                    // prefix `file:` then, so that it is parsed as a file name again.
                     let plain = Spec::parse_front(&text, 0).as_ref() == Ok(child);
                     let before = if at == 0 { "concat:" } else { "," };
                     write!(f, "{before}{}{text}", if plain { "" } else { "file:" })?;

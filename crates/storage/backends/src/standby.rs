@@ -1,4 +1,5 @@
-//! A disk that another machine uses: DRBD can open its device on the primary machine only.
+//! A stand-in for a disk that another machine uses. DRBD, for example, lets only the primary
+//! machine open its device.
 //!
 //! Until this machine becomes the primary, [`Standby`] is a namespace of the same size whose
 //! operations fail with [`BlockError::Disconnected`]. So hosts use another path to the same disk. A
@@ -38,7 +39,8 @@ pub fn instead_of(
     let geometry = Geometry {
         read_only: options.read_only,
         volatile_cache: true,
-        // If the opened device cannot deallocate, deallocate changes nothing.
+        // Report that deallocate is supported. If it turns out that the device does not support it,
+        // deallocate does nothing.
         deallocate: !options.read_only,
         ..Geometry::new(options.block_size, blocks)
     };
@@ -183,7 +185,7 @@ struct StandbyQueue {
     shared: Arc<StandbyShared>,
     reactor: Reactor,
     parent: TaskId,
-    /// The queue of the device. The first operation after the device has opened opens this queue.
+    /// The queue to the device; `None` until the first operation after the device was opened.
     inner: Option<Box<dyn Queue>>,
     /// The completions of failed operations that `poll` has not returned yet.
     refused: Vec<Completion>,
@@ -255,7 +257,8 @@ mod drbd {
         }
         let text = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/size")).ok()?;
         let sectors: u64 = text.trim().parse().ok()?;
-        // The size is zero until DRBD has attached a local disk or connected to its peer.
+        // A size of zero means unknown: DRBD has neither attached its local disk nor connected to
+        // its peer.
         sectors.checked_mul(SECTOR_BYTES).filter(|bytes| *bytes > 0)
     }
 }

@@ -130,7 +130,8 @@ impl Layout for Chunks {
     fn share(&self, child: usize, lba: u64, blocks: u32) -> Extent {
         let before = self.blocks_before(child, lba);
         let after = self.blocks_before(child, lba + u64::from(blocks));
-        // The part on one child is no larger than the whole range, whose length is a `u32`.
+        // The cast cannot truncate: the part on one child is no larger than the whole range, whose
+        // length is a `u32`.
         Extent { child, lba: before, blocks: (after - before) as u32 }
     }
 

@@ -58,7 +58,7 @@ on_both_engines! {
         let fault = Fault::new(mem(), vec![rule], 1);
         let mut disk = Blocking::with_engine(&fault, engine).unwrap();
         assert_eq!(disk.write(0, &noise(16 << 20)), Err(BlockError::WriteFailed));
-        // The failure does not affect the next call.
+        // A call after the failed one succeeds.
         fault.set_enabled(false);
         disk.write(0, &noise(16 << 20)).unwrap();
         let mut read = vec![0; 16 << 20];

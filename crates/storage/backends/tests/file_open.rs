@@ -198,7 +198,8 @@ on_both_engines! {
             let mut blocks = Blocking::with_engine(&disk, engine).unwrap();
             File::options().write(true).open(&path).unwrap().set_len(300_000).unwrap();
             assert_eq!(blocks.write(1024, &[7; 512]), Err(BlockError::WriteFailed));
-            // The gap between the old end and the new write contains zeroes that no host wrote.
+            // Block 700 is in the gap between the truncated end and the new write. The file has
+            // zeroes there that no host wrote, so the read must fail.
             assert_eq!(blocks.read(700, &mut [0; 512]), Err(BlockError::ReadFailed));
             assert_eq!(blocks.flush(), Err(BlockError::WriteFailed));
             assert_eq!(told.recv(), Ok(Change::Contents));

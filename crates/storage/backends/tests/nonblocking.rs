@@ -81,7 +81,7 @@ fn operations_of_many_threads_run_concurrently() {
             });
         }
     });
-    // In sequence, the operations would take 25 seconds.
+    // One after the other, the operations would take 25 seconds.
     assert!(start.elapsed() < Duration::from_secs(20), "the operations ran one after the other");
 }
 

@@ -20,7 +20,8 @@ fn refused() -> OpenError {
     OpenError::from(Spec::parse("").expect_err("an invalid name"))
 }
 
-/// Waits until the device is open. Polls, because a watch that is set too late receives no event.
+/// Waits until the device is open. It polls instead of watching for a change, because a watch that
+/// is set too late receives no event.
 fn wait_until_ready(disk: &Standby) {
     while disk.availability() != Availability::Ready {
         std::thread::yield_now();

@@ -41,7 +41,7 @@ struct PoolState {
 /// the other operations.
 pub(crate) struct FilePool {
     state: Arc<PoolState>,
-    /// The finished operations during a call of `collect`; otherwise empty.
+    /// The finished operations that `collect` is returning. Empty outside this call.
     taken: Vec<Job>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -96,8 +96,8 @@ impl Drop for FilePool {
         drop(queue);
         self.state.available.notify_all();
         for thread in self.threads.drain(..) {
-            // An error means that the thread panicked. No caller remains who could receive the
-            // error.
+            // An error means that the thread panicked. The pool is being dropped, so no caller can
+            // receive the error.
             let _ = thread.join();
         }
     }
@@ -145,7 +145,8 @@ fn read_all(file: &File, buffer: &mut Buffer, offset: u64) -> io::Result<()> {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => done += n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Direct I/O refuses to continue from the unaligned end of a file.
+            // A direct read cannot continue from an unaligned offset. A short read that ends at one
+            // has reached the end of the file.
             Err(error) if done > 0 && error.kind() == io::ErrorKind::InvalidInput => {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }

@@ -69,7 +69,8 @@ pub(crate) struct Portable {
 
 impl Alarm for mio::Waker {
     fn ring(&self) {
-        // A failure is harmless: if the pipe is full, the loop is already waking up.
+        // Ignore a failure: the pipe can only be full, and then the loop is already about to wake
+        // up.
         let _ = self.wake();
     }
 }
@@ -85,8 +86,8 @@ enum Source {
 
 const SOURCES: usize = 3;
 
-/// Returns `mio`'s token for an object. The token has no generation, so a late event only causes an
-/// unnecessary attempt.
+/// Returns `mio`'s token for an object. The token has no generation. If the event of a removed
+/// object arrives late, the object that now has its slot makes an unnecessary attempt.
 fn token(key: Key, source: Source) -> Token {
     Token(key.index as usize * SOURCES + source as usize)
 }
@@ -323,8 +324,7 @@ impl Portable {
             return None;
         }
         let mut stream = self.streams.remove(key)?;
-        // Remove the socket from this registry, because another loop can register it only
-        // afterwards.
+        // Another loop can register the socket only after it is removed from this registry.
         self.poll.registry().deregister(&mut stream.socket).ok()?;
         Some(stream.socket.into())
     }

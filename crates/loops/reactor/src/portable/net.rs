@@ -21,8 +21,9 @@ const SLICES_PER_WRITE: usize = 128;
 const WRITES_PER_RUN: usize = 8;
 /// The largest number of connections that a listener accepts in one attempt.
 const ACCEPTS_PER_RUN: usize = 16;
-/// Whether a short read means that no more data is available before the next readiness event. False
-/// with IOCP, because `mio` then sends the next event only after `WouldBlock`.
+/// Whether the engine may stop reading after a short read and wait for the next readiness event.
+/// With IOCP it may not: there `mio` sends the next event only after a read has returned
+/// `WouldBlock`.
 const SHORT_READ_DRAINS: bool = cfg!(unix);
 
 /// The result of an attempt.
@@ -301,7 +302,8 @@ impl Stream {
         }
     }
 
-    /// Reads once, or several times if the size of calls is limited. `None`: no data is available.
+    /// Reads as much as is available. One call suffices, unless a benchmark limits the bytes per
+    /// call. `None`: no data is available.
     fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let most = self.call_bytes.receive;
         if into.len() <= most {
@@ -312,7 +314,7 @@ impl Stream {
             let end = into.len().min(done + most);
             match self.read_once(&mut into[done..end]) {
                 Some(Ok(count)) if count > 0 => done += count,
-                // The next read returns the end or the error again.
+                // Return the bytes first. The next read reports the end or the error again.
                 _ if done > 0 => break,
                 result => return result,
             }
@@ -425,7 +427,7 @@ impl Listener {
                         self.ready = false;
                         return Progress::Blocked;
                     }
-                    // The peer closed the connection before the accept.
+                    // The peer has already closed this connection. Try to accept the next one.
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
                         deliver(Err(error));

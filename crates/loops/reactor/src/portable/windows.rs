@@ -2,8 +2,8 @@
 //!
 //! Every call has its own `OVERLAPPED` and uses the event of its thread, so it works with and
 //! without `FILE_FLAG_OVERLAPPED`. With this flag, the calls of several threads run in parallel.
-//! Without it, Windows runs them one after the other. Do not use these calls and the standard
-//! library's calls on the same handle: the latter return when any call on the handle ends.
+//! Without it, Windows runs them one after the other. Do not use the standard library's calls on
+//! the same handle: such a call returns as soon as any call on the handle ends.
 
 use std::cell::OnceCell;
 use std::ffi::c_void;
@@ -21,7 +21,7 @@ use windows_sys::Win32::System::Ioctl::{FILE_ZERO_DATA_INFORMATION, FSCTL_SET_ZE
 use windows_sys::Win32::System::Threading::CreateEventW;
 
 thread_local! {
-    /// The event that signals the end of a call of this thread.
+    /// The Windows event object that signals the end of this thread's current call.
     static EVENT: OnceCell<OwnedHandle> = const { OnceCell::new() };
 }
 
@@ -69,7 +69,8 @@ pub(super) fn zero_range(file: &File, offset: u64, len: u64) -> io::Result<()> {
         }
     });
     match result {
-        // The standard library has no error kind for these device errors.
+        // These error codes mean that the device does not support the call. The standard library
+        // does not map them to an error kind.
         Err(error) if is(&error, ERROR_INVALID_FUNCTION) || is(&error, ERROR_NOT_SUPPORTED) => {
             Err(io::ErrorKind::Unsupported.into())
         }

@@ -11,7 +11,8 @@ use crate::file_op::FileOp;
 use crate::ids::TaskId;
 use farblock_random::Random;
 
-/// The largest number of unsynced versions of a unit. The disk makes older versions durable.
+/// The disk keeps at most this many unsynced versions of a unit. If there are more, it makes the
+/// oldest durable.
 const VERSIONS_MOST: usize = 8;
 
 /// The behaviour of a disk.
@@ -65,7 +66,7 @@ pub(crate) struct Finished {
     pub(crate) result: io::Result<()>,
 }
 
-/// A write that reached a disk.
+/// A write that a disk has executed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Landed {
     /// The time since the start of the world.
@@ -300,8 +301,8 @@ impl WorldState {
         self.wake_engine(engine);
     }
 
-    /// Completes each operation in flight fully, partly or not at all. Returns a new handle. Later
-    /// operations through the old handle have no effect.
+    /// Completes each operation in flight fully, partly or not at all, and returns a new handle.
+    /// From then on, operations through the old handle have no effect.
     pub(super) fn orphan(&mut self, medium: Medium) -> Medium {
         let disk =
             self.media.disks.get_mut(medium.index).expect("the medium belongs to this simulation");

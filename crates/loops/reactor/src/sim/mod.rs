@@ -3,9 +3,8 @@
 //! A world belongs to the thread that [entered](World::enter) it. Reactors that this thread creates
 //! with [`EngineKind::Sim`](crate::EngineKind::Sim) belong to the world, and [`os`](crate::os) uses
 //! the world's time, threads and sockets. Threads are coroutines: a thread runs until it waits,
-//! then another thread runs. When all threads wait, the time advances to the next event. So a run
-//! has only the races that the seed chooses, and runs with the same seed are identical
-//! ([`World::trace`]).
+//! then another thread runs. When all threads wait, the time advances to the next event. So the
+//! seed decides every race, and runs with the same seed are identical ([`World::trace`]).
 //!
 //! ```text
 //!   root: the test          coroutines: cores, control loops
@@ -80,7 +79,8 @@ pub(crate) struct WorldState {
     serial: u64,
     net: Net,
     media: Media,
-    /// The number of restarts of each machine, if the world counts them per machine.
+    /// The number of restarts of each machine. Empty until [`World::reboot`] is called, since the
+    /// world counts power cuts instead.
     boots: BTreeMap<u32, u64>,
     /// The pending events of each engine, by engine number.
     engines: HashMap<u64, News>,
@@ -217,7 +217,7 @@ impl World {
 
     /// Drops all data from one side of the connections to an address for `time`, without an error.
     /// The other direction works. The sender retransmits the data afterwards, as with TCP. The data
-    /// then arrives even if the sender has given up.
+    /// then arrives even if the sending program no longer waits for an answer.
     pub fn blackhole(&self, address: SocketAddr, side: Side, time: Duration) {
         self.0.state.borrow_mut().blackhole(address, side, time);
     }
@@ -332,7 +332,8 @@ impl WorldState {
     }
 
     fn note_bytes(&mut self, bytes: &[u8]) {
-        // FNV-1a suffices, because the digest only has to show differences.
+        // The simple hash FNV-1a suffices, because the digest only has to show whether two runs
+        // differ.
         let digest = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |digest, &byte| {
             (digest ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
         });
@@ -507,8 +508,8 @@ pub(crate) fn sleep_until(deadline: Option<Instant>) {
     block_until(deadline, WaitsFor::Nobody, || false);
 }
 
-/// Lets other threads run until the condition holds or the deadline has passed. Only progress of
-/// `waits_for` can make the condition hold.
+/// Lets other threads run until the condition holds or the deadline has passed. The condition may
+/// only depend on what `waits_for` names.
 pub(crate) fn block_until(
     deadline: Option<Instant>,
     waits_for: WaitsFor,
@@ -523,7 +524,7 @@ pub(crate) fn block_until(
     world.threads.got_on();
 }
 
-/// Lets other threads run, and advances the time by 1 us.
+/// Lets other threads run, and then continues 1 us later.
 pub(crate) fn pass() {
     const PASS: Duration = Duration::from_micros(1);
     let world = current();

@@ -14,18 +14,18 @@ use super::serving::{Service, Serving};
 use super::threads::WaitsFor;
 use super::{Happening, WorldState, block_until, local_now, try_with_state, with_state};
 
-/// The largest number of bytes of a direction that are in flight or unread. At this limit, the
-/// sender waits.
+/// At most this many bytes of one direction may be in flight or unread. At this limit, the sender
+/// waits.
 const WINDOW_BYTES: usize = 256 << 10;
 /// The address of machine 0. Threads without a machine use it too.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 100);
 /// The base of the addresses of other machines. The machine number is added to it.
 const MACHINES: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 0);
 const FIRST_PORT: u16 = 40_000;
-/// The time after which a client repeats an unanswered connection request. It doubles after each
+/// A client repeats an unanswered connection request after this time. The time doubles after each
 /// attempt.
 const SYN_TIME: Duration = Duration::from_secs(1);
-/// The time after which a sender retransmits unacknowledged data. It doubles after each attempt.
+/// A sender retransmits lost data after this time. The time doubles after each attempt.
 const RETRANSMIT_TIME: Duration = Duration::from_millis(200);
 
 /// One of the two ends of a connection.
@@ -93,8 +93,8 @@ enum Piece {
 /// A piece of a stream in flight.
 #[derive(Debug)]
 struct Flying {
-    /// The time at which the piece arrives, or at which the receiver has processed it. It is never
-    /// before the time of earlier pieces.
+    /// The time at which the piece arrives, or at which the receiver has processed it. Pieces that
+    /// were sent earlier never have a later time.
     at: u64,
     /// Whether the piece has arrived, and `at` includes the receiver's processing time.
     is_served: bool,
@@ -109,11 +109,11 @@ struct Way {
     flying_bytes: usize,
     /// No data arrives before this time.
     held_until: u64,
-    /// Whether data no longer arrives.
+    /// Whether data that is sent in this direction is lost.
     is_lost: bool,
     /// The number of bytes sent so far.
     sent_bytes: u64,
-    /// The byte at which the connection breaks, and the way in which it breaks.
+    /// The position of the byte at which the connection will break, and how it will break.
     cut: Option<(u64, Break)>,
     /// Whether the connection has broken at that byte. Later data is dropped.
     is_cut: bool,
@@ -215,8 +215,8 @@ impl Net {
         self.serving.get(&address).map_or(0, |serving| serving.overflows)
     }
 
-    /// Returns the time at which a machine finishes processing data that arrives now. Data still in
-    /// flight does not delay it.
+    /// Returns the time at which a machine finishes processing data that arrives now. The processor
+    /// does not wait for data that is still in flight.
     fn serve(&mut self, address: SocketAddr, now: u64, is_accept: bool) -> u64 {
         self.serving.get_mut(&address).map_or(now, |serving| serving.serve(now, is_accept))
     }
@@ -264,7 +264,8 @@ impl WorldState {
         self.doom(link);
         if !self.net.unreachable.contains(&address) {
             let delay = self.net_delay();
-            // The request or its answer may be lost.
+            // The client retries if the request or its answer is lost, so find the end of both
+            // losses.
             let silent = [Side::Client, Side::Server].map(|side| self.silent_until(link, side));
             let at = match silent.into_iter().flatten().max() {
                 Some(until) => next_try(self.now, SYN_TIME, until) + delay.as_nanos() as u64,
@@ -447,7 +448,7 @@ impl WorldState {
             }
         }
         if is_refused {
-            // No reader exists any more.
+            // The reader has dropped its end, so the connection is reset.
             self.reset(link, side, 0);
         }
         self.wake_end(link, side.other());

@@ -1,9 +1,9 @@
 //! The threads of a world. Threads are coroutines that run until they wait.
 //!
-//! A round runs each thread that may make progress, in an order that the seed chooses. A round
-//! polls the threads whose condition any thread may cause. It does not poll event loops and
-//! sleeping threads, because events [mark](Marks) them. So the cost of a round depends only on the
-//! number of its events.
+//! A round runs each thread that may make progress, in an order that the seed chooses. If a waiting
+//! thread's condition can be caused by any other thread, every round checks the condition. Event
+//! loops and sleeping threads need no check, because an event or the passage of time [marks](Marks)
+//! them. So the cost of a round depends only on the number of its events.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -23,18 +23,18 @@ const STACK_BYTES: usize = 2 << 20;
 
 type Suspend = Yielder<(), Waits>;
 
-/// The cause of a thread's progress.
+/// What a waiting thread waits for, apart from its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitsFor {
-    /// Any thread may cause progress, so each round polls the waiting thread.
+    /// The action of any other thread, so each round must check the condition.
     Anybody,
-    /// Only events of this engine cause progress.
+    /// Events of this engine.
     Engine(u64),
-    /// Only the passage of time causes progress.
+    /// Only the deadline.
     Nobody,
 }
 
-/// The deadline of a thread and the cause of its progress.
+/// Why a thread is suspended: its deadline, and what it waits for.
 #[derive(Clone, Copy)]
 struct Waits {
     until: Option<Instant>,
@@ -47,8 +47,8 @@ struct Thread {
     id: usize,
     /// The machine on which the thread runs.
     machine: u32,
-    /// Leaked unless the thread has ended, because unwinding the coroutine would run code that
-    /// waits.
+    /// If the thread has not ended, its coroutine is leaked: a drop would unwind it, and so run
+    /// code that waits.
     coroutine: ManuallyDrop<Coroutine<(), Waits, ()>>,
     deadline: Option<Instant>,
     has_ended: bool,
@@ -68,7 +68,7 @@ impl Drop for Thread {
 pub(super) struct Marks {
     /// The threads that an event has woken.
     woken: Vec<u64>,
-    /// The threads that each round polls.
+    /// The threads whose condition each round checks.
     asked: Vec<u64>,
     /// The positions of threads by thread number.
     places: Vec<Option<usize>>,
@@ -146,12 +146,12 @@ impl Marks {
 #[derive(Default)]
 struct Ring {
     threads: Vec<Thread>,
-    /// The position at which a round would start if the seed did not choose the start.
+    /// The position in the ring of the thread that comes first. New threads are added before it.
     first: usize,
 }
 
 impl Ring {
-    /// Rotates the ring so that it starts at `first`.
+    /// Rotates the storage of the ring so that the thread at `first` is at index 0.
     fn straighten(&mut self) {
         let first = std::mem::take(&mut self.first);
         self.threads.rotate_left(first);
@@ -228,7 +228,7 @@ impl Threads {
         }
     }
 
-    /// Whether the thread still has this deadline.
+    /// Whether `at` is still the thread's deadline, and not an entry of an earlier wait.
     fn is_meant(&self, world: &Inner, at: Instant, id: usize) -> bool {
         let place = world.state.borrow().marks.places.get(id).copied().flatten();
         let all = self.all.borrow();
@@ -285,8 +285,8 @@ impl Threads {
         self.take_in(world, &mut ring);
         let count = ring.threads.len();
         if count > 0 {
-            // The seed chooses the first thread of the round. This thread sees the actions of the
-            // other threads only afterwards.
+            // The seed chooses the first thread of the round. The choice decides which threads see
+            // each other's actions in this round and which only in the next one.
             let turn = world.state.borrow_mut().random.below(count as u64) as usize;
             ring.first = (ring.first + turn) % count;
         }

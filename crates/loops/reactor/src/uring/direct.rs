@@ -1,9 +1,9 @@
 //! Sends and receives with plain system calls while the loop busy-polls ("looks").
 //!
-//! The ring is best for many operations, and for sleeping. For single operations it is slower: the
-//! kernel first arms a receive without data. The peer's segment wakes this receive, which runs when
-//! the loop next enters the kernel. A loop that does not sleep can read the socket directly. So the
-//! engine first only records the operations on a stream. Then each turn decides:
+//! The ring is best for many operations, and for sleeping. For a single receive it is slower. If no
+//! data is there yet, the kernel registers the receive, and the arriving segment only marks it. It
+//! completes when the loop next enters the kernel. A loop that does not sleep can read the socket
+//! directly. So the engine first only records the operations on a stream. Then each turn decides:
 //!
 //! ```text
 //!                  +--- looking, few streams ---> direct call, no waiting --> event
@@ -13,8 +13,8 @@
 //!                  +--- sleeping, or many ------> the ring ----------------> completion
 //! ```
 //!
-//! The receive of a quiet stream soon moves to the ring, where it needs no calls. A close submits
-//! the outstanding operations to the ring and cancels them there.
+//! If a stream stays quiet, the engine soon submits its receive to the ring, where it costs
+//! nothing. A close submits the outstanding operations to the ring and cancels them there.
 
 use std::io;
 use std::mem;
@@ -52,7 +52,7 @@ enum Look {
 
 impl Uring {
     /// Submits all recorded operations to the ring. Submits receives last: the kernel takes half a
-    /// microsecond to arm a receive without data, and sends should not wait for that.
+    /// microsecond to arm a receive without data, and sends must not wait for this.
     pub(super) fn submit_streams(&mut self, cx: &mut Context<'_>) {
         self.submit_sends();
         self.submit_receives(cx);
@@ -240,7 +240,7 @@ mod tests {
 
     const TEST_TIME: Duration = Duration::from_secs(20);
 
-    /// An engine for tests that decide when it looks and when it sleeps.
+    /// An engine whose test decides when it busy-polls and when it sleeps.
     struct Bench {
         engine: Uring,
         tasks: Tasks,

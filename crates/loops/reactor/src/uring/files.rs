@@ -22,7 +22,8 @@ const BYTES_PER_CALL: usize = 1 << 30;
 pub(super) struct FileSlot {
     file: Arc<File>,
     in_flight: usize,
-    /// Whether to close the file when its last operation has completed.
+    /// Whether the caller has removed the file, so that it must be closed when its last operation
+    /// has completed.
     removed: bool,
 }
 
@@ -32,7 +33,8 @@ impl FileSlot {
     }
 }
 
-/// The stage of an operation. Only durable writes leave the first stage.
+/// The stage of an operation. A durable write passes through the other stages if the file system
+/// does not support `RWF_DSYNC`.
 ///
 /// ```text
 /// Direct ──file system without RWF_DSYNC──> Plain ──all data written──> Sync
@@ -162,7 +164,8 @@ impl Operation {
                 self.stage = Stage::Plain;
                 return None;
             }
-            // Direct I/O refuses to continue from the unaligned end of a file.
+            // A direct read cannot continue from an unaligned offset. A short read that ends at one
+            // has reached the end of the file.
             Some(libc::EINVAL) if self.done > 0 && matches!(self.op, FileOp::Read { .. }) => {
                 return Some(Err(io::ErrorKind::UnexpectedEof.into()));
             }

@@ -1,4 +1,5 @@
-//! The `user_data` key space, which maps a completion to its operation. Only this module maps them.
+//! The `user_data` key space, which maps a completion to its operation. No other module creates or
+//! reads `user_data`.
 //!
 //! ```text
 //! 63      56 55          32 31             0

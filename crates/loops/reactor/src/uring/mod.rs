@@ -7,9 +7,10 @@
 //!
 //! **Ownership while the kernel works.** The slot of a completion ([`keys`]) owns the buffers,
 //! batches, gather lists and addresses. The engine frees a slot, and closes its socket or file,
-//! only after its last completion. So no operation meets a reused descriptor. A dropped reactor
-//! first cancels and reaps all operations ([`Uring::shut_down`]). If the kernel does not release
-//! the memory, the reactor leaks it.
+//! only after its last completion. So an operation can never use a descriptor that the system has
+//! given to another file. A dropped reactor first cancels and reaps all operations
+//! ([`Uring::shut_down`]). If the kernel then still uses memory of an operation, the reactor leaks
+//! this memory.
 
 mod direct;
 mod files;
@@ -67,13 +68,14 @@ pub(crate) struct Uring {
     /// Like `spare`, for large receives.
     large_spare: Option<Buffer>,
     /// Streams with a send that the engine has recorded but not submitted ([`direct`]).
-    /// `unreceived` lists the same for receives.
+    /// `unreceived` has the streams with such a receive.
     unsent: Vec<Key>,
     unreceived: Vec<Key>,
     /// Listeners that pause after an error, with the end of the pause.
     paused: Vec<(Instant, Key)>,
     alarm: Arc<OwnedFd>,
-    /// The memory into which the kernel writes the alarm's count.
+    /// The memory into which the kernel writes the value that it reads from the alarm's event
+    /// descriptor.
     alarm_count: Box<u64>,
     /// Whether a read of the alarm is in flight.
     alarm_armed: bool,
@@ -81,8 +83,8 @@ pub(crate) struct Uring {
     completions: Vec<Completion>,
 }
 
-/// Writes to the event descriptor. The write completes the read that is in flight whenever the loop
-/// sleeps.
+/// Wakes a sleeping loop: it writes to an event descriptor, and the loop always has a read of this
+/// descriptor in flight while it sleeps.
 struct EventAlarm(Arc<OwnedFd>);
 
 impl Alarm for EventAlarm {
@@ -203,7 +205,7 @@ impl Uring {
         while self.ring.in_flight() > 0 {
             let submitted = self.ring.enter(Wait::No);
             // The call fails if there is nothing to cancel, or if an operation cannot be cancelled.
-            // We then wait for the operation to complete.
+            // In both cases, wait below until all operations have completed.
             let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
             let step = Wait::Until(Some(Instant::now() + SHUT_DOWN_STEP));
             let reaped = submitted.and_then(|()| self.turn(cx, step));

@@ -136,7 +136,7 @@ impl Stream {
     }
 }
 
-/// Whether the call had no effect and the engine must repeat it.
+/// Whether the error means that the call had no effect, so that the engine must repeat it.
 pub(super) fn is_transient(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::EINTR | libc::EAGAIN))
 }
@@ -285,7 +285,8 @@ impl Uring {
         }
     }
 
-    /// Returns the buffers from which the kernel picks for a receive with this limit.
+    /// Returns the group of provided buffers from which the kernel takes one for a receive with
+    /// this limit.
     fn provided_for(&mut self, limit: u32) -> &mut ProvidedBuffers {
         match Group::of(recv_bytes(limit)) {
             Group::Small => &mut self.provided,
@@ -591,7 +592,7 @@ fn deliver_accepted(cx: &mut Context<'_>, task: TaskId, key: Key, result: io::Re
         Err(error) => Err(error),
         Ok(stream) => match stream.peer_addr() {
             Ok(address) => Ok((stream.into(), address)),
-            // The peer closed the connection before this call.
+            // The peer has already closed the connection, so there is nothing to accept.
             Err(_) => return,
         },
     };

@@ -66,12 +66,12 @@ pub enum AdminOutcome {
 }
 
 impl AdminOutcome {
-    /// A success with a result.
+    /// Completes the command with success and this result.
     pub(super) fn success(result: u64) -> Self {
         Self::Respond { status: Status::SUCCESS, result }
     }
 
-    /// A success with data.
+    /// Pushes this data to the host, and completes the command with success.
     pub(super) fn push(bytes: Vec<u8>) -> Self {
         Self::Push { bytes, result: 0 }
     }
@@ -122,7 +122,8 @@ impl Registry {
         self.finish(controller, queue, sqe, outcome)
     }
 
-    /// Turns an error into a response, and adds it to the error information log.
+    /// If the command failed, adds it to the error information log, and returns a response with its
+    /// status.
     fn finish(
         &mut self,
         controller: ControllerId,
@@ -150,7 +151,7 @@ impl Registry {
         data: &[u8],
         now: Instant,
     ) -> Result<AdminOutcome, Status> {
-        // The association may have ended before this call. The registry then no longer has the
+        // The association may have ended before this call, and the registry has then removed the
         // controller.
         let controller = self.controllers.get_mut(&id).ok_or(Status::ABORTED_SQ_DELETION)?;
         controller.keep_alive.traffic().mark();

@@ -2,8 +2,8 @@
 //! Specification 2.0, "Asymmetric Namespace Access Reporting").
 //!
 //! A namespace belongs to one ANA group. A port has a state for each group. A host sees the states
-//! of the port through which the admin queue of its controller connected. An I/O queue needs only
-//! its [`NamespaceTable`], which also lists the inaccessible namespaces.
+//! of the port through which the admin queue of its controller connected. An I/O queue does not
+//! look up ANA states: its [`NamespaceTable`] marks the namespaces that are inaccessible to it.
 
 use super::config::{ConfigError, PortId};
 use super::events::Notice;
@@ -21,7 +21,7 @@ use farblock_wire::identify::IdentifyNamespace;
 use farblock_wire::log::{AnaGroupDescriptor, AnaLogHeader, AnaState};
 use farblock_wire::status::Status;
 
-/// The default group of a namespace.
+/// The ANA group of a namespace for which the operator sets none.
 pub const USUAL_ANA_GROUP: u32 = 1;
 
 /// The ANA states of namespaces on a port.

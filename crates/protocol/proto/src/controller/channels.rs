@@ -28,8 +28,9 @@ impl HostChannel {
             (Self::Plain, ChannelSecurity::None | ChannelSecurity::Allowed) => {
                 Some(ChannelSecurity::None)
             }
-            // A host that reads "required" starts with TLS, but this host does not have a key yet.
-            // The response to Connect requires TLS concatenation (ASCR) instead.
+            // Do not report "required": a host that reads it starts with TLS, but this host gets
+            // its key only by authentication. The response to Connect tells it to use TLS
+            // concatenation (ASCR).
             (Self::Concatenated, ChannelSecurity::Allowed) => Some(ChannelSecurity::Allowed),
             (Self::Tls, ChannelSecurity::Allowed | ChannelSecurity::Required) => {
                 Some(ChannelSecurity::Required)

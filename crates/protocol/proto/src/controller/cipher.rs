@@ -1,17 +1,18 @@
 //! Speck64/128 (Beaulieu and others, "The SIMON and SPECK Families of Lightweight Block Ciphers",
-//! 2013): a keyed permutation of 64-bit numbers. It does not protect secrets. We use it to turn
-//! counters into names that peers cannot guess, and names back into counters without a table.
+//! 2013): a keyed permutation of 64-bit numbers. It protects no secrets here. The registry uses it
+//! to turn counters into names that peers cannot guess, and to turn names back into counters
+//! without a table.
 
 const ROUNDS: usize = 27;
 
-/// The round keys of a key.
+/// The cipher with one key, as round keys.
 #[derive(Debug)]
 pub(super) struct Cipher {
     round_keys: [u32; ROUNDS],
 }
 
 impl Cipher {
-    /// Computes the round keys of a key of 128 bits.
+    /// Computes the round keys from a key of 128 bits.
     pub(super) fn new(key: [u8; 16]) -> Self {
         let word = |index: usize| {
             u32::from_le_bytes(key[index * 4..][..4].try_into().expect("four of sixteen bytes"))

@@ -66,8 +66,9 @@ pub struct SubsystemConfig {
     /// For each namespace that only some of the allowed hosts see, the names of these hosts. The
     /// map contains at most [`limits::MAX_VISIBLE_TO`] different hosts.
     pub visible_to: BTreeMap<NamespaceId, BTreeSet<String>>,
-    /// The range of controller identifiers to assign; `None`: the registry's range. Identifiers are
-    /// unique in a registry, so two subsystems with the same range share its identifiers.
+    /// The range of controller identifiers to assign; `None`: the registry's range. No two
+    /// controllers of a registry have the same identifier. So if two subsystems have the same
+    /// range, they share its identifiers.
     pub controller_ids: Option<RangeInclusive<u16>>,
     /// The largest number of I/O queues of one controller (the result of Number of Queues).
     pub max_io_queues: u16,

@@ -77,7 +77,8 @@ pub struct Connected {
     /// Whether completions report the submission queue's head (CATTR bit 2 is clear). If false,
     /// SQHD is `0xffff`.
     pub flow_control: bool,
-    /// The completion's result: the controller identifier, without authentication requirements.
+    /// The completion's result: the controller identifier. The caller adds the authentication
+    /// requirements.
     pub result: u64,
 }
 
@@ -143,7 +144,7 @@ impl Registry {
     /// controller.
     ///
     /// # Errors
-    /// The content of the completion if the controller refuses the queue.
+    /// Returns the content of the completion if the controller refuses the queue.
     pub fn connect(
         &mut self,
         request: &ConnectRequest<'_>,

@@ -229,8 +229,9 @@ fn addresses<'a>(registry: &'a Registry, local_address: &'a str) -> Vec<Address<
     let mut addresses: Vec<Address<'a>> = Vec::new();
     for listener in &registry.listeners {
         let (family, address) = match (listener.is_wildcard(), listener.family) {
-            // A wildcard IPv6 socket usually accepts IPv4 as well; an IPv4 socket never accepts
-            // IPv6.
+            // The host connected by IPv6, and an IPv4 wildcard socket never accepts IPv6, so leave
+            // this listener out. The reverse is possible: an IPv6 wildcard socket usually also
+            // accepts IPv4.
             (true, AddressFamily::V4) if local_family == AddressFamily::V6 => continue,
             (true, _) => (local_family, local_address),
             (false, family) => (family, listener.address.as_str()),

@@ -18,7 +18,7 @@ use alloc::collections::VecDeque;
 use farblock_wire::event::AsyncEvent;
 use farblock_wire::features::AsyncEventConfig;
 
-/// The notices of our controllers.
+/// The notices that our controllers send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Notice {
     /// Namespace Attribute Changed (00h). The log page is the Changed Namespace List (04h).
@@ -43,7 +43,8 @@ impl Notice {
             Self::NamespaceAttribute => none.with_namespace_attributes(true).0,
             Self::DiscoveryLog => none.with_discovery_log(true).0,
             Self::AccessChange => none.with_ana_change(true).0,
-            // This notice has no such bit. Hosts mask it with Reservation Notification Mask.
+            // This notice has no bit in Asynchronous Event Configuration. Hosts mask it with
+            // Reservation Notification Mask.
             Self::Reservation => 0,
         }
     }

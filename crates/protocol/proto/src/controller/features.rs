@@ -41,7 +41,7 @@ const FEATURES: [(FeatureId, bool, bool); 14] = [
     (FeatureId::RESERVATION_PERSISTENCE, true, false),
 ];
 
-/// Arbitration without a burst limit.
+/// The default of the feature Arbitration: no limit on the burst.
 const DEFAULT_ARBITRATION: u32 = 0b111;
 /// SMART warnings in Asynchronous Event Configuration. Hosts can enable these events, but our
 /// controllers never send them.
@@ -55,7 +55,8 @@ enum Value {
     Data(Vec<u8>),
 }
 
-/// The feature values of a controller, except values that other types hold.
+/// The feature values of a controller. Some values are elsewhere, for example the keep-alive
+/// timeout and the event configuration.
 #[derive(Debug)]
 pub(crate) struct FeatureValues {
     arbitration: u32,
@@ -346,7 +347,7 @@ fn current(
         FeatureId::HOST_BEHAVIOR_SUPPORT => {
             return Ok(Value::Data(features.behavior.as_bytes().to_vec()));
         }
-        // The value of a constant feature is its default.
+        // All other features are constant: their value is always the default.
         _ => return initial(controller, get, max_queues, now),
     }))
 }
@@ -394,7 +395,7 @@ fn change(
     let features = &mut controller.features;
     match set.fid {
         FeatureId::ARBITRATION => features.arbitration = value,
-        // There is only power state 0.
+        // The controller has only power state 0, so hosts cannot select another one.
         FeatureId::POWER_MANAGEMENT if value & POWER_STATE != 0 => return invalid,
         FeatureId::POWER_MANAGEMENT => {}
         FeatureId::TEMPERATURE_THRESHOLD => *features.temperature(value)? = value as u16,
@@ -423,8 +424,8 @@ fn change(
     Ok(())
 }
 
-/// Checks the Host Behavior Support data and returns the features that the host supports. The other
-/// bits belong to features that our controllers do not support.
+/// Checks the Host Behavior Support data and returns the features that the host supports. It
+/// ignores the other bits, which belong to features that our controllers do not support.
 fn host_behavior(data: &[u8]) -> Result<HostBehavior, Status> {
     const ENABLED: u8 = 1;
     let behavior = HostBehavior::parse(data).ok_or(Status::DATA_TRANSFER_ERROR)?;

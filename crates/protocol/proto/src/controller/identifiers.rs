@@ -15,8 +15,8 @@ use crate::ids::ControllerId;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-/// A hash of a proved host name. Reservations store the hash instead of the name. It is hard to
-/// find another name with the same hash.
+/// A hash of a proved host name. Reservations store the hash instead of the name. An attacker
+/// cannot easily find another name with the same hash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostMark(pub u64);
 
@@ -72,9 +72,10 @@ impl Registry {
         }
     }
 
-    /// Reports that the host of a controller has proved its name. The host now owns its identifier
-    /// and all registrations with this identifier. The registry removes the controllers of other
-    /// hosts that claimed the identifier without proof; the caller closes the returned queues.
+    /// The target calls this when the host of a controller has proved its name. The host then owns
+    /// its identifier and all registrations with this identifier. The registry removes the
+    /// controllers of other hosts that claimed the identifier without proof; the caller closes the
+    /// returned queues.
     ///
     /// Call this function only if [`Registry::check_identifier`] allows the identifier, or if the
     /// operator has assigned it.

@@ -135,8 +135,8 @@ impl Registry {
         Id::RESCAP_ALL_TYPES | Id::RESCAP_IGNORE_KEY_1_3 | persist
     }
 
-    /// Returns a controller list: the subsystem's controllers with identifiers of at least `first`,
-    /// and whose hosts pass `is_meant`.
+    /// Returns a controller list. It contains the subsystem's controllers whose identifiers are at
+    /// least `first` and for which `is_meant` returns true.
     fn controllers_from(
         &self,
         first: u16,
@@ -150,14 +150,14 @@ impl Registry {
     }
 }
 
-/// Returns the bytes of the structure.
+/// Returns the structure as bytes, for the response.
 fn page<T: IntoBytes + Immutable>(structure: &T) -> Vec<u8> {
     structure.as_bytes().to_vec()
 }
 
 /// Returns the limits of commands that name blocks but do not transfer data.
 fn command_set_limits() -> IdentifyControllerNvm {
-    /// The limit in pages, as a base-two logarithm.
+    /// The limit as the base-two logarithm of a number of pages.
     const IN_PLACE: u8 = (limits::IN_PLACE_BYTES / limits::PAGE_BYTES).ilog2() as u8;
     IdentifyControllerNvm {
         vsl: IN_PLACE,
@@ -180,7 +180,7 @@ fn namespaces_after(after: NamespaceId, table: &NamespaceTable) -> Result<Vec<u8
 
 /// Returns the supported combinations of command sets. `of` must be this controller.
 fn command_sets(of: u16, controller: &Controller) -> Result<Vec<u8>, Status> {
-    /// Denotes the controller that processes the command.
+    /// This controller identifier denotes the controller that processes the command.
     const THIS: u16 = 0xffff;
     if of != THIS && of != controller.id.0 {
         return Err(Status::INVALID_FIELD.with_dnr());

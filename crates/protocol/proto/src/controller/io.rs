@@ -400,8 +400,8 @@ fn copy(
     if ranges > limits::COPY_RANGES {
         return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_dnr());
     }
-    // A Copy writes at least one block. The target reads the exact number of blocks later, from the
-    // ranges.
+    // Check one block for now: a Copy writes at least one. The target learns the exact number of
+    // blocks later, from the ranges.
     check_end(lba.0.checked_add(1), info)?;
     let data = data_pointer(sqe, u32::from(ranges) * CopyRange::LEN as u32, remote)?;
     let plan = CopyPlan { namespace, lba, ranges, across };

@@ -59,7 +59,8 @@ pub struct SmartCounters {
 /// The most recent failed commands of a controller.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorLog {
-    /// The records, newest first, each with its error count.
+    /// The records, newest first. Each has its error count: the number of failed commands up to
+    /// this one.
     entries: VecDeque<(u64, ErrorRecord)>,
     count: u64,
 }
@@ -146,8 +147,8 @@ impl ChangedNamespaces {
     /// Clears the list after the host has read it. Returns whether the host must read the list
     /// again.
     ///
-    /// A host that finds a replaced namespace without having seen the removal may only remove the
-    /// old namespace (Linux does). When the host reads the list again, it finds the new namespace.
+    /// When a host finds another namespace under an identifier that it uses, it may only remove the
+    /// old one, as Linux does. It adds the new namespace when it reads the list again.
     fn was_read(&mut self) -> bool {
         let again = core::mem::take(self).replaced;
         self.ids = again;
@@ -264,7 +265,7 @@ impl Registry {
             LogPageId::SUPPORTED_LOG_PAGES => supported_page(controller.is_discovery()),
             LogPageId::ERROR_INFORMATION => controller.errors.emit(controller.remote),
             LogPageId::SMART_HEALTH => {
-                // There are no SMART counters for single namespaces (LPA bit 0).
+                // The controller has no SMART counters for single namespaces (LPA bit 0 is clear).
                 if !matches!(NamespaceId(sqe.nsid.get()), NamespaceId(0) | NamespaceId::ALL) {
                     return Err(Status::INVALID_FIELD.with_dnr());
                 }

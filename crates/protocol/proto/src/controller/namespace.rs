@@ -27,8 +27,8 @@ pub struct NamespaceInfo {
     /// fastest. 0: unknown.
     pub optimal_blocks: u32,
     /// Preferred size and alignment in blocks of writes and deallocations (NPWG, NPWA, NPDG, NPDA,
-    /// NOWS). They are fastest if their start and their length are multiples of this number.
-    /// 0: unknown.
+    /// NOWS). Writes and deallocations are fastest if their start and length are multiples of this
+    /// number. 0: unknown.
     pub preferred_blocks: u32,
     /// Largest number of blocks that one command may read or write. 0: no limit except MDTS.
     pub max_blocks: u32,
@@ -137,13 +137,13 @@ impl NamespaceTable {
         Self { namespaces, barred, views: Vec::new(), hosts: None, ..*self }
     }
 
-    /// Returns this table, with different tables for the given ports.
+    /// Returns this table, with its own table for each of the given ports.
     pub(crate) fn with_views(mut self, views: Vec<(PortId, Arc<Self>)>) -> Self {
         self.views = views;
         self
     }
 
-    /// Returns this table, with different tables for some hosts.
+    /// Returns this table, with its own table for each host that does not see every namespace.
     pub(super) fn with_hosts(mut self, hosts: ByHost) -> Self {
         self.hosts = Some(hosts);
         self

@@ -38,7 +38,7 @@ pub enum Lifecycle {
     Failed,
 }
 
-/// Further inputs of the state transition at a write to CC, besides the state and CC.
+/// When a host writes CC, the next state depends on the present state, on CC, and on these values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Circumstances {
     /// Whether the controller is a discovery controller. Such a controller has no I/O queues, so

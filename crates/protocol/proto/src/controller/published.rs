@@ -36,9 +36,9 @@ impl Default for Published {
 pub(super) enum Queued {
     /// The action to return.
     Action(Action),
-    /// [`Action::Namespaces`] of a subsystem, with the table of this version. If there is a later
-    /// version, the queue contains another entry for it. That entry follows the access rights of
-    /// added namespaces.
+    /// [`Action::Namespaces`] of a subsystem, with the table of this version. If the table has a
+    /// later version by now, this entry is skipped: the queue contains another entry for the later
+    /// version, behind the access rights of added namespaces.
     Table(SubsystemId, u64),
 }
 
@@ -81,8 +81,8 @@ impl Registry {
         table.unwrap_or_else(|| self.no_namespaces.clone())
     }
 
-    /// Passes the current namespaces to every I/O queue of a subsystem, if the subsystem exists.
-    /// Does not notify hosts.
+    /// Queues an action that passes the current namespaces to every I/O queue of a subsystem. Does
+    /// not notify hosts. Does nothing if the subsystem does not exist.
     pub fn publish(&mut self, id: SubsystemId) {
         let Ok(subsystem) = self.subsystem_mut(id) else { return };
         let published = &mut subsystem.published;
@@ -140,7 +140,8 @@ impl Registry {
             let Some(change) = change(controller) else { continue };
             controller.changed.push(namespace, change);
             if matches!(change, NamespaceChange::Came | NamespaceChange::Went) {
-                // The ANA log page has also changed. The event for the namespace also reports this.
+                // The ANA log page has changed, too. It needs no event of its own, since a host
+                // that gets the namespace event also reads this page.
                 controller.access_changes += 1;
             }
             controller.events.raise(Notice::NamespaceAttribute);

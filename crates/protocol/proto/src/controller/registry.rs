@@ -47,7 +47,7 @@ pub struct Registry {
     pub(super) process: Option<ProcessName>,
     /// GENCTR of the discovery log page.
     pub(super) discovery_generation: u64,
-    /// The namespace table of discovery controllers, which is empty.
+    /// An empty namespace table, for all discovery controllers.
     pub(super) no_namespaces: Arc<NamespaceTable>,
     actions: VecDeque<Queued>,
     /// Controllers that may have an event to report.
@@ -65,11 +65,12 @@ pub(super) struct Subsystem {
     pub(super) published: Published,
     pub(super) named: NamedHosts,
     counters: SmartCounters,
-    /// The first identifier to try next, if the subsystem has its own range of identifiers.
+    /// For a subsystem with its own range of identifiers: where the search for the next free
+    /// identifier starts.
     next_controller_id: u16,
 }
 
-/// A step for a connection other than the connection of the last call.
+/// Something that the target must do for other connections than the one that called the registry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Complete an Asynchronous Event Request for which the registry returned
@@ -224,7 +225,7 @@ impl Default for Registry {
     }
 }
 
-/// Methods for the configuration.
+/// Methods that change the configuration.
 impl Registry {
     /// Creates a registry with only an empty discovery service.
     #[must_use]
@@ -371,7 +372,8 @@ impl Registry {
         let before = self.access.remove(&listener.port);
         self.listeners.push(listener);
         if before.is_some() {
-            // An earlier listener may have set ANA states for this port number.
+            // The target may have set ANA states for this port number before, so the tables of this
+            // port may change.
             self.publish_all();
         }
         self.discovery_changed(|_, _| true);
@@ -559,7 +561,8 @@ impl Registry {
         self.remove_where(TeardownReason::TargetStopped, |_| true)
     }
 
-    /// Returns the time at which to call [`Registry::tick`]. It is a lower bound of all deadlines.
+    /// Returns the time at which to call [`Registry::tick`]. No deadline is earlier, although the
+    /// first one may be later.
     #[must_use]
     pub fn next_look(&self) -> Option<Instant> {
         self.soonest.get()
@@ -648,7 +651,7 @@ impl Registry {
     }
 }
 
-/// Methods for the other files of this module.
+/// Methods for the other modules of the controller.
 impl Registry {
     pub(super) fn counters(&self, id: SubsystemId) -> SmartCounters {
         self.subsystems.get(&id).map_or_else(SmartCounters::default, |found| found.counters)
@@ -667,8 +670,9 @@ impl Registry {
         self.actions.push_back(queued);
     }
 
-    /// Returns the next free identifier, in ascending order from the last one and around the range.
-    /// `None` if all of the subsystem's identifiers are in use.
+    /// Returns the next free identifier. The search goes upwards from the last identifier and
+    /// continues at the start of the range. `None` if all of the subsystem's identifiers are in
+    /// use.
     pub(super) fn unused_controller_id(
         &mut self,
         subsystem: Option<SubsystemId>,

@@ -26,8 +26,8 @@ pub(super) struct Instances {
     count: u64,
 }
 
-/// The bit that distinguishes the input for CIU from the input for CIRN. No instance number has
-/// this bit.
+/// CIRN is the enciphered instance number. CIU is derived from the instance number with this bit
+/// set, so that the two are independent. No instance number has this bit itself.
 const UNIQUIFIER: u64 = 1 << 63;
 
 impl Default for Instances {
@@ -61,7 +61,7 @@ impl Instances {
 
 impl Registry {
     /// Sets the key that enciphers the names of controller instances (CIU and CIRN). The key must
-    /// be 128 secret random bits. Without such a key, any peer can compute the names.
+    /// be 128 secret random bits. Until this is called, any peer can compute the names.
     pub fn set_instance_key(&mut self, random: [u8; 16]) {
         self.instances.cipher = Cipher::new(random);
     }
@@ -102,8 +102,8 @@ impl Registry {
             && impacted.host_nqn == source.host_nqn
             && impacted.host_id == source.host_id;
         if !same_host {
-            // Do not return the status for an unknown instance. The host could conclude that the
-            // controller has ended, although it is alive.
+            // Do not return the same status as for an unknown instance, from which the host could
+            // conclude that this controller, which is alive, has ended.
             return Err(Status::OPERATION_DENIED.with_dnr());
         }
         if impacted.id == id {

@@ -70,9 +70,9 @@ impl Traffic {
     }
 }
 
-/// A lower bound for the time at which the first timer of any controller expires. It saves a check
-/// of thousands of controllers after every event: the target checks them only when a timer may have
-/// expired.
+/// A lower bound for the time at which the first timer of any controller expires. With it, the
+/// target need not check the timers of thousands of controllers after every event, but only when
+/// one may have expired.
 #[derive(Debug)]
 pub(crate) struct Soonest(AtomicU64);
 
@@ -227,7 +227,7 @@ pub(crate) struct Controller {
     pub(crate) features: FeatureValues,
 }
 
-/// The initial values of a new controller.
+/// The values that a new controller gets from its Connect command and its subsystem.
 pub(crate) struct Beginning<'a> {
     pub(crate) id: ControllerId,
     pub(crate) instance: Instance,
@@ -245,8 +245,8 @@ pub(crate) struct Beginning<'a> {
 impl Controller {
     /// Creates the controller when its admin queue connects.
     pub(crate) fn new(beginning: &Beginning<'_>, now: Instant) -> Self {
-        // The timer also runs before the host enables the controller, because the host may fail
-        // before that.
+        // The timer already runs while the controller is not enabled, because the host may fail at
+        // this stage, too.
         let fallback = match beginning.subsystem {
             Some(_) => None,
             None => Some(limits::DISCOVERY_KEEP_ALIVE),
@@ -334,7 +334,7 @@ impl Controller {
         }
     }
 
-    /// Reports that the flush of a shutdown is complete.
+    /// Completes the shutdown after the flush that it waited for.
     pub(crate) fn flushed(&mut self, now: Instant) {
         let before = self.lifecycle;
         self.lifecycle = before.after_flush();

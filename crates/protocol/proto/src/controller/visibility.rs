@@ -4,8 +4,8 @@
 //! hosts. For all other hosts the namespace is inactive: it is on no list, and no event reports it.
 //! Commands for it fail with Invalid Namespace or Format.
 //!
-//! An I/O queue needs only its [`NamespaceTable`], which holds the namespaces that its host sees.
-//! If every host sees every namespace, all queues share one table.
+//! An I/O queue does not look up visibility: its [`NamespaceTable`] contains only the namespaces
+//! that its host sees. If every host sees every namespace, all queues share one table.
 //!
 //! A host keeps its registrations and reservations while it is disconnected or does not see the
 //! namespace.
@@ -184,8 +184,8 @@ impl Registry {
         self.publish(subsystem);
         self.tell_those_who_see(subsystem, namespace, (&saw, &sees), change);
         if regrouped {
-            // Use the configuration. A table would have to be built again after each of many
-            // changes.
+            // Look up visibility in the configuration, not in a table: after each of many changes,
+            // the table would have to be built again.
             self.access_changed(|registry, controller| {
                 let config = registry.subsystem(subsystem);
                 controller.subsystem == Some(subsystem)
@@ -205,7 +205,7 @@ impl Registry {
         self.subsystem(subsystem)?.visible_to.get(&namespace).cloned()
     }
 
-    /// Notifies each host that saw the namespace before the change, or sees it now.
+    /// Notifies each host that sees the namespace before or after the change.
     fn tell_those_who_see(
         &mut self,
         subsystem: SubsystemId,

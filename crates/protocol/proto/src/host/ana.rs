@@ -5,7 +5,7 @@ use super::info::InfoError;
 use alloc::vec::Vec;
 use farblock_wire::log::{AnaGroupDescriptor, AnaLogHeader, AnaState, LogPageId};
 
-/// The largest number of groups that a host reads. Real subsystems have fewer groups.
+/// The host reads at most this many groups of an ANA log page. Real subsystems have fewer.
 const MAX_GROUPS: u32 = 4096;
 
 /// Returns the parameters for reading an ANA log page with `groups` groups, without their

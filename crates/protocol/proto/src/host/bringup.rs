@@ -255,7 +255,7 @@ impl Bringup {
         if left.is_zero() {
             return Err(ConnectError::NotReady { after });
         }
-        // Pause for as long as the host has waited so far, so that each pause is twice the last.
+        // Pause for as long as all pauses so far together, so that the pauses grow exponentially.
         self.state =
             BringUpState::Wait(self.waited.clamp(READY_POLL_MIN, READY_POLL_MAX).min(left));
         Ok(())

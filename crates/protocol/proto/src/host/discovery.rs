@@ -21,7 +21,7 @@ const RECORD_BYTES: usize = DiscoveryLogEntry::LEN;
 const RECORDS_PER_READ: u64 = 16;
 /// The largest number of records that the host accepts. Such a page has 16 MiB.
 const RECORDS_MAX: u64 = 16384;
-/// The number of generations after which the host stops reading.
+/// If the page has changed this many times during the read, the host gives up.
 const GENERATIONS_MAX: u32 = 10;
 
 /// One record of a discovery log page.
@@ -50,7 +50,7 @@ pub struct DiscoveryEntry {
 }
 
 impl DiscoveryEntry {
-    /// Whether the record's transport is TCP, the only transport of this host.
+    /// Whether the record's transport is TCP.
     #[must_use]
     pub fn is_tcp(&self) -> bool {
         self.transport == TransportType::TCP

@@ -204,7 +204,7 @@ impl ControllerInfo {
             0 => most,
             commands => most.min(commands.into()),
         };
-        // With 0FFFFh commands, no command identifier would be free to mean "none".
+        // Command identifier 0FFFFh is reserved, so at most 0FFFFh - 1 commands are in flight.
         let most = u16::try_from(most).unwrap_or(u16::MAX).min(u16::MAX - 1);
         depth.clamp(1, most.max(1))
     }
@@ -250,7 +250,8 @@ impl ControllerInfo {
         self.controller_ids = ControllerIds::parse(&identify.vs);
         let reports_ana = identify.cmic & IdentifyController::CMIC_ANA != 0;
         self.ana_groups = reports_ana.then_some(identify.nanagrpid.get());
-        // If in-capsule data must not directly follow the entry, the host sends no in-capsule data.
+        // ICDOFF: if in-capsule data must not directly follow the submission queue entry, the host
+        // sends none.
         self.in_capsule_bytes = match identify.icdoff.get() {
             0 => u32::try_from(identify.in_capsule_data_bytes()).unwrap_or(u32::MAX),
             _ => 0,

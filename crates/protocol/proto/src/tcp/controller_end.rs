@@ -167,7 +167,8 @@ impl ControllerEnd {
     pub fn set_depth(&mut self, depth: u16) {
         let before = self.slots.len() as u16;
         self.slots.resize(usize::from(depth.max(before)), Slot::Free);
-        // Put the lowest slot on top, so that the memory of unneeded slots remains untouched.
+        // Put the lowest slots on top of the stack, so that they are used first. The memory of
+        // slots that are never needed then remains untouched.
         self.free.splice(0..0, (before..depth).rev().map(SlotId));
     }
 
@@ -461,7 +462,7 @@ impl ControllerEnd {
     }
 
     /// Emits the response capsule and frees the slot. `cqe.cid` must be the command's identifier.
-    /// While in-capsule data is still arriving, this end delays both.
+    /// While in-capsule data of the command is still arriving, this end delays the response.
     pub fn respond(&mut self, slot: SlotId, cqe: &Cqe, out: &mut impl Sink) {
         assert_ne!(self.incoming, Incoming::Answered(slot), "a command has one response");
         if self.is_coming(slot) {

@@ -26,7 +26,8 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     if !multiplies_wide() {
         return crc32c::crc32c_append(crc, bytes);
     }
-    // crc-fast inverts its results, but not its internal states.
+    // A CRC32C result is the inverted internal state of crc-fast, so invert it to continue from
+    // there.
     let mut digest = Digest::new_with_init_state(ALGORITHM, u64::from(!crc));
     digest.update(bytes);
     digest.finalize() as u32

@@ -47,8 +47,8 @@ pub enum Role {
     Host,
 }
 
-/// A PDU with a valid header. The framer cannot make the checks that depend on the commands in
-/// flight.
+/// A PDU whose header is valid by itself. Whether it fits the commands in flight is for the caller
+/// to check.
 #[derive(Clone, Copy, Debug)]
 pub enum Pdu {
     /// ICReq.
@@ -368,7 +368,8 @@ impl Framer {
     fn term_req(&self, common: &CommonHeader, header: &[u8]) -> Result<Pdu, Fault> {
         match common.plen.get().checked_sub(u32::from(common.hlen)) {
             Some(length) if length as usize <= TERM_DATA_MAX_BYTES => {
-                // The connection ends here, so the framer can ignore the PDU's data.
+                // The framer need not check or skip the PDU's data, because a terminate PDU ends
+                // the connection.
                 Ok(Pdu::TermReq(read(header)))
             }
             _ => Err(Fault::field(FEI_PLEN, "terminate PDU is too long or too short", header)),

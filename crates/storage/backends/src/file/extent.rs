@@ -1,9 +1,10 @@
-//! Files that another program truncates while they are open.
+//! Detects that another program has truncated an open file.
 //!
-//! A write beyond the end of a truncated file extends the file again, and the gap reads as zeroes.
-//! Acknowledged data would turn into zeroes without an error. So before a batch of finished writes
-//! completes, one check compares the size of the file with the size of the namespace. On network
-//! file systems and devices only the growth thread compares the sizes, once a second.
+//! A write beyond the end of a truncated file extends the file again, and the gap then reads as
+//! zeroes. Without a check, data whose write was acknowledged would turn into zeroes without an
+//! error. So before a batch of finished writes completes, one check compares the size of the file
+//! with the size of the namespace. On network file systems and devices only the growth thread
+//! compares the sizes, once a second.
 
 use super::{FileKind, FileShared, probe};
 use crate::error::FileProblem;
@@ -19,8 +20,9 @@ pub(super) struct Extent {
     end_blocks: AtomicU64,
     /// Whether a write has started since `look_for_cut` last ran.
     is_written: AtomicBool,
-    /// Whether two checks found the same size, or no write started between two checks. If so, and
-    /// the file regains its size later, our writes did not cause that.
+    /// Whether the last two checks found the same size, or no write started between them. If the
+    /// file has its full size again later, then another program has restored it, and not one of our
+    /// own writes.
     is_quiet: AtomicBool,
     /// Whether an event loop can query the size without blocking for long.
     is_near: bool,
@@ -71,7 +73,7 @@ impl Extent {
         }
         let is_there = op.lba.saturating_add(u64::from(op.blocks)) <= end;
         match op.command {
-            // The unflushed data may have been in the missing blocks.
+            // The file is empty now, so data that this flush must make durable is lost.
             Command::Flush if end == 0 => Err(BlockError::WriteFailed),
             Command::Flush => Ok(()),
             _ if is_there => Ok(()),
@@ -82,8 +84,8 @@ impl Extent {
 
     /// Records that a write is about to start.
     pub(super) fn note_write(&self) {
-        // Load before the store: a store would invalidate the other cores' copies of this cache
-        // line.
+        // Read the flag first and store only if needed: a store would take the cache line away from
+        // the other cores.
         if !self.is_written.load(Ordering::Relaxed) {
             self.is_written.store(true, Ordering::SeqCst);
         }
@@ -122,8 +124,8 @@ fn is_near(_: &File, _: &Path) -> bool {
 
 impl FileShared {
     /// Returns an error for an operation that touches missing blocks, before the operation starts.
-    /// A write of the last block would restore the size of a truncated file, so this compares the
-    /// sizes first.
+    /// For a write of the last block, compares the sizes first, since this write would hide that
+    /// the file was truncated.
     pub(super) fn check_extent(&self, op: &Op) -> Result<(), BlockError> {
         let end = op.lba.saturating_add(u64::from(op.blocks));
         let reaches_end = op.blocks > 0 && end >= self.blocks.load(Ordering::Relaxed);
@@ -175,7 +177,7 @@ impl FileShared {
             if blocks != end {
                 self.cut(blocks, was_written);
             }
-            // After `cut`, no later write reaches beyond the new end.
+            // Operations that start after the call of `cut` do not reach beyond the new end.
             let is_quiet = blocks == end || (end != u64::MAX && !was_written);
             self.extent.is_quiet.fetch_or(is_quiet, Ordering::SeqCst);
         } else if self.extent.is_quiet.load(Ordering::SeqCst) {
@@ -187,8 +189,8 @@ impl FileShared {
         }
     }
 
-    /// Records the new end of the file, in blocks. If `was_written`, the file may have been shorter
-    /// before the write, so no block is valid.
+    /// Records the new end of the file, in blocks. If `was_written`, a write may have extended the
+    /// file again after it was truncated to a smaller size, so no block can be trusted.
     fn cut(&self, blocks: u64, was_written: bool) {
         let end = if was_written { 0 } else { blocks };
         let before = self.extent.end_blocks.fetch_min(end, Ordering::SeqCst);

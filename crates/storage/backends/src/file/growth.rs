@@ -3,7 +3,8 @@
 //!
 //! One thread per file system checks the sizes of its open files, away from the event loops. The
 //! thread exits when none of these files is open. So a hung file server delays only the checks of
-//! its own file system. Notifications (inotify) would add a cost to every write.
+//! its own file system. Notifications by the kernel (inotify) are no alternative, because they
+//! would make every write slower.
 
 use super::{FileKind, FileShared, probe};
 use farblock_block::Change;
@@ -34,7 +35,7 @@ struct Entry {
     state: Mutex<GrowthState>,
     /// Signalled at the end of a check.
     looked: Condvar,
-    /// Whether to check that the path still leads to the file.
+    /// Whether to warn if the path no longer leads to the file.
     has_name: bool,
 }
 
@@ -150,7 +151,7 @@ impl Entry {
         }
     }
 
-    /// Checks whether the path leads to the file. True if it no longer does since the last check.
+    /// Returns true if the path led to the file at the last check and no longer does.
     fn has_just_lost_name(&self, shared: &FileShared) -> bool {
         let found = match self.has_lost_name(shared) {
             false => NAMED,

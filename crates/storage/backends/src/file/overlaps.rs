@@ -3,8 +3,9 @@
 //! NVMe promises that a reader sees either all of a write to a logical block or none of it. (The
 //! least possible AWUN is one block: NVM Command Set Specification 1.0, "Atomic Operation".) Direct
 //! I/O keeps this promise. The page cache of most file systems does not: a reader can see part of a
-//! write. So of two overlapping operations, one waits here for the other, unless both are reads.
-//! All queues of a file share one table behind a lock. Files with direct I/O have no table.
+//! write. So if two operations overlap and one of them writes, the later one waits here until the
+//! earlier one has ended. All queues of a file share one table behind a lock. Files with direct I/O
+//! have no table.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -88,7 +89,7 @@ impl Overlaps {
         table.claims[table.position(ticket)].waits.is_none()
     }
 
-    /// Releases a claim, and grants the claims that waited for this claim only.
+    /// Releases a claim, and grants the claims that no other claim blocks any more.
     pub(super) fn release(&self, ticket: Ticket) {
         let mut table = self.table();
         let at = table.position(ticket);

@@ -14,7 +14,8 @@ use crate::error::FileProblem;
 const LOCK_TIME: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// The operations on ranges that the system supports, as far as farblock can find out without data.
+/// Which operations on ranges the system supports, as far as farblock can find out without changing
+/// data.
 pub(super) struct Abilities {
     pub(super) punch: bool,
     pub(super) zero: bool,
@@ -48,8 +49,8 @@ pub(super) fn open(
     }
     match system::direct(&file, kind, options.block_size) {
         Ok(memory_alignment) => Ok((file, kind, Caching::Direct { memory_alignment })),
-        // A raw disk supports only unbuffered access, so the failure is an error of the device. The
-        // cache would not help.
+        // A raw disk supports only unbuffered access, so do not fall back to the page cache: report
+        // the failure as an error of the device.
         Err(reason) if system::DIRECT_SINCE_OPENING && kind == FileKind::Device => {
             Err(FileProblem::Other(io::Error::other(reason)))
         }
@@ -183,7 +184,8 @@ fn open_file(path: &Path, wanted: &FileOptions, kind: FileKind) -> Result<File, 
     })
 }
 
-/// Adds to a problem the process that has locked the file, if the system reports it.
+/// If the problem is that another process has locked the file, adds the name of this process, if
+/// the system reports it.
 fn named(problem: FileProblem, path: &Path) -> FileProblem {
     #[cfg(target_os = "linux")]
     if let FileProblem::Locked { read_only } = problem {

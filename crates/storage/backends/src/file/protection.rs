@@ -1,8 +1,9 @@
 //! Files and devices that become write-protected while they are open, and writable again.
 //!
 //! Once a second the growth thread checks for `blockdev --setro`, `chattr +i` or `+a`, and a
-//! read-only file system. Some file systems turn read-only after an error, but do not report it. On
-//! such a file system, a refused write makes the namespace read-only for [`REFUSED_LOOKS`] checks.
+//! read-only file system. Some file systems turn read-only after an error, but do not report it. So
+//! if the system refuses a write for this reason, the namespace stays read-only for
+//! [`REFUSED_LOOKS`] further checks.
 //!
 //! Flushes of a protected file still reach the system, because earlier writes may need them.
 
@@ -10,7 +11,8 @@ use super::{FileKind, FileShared, probe};
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-/// The number of checks, one a second, for which a refused write proves a read-only file system.
+/// After the system has refused a write, the namespace stays read-only for this many checks (one a
+/// second).
 const REFUSED_LOOKS: u32 = 60;
 
 /// Why an open file or device cannot be written.
@@ -46,7 +48,7 @@ pub(super) struct Protection {
 
 impl Protection {
     pub(super) fn is_set(&self) -> bool {
-        // Relaxed: if a stale value admits a write, the system refuses the write.
+        // Relaxed ordering suffices: if an outdated value admits a write, the system refuses it.
         self.obstacle.load(Ordering::Relaxed) != 0
     }
 
@@ -62,7 +64,7 @@ impl Protection {
         }
     }
 
-    /// Whether a refused write still counts. Each call counts down one check.
+    /// Whether a refused write still makes the file read-only. Each call counts as one check.
     fn was_refused(&self) -> bool {
         let later = |looks: u32| looks.checked_sub(1);
         self.refused.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later).is_ok()

@@ -24,9 +24,9 @@ const FILL_BYTES: u64 = 1 << 20;
 /// deallocate    Punch ──────────────────────────────────────────────────► complete
 /// ```
 ///
-/// If the system refuses `Punch` or `ZeroRange` for write zeroes, the queue tries the next of the
-/// three steps. If the system refuses `Punch` for deallocate, the operation completes without a
-/// change.
+/// To write zeroes, the queue has three steps to choose from: `Punch`, `ZeroRange` and `Fill`. If
+/// the system refuses one, the queue tries the next. If the system refuses `Punch` for deallocate,
+/// the operation completes without a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// The system reads or writes the buffer of the operation.
@@ -110,7 +110,7 @@ impl FileQueue {
             self.shared.extent.note_write();
         }
         match op.command {
-            // This queue wrote nothing through a read-only open, so there is nothing to flush.
+            // The file was opened read-only, so this queue has written nothing that needs a flush.
             Command::Flush if self.shared.geometry.read_only => Next::Complete(Ok(())),
             Command::Flush if os::has_mistake("file: a flush does nothing") => {
                 Next::Complete(Ok(()))
@@ -148,7 +148,7 @@ impl FileQueue {
     fn start(&mut self, key: u64, spare: Option<Buffer>) {
         let geometry = &self.shared.geometry;
         let Pending { op, step, .. } = self.pending.at(key);
-        // Ignore the range of a flush: no code has checked it.
+        // A flush has no range. Its fields may contain anything, so ignore them.
         let (lba, blocks) = if *step == Step::Sync { (0, 0) } else { (op.lba, op.blocks) };
         let (offset, len) = (geometry.offset(lba), geometry.offset(u64::from(blocks)));
         let request = match *step {
@@ -261,7 +261,8 @@ impl FileQueue {
     /// Determines what follows a finished step. If `buffer` is the buffer of the operation, this
     /// moves it back into the operation.
     fn next(&mut self, key: u64, buffer: &mut Option<Buffer>, result: io::Result<()>) -> Next {
-        // Do not clone the `Arc`: all cores would write to its reference count.
+        // Borrow `shared` instead of cloning the `Arc`, because all cores would then write to its
+        // reference count.
         let FileQueue { shared, pending, .. } = self;
         let Pending { op, step, .. } = pending.at(key);
         let command = op.command;

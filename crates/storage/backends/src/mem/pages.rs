@@ -1,9 +1,9 @@
 //! The huge pages from which the disk cuts chunks.
 //!
-//! The disk reuses a freed chunk, of any page, before it allocates a new page. Otherwise a user who
-//! frees all but one chunk of every page could make the disk grow without bound, since a page with
-//! one chunk in use cannot be freed. The disk frees a page whose chunks are all free, unless it is
-//! the only page with free chunks.
+//! The disk reuses a freed chunk, of any page, before it allocates a new page. Otherwise, a user
+//! who always frees all but one chunk of every page could make the disk grow without bound: a page
+//! with one chunk in use cannot be freed. The disk frees a page whose chunks are all free, unless
+//! it is the only page with free chunks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{RETRANSMIT_TIME, Side};
 use crate::sim::{Happening, WorldState};
 
-/// The time after which a side detects, without a message, that the other end is dead.
+/// After this time without an answer, a side detects that the other end is dead.
 const GHOST_TIME: Duration = Duration::from_secs(120);
 
 /// The way in which a connection breaks.
@@ -27,8 +27,9 @@ pub enum Break {
     Stall(Side, Duration),
 }
 
-/// Returns the time of the first attempt at or after `until`, in nanoseconds. The first attempt of
-/// all is at `from`, the second is `first` later, and the interval doubles each time.
+/// Returns the time of the first attempt at or after `until`, in nanoseconds. Attempts start at
+/// `from`. The second one follows after the interval `first`, and the interval doubles after each
+/// attempt.
 pub(super) fn next_try(from: u64, first: Duration, until: u64) -> u64 {
     let (mut at, mut pause) = (from, first.as_nanos() as u64);
     while at < until {

@@ -52,7 +52,7 @@ use state::Effects;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u64);
 
-/// A reservation command and its origin.
+/// A reservation command, with the controller and queue that received it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReservationRequest {
     /// The number that [`Action::Reserved`] returns.
@@ -111,14 +111,14 @@ struct Current {
 pub(super) struct Reserved {
     state: Reservations,
     can_persist: bool,
-    /// The masked notifications (feature 82h).
+    /// The kinds of notifications that hosts have masked (feature 82h).
     mask: u32,
     /// The request in progress.
     current: Option<Current>,
     waiting: VecDeque<(Asker, ReservationRequest)>,
 }
 
-/// The source of a request.
+/// The host that sent a request.
 #[derive(Clone, Copy, Debug)]
 struct Asker {
     host: HostId,
@@ -142,7 +142,7 @@ impl Reserved {
         }
     }
 
-    /// Whether the value equals the initial state.
+    /// Whether there is nothing to remember: the value equals the initial state.
     fn is_blank(&self) -> bool {
         !self.can_persist
             && self.mask == 0
@@ -164,7 +164,7 @@ impl Notifications {
     /// Adds a notification. At the limit, drops the oldest notification; the host sees the gap in
     /// the numbers.
     fn push(&mut self, what: NotificationType, namespace: NamespaceId) {
-        // The empty page has the number zero.
+        // The page of an empty log has the number zero, so skip zero when the number wraps around.
         self.count = self.count.wrapping_add(1).max(1);
         if self.entries.len() >= limits::RESERVATION_NOTIFICATIONS {
             self.entries.pop_front();
@@ -308,8 +308,8 @@ impl Registry {
         for ticket in current.into_iter().chain(waiting) {
             self.answer(ticket, Status::INVALID_NAMESPACE.with_dnr(), None);
         }
-        // The identifier may later belong to a different namespace. No request waits for the cores
-        // to apply this change.
+        // Lift the restrictions, since the identifier may later belong to a different namespace. No
+        // request waits until the cores have applied this change.
         let serial = self.next_reservation_serial();
         let change =
             AccessChange { serial, subsystem: id, namespace, access: None, aborted: Vec::new() };

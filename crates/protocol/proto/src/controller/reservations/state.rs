@@ -35,8 +35,8 @@ pub(super) struct Registrant {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Held {
     pub(super) rtype: ReservationType,
-    /// The host that acquired the reservation. The value has no meaning if every registrant holds
-    /// the reservation.
+    /// The host that acquired the reservation. For reservation types that every registrant holds,
+    /// this value has no meaning.
     pub(super) holder: HostId,
 }
 
@@ -155,7 +155,8 @@ impl Reservations {
             },
             RegisterAction::REPLACE => match place {
                 Some(place) if matches => self.registrants[place].key = new,
-                // The specification says: "Without regard to its registration status."
+                // With IEKEY, a host may replace its key "without regard to its registration
+                // status": a host that is not registered is registered now.
                 None if current.is_none() => self.add(host, new)?,
                 _ => return Err(CONFLICT),
             },
@@ -343,8 +344,8 @@ fn is_all_registrants(rtype: ReservationType) -> bool {
     matches!(rtype, ReservationType::WRITE_EXCLUSIVE_ALL | ReservationType::EXCLUSIVE_ACCESS_ALL)
 }
 
-/// Whether the release of a reservation of this type notifies the other registrants. It does if
-/// their rights change.
+/// Whether the other registrants are notified when a reservation of this type is released. They are
+/// if their rights change.
 fn tells_release(rtype: ReservationType) -> bool {
     !matches!(rtype, ReservationType::WRITE_EXCLUSIVE | ReservationType::EXCLUSIVE_ACCESS)
 }

@@ -8,15 +8,16 @@
 //! ```
 //!
 //! All numbers are hexadecimal, except the generation and the type. If a registrant has proved its
-//! name, the first line ends with 2, so that older readers refuse the text. Registrants then have a
-//! shorter form, because some file systems have little room. A line then contains, in base 36, the
-//! identifier, the key, and the mark of the name if the host has proved it.
+//! name, the text has format 2, which the first line states, so that older versions of farblock
+//! refuse it. Format 2 is shorter, because some file systems have little room: the line of a
+//! registrant contains, in base 36, its identifier, its key, and the mark of its name if the host
+//! has proved it.
 //!
 //! ```text
 //! h 54v5h7phl5wc4e458l6ckxr v 25snvgpyuided
 //! ```
 //!
-//! A reader refuses the whole text if it does not recognise a line. With only a part of the state,
+//! farblock refuses the whole text if it does not recognise a line. With only a part of the state,
 //! the target might let a host write without permission.
 
 use super::HostId;

@@ -27,7 +27,7 @@ const TYPES: [ReservationType; 6] = [
     ReservationType::EXCLUSIVE_ACCESS_ALL,
 ];
 
-/// The key of a host is the first byte of its identifier.
+/// In these tests, the key of a host is the first byte of its identifier.
 fn key(host: HostId) -> u64 {
     host[0].into()
 }
@@ -324,7 +324,7 @@ fn persisted_reservations_are_read_back_unchanged() {
         let text = state.to_text();
         assert!(text.len() < 3700, "{} bytes leave no room for an identity", text.len());
         assert_eq!(Reservations::from_text(&text), Some(state.clone()));
-        // The reader notices any truncated text, except at the ends of lines.
+        // The reader refuses a text that is cut off anywhere but at the end of a line.
         for end in (1..text.len()).filter(|end| !text[..*end].ends_with('\n')) {
             assert_eq!(Reservations::from_text(&text[..end]), None, "{:?}", &text[..end]);
         }

@@ -21,7 +21,8 @@ const MOST: usize = 64;
 enum Way {
     /// The layer is the disk itself.
     Itself,
-    /// The layer is below a loop device, and the loop device does not claim it.
+    /// The layer is the file or device of a loop device. The kernel lets other programs use it,
+    /// too.
     Loop,
     /// The disk is a partition of this layer. Other partitions may have other users.
     Partition,
@@ -84,7 +85,8 @@ fn parts(disk: Thing, loops: &[Loop]) -> (Vec<Layer>, BTreeSet<u64>) {
 
 fn below_loop(device: &Loop) -> Option<Layer> {
     let path = Some(device.path.clone());
-    // The loop device is in use, so the file system of its file responds.
+    // If the driver reported nothing, use the path: the loop device is in use, so the file system
+    // of its file responds.
     let by_path = || fs::metadata(&device.path).ok().map(|found| Thing::of(&found));
     let thing = device.below.or_else(by_path)?;
     Some(Layer { thing, way: Way::Loop, path, range: device.range })
@@ -154,7 +156,8 @@ fn is_partition_of(part: Thing, whole: Thing) -> bool {
 /// Another user of the layer: a file system, or a program that has locked the layer.
 fn user_of(part: &Layer, read_only: bool) -> Option<String> {
     match (part.way, part.thing) {
-        // For a writable open this check is unnecessary: the open is exclusive, so it fails itself.
+        // Only a read-only open needs this check: a writable open is exclusive, so it fails by
+        // itself.
         (Way::Itself, Thing::Device(number)) if read_only => writer_of_device(number),
         (Way::Loop, Thing::Device(number)) => user_of_device(number, read_only),
         (Way::Loop, Thing::File { .. }) => user_of_file(part, read_only),

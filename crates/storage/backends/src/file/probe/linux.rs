@@ -35,7 +35,7 @@ pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: F
     }
 }
 
-/// Always false: Linux never refuses an open because of other users.
+/// Always false: Linux does not refuse to open a file because other programs have opened it.
 pub(super) fn is_shared_otherwise(_: &io::Error) -> bool {
     false
 }
@@ -74,7 +74,8 @@ pub(super) fn is_immutable(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error())
 }
 
-/// The size in bytes. Seeks to the end, because the metadata of a device has no size.
+/// The size in bytes. Seeks to the end to find it, because the metadata of a device does not
+/// contain its size.
 pub(super) fn size_bytes(mut file: &File, _: FileKind) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
@@ -118,7 +119,8 @@ fn alignments(file: &File, kind: FileKind) -> Result<(u32, Option<u32>), String>
     Ok((SAFE_ALIGNMENT, sector))
 }
 
-/// Reads the second block, if it exists: its offset has the smallest alignment of all blocks.
+/// Tries a direct read of the second block, or of the only one: no other block has a less aligned
+/// offset.
 fn trial_read(file: &File, block_size: u32) -> io::Result<()> {
     let mut buffer = Buffer::new(block_size as usize);
     let read = file.read_at(&mut buffer, u64::from(block_size))?;

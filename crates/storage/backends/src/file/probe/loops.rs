@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use farblock_reactor::loop_device::{self, Backing};
 use rustix::fs::{OFlags, makedev};
 
-/// The time to wait for the file system of a loop device's file. That file system may depend on a
-/// network or a process.
+/// farblock waits at most this long for the file system of a loop device's file, which may depend
+/// on a network or a process.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 /// The loop devices whose file systems have not responded so far.
 static UNANSWERED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-/// The time for which a list of all mounts is used.
+/// A list of all mounts is used for this time before it is read again.
 const MOUNTS_TIME: Duration = Duration::from_secs(1);
 /// The last list of all mounts, and when it was read.
 static RECENT_MOUNTS: Mutex<Option<(Instant, Arc<BTreeSet<String>>)>> = Mutex::new(None);
@@ -39,7 +39,8 @@ impl Thing {
         }
     }
 
-    /// Identifies the node of a device in `/dev`, not the device, because locks belong to the node.
+    /// The file by its inode. For a device, this identifies its node in `/dev` instead of the
+    /// device, because locks belong to the node.
     pub(super) fn of_inode(found: &Metadata) -> Thing {
         Thing::File { device: found.dev(), inode: found.ino() }
     }
@@ -130,9 +131,8 @@ fn ask(name: &str, number: u64) -> Option<Backing> {
     })
 }
 
-/// Runs a query about a device on its own thread. Returns `None` after `time`. While one query
-/// about a device has no answer, this starts no second one, which limits the number of waiting
-/// threads.
+/// Runs a query about a device on its own thread. Returns `None` after `time`. While a query about
+/// a device has no answer, no second one about this device is started, so that few threads wait.
 fn within<T: PartialEq + Send + 'static>(
     time: Duration,
     unanswered: &'static Mutex<BTreeSet<u64>>,
@@ -155,7 +155,7 @@ fn within<T: PartialEq + Send + 'static>(
         return answer;
     }
     let mut waiting = waiting();
-    // The thread may have answered after the timeout.
+    // The thread may have answered since the timeout, so look once more.
     let answer = answers.try_recv();
     if answer == Err(TryRecvError::Empty) {
         waiting.insert(number);
@@ -184,11 +184,12 @@ pub(super) fn device_number(text: &str) -> Option<u64> {
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// [`all_mounts`], read less than [`MOUNTS_TIME`] ago.
+/// Returns the mounts that [`all_mounts`] has read less than [`MOUNTS_TIME`] ago, or reads them
+/// again.
 ///
 /// A target with thousands of files opens them one after the other, and reading the mounts of all
-/// processes takes longer than all other checks of a file. A list without the latest mount hides no
-/// user of a file: it only lets this process ask a driver that may not answer.
+/// processes takes longer than all other checks of a file. If the list misses the latest mount, no
+/// user of a file stays undetected. This process may only query a driver that does not answer.
 fn recent_mounts() -> Arc<BTreeSet<String>> {
     let mut recent = RECENT_MOUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     let known = recent.as_ref().filter(|(read, _)| read.elapsed() < MOUNTS_TIME);

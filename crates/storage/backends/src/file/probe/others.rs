@@ -25,7 +25,7 @@ const READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
 
-/// The permissions on its file that a disk needs.
+/// Returns the permissions that farblock needs on the file of a disk.
 fn needed(read_only: bool) -> &'static [i64] {
     if read_only { &[READ] } else { &[READ, WRITE, RESIZE] }
 }
@@ -56,7 +56,8 @@ fn claim_bytes(file: &File, path: &Path, read_only: bool) -> Result<(), FileProb
     let unshared = EXCLUSIVE.iter().map(|permission| UNSHARED + permission);
     for byte in used.chain(unshared) {
         if let Err(error) = set(file, libc::F_RDLCK, byte, 1) {
-            // A program that locks this byte exclusively is not QEMU. But it uses the file.
+            // QEMU takes only shared locks on these bytes. Another program that locks one
+            // exclusively also uses the file.
             if error.kind() == io::ErrorKind::WouldBlock {
                 return Err(in_use(path, read_only));
             }
@@ -147,7 +148,7 @@ impl Lock {
     /// Parses a line such as `1: FLOCK  ADVISORY  WRITE 3548 fe:00:1234 0 EOF`.
     fn parse(line: &str) -> Option<Lock> {
         let mut words = line.split_whitespace().skip(1);
-        // For a lock that waits for another lock, the kernel prints `->` here.
+        // If the process still waits for the lock, the kernel prints `->` here.
         let kind = words.next()?;
         let excludes = words.nth(1)? == "WRITE";
         let process = words.next()?.parse().ok();

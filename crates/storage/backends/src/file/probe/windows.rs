@@ -40,7 +40,8 @@ pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: F
     let direct = if wanted.direct { FILE_FLAG_NO_BUFFERING } else { 0 };
     options.custom_flags(FILE_FLAG_OVERLAPPED | direct);
     if kind == FileKind::Device {
-        // Share the disk with the system, which has its own handles to every disk.
+        // Windows itself has handles open to every disk, so the open must allow other handles to
+        // read and write.
         options.share_mode(FILE_SHARE_READ | FILE_SHARE_WRITE);
     }
 }
@@ -76,7 +77,7 @@ pub(super) fn direct(file: &File, kind: FileKind, block_size: u32) -> Result<usi
     {
         return Err(format!("direct I/O on this disk needs blocks of {sector} bytes"));
     }
-    // Read the second block, if it exists: its offset has the smallest alignment of all blocks.
+    // Try a read of the second block, or of the only one: no other block has a less aligned offset.
     let mut buffer = Buffer::new(block_size as usize);
     let trial = file.seek_read(&mut buffer, u64::from(block_size));
     match trial {
