@@ -1,4 +1,4 @@
-//! The keys that a host may use for discovery: all of its keys for single subsystems.
+//! The keys that a host may use for discovery: all keys that it has for individual subsystems.
 //!
 //! An identity with a digest names one key. An identity without a digest (`NVMe0R`) may stand for
 //! any key of the host. A stranger may offer such an identity to make the server try many keys. So
@@ -6,8 +6,8 @@
 //! keys when another ClientHello offers the same identity. The key that matched last time is always
 //! first.
 //!
-//! Each round through all keys starts at a secret position. A stranger can use up turns, but cannot
-//! tell which keys the server tries in the host's next turn.
+//! Each round through all keys starts at a secret position. A stranger can offer the identity and
+//! so use up turns, but cannot tell which keys the server will try when the host connects next.
 
 use crate::limits;
 use crate::named::Named;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The name of the discovery subsystem.
 pub(crate) const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
-/// The keys by their identities. Each key has the number of subsystems for which it is set. The
+/// The keys by their identities. Each key has a count of the subsystems for which it is set. The
 /// server computes the identities when it sets keys, not when a client connects: a host may have
 /// thousands of keys, and any peer can connect.
 #[derive(Clone, Default, Debug)]

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The keys that a server knows, by host. An identity contains the names of the host and the
+/// The pre-shared keys of a server, by host. An identity contains the names of the host and the
 /// subsystem. When a host offers an identity, the server derives the host's key for the subsystem.
 #[derive(Clone, Default, Debug)]
 pub struct ServerKeys {
@@ -97,7 +97,7 @@ impl ServerKeys {
         }
     }
 
-    /// Drops all keys for a removed subsystem.
+    /// Drops all keys for a subsystem that was removed.
     pub fn forget(&mut self, subsystem: &str) {
         self.forget_generated(None, subsystem);
         let has_some = |of_host: &BTreeMap<_, _>| of_host.contains_key(subsystem);
@@ -188,15 +188,16 @@ impl ServerKeys {
     #[must_use]
     pub fn keeps_for_discovery(&self, before: &Self, host: &str) -> bool {
         let (had, has) = (before.for_discovery.get(host), self.for_discovery.get(host));
-        // Keys for every subsystem never change, so a host with such a key still has it.
+        // Keys that are valid for every subsystem never change, so a host that has one still has
+        // it.
         self.by_host.contains_key(host)
             || had.zip(has).is_some_and(|(had, has)| has.shares_one_with(had))
     }
 
-    /// Returns the configured keys that an identity of a host for a subsystem may stand for. An
-    /// identity with a digest stands for one key, unless the digests of two keys collide. For
-    /// discovery, an identity without a digest stands for every key of the host. The server tries
-    /// some of these keys at a time ([`discovery`](crate::discovery)).
+    /// Returns the configured keys that `identity` may stand for, if `host` offers it for
+    /// `subsystem`. An identity with a digest stands for one key, unless the digests of two keys
+    /// collide. For discovery, an identity without a digest stands for every key of the host. The
+    /// server tries some of these keys at a time ([`discovery`](crate::discovery)).
     fn meant(&self, identity: &str, host: &str, subsystem: &str) -> Vec<&TlsKey> {
         if subsystem != DISCOVERY_NQN {
             return self.keys(host, subsystem);
@@ -262,7 +263,8 @@ impl ServerKeys {
         right.into_iter().chain(made).collect()
     }
 
-    /// Returns the identity forms that the server knows for this identity's host and subsystem.
+    /// Returns the forms of identity for which the server has a key of this host and subsystem, for
+    /// an error message.
     pub(crate) fn forms_beside(&self, identity: &[u8]) -> Vec<String> {
         let Ok(identity) = str::from_utf8(identity) else { return Vec::new() };
         let mut parts = identity.split(' ').skip(1);
@@ -484,11 +486,12 @@ mod tests {
                 assert!(found.len() == 1 && found[0].psk == shown.psk, "{number}: {found:?}");
                 assert!(keys.is_good(&found[0]), "{number}");
             }
-            // For an identity without a digest, the key waits for its turn.
+            // An identity without a digest may stand for many keys, so the server tries this key
+            // only in its turn.
             let names = key(number).psks(HOST, DISCOVERY_NQN).pop().unwrap();
             assert!(names.identity.starts_with("NVMe0R"), "{}", names.identity);
             let round = usize::from(SUBSYSTEMS).div_ceil(limits::DISCOVERY_KEYS);
-            // Connect for the rest of a round, and then for a whole round.
+            // Connect until the present round is over, and then for one whole round.
             let mut turns = (1..2 * round).flat_map(|_| own.find(names.identity.as_bytes()));
             assert!(turns.any(|one| one.psk == names), "{number}");
         }

@@ -18,17 +18,17 @@
 //!
 //! [`open`](Tls::open) handles the peer's key updates and session tickets. A client asks for a key
 //! update after [a number of records](limits::RECORDS_PER_KEY). A server asks
-//! [later](limits::SERVER_RECORDS_PER_KEY). It does not ask a host that has dropped a connection
-//! because of such a request.
+//! [later](limits::SERVER_RECORDS_PER_KEY). It does not ask a host that once dropped a connection
+//! when asked.
 //!
-//! **The cost of an unknown peer.** A peer may withhold the end of its first message. It then costs
-//! 10 KiB and the bytes that it sent, up to [a limit](limits::HANDSHAKE_BYTES). The server parses
-//! the first message, and refuses the peer if it does not know any of its identities.
+//! **The cost of an unknown peer.** A peer that withholds the end of its first message costs 10 KiB
+//! and the bytes that it has sent, up to [a limit](limits::HANDSHAKE_BYTES). The server parses the
+//! first message, and refuses the peer if it does not know any of its identities.
 //!
-//! A peer may know the names but not the key. It then costs some dozens of HMACs for each [identity
-//! that the server checks](limits::IDENTITIES): the derivations of some keys
-//! ([eight](limits::KEYS_PER_HOST)), and the binder. For discovery, an identity without a digest
-//! costs as many HMACs for each of [some keys](limits::DISCOVERY_KEYS). The server does the
+//! A peer that knows the names but not the key costs some dozens of HMACs for each [identity that
+//! the server checks](limits::IDENTITIES): the server derives some keys
+//! ([eight](limits::KEYS_PER_HOST)) and checks the binder. For discovery, an identity without a
+//! digest costs as many HMACs for each of [some keys](limits::DISCOVERY_KEYS). The server does the
 //! Diffie-Hellman exchange only for a peer with the key.
 //!
 //! **Memory.** A connection stores an incomplete record until the end of the record arrives. After
@@ -100,10 +100,9 @@ pub trait Tls: Send {
     fn open(&mut self, sealed: &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>);
 
     /// Like [`open`](Self::open), but opens only whole records that fit in `plain`, so that data
-    /// arrive directly at their destination. Removes the parsed bytes from the front of `sealed`. A
-    /// call may open nothing although `plain` has room for a record
-    /// ([`OPENED_BYTES`](limits::OPENED_BYTES)). In this case, the call removes all bytes from
-    /// `sealed`.
+    /// arrive directly at their destination. Removes the parsed bytes from the front of `sealed`.
+    /// If `plain` has room for any record ([`OPENED_BYTES`](limits::OPENED_BYTES)) and no whole
+    /// record has arrived, the call stores all bytes of `sealed` and opens nothing.
     fn open_some(&mut self, sealed: &mut &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>);
 
     /// Returns the length that `into` needs for [`seal`](Self::seal) with `plain_bytes` of data.

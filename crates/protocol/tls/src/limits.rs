@@ -30,8 +30,8 @@ pub const UNASKED_BYTES: usize = 16 << 10;
 /// keyring has a key for each form of each key's identity, and some keys for discovery.
 pub const KEYS_PER_HOST: usize = 8;
 
-/// The number of a host's keys that the server tries at a time for discovery. All keys of the host
-/// for any subsystem are valid there. The limit applies to an identity without a digest, which may
+/// For discovery, the server tries this many keys of a host at a time. All keys of the host, for
+/// any subsystem, are valid there. The limit applies to an identity without a digest, which may
 /// stand for each of these keys. An identity with a digest selects one key.
 pub const DISCOVERY_KEYS: usize = 8;
 
@@ -44,29 +44,29 @@ pub const NAMED_IDENTITIES: usize = 4;
 /// The maximum number of characters of an identity in an error message.
 pub const NAMED_CHARACTERS: usize = 600;
 
-/// The number of records with one key after which a client asks for a key update. It is half of the
-/// limit that RFC 8446 (section 5.5) recommends for AES-GCM, 2^24.5.
+/// After this many records with one key, a client asks for a key update. It is half of the limit
+/// that RFC 8446 (section 5.5) recommends for AES-GCM, 2^24.5.
 pub const RECORDS_PER_KEY: u64 = 1 << 23;
 
-/// The number of records with one key after which a server asks for a key update, if the client has
-/// not asked. A client without support for updates drops the connection, so the server asks as late
-/// as is safe. The remaining records, up to RFC 8446's limit, may arrive before the client answers.
+/// After this many records with one key, a server asks for a key update if the client has not
+/// asked. A client without support for updates drops the connection, so the server asks as late as
+/// is safe. The remaining records, up to RFC 8446's limit, may arrive before the client answers.
 pub const SERVER_RECORDS_PER_KEY: u64 = 23_000_000;
 
-/// The maximum number of hosts that the server remembers because they dropped a connection after a
-/// request for a key update.
+/// The server remembers at most this many hosts that have dropped a connection after a request for
+/// a key update.
 pub const UNABLE_HOSTS: usize = 1024;
 
-/// The maximum number of generated keys of one host for one subsystem. Each controller of the host
-/// has one key, and a host with several paths has several controllers.
+/// The server keeps at most this many generated keys of one host for one subsystem. Each controller
+/// of the host has one key, and a host with several paths has several controllers.
 pub const GENERATED_KEYS: usize = 32;
 
-/// The time for which a generated key remains valid without a connection. A host connects its
-/// queues at once. A host that reconnects later authenticates again.
+/// A generated key that no connection uses remains valid for this time. It suffices, because a host
+/// connects all of its queues at once, and authenticates again if it reconnects later.
 pub const GENERATED_TIME: Duration = Duration::from_secs(120);
 
-/// The number of data bytes that are sealed into one buffer and then sent. They fill as many full
-/// records of 16,362 bytes as fit into 256 KiB with their headers. The buffer is still in the
-/// processor's cache when it is sent, and when the next data are sealed into it. With half this
-/// size, there are more sends. With twice this size, nothing is faster (decision 26).
+/// At most this many data bytes are encrypted into one buffer, which is then sent. They fill as
+/// many full records of 16,362 bytes as fit into 256 KiB with their headers. The buffer is still in
+/// the processor's cache when it is sent, and when the next data are sealed into it. Half this size
+/// would need more sends, and twice this size was not faster (decision 26).
 pub const PORTION_BYTES: usize = 15 * (SEALED_BYTES - 22);

@@ -2,7 +2,7 @@
 
 use farblock_secure::{TlsKey, TlsPsk};
 
-/// A pre-shared key, and its host and subsystem.
+/// A pre-shared key, and the host and subsystem that may use it.
 #[derive(Debug)]
 pub struct Named {
     /// The key.

@@ -146,7 +146,7 @@ fn every_key_of_a_host_is_accepted_for_discovery() {
             assert_eq!(comes(key, IdentityForm::Digest, derivation), (Ok(true), Ok(true)));
             let is_in = || comes(key, IdentityForm::Names, derivation) == (Ok(true), Ok(true));
             let turns = all.len().div_ceil(limits::DISCOVERY_KEYS);
-            // Connect for the rest of a round, and then for a whole round.
+            // Connect until the present round is over, and then for one whole round.
             assert!((1..2 * turns).any(|_| is_in()), "some hello never gets its turn");
             for _ in 0..turns {
                 let (_, at_server) = comes(&other, IdentityForm::Names, derivation);
@@ -352,7 +352,8 @@ fn the_server_distinguishes_another_hash_from_another_name() {
     assert!(text.contains("NVMe1R02") && text.ends_with("NVMe0R01, NVMe1R01"), "{text}");
 }
 
-/// A test changes a client's first message, so that it offers unsupported options.
+/// The test changes a client's first message so that the client seems not to offer what the server
+/// needs.
 #[test]
 fn the_server_names_what_the_client_does_not_offer() {
     // The first change is to the cipher suites: the client's own suite, and the suite that signals

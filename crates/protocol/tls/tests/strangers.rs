@@ -6,7 +6,8 @@ use farblock_tls::{ServerKeys, Tls, limits, server};
 use std::sync::Arc;
 
 const STRANGERS: usize = 300;
-/// The most bytes per stranger: the bytes that it sent, and the memory of the library.
+/// A stranger may cost the server at most this many bytes: the bytes that it has sent, and the
+/// memory of OpenSSL.
 const MOST_BYTES: usize = limits::HANDSHAKE_BYTES + (24 << 10);
 
 fn resident_bytes() -> usize {

@@ -8,24 +8,29 @@ pub const MIN_LEGS: usize = 2;
 pub const MAX_LEGS: usize = 8;
 /// The number of bytes at the end of each leg for its record and the bitmap.
 pub const RESERVED_BYTES: u64 = 1 << 20;
-/// The number of former sizes to try when a leg has no record at its end. The search tries this
-/// many steps of a MiB below the present size, and then as many sizes in whole GiB.
+/// If a leg has no record at its end, its size may have changed, so the mirror searches at the ends
+/// of former sizes. It tries this many steps of a MiB below the present size, and then as many
+/// sizes in whole GiB.
 pub const FORMER_ENDS: u64 = 512;
 /// The smallest region, in bytes. A region is the unit of tracking changes.
 pub const MIN_REGION_BYTES: u64 = 64 << 10;
-/// The maximum number of regions. The bitmap then takes 32 KiB, and the state in memory 1 MiB.
+/// A mirror has at most this many regions. With so many, the bitmap takes 32 KiB, and the state in
+/// memory 1 MiB.
 pub const MAX_REGIONS: u64 = 1 << 18;
-/// The maximum number of bytes to copy or compare at once. Writes to their region wait meanwhile.
+/// The keeper copies or compares at most this many bytes at once. During this time, writes to their
+/// region wait.
 pub const CHUNK_BYTES: u64 = 256 << 10;
-/// The time for which operations wait for an unavailable leg before the mirror puts it out.
+/// Operations wait at most this long for an unavailable leg. Then the mirror puts the leg out and
+/// continues without it.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(2);
-/// The time without a leg in sync after which the mirror fails operations, as other sets do.
+/// If no leg in sync was available for this time, the mirror fails operations. Until then, they
+/// wait.
 pub const HOPE: Duration = Duration::from_secs(20);
 /// The interval at which the keeper checks that a leg in sync has the last record written to it.
 pub const AUDIT_EVERY: Duration = Duration::from_secs(5);
-/// The longest wait at a start, if every leg with all data may still execute writes of an earlier
-/// process. It exceeds a host's wait for a target that does not answer: 3 keep-alive periods of 5 s
-/// and the longest command quiesce time (65 s).
+/// At its start, the mirror waits at most this long if every leg with all data may still execute
+/// writes of an earlier process. It exceeds a host's wait for a target that does not answer: 3
+/// keep-alive periods of 5 s and the longest command quiesce time (65 s).
 pub const LATE: Duration = Duration::from_secs(90);
 /// The time until the first attempt to add a leg again that was put out.
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -41,16 +46,16 @@ pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
 /// this number: about 90 records in the first day. The number is limited, because a returning leg
 /// may be at most [`HISTORY`] records behind.
 pub const RENEWALS: u32 = 10;
-/// The number of generations behind at which the renewals for an absent leg stop. The other half of
-/// the [`HISTORY`] is for records that the mirror must write.
+/// When an absent leg is this many records behind, the mirror writes no more of these additional
+/// records. The rest of the [`HISTORY`] is kept for records that the mirror must write.
 pub const RENEWED_GENERATIONS: u64 = HISTORY as u64 / 2;
-/// The minimum time before a queue reads from a slower leg again.
+/// A queue measures a slower leg again by reading from it, at most once in this time.
 pub const TRIED_AGAIN: Duration = Duration::from_secs(1);
-/// The minimum number of reads from other legs before a queue reads from a slower leg again. Also
-/// the minimum ratio of the time since the last read from that leg to the duration of one such
-/// read.
+/// Between two reads from a slower leg, a queue makes at least this many reads from other legs. The
+/// time between the two is also at least this many times the duration of such a read.
 pub const PASSED_OVER: u32 = 100;
-/// The minimum duration to assume for a failed read when the mirror compares legs.
+/// When a queue compares the speed of legs, a failed read counts as if it had taken at least this
+/// long.
 pub const FAILED_READ: Duration = Duration::from_millis(100);
 /// The time within which writes of a dropped queue may still take effect.
 pub const SETTLE: Duration = Duration::from_millis(100);

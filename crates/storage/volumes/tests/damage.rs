@@ -46,7 +46,7 @@ fn region(mirror: &Mirror, region: usize) -> u8 {
     data[0]
 }
 
-/// A copy of the present contents of a leg.
+/// Returns a copy of the present contents of a leg.
 fn image(leg: &Arc<Mem>) -> Arc<Mem> {
     let image = memory(LEG_BYTES);
     copy(leg, &image);
@@ -245,8 +245,8 @@ fn an_older_copy_of_a_leg_is_detected_after_the_bitmap_was_cleared() {
     assert_eq!(second().state, LegState::Out, "the second leg lacks writes that no bitmap records");
 }
 
-/// The mirror was not closed, and no record shows that the copy is a copy. The mirror uses the data
-/// of the other leg nevertheless.
+/// The mirror was not closed, and no record shows that one leg was replaced by an older copy. The
+/// mirror nevertheless uses the data of the other leg.
 #[test]
 fn an_older_copy_of_a_leg_is_not_used_as_the_source() {
     let legs = create();

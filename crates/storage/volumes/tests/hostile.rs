@@ -188,8 +188,8 @@ fn a_leg_that_grew_or_shrank_is_refused() {
 #[test]
 fn power_loss_with_a_lost_leg_at_each_step_of_filling_loses_no_data() {
     for lost in 0..2 {
-        // With fewer writes the mirror does not start: it first writes the bitmap and the record of
-        // the two legs in sync.
+        // Begin with five writes: with fewer, the mirror does not even start, because it first
+        // writes the bitmap and the record of the two legs in sync.
         for cut in 5.. {
             let legs = [memory(LEG_BYTES), memory(LEG_BYTES), memory(LEG_BYTES)];
             let all = legs.each_ref().map(Some);

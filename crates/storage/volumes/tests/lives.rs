@@ -77,7 +77,7 @@ fn the_same_seed_gives_the_same_run() {
     assert_ne!(trace(3), trace(4));
 }
 
-/// The runs find common mistakes with few seeds, which shows that they detect faults.
+/// The runs must find common mistakes with few seeds.
 #[test]
 fn the_simulation_finds_common_mistakes_quickly() {
     let common = [

@@ -284,8 +284,8 @@ fn a_leg_that_lost_its_cache_is_not_read() {
     assert_eq!(read(&legs[1], 0, 512)[0], 0x5a);
 }
 
-/// All legs have lost data, and report that to the keeper's flush, which would clear the bitmap.
-/// The mirror must still report the loss to its user, once.
+/// All legs have lost data, and report this to the keeper's own flush. The mirror must still report
+/// the loss to its user, once.
 #[test]
 fn a_flush_failure_seen_by_the_keeper_is_reported_to_the_user_once() {
     let (mirror, powers, _) = written();

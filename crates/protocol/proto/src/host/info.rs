@@ -204,7 +204,8 @@ impl ControllerInfo {
             0 => most,
             commands => most.min(commands.into()),
         };
-        // Command identifier 0FFFFh is reserved, so at most 0FFFFh - 1 commands are in flight.
+        // With 0FFFFh commands in flight, no command identifier would be left over to mean "no
+        // command".
         let most = u16::try_from(most).unwrap_or(u16::MAX).min(u16::MAX - 1);
         depth.clamp(1, most.max(1))
     }

@@ -33,7 +33,7 @@ pub(super) enum Side {
     },
 }
 
-/// The state of the callbacks.
+/// What the callbacks of one connection know and have found out.
 pub(super) struct State {
     functions: &'static Functions,
     side: Side,

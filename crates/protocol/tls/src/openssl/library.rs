@@ -145,7 +145,7 @@ pub(super) struct Library {
 // SAFETY: several threads may use OpenSSL's contexts once they are set up, which happens before
 // they are shared. The contexts live as long as the process.
 unsafe impl Send for Library {}
-// SAFETY: as above.
+// SAFETY: as for `Send`, several threads may use the contexts at the same time.
 unsafe impl Sync for Library {}
 
 impl Library {
@@ -174,8 +174,8 @@ impl Library {
             (f.SSL_CTX_set_psk_use_session_callback)(client, callbacks.use_session);
             (f.SSL_CTX_set_keylog_callback)(server, callbacks.secret_made);
             (f.SSL_CTX_set_keylog_callback)(client, callbacks.secret_made);
-            // The context trusts no authority. So it refuses a peer that offers a certificate
-            // instead of a key.
+            // The context trusts no certificate authority. With this setting, it refuses a server
+            // that offers a certificate instead of a key.
             (f.SSL_CTX_set_verify)(client, VERIFY_PEER, std::ptr::null());
         }
         Ok(Self { functions, server, client })

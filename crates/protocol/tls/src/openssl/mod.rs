@@ -25,10 +25,11 @@ const ERROR_WANT_READ: c_int = 2;
 const REASON_BITS: c_ulong = 0x7f_ffff;
 const REASON_BINDER: c_ulong = 253;
 const REASON_EXTENSION: c_ulong = 110;
-/// OpenSSL's reason if no key matches. OpenSSL then looks for a certificate, and there is none.
+/// The reason that OpenSSL reports if no key matches: it then looks for a certificate, and this end
+/// has none.
 const REASON_SIGNATURE: c_ulong = 118;
 const REASON_CIPHER: c_ulong = 193;
-/// A reason from this number on is an alert from the peer.
+/// A reason with this number or a higher one stands for an alert from the peer.
 const REASON_ALERTS: c_ulong = 1000;
 const ALERT_HANDSHAKE_FAILURE: c_ulong = 40;
 const ALERT_ILLEGAL_PARAMETER: c_ulong = 47;
@@ -160,7 +161,7 @@ impl Handle {
             (f.SSL_set_ex_data)(ssl.as_ptr(), callbacks::STATE_INDEX, state.as_ptr().cast());
             if is_server {
                 (f.SSL_set_accept_state)(ssl.as_ptr());
-                // The server chooses the suite once it knows the key.
+                // A server cannot choose the cipher suite before it knows the key.
                 true
             } else {
                 (f.SSL_set_connect_state)(ssl.as_ptr());
@@ -171,7 +172,7 @@ impl Handle {
         has_suite.then_some(handle).ok_or_else(none)
     }
 
-    /// Returns the state of the callbacks.
+    /// Returns what the callbacks have found out.
     fn state(&mut self) -> &mut State {
         // SAFETY: the state is valid until the handle is dropped, and no function of OpenSSL runs.
         unsafe { self.state.as_mut() }
@@ -256,8 +257,8 @@ impl Handle {
         Ok(records)
     }
 
-    /// Returns the most bytes of a record, if the client requested short records and the library
-    /// agreed (RFC 6066, section 4).
+    /// Returns the maximum number of bytes in a record, if the client has requested short records
+    /// and OpenSSL has agreed (RFC 6066, section 4).
     fn short_record_bytes(&self) -> Option<usize> {
         let f = &self.library.functions;
         // SAFETY: the `SSL` is valid, and its session lives as long.
@@ -432,9 +433,9 @@ fn alert(number: c_ulong, name: String) -> String {
 }
 
 impl Drop for Session {
-    /// Records a host that closes or refuses the connection after a request for a key update: it
-    /// does not support updates. The Linux host is such a host. Without this record, it would lose
-    /// its connection repeatedly.
+    /// If the host has closed or refused the connection after a request for a key update, records
+    /// that it does not support updates. Otherwise it would lose its connection again and again.
+    /// The Linux host is an example.
     fn drop(&mut self) {
         let hung_up = matches!(self.failure, None | Some(TlsError::Refused(_)));
         if let (Some(keys), Stage::Open { records, peer: Some(named) }) = (&self.keys, &self.stage)

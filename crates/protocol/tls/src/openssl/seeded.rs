@@ -1,8 +1,8 @@
 //! Makes OpenSSL use the random numbers of a simulation.
 //!
-//! Two handshakes with the same key differ only in random numbers. With seeded numbers, repeated
-//! runs therefore send the same bytes. Nothing else in OpenSSL changes. A thread outside a
-//! simulation gets OpenSSL's own numbers, even in a program with simulations.
+//! Two handshakes with the same key differ only in their random numbers. So if the numbers come
+//! from a seed, each run with this seed sends the same bytes. Nothing else in OpenSSL changes. A
+//! thread outside a simulation gets OpenSSL's own numbers, even in a program with simulations.
 
 use super::library::symbol;
 use std::ffi::{c_int, c_uchar, c_void};
@@ -42,7 +42,7 @@ static OWN: OnceLock<Bytes> = OnceLock::new();
 /// Fails if there is no library.
 pub fn draw_from(source: fn(&mut [u8]) -> bool) -> Result<(), crate::TlsError> {
     let _ = SOURCE.set(source);
-    // OpenSSL must seed itself for the process now, outside any simulation.
+    // Initialize OpenSSL now: it must get its own seed from the system, outside any simulation.
     super::available()
 }
 

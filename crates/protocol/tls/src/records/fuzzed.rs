@@ -9,7 +9,7 @@ use crate::secrets::Secrets;
 use farblock_secure::Hash;
 use zeroize::Zeroizing;
 
-/// The most bytes of handshake messages that an end keeps: a part of a message, and one more
+/// An end may keep at most this many bytes of handshake messages: a part of a message, and one more
 /// record.
 const MESSAGES_BYTES: usize = limits::HANDSHAKE_BYTES + 4 + limits::RECORD_BYTES;
 
@@ -139,7 +139,7 @@ impl Way {
         let end = self.wire.len().min(self.brought + bytes);
         let mut plain = vec![0; room];
         let mut sealed = &self.wire[self.brought..end];
-        // Some bytes take the path for whole records only.
+        // Pass some of the bytes to `open_some`, which opens only whole records.
         let (mut filled, mut ended) = self.to.open_some(&mut sealed, &mut plain[..room / 2]);
         if ended.is_none() {
             let (more, end) = self.to.open(sealed, &mut plain[filled..]);

@@ -1,6 +1,6 @@
 //! TLS after the handshake (RFC 8446, sections 4.6, 5 and 6). Encrypts each byte from its source
 //! directly into the send buffer. Decrypts each byte from the receive buffer directly into its
-//! destination. One of the two [`cipher`] libraries does so in one pass.
+//! destination. The faster of the two [`cipher`] libraries needs a single pass for this.
 //!
 //! ```text
 //!   network -> [part of a record] -> record -> data ---------------------------> plain
@@ -150,7 +150,7 @@ impl Records {
                 Err(error) => return (filled, Some(error)),
             }
         }
-        // The rest is an incomplete record, or it must wait because `plain` is full.
+        // Store the rest: it is an incomplete record, or `plain` has no room for it.
         self.input.add(sealed);
         (filled, None)
     }
@@ -386,7 +386,8 @@ impl Records {
     fn begin(&mut self, into: &mut [u8]) -> Result<usize, TlsError> {
         let Some(per_key) = self.per_key else { return Ok(0) };
         let is_due = self.outgoing.records() >= per_key;
-        // Do not ask again: the other end answers together with its next data.
+        // If this end has already asked, do not ask again: the other end answers together with its
+        // next data.
         if !is_due && (self.has_asked || self.incoming.records() < per_key) {
             return Ok(0);
         }

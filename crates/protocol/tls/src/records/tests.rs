@@ -52,7 +52,7 @@ fn a_client_ignores_session_tickets_and_a_server_refuses_them() {
     let (mut client, mut server) = pair();
     let ticket = [&[NEW_SESSION_TICKET, 0, 0, 200][..], &[7; 200]].concat();
     let twice = [&ticket[..], &ticket].concat();
-    // Use pieces of any size, some of which also split the four header bytes.
+    // Use pieces of several sizes, so that some also split the four header bytes.
     for piece in [1000, 204, 203, 150, 100, 51] {
         for part in twice.chunks(piece) {
             let sealed = record(&mut server, HANDSHAKE, part);
@@ -201,7 +201,7 @@ fn received_bytes_equal_the_sent_bytes() {
         while ended.is_none() && (!left.is_empty() || to.openable_bytes(0) > 0) {
             let (piece, rest) = left.split_at(left.len().min(1 + numbers.below(30_000)));
             let mut plain = vec![0; numbers.below(30_000)];
-            // Some bytes take the path for whole records only.
+            // Pass some of the bytes to `open_some`, which opens only whole records.
             let (mut piece, room) = (piece, numbers.below(2) * numbers.below(plain.len() + 1));
             let (straight, mut end) = to.open_some(&mut piece, &mut plain[..room]);
             let mut filled = straight;

@@ -153,7 +153,8 @@ fn join(
             plan.record.standings[leg] = Standing::Behind;
         }
     }
-    // A superseded record may have a higher generation. The next record must exceed that one, too.
+    // A record that this one supersedes may have a higher generation number. Start from the highest
+    // number, so that the next record exceeds it, too.
     let most = found.iter().filter_map(record).map(|record| record.generation).max();
     while most > Some(plan.record.generation) {
         plan.record.advance(u64::from_le_bytes(random()?));
@@ -301,7 +302,8 @@ fn refuse_two_histories(found: &[Found], newest: &Record) -> Result<(), MirrorEr
     Ok(())
 }
 
-/// Refuses a leg that was restored to an earlier state: no bitmap has the changes that it lacks.
+/// Refuses a leg that was restored to an earlier state, because no bitmap lists the changes that
+/// such a leg lacks.
 fn refuse_older_copies(found: &[Found], newest: &Record) -> Result<(), MirrorError> {
     for leg in found {
         if record(leg).is_some_and(|record| newest.is_newer_than_leg(record)) {
@@ -311,12 +313,12 @@ fn refuse_older_copies(found: &[Found], newest: &Record) -> Result<(), MirrorErr
     Ok(())
 }
 
-/// The advice about a leg that was restored to an earlier state.
+/// The end of a message about a leg that was restored to an earlier state.
 pub(crate) const OLDER_COPY: &str = "is an older copy of itself (perhaps a snapshot or a backup), \
     and the mirror does not know which data it lacks: restore the leg as it was, or zero its first \
     and last MiB and start with ?create, and the mirror fills it from the other legs";
 
-/// The advice about two legs with different histories.
+/// The end of a message about two legs that were each written without the other.
 pub(crate) const TWO_HISTORIES: &str = "were each written without the other: decide which one has \
     the right data, zero the first and last MiB of the other one, and start with ?create";
 
@@ -375,8 +377,8 @@ fn create(found: &[Found], take_empty: bool) -> Result<Plan, MirrorError> {
 }
 
 /// Refuses to create a mirror that would be too small for the data of its first leg. A mirror is
-/// smaller than its legs. If the size of the data is unknown, no other leg may be smaller than the
-/// first.
+/// smaller than its legs, because the end of each leg is reserved. If the size of the data is
+/// unknown, no other leg may be smaller than the first.
 fn keeps_its_data(
     first: &Found,
     geometries: &[Geometry],
@@ -550,7 +552,7 @@ mod tests {
         refused(&[blank(8 << 20, false), blank(8 << 20, true)], true, false, "1 MiB larger");
         refused(&[marked(0, 4, "ii"), blank(16 << 20, true)], false, false, "?create");
         refused(&[marked(0, 4, "ii"), blank(8 << 20, true)], true, false, "larger");
-        // The mirror does not need the second leg. The status of that leg reports its problem.
+        // The mirror starts without the second leg, whose status reports the problem.
         assert_eq!(in_sync(&[marked(0, 4, "ib"), blank(16 << 20, false)]), [true, false]);
         let plan = assemble(&[blank(8 << 20, true), blank(9 << 20, true)], true, false).unwrap();
         assert_eq!((plan.record.blocks, plan.in_sync), (7 << 11, vec![true, false]));

@@ -6,8 +6,9 @@
 //! writes the next record. After the target process of the last leg in sync was replaced, the
 //! keeper also reads the record of this leg before the mirror uses the leg again.
 //!
-//! A leg with the right record lacks at most the regions in the bitmap. The keeper clears a region
-//! only after its data was durable on each leg, and each leg has then got another record.
+//! A leg with the right record lacks at most the regions in the bitmap. The keeper removes a region
+//! from the bitmap only when its data is durable on each leg, and each leg has got another record
+//! after that.
 
 use std::time::Instant;
 
@@ -33,8 +34,8 @@ pub(crate) struct Audit {
     /// The last record written to each leg. `None` if this process may not have written a record to
     /// it.
     given: Vec<Option<Given>>,
-    /// Legs that got a record while another copy may have taken their place. That record proves
-    /// nothing.
+    /// Legs that got a record while another copy may have taken their place. Such a record does not
+    /// prove that the leg is the right one.
     misled: LegSet,
     next: Instant,
 }
@@ -61,7 +62,8 @@ impl Keeper {
         let slot = self.slots[leg];
         self.slots[leg] = 1 - slot;
         if self.shared.legs[leg].doubts() != doubts {
-            // The leg must still have the previous record, in the other slot.
+            // Otherwise, this record does not count until the leg has shown the previous one, which
+            // is still in the other slot.
             self.audit.misled |= bit(leg);
             return self.shared.written() & bit(leg) != 0;
         }
@@ -84,7 +86,8 @@ impl Keeper {
         self.audit.misled & bit(leg) != 0
     }
 
-    /// Trusts the record of the leg again: the bitmap has all regions that the leg may lack.
+    /// Trusts the record of the leg again. The bitmap now lists all regions in which the leg may
+    /// lack data.
     pub(crate) fn vouches_again(&mut self, leg: usize) {
         self.audit.misled &= !bit(leg);
     }

@@ -3,14 +3,14 @@
 //! The queue chooses the leg with the shortest expected time to answer. This time is the mean
 //! duration of a read from the leg, times the number of its outstanding reads including the new
 //! one. Each queue measures separately and shares no state. A slow leg gets no reads, so the queue
-//! cannot measure it. The queue therefore reads from it occasionally, in case it has become fast,
-//! but rarely enough that its slowness hardly matters.
+//! cannot measure it. The queue therefore reads from a slow leg from time to time, in case it has
+//! become fast. It does so rarely enough that the slow reads hardly matter.
 
 use std::time::{Duration, Instant};
 
 use crate::limits::{FAILED_READ, PASSED_OVER, TRIED_AGAIN};
 
-/// The weight of a new duration in the mean, as a shift: one eighth.
+/// A new duration counts for one eighth of the mean: the mean is shifted right by this many bits.
 const MEAN_SHIFT: u32 = 3;
 
 /// The speed of a leg for the reads of one queue.

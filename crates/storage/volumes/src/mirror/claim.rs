@@ -1,8 +1,10 @@
-//! The mirror writes a claim to a leg before it writes the first record there.
+//! A claim marks a leg for a mirror. The mirror writes the claim before it writes its first record
+//! to the leg.
 //!
-//! The power may fail while the mirror writes a first record. The torn record is invalid, and would
-//! make the leg look as if it held data. A claim is one sector, so the disk writes all or none of
-//! it. Once the leg has a record, the mirror removes the claim.
+//! The power may fail while the mirror writes the first record. The half-written record is invalid,
+//! so that without a claim the leg would look as if it held other data. A claim cannot be
+//! half-written, because it is one sector, which a disk writes completely or not at all. Once the
+//! leg has a record, the mirror removes the claim.
 
 use uuid::Uuid;
 

@@ -1,9 +1,9 @@
 //! Copies data from a leg in sync to the other legs, chunk by chunk.
 //!
-//! There are three reasons for a copy, by priority: a read waits for a region in which legs in sync
-//! may differ; legs in sync may differ in other regions; a leg catches up. While the keeper copies
-//! a chunk, its region is closed to writes. The keeper does not write data again that a leg already
-//! has.
+//! The keeper copies for three reasons, in this order of priority. A read waits for a region in
+//! which legs in sync may differ. Legs in sync may differ in other regions. A leg catches up. While
+//! the keeper copies a chunk, its region is closed to writes. It compares first, and writes only
+//! where a leg has other data.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -70,8 +70,8 @@ impl Copying {
         }
     }
 
-    /// Restarts the copy in progress if it copies one of these regions because legs may differ: the
-    /// part already copied may differ again.
+    /// Restarts the copy in progress if it makes one of these regions equal on all legs: the part
+    /// that was already copied may differ again.
     pub(crate) fn begin_again(&mut self, suspects: &[usize], regions: &Regions) {
         let again =
             |&mut (why, region, _): &mut _| why == Why::Suspect && suspects.contains(&region);
@@ -144,7 +144,7 @@ impl Keeper {
             if self.copying.suspects.is_empty() {
                 return Job::Later(next);
             }
-            // Suspect regions come first. The copy of this region starts again later.
+            // Interrupt this copy, since suspect regions come first. It starts again later.
             self.copying.current = None;
             return self.next_job();
         }
@@ -200,8 +200,8 @@ impl Keeper {
     fn end_region(&mut self, chunk: Chunk) {
         match chunk.why {
             Why::Suspect => {
-                // Flush before any queue reads the copy. Otherwise a leg could lose the copy later,
-                // and a read would return older data than an earlier read.
+                // Flush before any queue can read the copy. Otherwise a leg could lose the copy in
+                // a power cut, and a read would then return older data than an earlier read.
                 let alone = self.shared.in_sync().count_ones() == 1;
                 let durable = alone || self.flush(self.shared.in_sync());
                 let inbox = lock(&self.shared.inbox);
@@ -239,8 +239,8 @@ impl Keeper {
         let first = in_sync & self.newest;
         for leg in members(first).chain(members(in_sync & !first)) {
             let done = self.panel.run_one(leg, self.read_op(chunk));
-            // The mirror may have put this leg out meanwhile. The leg may then have lost data
-            // before it answered.
+            // If the mirror has put this leg out meanwhile, ignore its answer: the leg may have
+            // lost data before it answered.
             let counts = self.shared.in_sync() & bit(leg) != 0;
             if let (true, Ok(()), Some(buffer)) = (counts, done.result, done.buffer) {
                 return Some((leg, buffer));
@@ -281,7 +281,7 @@ impl Keeper {
         let legs = members(self.shared.in_sync());
         let reads = legs.map(|leg| (leg, self.read_op(chunk))).collect();
         let mut ended = self.panel.run(reads);
-        // Do not compare a leg that the mirror has put out meanwhile.
+        // Leave out legs that the mirror has put out since the reads started.
         let in_sync = self.shared.in_sync();
         ended.retain(|ended| in_sync & bit(ended.leg) != 0);
         let (read, unread): (Vec<_>, Vec<_>) =

@@ -28,14 +28,14 @@ pub(crate) fn size(
     search: Search,
     mut read: impl FnMut(u64, u64) -> Option<Vec<u8>>,
 ) -> Option<u64> {
-    // Start early enough that the first slot of a record precedes its second slot in the search.
+    // Start early enough to find the first slot of a record before its second slot.
     let begin = size.saturating_sub(NEAR_BYTES + SLOT_OFFSETS[1]);
     let near = read(begin, size - begin)?;
     let starts = near.chunks(block_size as usize);
     if let Some(at) = starts.clone().position(|block| block.starts_with(MAGIC)) {
         let at = begin + at as u64 * block_size;
         let is_whole = at + NEAR_BYTES >= size || begin == 0;
-        // A record at the present end is torn or damaged.
+        // Do not report the present end as a former one: a record there is torn or damaged.
         return Some(at + RESERVED_BYTES).filter(|&former| is_whole && former != size);
     }
     let length = (RECORD_BYTES as u64).next_multiple_of(block_size);

@@ -45,7 +45,8 @@ pub(crate) struct Keeper {
     pub(crate) record: Record,
     /// For each leg, the slot of its next record.
     pub(crate) slots: Vec<usize>,
-    /// The bitmap on every leg that gets writes, or a superset of it.
+    /// The bitmap as the keeper has last written it to every leg that gets writes. A leg may have
+    /// fewer regions in it if a write failed.
     pub(crate) bitmap: Vec<u8>,
     /// Whether the last write of the bitmap failed, so that possibly no leg has `bitmap`.
     owes_pages: bool,
@@ -54,10 +55,11 @@ pub(crate) struct Keeper {
     /// The legs that had the newest record at the start. Where legs may differ, the keeper copies
     /// from one of these.
     pub(crate) newest: LegSet,
-    /// Whether all data from before the last check for idle regions is durable, and each leg has
-    /// then got a record.
+    /// Whether the last check for idle regions has made all earlier data durable, and has then
+    /// written a record to each leg.
     has_looked: bool,
-    /// Whether a second record since the start confirms that each leg has the first one.
+    /// Whether the keeper has written a second record since the start. The second one confirms that
+    /// each leg has the first.
     is_confirmed: bool,
     pub(crate) retries: Vec<Retry>,
     pub(crate) copying: Copying,
@@ -186,7 +188,8 @@ impl Keeper {
         let is_claimed = members(new).all(|leg| self.claim(leg, &mine).is_ok());
         let started = is_claimed && self.write_pages(&pages) && self.write_record(None);
         if started {
-            // If a claim cannot be removed, it does no harm: the leg has a record.
+            // If the removal of a claim fails, the claim does no harm, because the leg has a record
+            // now.
             members(new).for_each(|leg| drop(self.claim(leg, &claim::NONE)));
         }
         for region in 0..self.shared.regions.len() {
@@ -259,7 +262,7 @@ impl Keeper {
     /// one. False if the last leg in sync did not get the record.
     pub(crate) fn write_record(&mut self, promoted: Option<usize>) -> bool {
         if os::has_mistake("an acknowledgement before the record") {
-            // Without this pause, the critical time would be too short for a test to hit.
+            // The pause gives simulations time to cut the power at this point.
             self.panel.wait(Some(Duration::from_millis(50)));
         }
         loop {
@@ -293,7 +296,8 @@ impl Keeper {
     /// Writes the record to these legs. True if all of them have got it. `None` if the last leg in
     /// sync did not get it, or must not be used.
     fn write_record_to(&mut self, legs: u64) -> Option<bool> {
-        // Check the legs first: a record on another copy would make that copy look like the leg.
+        // Check first that each leg is still the right one: a record written to another copy would
+        // make that copy look like the leg.
         self.audit(legs);
         if legs & self.shared.unproven() != 0 {
             return None;
@@ -347,8 +351,8 @@ impl Keeper {
     }
 
     /// Marks the requested regions dirty. False if a write failed. The first write after an idle
-    /// time waits for another record. So a copy of a leg from the idle time does not have the last
-    /// record.
+    /// time waits for another record. So a copy that was made of a leg during the idle time does
+    /// not have the last record.
     fn grant(&mut self) -> bool {
         if self.wanted.is_empty() {
             return true;
@@ -373,7 +377,7 @@ impl Keeper {
             self.bitmap[region / 8] |= 1 << (region % 8);
             pages.insert(self.page_of(region));
         }
-        // The last write of a page may have failed. Then write all pages.
+        // If the last write of a page failed, write all pages.
         let pages = if self.owes_pages { self.pages().collect() } else { pages };
         self.owes_pages = !self.write_pages(&pages);
         if self.owes_pages {
@@ -428,14 +432,14 @@ impl Keeper {
             if *at > os::now() && !is_opened {
                 sooner(deadline, *at);
             } else if self.shared.legs[leg].is_there() && self.shared.legs[leg].has_late() {
-                // When the last late write ends, its queue wakes the keeper.
+                // No timer is needed: when the last late write ends, its queue wakes the keeper.
                 self.shared.legs[leg].say("earlier writes may still change the leg");
             } else if let Err(reason) = rejoin::attempt(self, leg) {
                 tracing::debug!(
                     leg = %self.shared.legs[leg].name, reason,
                     "cannot add the leg again yet"
                 );
-                // Keep an earlier reason, which is more precise.
+                // If the leg already has a reason, keep it, because it is more precise.
                 let is_opening = reason == rejoin::OPENING;
                 if !is_opening || lock(&self.shared.legs[leg].reason).is_empty() {
                     self.shared.legs[leg].say(reason);
@@ -465,14 +469,15 @@ impl Keeper {
         } else if self.copying.is_idle() {
             self.clear_idle();
         }
-        // Check again as long as there are dirty regions.
+        // Set the time of the next check as long as there are dirty regions.
         let some = self.shared.regions.dirty_count() > 0;
         self.next_clean = some.then_some(now + CLEAN_EVERY);
     }
 
-    /// Writes another record while a leg is out. Otherwise an older copy of a leg in sync would
-    /// have the right record until the absent leg returns. The interval grows with the duration of
-    /// the outage, since the generation of a returning leg must be among the last [`HISTORY`].
+    /// Writes another record while a leg is out. Otherwise, until the absent leg returns, an old
+    /// copy of a leg in sync would still have the right record and could not be detected. The
+    /// interval grows with the duration of the outage, since the generation of a returning leg must
+    /// be among the last [`HISTORY`].
     ///
     /// [`HISTORY`]: crate::limits::HISTORY
     fn renew(&mut self, now: Instant) {
@@ -484,13 +489,14 @@ impl Keeper {
             return;
         }
         renewal.next = now + CLEAN_EVERY.max((now - renewal.since) / RENEWALS);
-        // After a failure, writes to clean regions wait or fail until the keeper has written a
-        // record. So the keeper soon tries again.
+        // If this fails, the keeper soon tries again, because writes to clean regions need a
+        // confirmed record.
         self.is_confirmed &= self.write_record(None);
     }
 
-    /// Whether the history has room for renewals. After each start of the process, renewals are
-    /// frequent. So many restarts could push the generation of an absent leg out of the history.
+    /// Whether the history has room for renewals. Renewals are frequent after each start of the
+    /// process, so without this check many restarts could push the generation of an absent leg out
+    /// of the history.
     fn may_renew(&self) -> bool {
         let out = members(self.shared.all() & !self.shared.written());
         let had = out.map(|leg| self.record.had[leg]).filter(|&generation| generation > 0);
@@ -500,11 +506,12 @@ impl Keeper {
     /// Clears the regions that are in the bitmap, equal on all legs, and untouched since the last
     /// check.
     ///
-    /// Each check resets the touches, flushes the legs, and writes a record. So the data of a
-    /// cleared region was durable before each leg got the record of the last check, and the record
-    /// of this check confirms the earlier one. The mirror therefore recognizes an older copy of a
-    /// leg that lacks the region's data. Any other leg lacks at most regions that are still in the
-    /// bitmap.
+    /// Each check notes which regions are written from then on, flushes the legs, and writes a
+    /// record. A region is cleared if nothing was written to it since the last check. Its data was
+    /// therefore durable before each leg got the record of the last check, and the record of this
+    /// check confirms that one. So a copy of a leg that lacks the region's data has an older
+    /// record, by which the mirror recognizes it. Any other leg lacks at most regions that are
+    /// still in the bitmap.
     fn clear_idle(&mut self) {
         let regions = &self.shared.regions;
         if regions.dirty_count() == 0 {
@@ -541,8 +548,8 @@ impl Keeper {
         // slow.
         let ended = self.panel.run_telling(ops, |ended| {
             if ended.done.result.is_err() && !shared.put_out(ended.leg, "a flush of it failed") {
-                // A leg may report lost data only once, and no user of the mirror has received this
-                // report.
+                // A leg may report lost data only once, and it has now told the keeper instead of a
+                // user. So the next flush of a user must fail.
                 shared.owes_failure.store(true, Ordering::SeqCst);
             }
         });
@@ -597,7 +604,8 @@ impl Keeper {
                 self.renewal = None;
                 self.next_clean.get_or_insert(os::now() + CLEAN_EVERY);
             } else {
-                // A record may say that the leg is in sync. Another record must correct that.
+                // A record on some leg may already say that this leg is in sync. Request another
+                // record to correct it.
                 self.shared
                     .put_out(leg, "it became unavailable while the mirror recorded it as in sync");
             }

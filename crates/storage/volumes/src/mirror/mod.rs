@@ -222,7 +222,7 @@ impl Mirror {
             MirrorError(format!("the mirror could not start a thread: {error}"))
         })?;
         if let Ok(Some(error)) = os::recv(&told) {
-            // The legs are closed once the thread has exited.
+            // Wait for the thread, so that the legs are closed when this function returns.
             let _ = thread.join();
             return Err(MirrorError(error));
         }
@@ -238,7 +238,8 @@ impl Mirror {
             let reason = lock(&leg.reason).clone();
             let is_used = state == LegState::InSync && shared.unproven() & bit(at) == 0;
             let reason = match is_used {
-                // The last leg in sync stays in sync while it is unavailable.
+                // The last leg in sync keeps this state even while it is unavailable. The reason
+                // tells that it is.
                 true if !leg.is_there() => Some(leg.absence()),
                 true => leg.growth(),
                 false => Some(reason).filter(|reason| !reason.is_empty()),
@@ -280,7 +281,7 @@ impl Mirror {
     pub fn set_copy_speed(&self, bytes_per_second: Option<u64>) {
         let speed = bytes_per_second.map_or(0, |speed| speed.max(1));
         self.life.shared.copy_speed.store(speed, Ordering::Relaxed);
-        // The keeper may be waiting for the old limit.
+        // The keeper may be waiting as the old limit requires, so wake it.
         self.life.shared.wake_keeper();
     }
 
@@ -388,7 +389,8 @@ fn share(
             shared.install(leg, Arc::clone(namespace));
         }
     }
-    // These regions may have had writes in flight when the mirror was last in use.
+    // The dirty regions may have had writes in flight when the mirror was last in use, so the legs
+    // may differ there.
     let trusting = os::has_mistake("legs trusted after a power cut");
     for region in find::marked(bitmap, shared.regions.len()).filter(|_| !trusting) {
         shared.regions.suspect(region);

@@ -1,7 +1,7 @@
 //! The bitmap on a leg. It consists of pages with a checksum each.
 //!
-//! If a page is torn or corrupt, every region of the page counts as dirty. If the loss of a bit
-//! stayed undetected, the legs would differ permanently.
+//! If a page is torn or corrupt, every region of the page counts as dirty. Without the checksum, a
+//! lost bit would stay undetected, and the legs would differ permanently.
 
 use uuid::Uuid;
 

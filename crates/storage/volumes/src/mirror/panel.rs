@@ -1,4 +1,5 @@
-//! The keeper's access to the legs. It runs one operation per leg, and waits for all of them.
+//! The keeper's access to the legs. The keeper submits at most one operation to each leg, and the
+//! panel waits for all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,9 +39,11 @@ pub(crate) struct Panel {
     arrived: Vec<Completion>,
     ready: Vec<TaskId>,
     events: Vec<Event>,
-    /// Whether operations have run since the last wait. They may have consumed a wakeup.
+    /// Whether operations have run since the last wait. Waiting for them may have consumed a
+    /// wake-up that was meant for the next wait.
     pub(crate) has_run: bool,
-    /// Whether not to wait for the last leg in sync either, if it is unavailable for too long.
+    /// Whether the mirror is starting. Then the panel does not even wait for the last leg in sync
+    /// if that leg is unavailable for too long.
     pub(crate) is_starting: bool,
 }
 
@@ -159,8 +162,8 @@ impl Panel {
         self.ways[leg] = Way { instance: u64::MAX, queue: None, pending: 0 };
     }
 
-    /// Makes operations fail after no leg in sync has been usable for too long, until one is
-    /// usable.
+    /// If no leg in sync has been usable for [`HOPE`](crate::limits::HOPE), makes operations fail
+    /// until one is usable again.
     fn look_for_hope(&mut self, now: Instant) {
         let is_of_use = |leg: usize| self.shared.legs[leg].is_there();
         if members(self.shared.trusted()).any(is_of_use) {

@@ -1,8 +1,8 @@
 //! A queue of a mirror, for one thread.
 //!
-//! Each leg gets its own copy of the data to write, and fills its own buffer on a read. So a leg
-//! that does not answer holds no buffer of the caller. It delays the caller only until the mirror
-//! puts the leg out.
+//! Each leg gets its own copy of the data to write, and reads into its own buffer. So a leg that
+//! does not answer keeps no buffer of the caller, and delays the caller only until the mirror puts
+//! this leg out.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,16 +23,18 @@ struct Whole {
     /// The caller's operation; `None` once it is completed. Legs may still be executing it.
     op: Option<Op>,
     regions: Range<usize>,
-    /// Whether the operation has entered its regions.
+    /// Whether the operation is counted in its regions; see
+    /// [`Regions::enter`](super::regions::Regions::enter).
     entered: bool,
     /// The legs that are out and still execute the operation. They cannot return before it ends.
     late: LegSet,
-    /// The legs that have not answered yet. The next two sets are the legs by their answer.
+    /// The legs that have not answered yet. The two sets below are the legs that have answered, by
+    /// their answer.
     pending: LegSet,
     succeeded: LegSet,
     failed: LegSet,
     error: Option<BlockError>,
-    /// The token of the leg operation whose result a read will use.
+    /// For a read: the token of the operation on the leg whose data the caller gets.
     part: Option<u64>,
     /// Whether the caller has abandoned the operation.
     unwanted: bool,
@@ -71,7 +73,7 @@ pub(crate) struct MirrorQueue {
     ways: Vec<Way>,
     wholes: Slab<Whole>,
     parts: Slab<LegOperation>,
-    /// The epoch at the last check of all operations.
+    /// The value of the shared epoch when the queue last checked all of its operations.
     seen: u64,
     /// The number of reads sent to legs.
     turn: u64,
@@ -174,8 +176,8 @@ impl MirrorQueue {
 
     /// Sends a write or a flush to every leg that gets writes.
     fn begin_everywhere(&mut self, key: u64) {
-        // Read this set only after entering the regions. Otherwise a leg that catches up could miss
-        // the write.
+        // Read the set of legs only after entering the regions: a leg that was added in between
+        // would otherwise miss the write.
         let mut legs = self.shared.written();
         if self.wholes.at(key).regions.is_empty() && os::has_mistake("a flush of one leg") {
             legs &= !(legs - 1);
@@ -190,7 +192,8 @@ impl MirrorQueue {
                 copy
             });
             let command = match op.command {
-                // Legs may deallocate differently, but they must read the same data.
+                // After a deallocate, legs might return different data. So write zeroes instead,
+                // which all legs read in the same way.
                 Command::Deallocate => Command::WriteZeroes { deallocate: true },
                 command => command,
             };
@@ -236,7 +239,7 @@ impl MirrorQueue {
             return;
         }
         for token in self.parts.keys_of(|part| part.leg == leg) {
-            // The next queue of the leg did not get this read, so do not measure its duration.
+            // The read was not sent to the leg's next queue, so do not measure its duration there.
             self.parts.at(token).begun = None;
             if self.arrived.iter().all(|done| done.token != token) {
                 let result = Err(BlockError::Disconnected);
@@ -309,8 +312,8 @@ impl MirrorQueue {
                 let waits = whole.op.is_some() && whole.pending & self.shared.written() != 0;
                 if whole.regions.is_empty() && waits && !os::has_mistake("a leg that failed stays")
                 {
-                    // The leg may have lost acknowledged data. Do not read from it while other legs
-                    // are slow.
+                    // Put the leg out now, before the other legs answer, because it may have lost
+                    // acknowledged data and must not be read.
                     self.shared.put_out(leg, &format!("a flush of it failed: {error}"));
                 }
             }
@@ -329,8 +332,8 @@ impl MirrorQueue {
             let whole = self.wholes.at(key);
             (whole.pending, whole.part) = (0, None);
             match (&done.result, &done.buffer) {
-                // The mirror may have put this leg out meanwhile. The leg may then have lost data
-                // before it answered.
+                // Use the answer only if the mirror still trusts the leg. A leg that was put out
+                // meanwhile may have lost data before it answered.
                 (Ok(()), Some(read)) if self.shared.trusted() & bit(leg) != 0 => {
                     let op = whole.op.as_mut().expect("the operation has not completed");
                     op.buffer.as_deref_mut().expect("checked at submission").copy_from_slice(read);
@@ -383,8 +386,8 @@ impl MirrorQueue {
             lacking = 0;
         }
         if is_flush {
-            // A leg that came into sync after the start of this flush was flushed for its
-            // promotion.
+            // This flush need not include a leg that came into sync after its start: the keeper has
+            // flushed that leg before.
             lacking &= given | !shared.in_sync();
         }
         if lacking & !shared.behind() == 0 {
@@ -413,8 +416,8 @@ impl MirrorQueue {
         self.read_from(key, in_sync);
     }
 
-    /// Marks the regions of an operation suspect. No leg is certain to have executed the operation,
-    /// so legs may differ.
+    /// Marks the regions of an operation suspect. Call this if no leg is certain to have executed
+    /// the operation, so that legs may differ.
     fn doubt(&mut self, key: u64) {
         let whole = self.wholes.at(key);
         let op = whole.op.as_ref().expect("the operation has not completed");
@@ -437,8 +440,8 @@ impl MirrorQueue {
         self.leave_if_over(key);
     }
 
-    /// Removes a completed operation when no leg executes it any more. Legs that are out may take
-    /// long, so the operation leaves its regions before they finish.
+    /// Removes a completed operation when no leg executes it any more. If only legs that are out
+    /// still execute it, the operation leaves its regions now, since these legs may take long.
     fn leave_if_over(&mut self, key: u64) {
         let whole = self.wholes.at(key);
         let (pending, careless) =
@@ -455,7 +458,7 @@ impl MirrorQueue {
         }
     }
 
-    /// Checks the waiting operations again if the epoch has changed.
+    /// Checks the waiting operations again if the shared state has changed since the last check.
     fn retry(&mut self) {
         let epoch = self.shared.epoch();
         if epoch == self.seen {

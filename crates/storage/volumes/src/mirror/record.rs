@@ -54,8 +54,8 @@ pub(crate) struct Record {
     /// A random number per generation, the newest first. Two legs find their common history with
     /// them.
     pub(crate) history: Vec<u64>,
-    /// For each leg, the newest generation that it is known to have durably; 0 if unknown. A leg
-    /// with an older record is an older copy of itself.
+    /// For each leg, the newest generation that it is known to have durably; 0 if unknown. If a leg
+    /// has an older record than this, it was restored to an earlier state.
     pub(crate) had: Vec<u64>,
 }
 
@@ -195,17 +195,17 @@ impl Record {
         self.history.truncate(HISTORY);
     }
 
-    /// Whether the other record is this record or an ancestor of it.
+    /// Whether this record is equal to the other record, or continues its history.
     pub(crate) fn descends_from(&self, other: &Record) -> bool {
         let age = self.generation.checked_sub(other.generation);
         let then = age.and_then(|age| self.history.get(usize::try_from(age).ok()?));
         then == other.history.first()
     }
 
-    /// Whether this mirror bypassed the other record, so that it can ignore that record. The other
-    /// record says that all legs are in sync, but the legs that continue here never got it. So no
-    /// write was acknowledged under the other record. This happens if the power fails before all
-    /// legs have the record, and the mirror then starts without the leg that has it.
+    /// Whether the mirror can ignore the other record, because it has continued without it. This
+    /// happens if the power fails before all legs have the other record, and the mirror then starts
+    /// without the leg that has it. The other record says that all legs are in sync, but the legs
+    /// of this record never got it. So no write was acknowledged under the other record.
     pub(crate) fn went_past(&self, other: &Record) -> bool {
         let is_common = |&age: &u64| {
             let then = other.generation.checked_sub(age)?;
@@ -221,14 +221,15 @@ impl Record {
             && go_on.all(lack_it)
     }
 
-    /// Whether the other record is older than the history, and the leg with that record has no
-    /// write that the other legs lack. Such a write is one that the leg executed "alone".
+    /// Whether the other record is older than the history in this record, and its leg nevertheless
+    /// has no write that the other legs lack. The leg would have such a write if it had executed a
+    /// write "alone", without them.
     ///
     /// Before a leg writes alone, it records that the other legs are behind. When one of them
     /// returns, the leg gets two more records. So the leg wrote nothing alone in each of these
     /// cases:
-    /// - Its record says that a leg is in sync that is in sync here, too.
-    /// - It got no record after the last one that it is known here to have.
+    /// - Its record says that some leg is in sync that is also in sync in this record.
+    /// - It has got no record after the last one that this record knows it to have.
     /// - Its record says that the leg itself is behind.
     pub(crate) fn outlived(&self, other: &Record) -> bool {
         let is_forgotten = other.generation + self.history.len() as u64 <= self.generation;

@@ -21,12 +21,12 @@ const DIRTY: u32 = 1 << 31;
 const CLOSED: u32 = 1 << 30;
 /// Legs in sync may differ in the region. No queue may read it before the keeper has copied it.
 const SUSPECT: u32 = 1 << 29;
-/// A write has entered the region since [`Regions::forget_touches`].
+/// A write has entered the region since the last call of [`Regions::forget_touches`].
 const TOUCHED: u32 = 1 << 28;
 /// A write waits until the region is dirty. It has asked the keeper to mark the region.
 const WANTED: u32 = 1 << 27;
 const COUNT: u32 = WANTED - 1;
-/// The states in which the region stays in the bitmap.
+/// While one of these bits is set, the region must stay in the bitmap.
 const BUSY: u32 = COUNT | CLOSED | SUSPECT | TOUCHED | WANTED;
 
 pub(crate) struct Regions {
@@ -87,7 +87,8 @@ impl Regions {
         entry
     }
 
-    /// Leaves the regions. True if the copier may wait for one of them to have no writes.
+    /// Leaves the regions. Returns true if one of them has no writes any more and is closed, so
+    /// that the keeper may be waiting for this.
     pub(crate) fn leave(&self, range: Range<usize>) -> bool {
         let mut awaited = false;
         for region in range {
@@ -117,12 +118,13 @@ impl Regions {
         word & BUSY == 0 && word & DIRTY != 0
     }
 
-    /// Clears a dirty region, unless a write has entered it since the touches were reset.
+    /// Clears a dirty region, unless a write has entered it since [`Self::forget_touches`].
     pub(crate) fn clear_if_idle(&self, region: usize) -> bool {
         self.change(region, |word| (word & BUSY == 0 && word & DIRTY != 0).then_some(0)).is_ok()
     }
 
-    /// Resets the touches of regions without writes. True if one of these regions is dirty.
+    /// Clears TOUCHED in the regions that have no writes at present. True if one of these regions
+    /// is dirty.
     pub(crate) fn forget_touches(&self) -> bool {
         let mut dirty = false;
         for region in 0..self.len() {

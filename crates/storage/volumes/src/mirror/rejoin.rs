@@ -33,8 +33,8 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     let missed: Vec<usize> = match &found.what {
         What::Marked(record) => {
             judge(keeper, leg, record)?;
-            // Otherwise the leg's own record, which the mirror bypassed, would have the higher
-            // generation.
+            // The mirror has continued without the leg's record, whose generation number may be
+            // higher. Advance until this mirror's record is the newer one.
             while !keeper.record.descends_from(record)
                 && keeper.record.generation <= record.generation
             {
@@ -63,8 +63,9 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
             return Err("its mirror record is damaged, or in a newer format".to_owned());
         }
     };
-    // The other legs record the regions that this leg lacks before it gets a record. Otherwise,
-    // after a power cut, this leg would look as if it had the same data as the other legs.
+    // Before this leg gets a record, the bitmaps of the other legs must have the regions that it
+    // lacks. Otherwise, after a power cut, this leg would look as if it had the same data as the
+    // others.
     if !missed.is_empty() && !keeper.mark(&missed) {
         return Err("the mirror could not write the bitmap to the legs in sync".to_owned());
     }
@@ -98,7 +99,8 @@ fn judge(keeper: &Keeper, leg: usize, record: &Record) -> Result<(), String> {
 }
 
 /// Writes the bitmap to the leg, and then a record that the leg is behind, before any data. The
-/// keeper first claims a new leg: after a partial write, the leg would no longer look empty.
+/// keeper first writes a claim to a new leg, which would no longer look empty after a partial write
+/// of the record.
 fn prepare(keeper: &mut Keeper, leg: usize, is_new: bool) -> Result<(), String> {
     if is_new {
         keeper.claim(leg, &claim::emit(keeper.record.mirror))?;

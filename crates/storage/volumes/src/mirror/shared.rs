@@ -1,8 +1,8 @@
 //! State that the queues of a mirror and its keeper share.
 //!
 //! The state of a leg differs from its standing in the records. The mirror puts a failed leg out at
-//! once. The leg counts as *behind* later, when the records of the other legs say so. The mirror
-//! acknowledges no write that the leg lacks before that.
+//! once. The leg counts as *behind* later, when the records of the other legs say so. Until then,
+//! the mirror acknowledges no write that the leg lacks.
 //!
 //! ```text
 //!            a write fails, it is unavailable          it returns
@@ -65,15 +65,17 @@ pub(crate) struct Leg {
     /// Whether the leg is in this machine.
     pub(crate) is_local: bool,
     state: AtomicU8,
-    /// The number of opens so far. A queue on an earlier instance of the leg is useless.
+    /// How often the leg was opened. A queue that was opened on an earlier instance of the leg must
+    /// be replaced.
     pub(crate) instance: AtomicU64,
     opened: Mutex<Option<Opened>>,
-    /// The number of completed writes that the leg may still execute although it is out. The leg
-    /// cannot return before they end.
+    /// The number of writes that have completed for their callers although this leg, which is out,
+    /// may still execute them. The leg can return only when they have ended.
     late: AtomicU64,
     /// The reason why the leg is out.
     pub(crate) reason: Mutex<String>,
-    /// The number of events after which the contents of the leg may be different.
+    /// The doubt count: the number of events after which the leg may have other contents, for
+    /// example a new target process.
     doubts: AtomicU64,
     /// Whether the source must open the leg again, since its name may lead to another disk.
     pub(crate) reopens: AtomicBool,
@@ -207,7 +209,7 @@ pub(crate) struct Shared {
     pub(crate) legs: Vec<Leg>,
     /// The legs that are behind according to the records of all other legs.
     pub(crate) behind: AtomicU64,
-    /// The number of changes for which queues may be waiting.
+    /// Counts the changes of the shared state for which queues may be waiting.
     epoch: AtomicU64,
     /// The legs that must prove their last record before use. This is the last leg in sync, after
     /// an event that may have changed its contents.
@@ -228,7 +230,7 @@ pub(crate) struct Shared {
     /// The limit in bytes per second for copies to legs that catch up, and for verify; 0 means no
     /// limit.
     pub(crate) copy_speed: AtomicU64,
-    /// The UUIDs of the namespaces that the mirror is, or of which it is a part.
+    /// The UUIDs of the namespaces that consist of this mirror, or of which it is a part.
     pub(super) wholes: Mutex<Vec<[u8; 16]>>,
     queues: Mutex<Vec<(u64, Waker)>>,
     next_queue: AtomicU64,
@@ -379,7 +381,7 @@ impl Shared {
         are_out
     }
 
-    /// Registers that these legs no longer execute such a write.
+    /// Registers that these legs no longer execute a write that [`Self::expect_late`] registered.
     pub(crate) fn end_late(&self, legs: LegSet) {
         for leg in members(legs) {
             if self.legs[leg].late.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -388,8 +390,8 @@ impl Shared {
         }
     }
 
-    /// Requires the leg for every write to be acknowledged from now on. False if the mirror has put
-    /// the leg out meanwhile.
+    /// From now on, the mirror acknowledges a write only when this leg has completed it, too. False
+    /// if the mirror has put the leg out meanwhile.
     pub(crate) fn begin_promotion(&self, leg: usize) -> bool {
         let _inbox = lock(&self.inbox);
         let ready = self.legs[leg].state() == LegState::CatchingUp;
@@ -439,7 +441,7 @@ impl Shared {
             self.changes.tell(change);
         }
         if change == Change::Geometry && self.legs[leg].has_shrunk() {
-            // The record at the end of the leg is lost along with some of its data.
+            // A leg that has shrunk has lost the record at its end, and some of its data.
             self.put_out(leg, "the leg has shrunk");
         }
         if change == Change::Geometry

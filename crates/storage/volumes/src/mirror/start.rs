@@ -1,10 +1,11 @@
 //! Reads the legs when a mirror starts, and decides to which of them the mirror may write.
 //!
-//! A remote leg may still execute writes of a killed process. While this risk exists, the
-//! mirror only reads the leg. The leg starts as out, and returns like any other leg after the risk
-//! has passed. The bitmap covers both the data that the leg lacks and the late writes: a region was
-//! marked on all legs before its data were sent, and is not cleared while a leg is out. If no other
-//! leg has all data, the mirror waits.
+//! A remote leg may still execute writes of a killed process. As long as it may, the mirror only
+//! reads the leg. The leg starts as out, and returns like any other leg when it can no longer
+//! execute old writes. The bitmap lists the regions of the data that the leg lacks, and also the
+//! regions of its late writes: the earlier process marked each region on all legs before it sent
+//! data, and no region is cleared while a leg is out. If no other leg has all data, the mirror
+//! waits.
 
 use std::sync::Arc;
 use std::time::Duration;

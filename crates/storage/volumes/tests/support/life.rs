@@ -51,7 +51,7 @@ pub(crate) struct Run {
     legs: Vec<Arc<Leg>>,
     model: Vec<Block>,
     flying: BTreeMap<u64, Flying>,
-    /// The legs that had trouble since all legs were last in sync.
+    /// For each leg, whether it had trouble since all legs were last in sync.
     troubled: Vec<bool>,
     quiet: Duration,
     /// Whether the mirror accepts legs without a record.
@@ -321,8 +321,8 @@ impl Run {
             if !whole || !block.now.contains(&value) {
                 return Err(format!("block {lba} reads {value}, and may be {:?}", block.now));
             }
-            // Later reads must return the value of this read. If the value is older than the last
-            // power failure, they must return it even after the next one.
+            // From now on, reads must return the value of this read. If the value was written
+            // before the last power failure, they must return it even after the next one.
             if block.settled {
                 block.fallback = vec![value];
             }

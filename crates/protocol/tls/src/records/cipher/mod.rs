@@ -1,7 +1,7 @@
 //! AES-GCM, from the library that is faster on this processor (decision 26).
 //!
 //! Both libraries encrypt and decrypt from one buffer to another. `wide` does so in one pass, with
-//! the widest instructions. `narrow` copies the data first. It serves all other processors and
+//! the widest instructions. `narrow` copies the data first. It is for all other processors and
 //! systems.
 
 mod narrow;
