@@ -14,7 +14,7 @@ pub enum SimulationError {
         /// The problem, as the end of a sentence.
         why: String,
     },
-    /// An action failed that cannot fail in a simulation.
+    /// An action failed that never fails in a correct simulation.
     #[error("{part}: {why}")]
     Failed {
         /// The target, host or simulated world that failed.

@@ -14,10 +14,10 @@
 //!
 //! # Assumptions
 //!
-//! Processors take no time, with one exception. By the [`Settings`], a target takes time for each
-//! connection, and for each piece of a stream, one after the other. The defaults of these times are
-//! assumptions, not measurements. The network delays data by up to 100 µs, loses no data, and has
-//! no bandwidth limit.
+//! Processors take no time, with one exception: a target takes the time given in the [`Settings`]
+//! for each connection and for each piece of a stream. It handles them one after the other. The
+//! defaults of these times are assumptions, not measurements. The network delays data by up to 100
+//! µs, loses no data, and has no bandwidth limit.
 
 #![forbid(unsafe_code)]
 
@@ -43,8 +43,8 @@ use stage::Stage;
 /// scene and its progress.
 ///
 /// # Errors
-/// The caller has cancelled the simulation, or an action has failed that cannot fail in a
-/// simulation.
+/// Fails if the caller has cancelled the simulation, or if an action has failed that never fails in
+/// a correct simulation.
 pub fn simulate(
     fleets: &[Settings],
     cancel: &Cancel,
@@ -95,7 +95,7 @@ mod tests {
         report.fleets.into_iter().next().expect("one fleet")
     }
 
-    /// Removes the values that depend on the machine that runs the simulation.
+    /// Clears the values of a report that depend on the machine that runs the simulation.
     fn virtually(mut report: FleetReport) -> FleetReport {
         for scene in &mut report.scenes {
             (scene.cpu_seconds, scene.real_seconds, scene.memory_bytes) = Default::default();

@@ -19,10 +19,10 @@ pub(crate) const DISKS_ALL: u32 = 100_000;
 /// The number of commands of each I/O queue of a host.
 pub(crate) const DEPTH: u16 = 8;
 
-/// The number of hosts that start in parallel.
+/// At most this many hosts start in parallel.
 pub(crate) const STARTS: u32 = 64;
 
-/// The number of hosts that stop in parallel.
+/// At most this many hosts stop in parallel.
 pub(crate) const ENDS: usize = 64;
 /// The virtual time for each group of hosts to stop.
 pub(crate) const END: Duration = Duration::from_millis(100);
@@ -47,7 +47,8 @@ pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(600);
 /// The time after which the simulation gives up a scene, if targets refuse hosts and no further
 /// host resumes I/O.
 pub(crate) const STANDSTILL: Duration = Duration::from_secs(60);
-/// The minimum of [`STANDSTILL`], as a multiple of the longest pause of a host.
+/// The simulation waits at least this many times the longest pause of a host before it gives up a
+/// scene, even if that exceeds [`STANDSTILL`].
 pub(crate) const STANDSTILL_PAUSES: u32 = 6;
 
 /// The virtual time between two scenes.

@@ -99,7 +99,7 @@ impl SimulationReport {
     /// The report as JSON.
     ///
     /// # Panics
-    /// Never, because a report is plain data.
+    /// Never panics, because a report is plain data.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a serializable report")

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// The interval of progress reports, in real time.
 const SHOW_PERIOD: Duration = Duration::from_millis(200);
-/// The period over which connections are counted.
+/// The busiest second is the busiest period of this length.
 const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,13 +173,13 @@ impl Play<'_> {
             }
         }
         self.hit = self.waiting.len() as u64;
-        // The operations of some hosts may have ended already.
+        // Look at every host now: the operations of some hosts may have completed already.
         for host in self.waiting.clone() {
             self.look_at(host);
         }
     }
 
-    /// Checks whether the host has resumed I/O. If so, records its time once.
+    /// Checks whether the host has resumed I/O. If so, records its time and no longer waits for it.
     fn look_at(&mut self, host: u32) {
         if !self.stage.waits(host) && self.waiting.remove(&host) {
             self.flowing.push(self.stage.now() - self.begin);

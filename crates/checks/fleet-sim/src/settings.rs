@@ -38,7 +38,7 @@ impl Settings {
         Duration::from_secs(u64::from(self.reconnect))
     }
 
-    /// The time without a recovering host after which the simulation gives up the scene; see
+    /// If no further host has recovered for this time, the simulation gives up the scene; see
     /// [`STANDSTILL`](limits::STANDSTILL).
     pub(crate) fn standstill(&self) -> Duration {
         limits::STANDSTILL.max(limits::STANDSTILL_PAUSES * self.reconnect_delay())

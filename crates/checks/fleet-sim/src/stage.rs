@@ -40,7 +40,7 @@ struct Place {
     address: SocketAddr,
     /// The target; `None` while it is down.
     target: Option<Target>,
-    /// The counts of the targets that ran on this machine before.
+    /// The summed counts of the target processes that have ended on this machine.
     before: Counts,
 }
 
@@ -213,7 +213,8 @@ impl Stage {
         }
         self.world.kill(place.address);
         let target = place.target.take();
-        // The dying process can no longer reach any peer.
+        // The connections of the dying process are closed already, so it can no longer reach any
+        // peer.
         on_machine(FIRST_TARGET + number, || {
             os::spawn("dying".to_owned(), move || drop(target)).expect("a thread of the world");
         });
@@ -286,8 +287,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Makes a host read from and write to its disks on the given targets. True if the host has
-    /// such disks.
+    /// Makes a host read from and write to its disks on the targets for which `is_meant` returns
+    /// true. Returns false if it has no such disk.
     pub(crate) fn probe(&mut self, number: u32, is_meant: impl Fn(u32) -> bool) -> bool {
         let host = &mut self.hosts[number as usize];
         let mut submitted = 0;
@@ -355,7 +356,7 @@ impl Stage {
         for target in places.into_iter().filter_map(|place| place.target) {
             target.stop().map_err(|error| failure("a target", error))?;
         }
-        // Wait for threads that close something late.
+        // Give threads that are still closing disks and targets the time to end.
         os::sleep(Duration::from_secs(1));
         match world.threads().first() {
             None => Ok(()),

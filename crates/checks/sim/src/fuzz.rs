@@ -1,5 +1,5 @@
-//! The bodies of the fuzz targets. Each is a function of bytes that checks the results. `make test`
-//! also runs them on random input.
+//! What the fuzz targets run: each function takes the bytes of the fuzzer as input, and panics if a
+//! check fails. `make test` also runs them on random input.
 
 mod concatenation;
 mod secrets;
@@ -116,8 +116,8 @@ struct Session {
     framers: BTreeMap<u64, Framer>,
     asked: [u64; 2],
     answered: [u64; 2],
-    /// For each connection, whether raw bytes were sent on it. They may contain commands that the
-    /// fuzzer does not count.
+    /// For each connection, whether raw bytes were sent on it. Raw bytes may contain commands that
+    /// the fuzzer does not count.
     raw: [bool; 2],
 }
 
@@ -199,7 +199,7 @@ impl Session {
         }
     }
 
-    /// Sends an H2CData PDU with any transfer tag.
+    /// Sends an H2CData PDU with a transfer tag from the input, which may be invalid.
     fn host_data(&mut self, id: u64, input: &mut Input<'_>) {
         use farblock_wire::tcp::{DataPdu, PduShape};
         let length = u32::from(input.byte()) * 16;

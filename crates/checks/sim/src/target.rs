@@ -1,4 +1,5 @@
-//! A whole target without a network. It gets and returns bytes, and has a disk in memory.
+//! A whole target without a network. Its caller passes in the bytes that a host sends, and takes
+//! the bytes that it answers. It has a disk in memory.
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::controller::{
@@ -404,7 +405,7 @@ impl Target {
             }
             IoCommand::Flush { .. } | IoCommand::Verify { .. } | IoCommand::Advise { .. } => {}
             IoCommand::Copy { .. } => status = Status::INVALID_OPCODE.with_dnr(),
-            // Only the simulation of the whole product tests reservations.
+            // This target has no reservations. The simulation of the whole product tests them.
             IoCommand::Reserve { .. } => status = Status::INVALID_OPCODE.with_dnr(),
             IoCommand::Fabrics => unreachable!("a command of another kind"),
         }

@@ -1,4 +1,5 @@
-//! Runs the bodies of the fuzz targets on random input, with any toolchain.
+//! Runs the functions of the fuzz targets on random input. Unlike fuzzing, this works with every
+//! Rust toolchain.
 
 use farblock_sim::fuzz;
 

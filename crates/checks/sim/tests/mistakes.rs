@@ -43,7 +43,8 @@ const FENCING: [&str; 5] = [
 const SEEDS: u64 = 400;
 
 /// The seeds for a mistake: all seeds, or the seeds in which the host has a TLS key. One mistake
-/// needs a rare clock jump, so this skips the seeds that are known to pass.
+/// shows only after a rare clock jump. For this mistake, the first seeds are left out, which are
+/// known not to show it.
 fn seeds(mistake: &str) -> impl Iterator<Item = u64> {
     let (first, step) = match mistake {
         "host: a lost controller is only waited for" => (140, 1),

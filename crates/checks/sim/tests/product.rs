@@ -57,8 +57,8 @@ fn the_same_seed_gives_the_same_cluster_run() {
     }
 }
 
-/// The mirror's contract has always covered these faults. A leg only restarts, is replaced by name,
-/// or returns as an older copy after the mirror has put it out.
+/// The basic faults of a leg: its target restarts, its name leads to another file for a while, or
+/// it returns as an older copy after the mirror has put it out.
 #[test]
 fn a_mirror_handles_each_fault_of_a_leg() {
     for fault in [Fault::Grown, Fault::Restarted, Fault::Swapped, Fault::Rebooted] {

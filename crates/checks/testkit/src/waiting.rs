@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest wait of a test, which is enough for the busiest machine.
+/// A test waits at most this long, which is enough even on a very busy machine.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until a condition holds.

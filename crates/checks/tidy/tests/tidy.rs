@@ -56,7 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("capi", &["block", "host", "reactor", "tls"]),
-    // This crate runs the whole product in one thread.
+    // The simulation may use all of these crates, because it runs the whole product in one thread.
     (
         "sim",
         &[
@@ -433,7 +433,7 @@ fn large_structs(text: &str) -> Vec<(&str, usize)> {
     found
 }
 
-/// Matches a word and a colon at the indentation of a field.
+/// Whether a line begins with a word and a colon at the indentation of a field.
 fn is_field(line: &str, indent: usize) -> bool {
     let bare = line.trim_start();
     let field = strip_words(bare, &["pub", "pub(crate)", "pub(super)"]);
@@ -476,8 +476,8 @@ fn structs_have_few_fields() {
     assert!(left.is_empty(), "these structs have few fields, so remove their lines: {left:?}");
 }
 
-/// Vague type names, and the maximum number of types with each name. If few types have a name, a
-/// search for it finds few places.
+/// Vague type names, and the maximum number of types with each name. A search for a name is useful
+/// only if few types have it.
 const VAGUE: &[(&str, usize)] = &[
     ("Bell", 0),
     ("Deed", 0),

@@ -77,7 +77,7 @@ fn loops_within(processors: usize, threads: Option<u64>) -> usize {
 
 /// Returns the bytes of buffers that each of `parts` equal users may hold. This is `usual`, unless
 /// all users together would exceed a quarter of the memory of the process. The result may be
-/// smaller than one request: callers always admit a single request.
+/// smaller than one request: a caller then admits a single request at a time.
 #[must_use]
 pub fn portion(usual: usize, parts: usize) -> usize {
     portion_of(memory().map(|it| it.amount), limits::BUDGET_SHARE, usual, parts)

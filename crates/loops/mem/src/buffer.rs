@@ -18,13 +18,13 @@ pub const ALIGNMENT_BYTES: usize = 4096;
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// One block of memory. Buffers refer to disjoint parts of the block, or are views of it. Dropping
-/// the last buffer frees the block. An allocation without capacity owns no memory: empty buffers
-/// and the buffers of a [`Lender`] refer to such an allocation.
+/// the last buffer frees the block. An allocation with capacity 0 owns no memory. Empty buffers
+/// refer to such an allocation, and so do the buffers of a [`Lender`].
 struct Allocation {
     base: NonNull<u8>,
     capacity_bytes: usize,
-    /// The mapping, if this allocation is a part of a mapping. The counted allocation, if this
-    /// allocation only counts references.
+    /// The allocation that must outlive this one: the mapping of which this is a part, or the
+    /// memory for which this one only counts references.
     whole: Option<Arc<Allocation>>,
     /// Whether the memory is a mapping. Otherwise it is from the heap.
     #[cfg(target_os = "linux")]
@@ -198,7 +198,7 @@ impl Buffer {
     }
 
     /// Shortens the buffer to `len` bytes. Does nothing if the buffer is already that short. The
-    /// tail stays allocated: a pool can reuse the whole allocation.
+    /// bytes behind the new end stay allocated, so that a pool can reuse the whole allocation.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -399,7 +399,7 @@ mod tests {
             front.fill(1);
             buffer.fill(2);
             assert!(front.iter().all(|&byte| byte == 1));
-            // A part may outlive the other part.
+            // The other part of the allocation stays valid.
             drop(buffer);
             assert_eq!(front[4095], 1);
         }

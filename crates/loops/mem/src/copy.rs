@@ -1,7 +1,7 @@
 //! Fast copies. [`copy_to_memory`] copies with stores that bypass the caches. [`copy_anywhere`] is
 //! fast even if the destination is not aligned to a cache line.
 
-/// The smallest length in bytes for which bypassing the caches is faster.
+/// Shorter copies than this, in bytes, are faster through the caches.
 #[cfg(target_arch = "x86_64")]
 const LEAST_BYTES: usize = 4096;
 /// The size of a cache line in bytes. One store fills a line.

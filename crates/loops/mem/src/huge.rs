@@ -1,6 +1,6 @@
 //! Memory in huge pages, if the kernel supports them. 512 MiB have 131,072 ordinary pages, many
-//! more than a processor's TLB holds. In a virtual machine, a page walk takes as long as copying
-//! the page.
+//! more than a processor's TLB holds. In a virtual machine, finding the address of a page that is
+//! not in the TLB takes as long as copying the page.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::{NonNull, null_mut};
@@ -30,7 +30,7 @@ pub(crate) fn map(len: usize) -> Option<NonNull<u8>> {
         let start = all.add(before);
         unmap(all, before);
         unmap(start.add(len), after);
-        // The call fails on systems without huge pages, which is harmless.
+        // Ignore an error: on a system without huge pages, the memory just has ordinary pages.
         let _ = madvise(start.cast(), len, Advice::LinuxHugepage);
         NonNull::new(start)
     }

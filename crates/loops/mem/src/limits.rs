@@ -4,7 +4,8 @@
 /// time.
 pub const POOLED_BUFFER_BYTES: usize = 2 << 20;
 
-/// The largest amount of memory that one pool keeps, in bytes, if the process may use much memory.
+/// One pool keeps at most this many bytes, or fewer if the process may use little memory; see
+/// [`POOL_SHARE`].
 pub const POOL_BYTES: usize = 64 << 20;
 
 /// All pools together keep at most `1 / POOL_SHARE` of the memory that the process may use.
@@ -18,13 +19,15 @@ pub const BUDGET_SHARE: u64 = 4;
 /// other threads open disks, serve management, and work for io_uring in the kernel.
 pub(crate) const THREAD_SHARE: u64 = 4;
 
-/// On Linux, allocations of at least this size, in bytes, get their own mappings. The C library
-/// would keep such a freed block between smaller blocks, and cannot always reuse it for aligned
-/// memory. Pools keep buffers of this size, so there are few mappings.
+/// On Linux, allocations of at least this size, in bytes, get their own mappings. Without this, the
+/// C library would often keep such a block after it was freed, because smaller blocks next to it
+/// are in use, and could not always reuse it for aligned memory. Pools keep buffers of this size,
+/// so there are few mappings.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) const MAPPED_BYTES: usize = 64 << 10;
 
-/// For the same reason, a pool cuts smaller buffers out of mappings of this size, in bytes. Buffers
-/// of 4 KiB took twice as much of glibc's heap, and glibc returned none of it to the system.
+/// For the same reason, a pool allocates smaller buffers as parts of mappings of this size, in
+/// bytes. Buffers of 4 KiB took twice as much of glibc's heap, and glibc returned none of it to the
+/// system.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) const CARVED_BYTES: usize = 256 << 10;

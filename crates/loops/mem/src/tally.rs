@@ -17,8 +17,8 @@ pub struct Tally {
 
 #[derive(Default)]
 struct Book {
-    /// The number of this simulation. It prevents leftover buffers of a simulation from counting in
-    /// the next simulation.
+    /// The number of this simulation. A buffer that is left from an earlier simulation has an
+    /// earlier number, and is not counted.
     volume: u64,
     by_machine: BTreeMap<u32, Tally>,
 }
@@ -76,7 +76,8 @@ impl Drop for Counted {
             if book.volume == self.volume
                 && let Some(tally) = book.by_machine.get_mut(&self.machine)
             {
-                // Another thread may have allocated the buffer.
+                // Do not go below zero: another thread may have allocated the buffer, so it was not
+                // counted here.
                 tally.now_bytes = tally.now_bytes.saturating_sub(self.bytes);
             }
         });

@@ -1,8 +1,8 @@
 //! [`Waker`]: marks a task ready from any thread.
 //!
 //! The loop and its wakers share one state. `AWAKE`: the loop will check for wakes before it
-//! sleeps. `NOTIFIED`: a wake is pending. `SLEEPING`: a wake needs a system call. So any number of
-//! wakes costs at most one system call per sleep.
+//! sleeps. `NOTIFIED`: a wake is pending. `SLEEPING`: a wake needs a system call. So between two
+//! sleeps, wakes need at most one system call, however many they are.
 
 use std::fmt;
 use std::sync::{OnceLock, PoisonError};

@@ -35,7 +35,8 @@ fn pause_and_resume(mut event_loop: Loop) {
             }
         }
     }
-    // Free one descriptor, which is enough for the client's end only.
+    // Free one descriptor. It is enough for the client's end of a connection, but not for the
+    // server's.
     hoard.pop();
     let second = TcpStream::connect(address).unwrap();
     match event_loop.next() {

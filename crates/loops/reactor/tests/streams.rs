@@ -488,7 +488,7 @@ fn calls_after_close_do_nothing(mut event_loop: Loop) {
     abuse();
     assert!(matches!(event_loop.next(), Event::Received { result: Err(_), .. }));
     assert!(matches!(event_loop.next(), Event::Closed { .. }));
-    // The close must not affect the next stream in the same slot.
+    // The next stream gets the same slot. The close of the old one must not affect it.
     let (_next, _other) = event_loop.stream_and_socket();
     abuse();
     assert!(event_loop.next_within(Duration::from_millis(20)).is_none());
@@ -572,7 +572,7 @@ fn many_idle_streams_receive_a_burst(mut event_loop: Loop) {
             let Event::Received { stream, result: Ok(buffer) } = event else { panic!("{event:?}") };
             let index = sockets.iter().position(|(id, _)| *id == stream).unwrap();
             assert_eq!(&buffer[..], [round, index as u8, (index >> 8) as u8]);
-            // A receiver that keeps buffers must not starve other receivers.
+            // Keep the received buffers: this must not leave other streams without buffers.
             kept.push(buffer);
             reactor.recv(stream);
         }
@@ -703,7 +703,7 @@ fn a_second_receive_panics(mut event_loop: Loop) {
     assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 0..10)));
     assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 5..5)));
     assert!(panics(|| reactor.recv_into(stream, Buffer::new(10), 5..11)));
-    // The failed calls must not affect the first stream.
+    // The calls above have failed. They must not affect the first stream.
     socket.write_all(b"first").unwrap();
     assert_eq!(received_whole(&mut event_loop, stream, 5), b"first");
 }

@@ -63,7 +63,8 @@ mod watches {
             assert_eq!(event_loop.poll(None), [task]);
         }
         assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
-        // Watch the descriptor again for another task. It contains an earlier write.
+        // Watch the descriptor for another task as well. It is still readable because of an earlier
+        // write.
         let other = event_loop.reactor.add_task();
         event_loop.reactor.watch(other, event).expect("a watch");
         assert_eq!(event_loop.poll(None), [other]);
@@ -273,7 +274,8 @@ fn processor_time() -> Option<Duration> {
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Under Wine, Linux's file would exist, but describe Wine's server, which opens all files.
+/// Ask Windows instead of reading Linux's file: under Wine, that file would describe another
+/// process.
 #[cfg(windows)]
 fn processor_time() -> Option<Duration> {
     use windows_sys::Win32::Foundation::FILETIME;

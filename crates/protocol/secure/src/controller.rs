@@ -1,5 +1,5 @@
-//! The controller's side of an authentication. It challenges a host. If the host requests this, it
-//! also proves the controller's own identity.
+//! The controller's side of an authentication. It challenges a host to prove its identity. If the
+//! host requests it, the controller also proves its own.
 //!
 //! ```text
 //!             AUTH_Negotiate            taken             Reply             taken, one way
@@ -47,11 +47,11 @@ pub struct ControllerTerms {
     pub hashes: Vec<Hash>,
     /// Diffie-Hellman groups that the controller accepts, best first.
     pub groups: Vec<Group>,
-    /// The requirement for the host besides authentication.
+    /// What the controller requires of the host besides authentication.
     pub demand: Demand,
 }
 
-/// A requirement for a host besides authentication.
+/// What a controller may require of a host besides authentication.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Demand {
     /// No further requirement.
@@ -84,7 +84,7 @@ pub struct Cost {
     pub is_beginning: bool,
 }
 
-/// The agreed parameters, and the controller's challenge.
+/// What the controller has sent in its challenge: the agreed parameters and the challenge itself.
 struct Asked {
     hash: Hash,
     keys: KeyPair,
@@ -267,7 +267,8 @@ impl Controller {
         })?;
         if let Message::Negotiate { head, descriptors } = message {
             self.transaction = transaction;
-            // An unfinished authentication must leave no key behind.
+            // Drop the keys of an earlier authentication: one that does not finish must leave no
+            // key behind.
             self.psks.clear();
             self.asked = self.concatenation(Concatenation(head.sc_c))?;
             let offer = message::offer(descriptors).map_err(bad_offer)?.ok_or_else(no_offer)?;

@@ -16,7 +16,7 @@ pub enum Party {
 /// The reason why an authentication failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// The reason code explanation that this side sent or received.
+    /// The reason for the failure, as this side sent it to the peer or received it.
     pub reason: FailureReason,
     /// The party that ended the transaction.
     pub by: Party,

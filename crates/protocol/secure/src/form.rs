@@ -91,8 +91,8 @@ impl Form {
     }
 }
 
-/// Returns the CRC-32 (IEEE 802.3), computed bit by bit. A table would reveal the key via the
-/// cache.
+/// Returns the CRC-32 (IEEE 802.3), computed bit by bit. An implementation with a table could
+/// reveal the key to another process through the processor's cache.
 fn crc32(bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0xedb8_8320;
     !bytes.iter().fold(!0, |crc, byte| {

@@ -1,7 +1,8 @@
 //! Diffie-Hellman in the finite field groups of RFC 7919.
 //!
 //! Private exponents are short: twice the strength of the group, as RFC 7919 (section 5.2) allows.
-//! So a controller can afford the larger groups even for unknown hosts.
+//! With such short exponents, a controller can afford the calculation for the larger groups even
+//! for unknown hosts.
 
 use crate::Entropy;
 use alloc::vec::Vec;
@@ -156,7 +157,7 @@ impl Group {
 }
 
 impl FromStr for Group {
-    /// The advice for the operator.
+    /// The end of an error message, which lists the valid names.
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<Group, &'static str> {

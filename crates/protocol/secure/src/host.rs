@@ -327,9 +327,9 @@ impl Host {
         Ok(HostState::Replying { message, asked, agreed: Agreed { hash, group, is_mutual } })
     }
 
-    /// Returns the acceptable proofs of the controller. Linux omits the secure channel (SC_C) from
-    /// the controller's proof. The host's proof contains SC_C, so an attacker still cannot remove
-    /// the channel unnoticed.
+    /// Returns the acceptable proofs of the controller. There are two, because the Linux target
+    /// leaves the secure channel (SC_C) out of the controller's proof. This is safe: the host's
+    /// proof contains SC_C, so an attacker cannot remove the channel unnoticed.
     fn expected(&self, counter: &Question<'_>, names: Names<'_>) -> Vec<Digested> {
         let without = Question { concatenation: Concatenation::NONE.0, ..*counter };
         let secrets = self.terms.controller_secrets.iter();

@@ -19,8 +19,8 @@
 //! Secrets and the values derived from them are zeroized when dropped, never printed, and compared
 //! in constant time. The time of an exponentiation does not depend on the private exponent.
 //!
-//! A side uses only values that it has offered itself. An attacker can change the messages that
-//! agree on hash and group. So each side should offer only values that it trusts.
+//! A side uses only hash functions and groups that it has offered itself. An attacker can change
+//! the messages that choose among them, so each side should offer only those that it trusts.
 //!
 //! **Secure channel concatenation** (TP 8018, Base 2.1): a host may request a TLS key from its
 //! authentication ([`Concatenation`]). Both sides then have the same [`TlsPsk`]. All further

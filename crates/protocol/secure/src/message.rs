@@ -28,8 +28,8 @@ pub(crate) enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Decodes a message. Returns its transaction identifier and content. Further bytes are
-    /// padding.
+    /// Decodes a message. Returns its transaction identifier and content. Ignores bytes behind the
+    /// message, which are padding.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<(u16, Self), FailureReason> {
         const SHORT: FailureReason = FailureReason::INCORRECT_PAYLOAD;
         let head = MessageHead::parse(bytes).ok_or(SHORT)?;

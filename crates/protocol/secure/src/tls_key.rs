@@ -44,8 +44,8 @@ pub enum IdentityForm {
     Digest,
 }
 
-/// The derivation of a pre-shared key. An identity without a digest does not determine the
-/// derivation.
+/// The derivation of a pre-shared key. A peer that offers an identity without a digest may have
+/// used any of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Derivation {
     /// The specified derivation: HKDF-Expand-Label.

@@ -9,7 +9,7 @@ use zerocopy::little_endian::{U16, U32};
 
 /// Security protocol of authentication commands (SECP, "Authentication Send Command").
 pub const SECP_NVME: u8 = 0xe9;
-/// Both security protocol specific bytes (SPSP0 and SPSP1) of authentication commands.
+/// The value of both security protocol specific bytes (SPSP0 and SPSP1) of authentication commands.
 pub const SPSP: u8 = 0x01;
 
 /// Length in bytes of the largest message: DH-HMAC-CHAP_Reply with SHA-512 and an 8192-bit

@@ -12,8 +12,8 @@
 //!   too few bytes. It does not check values: the caller checks reserved bits and ranges.
 //! - `emit` writes every byte of the structure, including reserved bytes. It panics if the buffer
 //!   is too short, because that is a bug of the caller and not an error of the peer.
-//! - Names of 0's-based fields end in `_z`. Helpers that return the 1-based value have the unit in
-//!   their names.
+//! - The names of 0's-based fields, whose value 0 means one, end in `_z`. Functions that return the
+//!   actual number have its unit in their names.
 //!
 //! **Specifications.** NVM Express Base Specification 2.0c ("Base 2.0c"), NVM Command Set
 //! Specification 1.0c ("NVM 1.0c"), NVMe/TCP Transport Specification 1.0c ("TCP 1.0c"), NVMe/RDMA

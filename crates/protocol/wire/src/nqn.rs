@@ -22,8 +22,8 @@ pub enum NqnError {
     /// The name is not UTF-8.
     NotUtf8,
     /// The name contains a character that is not [plain](is_plain), such as a control character.
-    /// The specification allows such characters. We refuse them because logs and terminals show
-    /// names.
+    /// The specification allows such characters, but farblock refuses them, because logs and
+    /// terminals show names.
     ControlCharacter,
     /// The name does not start with `nqn.`.
     NoPrefix,

@@ -40,8 +40,8 @@ pub struct PlainJson<'a>(pub &'a str);
 impl fmt::Display for PlainJson<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
-            // Serialized strings contain no ASCII control characters except DEL, so a newline is
-            // between strings.
+            // A newline is never inside a string here: in serialized JSON, strings contain no ASCII
+            // control characters except DEL.
             if is_plain(c) || c == '\n' {
                 f.write_char(c)?;
                 continue;

@@ -34,7 +34,7 @@ fn statuses_print_the_name_of_the_specification() {
     assert_eq!(Status(0x1ff).to_string(), "unknown command specific status (0x1ff)");
     assert_eq!(Status(0x7c1).to_string(), "vendor specific status (0x7c1)");
     assert_eq!(format!("{:?}", Status::ABORTED_BY_HOST), "Status(Command Aborted By Host (0x371))");
-    // The command decides the meaning of the status code.
+    // The same status code has another name as the status of another command.
     let status = Status::CONNECT_INVALID_PARAMETERS;
     assert_eq!(status.connect_name(), Some("Connect Invalid Parameters"));
     assert_eq!(status.to_string(), "Attempted Write to Read Only Range");
@@ -50,7 +50,7 @@ fn status_bits_are_set_and_read() {
     assert_eq!((status.retry_delay(), status.is_dnr(), status.has_more()), (2, true, false));
     assert!(!status.is_success() && Status::SUCCESS.with_more().is_success());
     assert_eq!(Status::AUTHENTICATION_REQUIRED.0, 0x191);
-    // Every value of 15 bits has a text.
+    // Every 15-bit value can be printed.
     for value in 0..0x8000 {
         assert!(!Status(value).to_string().is_empty());
     }

@@ -6,8 +6,7 @@ use farblock_reactor::{Buffer, Config, EngineKind, Reactor, TaskId};
 
 use crate::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 
-/// The largest number of bytes in one operation of a large transfer: the largest buffer size of the
-/// pool.
+/// One operation of a large transfer has at most this many bytes: 1 MiB.
 const PIECE_BYTES: usize = 1 << 20;
 /// The number of operations of one transfer that are in flight at the same time.
 const PIECES_IN_FLIGHT: usize = 8;
@@ -157,7 +156,7 @@ impl Blocking {
                     buffer.copy_from_slice(&bytes[submitted..submitted + length]);
                 }
                 let (skipped, blocks) = (self.blocks(submitted), self.blocks(length));
-                // The token is the position of the piece in `data`.
+                // Use the position of the piece in `data` as the operation's token.
                 let op =
                     Op::with(command, lba + skipped, blocks as u32, Some(buffer), submitted as u64);
                 self.queue.submit(Op { fua, ..op });
@@ -199,7 +198,7 @@ impl Blocking {
         (bytes / self.geometry.block_size as usize) as u64
     }
 
-    /// Returns when at least one operation has completed.
+    /// Waits until at least one operation has completed.
     fn wait(&mut self) {
         loop {
             self.queue.poll(&mut self.done);

@@ -81,7 +81,7 @@ impl Changes {
         callbacks.iter().for_each(|(_, callback)| callback(change));
     }
 
-    /// Whether there are watchers. Without watchers, a notification takes no time.
+    /// Whether there are watchers. If not, the caller need not prepare a notification.
     #[must_use]
     pub fn is_watched(&self) -> bool {
         !self.0.lock().is_empty()

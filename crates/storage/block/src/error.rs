@@ -54,8 +54,8 @@ impl BlockError {
             Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge if !command.reads() => {
                 BlockError::NoSpace
             }
-            // Do not map the error of a flush: a flush changes no blocks, and its failure means
-            // that earlier writes are lost.
+            // Only a command that changes blocks fails with `ReadOnly`. A failed flush means that
+            // earlier writes are lost.
             Kind::ReadOnlyFilesystem | Kind::PermissionDenied if command.writes() => {
                 BlockError::ReadOnly
             }
@@ -74,8 +74,8 @@ impl BlockError {
 
     /// Maps error numbers for which the standard library has no kind.
     fn from_os(error: &io::Error) -> Option<BlockError> {
-        // A write through a handle that was opened for reading. The number is the same on every
-        // Unix.
+        // The error of a write through a handle that was opened for reading. The number is the same
+        // on every Unix.
         const EBADF: i32 = 9;
         match error.raw_os_error() {
             Some(EBADF) if cfg!(unix) => Some(BlockError::ReadOnly),

@@ -1,4 +1,5 @@
-//! The sizes and capabilities of a namespace. Only this code checks a range against them.
+//! The sizes and capabilities of a namespace. All other code calls [`Geometry::check`] to check a
+//! range.
 
 use crate::error::BlockError;
 use crate::op::Command;

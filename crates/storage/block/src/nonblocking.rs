@@ -109,7 +109,7 @@ impl Future for Operation {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code panics in the middle of a change while it holds this lock.
+    // Ignore poisoning: a panic cannot leave this state half-changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -229,7 +229,8 @@ impl AsyncNamespace {
         let request = QueuedOp { command, lba, blocks, fua, buffer, promise: Arc::clone(&promise) };
         let mut state = lock(&self.inbox.state);
         if state.stopped {
-            // The event loop of the thread has failed.
+            // Reached only if the event loop of the thread has failed: no thread will execute the
+            // operation.
             promise.keep(Err(BlockError::Aborted));
         } else {
             state.requests.push_back(request);

@@ -1,8 +1,8 @@
 //! [`Slab`]: the entries in flight of a queue. The key of an entry is a small number, the token.
 
 /// The table of the crate `slab`, with tokens as keys. A steady load allocates nothing. Keys have
-/// no generation, so callers must remove each key exactly once. Decision 3 explains the tables that
-/// are not slabs.
+/// no generation, so callers must remove each key exactly once. Decision 3 explains why some other
+/// tables do not use it.
 pub struct Slab<T>(slab::Slab<T>);
 
 impl<T> Default for Slab<T> {

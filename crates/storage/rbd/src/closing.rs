@@ -3,7 +3,7 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// The numbers of images and of their threads.
+/// How many images and keeper threads the process has.
 #[derive(Clone, Copy)]
 struct Count {
     /// The number of threads that open, hold or close images.
@@ -69,7 +69,7 @@ pub(crate) fn before_the_end() {
     extern "C" fn settle(status: c_int, _: *mut c_void) {
         if !settled() {
             // SAFETY: the call only ends the process, immediately. An ordinary exit would unload
-            // librbd while its threads run, and abort.
+            // librbd while its threads still run, and the process would abort.
             unsafe { _exit(status) };
         }
     }

@@ -183,8 +183,8 @@ pub(crate) fn size(name: &Name, bytes: u64, block_size: u32) -> OpenError {
 /// bytes that librbd read.
 pub(crate) fn result(command: Command, bytes: usize, code: isize) -> Result<(), BlockError> {
     if let Ok(read) = usize::try_from(code) {
-        // The read exceeds the end of an image that has shrunk. The rest of the buffer holds old
-        // data.
+        // A short read means that the image has shrunk. The rest of the buffer holds old data, so
+        // the read must fail.
         let is_whole = !command.reads() || read >= bytes;
         return is_whole.then_some(()).ok_or(BlockError::OutOfRange);
     }

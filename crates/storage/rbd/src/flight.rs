@@ -1,8 +1,9 @@
 //! [`Flight`]: an operation in librbd, with its buffer.
 //!
-//! At submission, librbd gets a flight as a raw pointer. Later, a thread of librbd calls
-//! [`completed`] once with this pointer. Between the two calls, no other code refers to the flight.
-//! Even if the queue is dropped, the buffer and the image exist until librbd no longer uses them.
+//! A flight is one operation while librbd executes it. At submission, librbd gets the flight as a
+//! raw pointer. Later, a thread of librbd calls [`completed`] once with this pointer. Between the
+//! two calls, no other code refers to the flight. Even if the queue is dropped, the buffer and the
+//! image exist until librbd no longer uses them.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,7 @@ use crate::library::{Completion, Functions, THICK};
 /// Flights that are not in librbd. They are boxed, because librbd uses their addresses.
 pub(crate) type Flights = Vec<Box<Flight>>;
 
-/// The destination of a queue's finished flights. librbd's threads add to it.
+/// The finished flights of a queue. librbd's threads add them, and the queue takes them.
 pub(crate) struct Inbox {
     landed: Mutex<Landed>,
     waker: Waker,

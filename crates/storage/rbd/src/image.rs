@@ -15,11 +15,11 @@ use crate::library::{self, Cluster, ConfigOption, Functions, ImageHandle, IoCont
 use crate::limits;
 use crate::name::Name;
 
-/// `RBD_FEATURE_EXCLUSIVE_LOCK`
+/// The bit of the image feature `exclusive-lock` (`RBD_FEATURE_EXCLUSIVE_LOCK`).
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
 
 /// An open image of a cluster. Namespaces, queues and operations in flight share it. When the last
-/// of them drops the image, the keeper thread closes it.
+/// of these users drops the image, the keeper thread closes it.
 pub struct Image {
     name: Name,
     library: &'static Functions,
@@ -152,9 +152,10 @@ impl Image {
 }
 
 impl Drop for Image {
-    /// Makes the keeper close the image. A close on one of librbd's threads would deadlock.
+    /// Lets the keeper thread close the image. This code may run on one of librbd's own threads,
+    /// where closing the image would deadlock.
     fn drop(&mut self) {
-        // A keeper thread that has ended has already closed the image.
+        // Ignore a failed send: the keeper thread has then ended, and has closed the image.
         let _ = self.keeper.send(Message::Close);
     }
 }
@@ -175,7 +176,7 @@ fn keep(
     let mut open = Open::new(library);
     let facts = match open.all(name, size) {
         Ok(facts) => facts,
-        // The caller of `open` may have timed out.
+        // Ignore a failed send, because the caller of `open` may have timed out.
         Err(error) => return drop(tell.send(Err(error))),
     };
     if facts.is_writable {
@@ -186,14 +187,15 @@ fn keep(
     if tell.send(Ok((Handle(open.image), facts))).is_err() {
         return;
     }
-    // The watch does not report changes that happened before it started.
+    // Query the size once more, because the watch does not report changes that happened before it
+    // started.
     open.look(size);
     while let Ok(Message::Look) = messages.recv() {
         open.look(size);
     }
 }
 
-/// The objects from librbd. They are released in the right order.
+/// The objects that librbd has created for an image. The drop releases them in the right order.
 struct Open {
     library: &'static Functions,
     cluster: Cluster,

@@ -17,22 +17,22 @@ pub(crate) type Cluster = *mut c_void;
 pub(crate) type IoContext = *mut c_void;
 pub(crate) type ImageHandle = *mut c_void;
 pub(crate) type Completion = *mut c_void;
-/// `rbd_config_option_t`
+/// A setting of an image and where it was set: `rbd_config_option_t` in librbd's header.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ConfigOption {
     pub(crate) name: *const c_char,
     pub(crate) value: *const c_char,
-    /// `rbd_config_source_t`
+    /// Where the setting was set: `rbd_config_source_t` in librbd's header.
     pub(crate) source: c_int,
 }
 
-/// `rbd_callback_t`
+/// The function that librbd calls when an operation completes: `rbd_callback_t` in its header.
 pub(crate) type Completed = unsafe extern "C" fn(Completion, *mut c_void);
-/// `rbd_update_callback_t`
+/// The function that librbd calls when an image changes: `rbd_update_callback_t` in its header.
 pub(crate) type Updated = unsafe extern "C" fn(*mut c_void);
 
-/// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`
+/// The flag with which zeroed space stays allocated: `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
 pub(crate) const THICK: c_int = 1;
 
 macro_rules! functions {

@@ -10,8 +10,8 @@ pub const OPEN: Duration = Duration::from_secs(20);
 /// Time limit for closing images at process exit. If an image stays open, the cluster notices after
 /// 30 s that its client is dead.
 pub const CLOSE: Duration = Duration::from_secs(5);
-/// The largest namespace in bytes, a multiple of every block size. The rest of a larger image is
-/// not visible. Ceph's own limit is larger, because an image takes no space before it is written.
+/// A namespace has at most this many bytes, which is a multiple of every block size. If an image is
+/// larger, which Ceph allows, the rest is not visible.
 pub const IMAGE_BYTES: u64 = (1 << 63) - (1 << 16);
-/// The longest component of an image's name, in bytes.
+/// Each component of an image's name has at most this many bytes.
 pub const NAME_BYTES: usize = 255;

@@ -88,8 +88,8 @@ impl Namespace for Rbd {
 struct RbdQueue {
     view: View,
     inbox: Arc<Inbox>,
-    /// The flights that arrived during a poll; otherwise empty. The queue keeps the vector for its
-    /// capacity.
+    /// The finished flights while a poll handles them; otherwise empty. The queue keeps the vector
+    /// so that polls do not allocate.
     landed: Flights,
     free: Flights,
     /// The operations that completed without librbd.

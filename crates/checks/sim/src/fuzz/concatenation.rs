@@ -74,9 +74,9 @@ impl Choice {
 
 /// A host requests TLS concatenation, and a controller offers it. An attacker between them changes,
 /// cuts, repeats and forges messages. Then another host starts a new authentication on the same
-/// queue, at whatever message the first one stopped. The first two bytes determine the secrets and
-/// requests of these hosts. The third byte determines after which message the first host
-/// disconnects, and whether the other host follows.
+/// queue, even if the first one has stopped in the middle. The first two bytes determine the
+/// secrets and requests of these hosts. The third byte determines after which message the first
+/// host disconnects, and whether the other host follows.
 ///
 /// Panics in four cases. One end panics. A peer without a valid proof obtains a key. The ends skip
 /// a requested channel. Two ends with the same secrets derive different keys without an attack.
@@ -93,7 +93,8 @@ pub fn concatenation(data: &[u8]) {
     if cut & 1 == 0 {
         return;
     }
-    // The transport has already delivered the messages that the target has received.
+    // The messages that the target has received were delivered before, so the other host's messages
+    // follow them.
     let mut other = Host::new(second.host(), &mut numbers(5));
     exchange(&mut other, &mut controller, MOST_MESSAGES, |message| network.carry(message));
     let is_done = controller.progress() == Progress::Done;

@@ -112,7 +112,7 @@ pub fn keys(data: &[u8]) {
     let key = TlsKey::generate(Hash::Sha256, &mut numbers(5)).expect("a supported suite");
     let mut known = ServerKeys::default();
     known.set(HOST, SUBSYSTEM, std::slice::from_ref(&key));
-    // An arbitrary identity, and the right identity with one changed byte.
+    // Look up the identities in the input, and then the right identity with one changed byte.
     let found = farblock_tls::look_at(data, &known);
     assert!(found <= data.len());
     let good = key.psks(HOST, SUBSYSTEM).swap_remove(0).identity.into_bytes();

@@ -1,8 +1,8 @@
 //! The deadlines of operations, derived from the options of the disk.
 //!
-//! The options limit the duration of every operation, from its submission or from the last change
-//! of the world: each further fault may take the same time again. While no path is usable, the
-//! limit applies only if the options make operations fail fast.
+//! The options limit the duration of every operation. The time counts from the operation's
+//! submission, or from the last start or end of a fault: each further fault may take the same time
+//! again. While no path is usable, the limit applies only if the options make operations fail fast.
 
 use super::Plan;
 use farblock_host::disk::DiskOptions;
@@ -11,7 +11,7 @@ use farblock_target::limits as target;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The time for steps without a limit: messages in transit, a poll of a queue.
+/// Additional time for steps that no option limits: messages in transit, and a poll of a queue.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// The deadlines of the operations in flight; see the [module](self).
@@ -19,14 +19,15 @@ pub(super) struct Deadlines {
     begun: BTreeMap<u64, Duration>,
     changed: Duration,
     within: Duration,
-    /// The limit while no target runs. The death of the target closes all connections.
+    /// The limit while no target process runs. It is shorter, because the death of the process
+    /// closes all connections.
     within_alone: Duration,
 }
 
 impl Deadlines {
     pub(super) fn new(plan: &Plan, options: &DiskOptions) -> Deadlines {
         let within = within(plan, options);
-        // An attempt to connect may be in progress.
+        // Add the time of an attempt to connect that may be in progress.
         let alone = |patience| patience + options.connection.connect_timeout + SLACK;
         let within_alone = options.fast_io_fail_timeout.map_or(within, alone);
         Deadlines { begun: BTreeMap::new(), changed: Duration::ZERO, within, within_alone }
@@ -73,8 +74,8 @@ fn within(plan: &Plan, options: &DiskOptions) -> Duration {
     // The time for an attempt that fails, the pause, and an attempt that succeeds.
     let reconnect =
         options.reconnect_delay + connection.connect_timeout * 2 + host::BUSY_RETRY_TIME;
-    // The operation may lose each path. Afterwards the controller that must abort the commands may
-    // not answer.
+    // An operation may lose each path in turn. Afterwards, the controller through which the host
+    // aborts the lost commands may not answer either.
     let lost = notice * (plan.paths as u32 + 1) + reconnect * 2;
     // The target frees the memory of lost commands only when their transfers time out.
     let memory = plan.core_buffer_bytes.map_or(Duration::ZERO, |_| target::TRANSFER_TIMEOUT);

@@ -126,7 +126,8 @@ impl Host {
         kept.gone += 1;
         drop(kept);
         world.end_process(machine, longest);
-        // The dead process can no longer send data to any machine.
+        // Drop the disk on another thread. The connections of the dead process are broken, so it
+        // can no longer send data to any machine.
         let end = || os::spawn("dying".to_owned(), move || drop(disk)).expect("a thread");
         on_machine(machine, || {
             drop(queue);
@@ -155,7 +156,7 @@ impl Host {
     }
 }
 
-/// Registers which host process wrote the data that reaches the disk.
+/// Observes which host process wrote the data that reaches the disk.
 #[derive(Default)]
 pub(super) struct Witness {
     /// For each dead process, the number of its last write.

@@ -43,8 +43,8 @@ impl Proof {
         }
     }
 
-    /// Makes OpenSSL draw the random numbers that it draws only once. Call this outside of every
-    /// simulated world. Otherwise these numbers would come from the first world.
+    /// Makes OpenSSL draw the random numbers that it needs once in each process. Call this outside
+    /// of every simulated world: otherwise they would come from the seed of the first world.
     pub(super) fn prepare(self) {
         #[cfg(unix)]
         if matches!(self, Proof::Tls | Proof::Concatenated { .. }) {
@@ -120,8 +120,9 @@ impl Keys {
         self.proof
     }
 
-    /// The authentication settings of the target. Modular exponentiation would take most of the
-    /// time of a run. So only TLS concatenation, which requires it, uses it.
+    /// The authentication settings of the target. Only runs with TLS concatenation use
+    /// Diffie-Hellman, which concatenation requires. In other runs, its modular exponentiation
+    /// would take most of the time.
     pub(super) fn of_target(&self) -> Terms {
         let good = match self.change {
             Change::Ahead => 0..1,
@@ -160,7 +161,7 @@ impl Keys {
         is_next
     }
 
-    /// Gives the new key to the host. The target accepts this key already.
+    /// Writes the new key to the host's key file. The target accepts this key already.
     pub(super) fn renew(&self) {
         for (file, text) in [("host", self.host[1].text()), ("tls", self.tls[1].text())] {
             let path = self.folder.join(file);

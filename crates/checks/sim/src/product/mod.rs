@@ -3,7 +3,7 @@
 //! seed.
 //!
 //! [`run`] is a function of its seed. For a while it injects all faults that the
-//! [world](farblock_reactor::sim) offers. Connections break, and deliver their data later.
+//! [world](farblock_reactor::sim) offers. Connections break, and may deliver their data later.
 //! Addresses do not answer, or delay the data of one side. The process of the target dies, or its
 //! machine loses power. The process of the host dies and gets a successor. Clocks jump ahead on
 //! either side. The disk is slow or fails. Then all faults end, and every operation must complete.
@@ -205,7 +205,8 @@ pub fn shrink(seed: u64) -> u64 {
 /// it panics.
 fn fewest(known: u64, run: impl Fn(u64) + RefUnwindSafe) -> u64 {
     let fails = |operations| catch_unwind(|| run(operations)).is_err();
-    // A failing run need not fail with fewer operations. This finds some boundary at a low cost.
+    // A run that fails with some number of operations may succeed with fewer and fail again with
+    // even fewer. So the search may miss the smallest number, but it is cheap.
     let (mut passes, mut known) = (0, known);
     while passes + 1 < known {
         let middle = passes.midpoint(known);
@@ -296,7 +297,7 @@ impl<'a> Client<'a> {
         let reactor = Reactor::new(&config).expect("a loop");
         let host = Host::start(server.urls(), &options, &reactor, plan.is_succeeded);
         if let Some(medium) = server.medium() {
-            // Report only data that is written from now on.
+            // Discard the writes so far, so that later calls report only new ones.
             let _ = world.take_landed(medium);
         }
         server.set_faults(world, plan.disk);
@@ -360,7 +361,7 @@ impl<'a> Client<'a> {
             let Client { world, plan, random, server, .. } = self;
             match go_wrong(world, plan, random, server, longest) {
                 Wrong::Power => self.model.power_cut(),
-                // The network sends lost data again within twice the time.
+                // TCP retransmits lost data within twice the time for which data was lost.
                 Wrong::Network => self.deadlines.change(self.world.elapsed() + longest * 2),
                 Wrong::Address | Wrong::Process => {}
             }
@@ -415,7 +416,8 @@ impl<'a> Client<'a> {
         let machines = host.machines();
         drop(host);
         drop(reactor);
-        // Wait for threads that close something late, and for abandoned connections.
+        // Give threads that are still closing something the time to end, and abandoned connections
+        // the time to time out.
         os::sleep(GONE_TIME);
         if let Some(keys) = &keys {
             turn_strangers_away(&server, &plan, keys);
@@ -425,8 +427,8 @@ impl<'a> Client<'a> {
         memory::check(world, &plan);
         server.stop();
         if keys.is_some() {
-            // The thread for expensive calculations notices that the target has ended, but no
-            // thread joins it.
+            // Let the authentication thread of the target notice that the target has ended. Nothing
+            // else waits for it.
             os::sleep(Duration::from_millis(1));
         }
         let (trace, elapsed) = (world.trace(), world.elapsed());

@@ -26,7 +26,7 @@ pub(super) const BLOCKS: u64 = 192;
 struct Block {
     now: BTreeSet<u64>,
     older: BTreeSet<u64>,
-    /// The number of acknowledgements so far when the block's content was acknowledged.
+    /// How many writes had been acknowledged when the content of the block was acknowledged.
     since: u64,
 }
 
@@ -40,8 +40,8 @@ struct Flying {
     is_durable: bool,
     /// The numbers that each block could contain when a read was submitted.
     possible: Vec<BTreeSet<u64>>,
-    /// The number of acknowledgements, and below the number of power cuts, before the operation was
-    /// submitted.
+    /// How many writes had been acknowledged before the operation was submitted, and in the next
+    /// field, how many power cuts there had been.
     acknowledged: u64,
     power_cuts: u64,
 }
@@ -65,8 +65,8 @@ pub(super) struct Model {
     power_cuts: u64,
     /// Whether acknowledged data may be lost, and no flush has failed for that reason yet.
     owes_failure: bool,
-    /// The number of acknowledgements before the last failed flush. That flush may have made them
-    /// durable, and have failed because of an earlier loss.
+    /// The number of acknowledgements before the last failed flush. The failed flush may
+    /// nevertheless have made these writes durable, if it failed only because of an earlier loss.
     maybe_flushed: u64,
 }
 
@@ -194,8 +194,8 @@ impl Model {
     fn wrote(&mut self, op: &Flying) {
         self.acknowledged += 1;
         let since = self.acknowledged;
-        // Otherwise the target may have acknowledged the operation before the power failed, and may
-        // have lost its data.
+        // If the power has failed since the submission, the target may have acknowledged the
+        // operation before that and then lost its data.
         let is_certain = op.power_cuts == self.power_cuts || op.is_durable;
         for (_, block) in self.range(op.lba, op.blocks) {
             // A deallocated block may keep its earlier contents, which are as durable as before.
@@ -215,7 +215,7 @@ impl Model {
 
     fn flushed(&mut self, op: &Flying) -> Result<(), String> {
         if op.power_cuts != self.power_cuts {
-            // The order of the flush and the power failure is unknown here.
+            // The flush may have completed before or after the power failure.
             self.owes_failure = false;
             return Ok(());
         }

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// The number of the target's machine. Hosts have lower numbers.
 pub(super) const TARGET: u32 = 1 << 16;
-/// The time for which an address answers before it may stop answering again. So no data stays in
-/// transit for ever.
+/// After an address has stopped answering, it answers for at least this time before it may stop
+/// again. Otherwise, data could stay in transit forever.
 const LUCID: Duration = Duration::from_secs(20);
 
 pub(super) const NQN: &str = "nqn.2026-11.org.farblock:simulated";
@@ -45,7 +45,8 @@ pub(super) struct Server {
     restart: Option<Duration>,
     /// For each address, when it becomes reachable again; `None` if it is reachable.
     hidden: Vec<Option<Duration>>,
-    /// For each address, the time until which its lost data may still arrive.
+    /// For each address, the time until which data that was lost there may still be retransmitted
+    /// and arrive.
     dark: Vec<Duration>,
 }
 
@@ -153,7 +154,8 @@ impl Server {
             world.kill(address);
         }
         self.kept.iter().for_each(Kept::orphan);
-        // The process can no longer send data to any machine.
+        // Drop the target on another thread. The connections of the process are broken, so it can
+        // no longer send data to any machine.
         let end = || os::spawn("dying".to_owned(), move || drop(target)).expect("a thread");
         drop(on_machine(TARGET, end));
         self.restart = Some(world.elapsed() + time);
@@ -171,7 +173,7 @@ impl Server {
         let now = world.elapsed();
         let may = self.dark[at].is_zero() || now > self.dark[at] + LUCID;
         if may {
-            // The network sends lost data again within twice the time.
+            // TCP retransmits lost data within twice the time for which data was lost.
             self.dark[at] = now + time * 2;
             world.blackhole(self.addresses[at], side, time);
         }

@@ -53,7 +53,8 @@ impl Group {
         }
     }
 
-    /// Returns the largest number of buffers in the group. For each group this is 4 MiB.
+    /// Returns the largest number of buffers in the group. Together they have 4 MiB, for each
+    /// group.
     fn most_buffers(self) -> usize {
         match self {
             Group::Small => usize::from(PLACES),
@@ -66,7 +67,7 @@ pub(super) struct ProvidedBuffers {
     group: Group,
     /// The memory of the shared ring.
     places: Buffer,
-    /// The listed buffers by identifier. Empty before the first receive.
+    /// The listed buffers by identifier. The vector is empty before the first receive.
     buffers: Vec<Buffer>,
     tail: u16,
 }

@@ -70,8 +70,8 @@ impl Completion {
 
 pub(super) struct Ring {
     uring: IoUring,
-    /// Submissions that found the queue full even after an enter, because the kernel was short of
-    /// memory.
+    /// Operations that did not fit in the submission queue, because the kernel was short of memory
+    /// and took no entries.
     backlog: VecDeque<Entry>,
     /// The number of operations without their last completion.
     in_flight: usize,

@@ -259,7 +259,7 @@ impl IdentifyController {
     /// `None`: the controller has no limit, or the limit exceeds every length that a command can
     /// express.
     pub const fn max_transfer_bytes(&self, page_bytes: u32) -> Option<u64> {
-        // 2^32 or more pages exceed every length that a command can express.
+        // A limit of 2^32 pages or more exceeds every length that a command can express.
         if self.mdts == 0 || self.mdts >= 32 {
             None
         } else {

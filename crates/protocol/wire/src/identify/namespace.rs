@@ -96,7 +96,8 @@ impl IdentifyNamespace {
 
     /// Returns the index of the current LBA format.
     pub const fn format_index(&self) -> u8 {
-        // Bits 6:5 are valid only if there are more than 16 formats.
+        // Bits 6:5 of FLBAS, the high bits of the index, are valid only if there are more than 16
+        // formats.
         let low = self.flbas & 0xf;
         if self.nlbaf_z as u16 + self.nulbaf as u16 >= 16 {
             low | (self.flbas >> 1) & 0x30

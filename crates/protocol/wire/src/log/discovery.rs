@@ -72,8 +72,8 @@ impl DiscoveryLogEntry {
     pub const TREQ_SECURE_NOT_REQUIRED: u8 = 0b10;
     /// TREQ bit 2: the controller may disable SQ flow control.
     pub const TREQ_DISABLE_SQ_FLOW: u8 = 1 << 2;
-    /// EFLAGS: every entry with this flag leads to the same information of this discovery subsystem
-    /// (DUPRETINFO).
+    /// EFLAGS: all entries with this flag lead to this discovery subsystem and return the same
+    /// information (DUPRETINFO).
     pub const EFLAGS_DUPLICATE: u16 = 1 << 0;
     /// EFLAGS: explicit persistent connections are supported (EPCSD).
     pub const EFLAGS_PERSISTENT: u16 = 1 << 1;
@@ -86,7 +86,8 @@ impl DiscoveryLogEntry {
 
     /// TSAS of RDMA: a reliable connection (RDMA_QPTYPE), no specified provider (RDMA_PRTYPE), and
     /// the RDMA connection manager with IP addresses (RDMA_CMS); RDMA 1.0c, "Transport Specific
-    /// Address Subtype". The last field, a partition key, is for InfiniBand without IP addresses.
+    /// Address Subtype". The last field, a partition key, stays zero: it is for InfiniBand without
+    /// IP addresses.
     pub const RDMA_SUBTYPE: [u8; 256] = {
         let mut subtype = [0; 256];
         (subtype[0], subtype[1], subtype[2]) = (1, 1, 1);

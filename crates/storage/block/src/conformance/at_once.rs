@@ -30,7 +30,7 @@ fn lend(driver: &mut Driver, geometry: Geometry, lba: u64, blocks: u32) -> Optio
 }
 
 fn concat(views: &[Buffer]) -> Vec<u8> {
-    // Copy whole slices: builds without optimization take seconds for single bytes.
+    // Copy whole slices, because builds without optimization take seconds to copy byte by byte.
     let mut bytes = Vec::new();
     for view in views {
         bytes.extend_from_slice(view);

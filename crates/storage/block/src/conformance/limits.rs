@@ -59,7 +59,8 @@ pub(super) fn ranges_beyond_the_end_are_refused(context: &mut Context<'_>) {
         (u64::MAX, 2),
         (u64::MAX - 7, 8),
         (u64::MAX / block_size, 1),
-        // Unchecked multiplication or addition wraps these values around to the start.
+        // A backend that multiplies or adds without an overflow check would take these ranges for
+        // ranges at the start.
         (u64::MAX / block_size + 1, 1),
         (1 << 63, 1),
         (1 << 32, 1),

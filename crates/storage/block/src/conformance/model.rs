@@ -40,8 +40,8 @@ pub(super) fn random_commands(context: &mut Context<'_>) {
             }
             6 => {
                 driver.must(0, Op::deallocate(lba, blocks, 1));
-                // Zeroes and the old data are both correct, but later reads must return the same
-                // data.
+                // A deallocated block may read as zeroes or as its old data. Either is correct, but
+                // later reads must return the same.
                 let now = driver.read(0, geometry, lba, blocks);
                 model.part(lba, blocks).copy_from_slice(&now);
             }

@@ -124,7 +124,7 @@ pub(super) fn poll_without_completions_returns_nothing(context: &mut Context<'_>
     driver.turn(Duration::ZERO);
     driver.queue(0).poll(&mut done);
     assert!(done.is_empty(), "completions without operations: {done:?}");
-    // `poll` appends, and keeps earlier entries.
+    // `poll` must append to `done` and keep the entries that are already there.
     done.push(Op::flush(77).complete(Ok(())));
     driver.must(0, Op::flush(1));
     driver.queue(0).poll(&mut done);
@@ -292,7 +292,7 @@ pub(super) fn a_queue_can_be_dropped_in_flight(context: &mut Context<'_>) {
         for _ in 0..10 {
             driver.turn(Duration::from_millis(1));
         }
-        // The other queue continues, and its blocks are unchanged.
+        // The other queue must still work, and its blocks must be unchanged.
         let read = driver.read(other, geometry, 0, 16);
         context.expect(&read, &data, "blocks beside the blocks of a dropped queue");
         driver.must(other, Op::flush(1));

@@ -254,7 +254,7 @@ pub(super) fn durable_writes_are_read_back(context: &mut Context<'_>) {
     }
     driver.must(0, Op::write_zeroes(0, 8, true, 1).durable());
     driver.must(0, Op::write_zeroes(0, 8, false, 1).durable());
-    // has no meaning for this command, and no effect
+    // FUA has no meaning and no effect for this command
     driver.must(0, Op::deallocate(0, 8, 1).durable());
     driver.must(0, Op::read(0, 1, Buffer::new(geometry.bytes(1)), 1).durable());
 }

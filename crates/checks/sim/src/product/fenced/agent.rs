@@ -1,5 +1,6 @@
-//! A cluster agent on a node. It registers, reserves and fences over its own connections, which
-//! faults also break. It retries an order until it knows the result.
+//! A cluster agent on a node. It registers its node, reserves the namespace and fences other nodes,
+//! over its own connections, which faults also break. It retries each order until it knows the
+//! result.
 
 use super::super::server::NQN;
 use farblock_proto::tcp::host_end::{Event, HostEnd, Transfer};
@@ -102,7 +103,7 @@ struct Worker {
     key: u64,
     /// The queues of the agent's controller: the admin queue, and a queue for reservation commands.
     queues: Option<(Queue, Queue)>,
-    /// Whether a command of the present order may still be in transit on a lost connection.
+    /// Whether a lost connection may still deliver a command of the present order to the target.
     was_lost: bool,
 }
 
@@ -162,7 +163,7 @@ impl Worker {
         match Status(status.code()) {
             Status::SUCCESS => Ok(Some(Outcome::Done(os::now()))),
             Status::RESERVATION_CONFLICT => self.look(order),
-            // The target could not persist the reservation, for example.
+            // The result is unknown. For example, the target could not store the reservation.
             _ => Ok(None),
         }
     }
@@ -266,7 +267,7 @@ impl Queue {
         let cqe = self.hear(completed)?;
         match cqe.status() {
             Status::SUCCESS => Ok(cqe.result()),
-            // The predecessor of the controller still exists, for example.
+            // Any other status is an error. For example, the previous controller still exists.
             _ => Err(ErrorKind::Other.into()),
         }
     }

@@ -32,7 +32,7 @@ impl Kept {
         Arc::new(Store { kept: self.clone(), generation: self.lock().generation })
     }
 
-    /// Ends a process. A store in progress either takes effect or does not.
+    /// Ends a process. If it is storing a value, the store either takes effect or does not.
     pub(in crate::product) fn orphan(&self) {
         let mut place = self.lock();
         place.generation += 1;

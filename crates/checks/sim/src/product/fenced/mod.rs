@@ -43,7 +43,7 @@ const OWN_BLOCKS: u64 = 16;
 const SHARED_BLOCKS: u64 = BLOCKS - NODES as u64 * OWN_BLOCKS;
 /// The number of a node's operations in flight.
 const DEPTH: usize = 6;
-/// The first number of writes that the model does not know.
+/// Writes with this number or a higher one are unknown to the model.
 const UNKNOWN: u64 = 1 << 40;
 /// The number of operations of a usual run.
 pub const OPERATIONS: u64 = 250;
@@ -195,8 +195,9 @@ impl<'a> Cluster<'a> {
     fn new(world: &'a World, seed: u64) -> Cluster<'a> {
         let mut random = Random::new(Random::mix(&[seed, 16]));
         let plan = Plan::new(&mut random);
-        // Nodes wait by their own clocks until no data that they sent can be in transit, so clocks
-        // must not jump. Some operations need more memory than a small limit allows.
+        // Clocks must not jump, because nodes wait by their own clocks until none of their data can
+        // be in transit. The memory limit must not be small, because some operations here need
+        // more.
         let core_buffer_bytes = None;
         let plan = Plan { is_memory: false, hosts_jump: false, core_buffer_bytes, ..plan };
         let (persist, in_capsule) = (!random.one_in(3), random.one_in(2));
@@ -341,8 +342,8 @@ impl<'a> Cluster<'a> {
             self.nodes[by].agent.order(Order::Fence { victim: victims, rtype, abort });
             self.contest.push(Fence { by, victim, rtype, outcome: None });
         }
-        // Data in transit may reach the disk before or after the fence. A fenced node may read if
-        // the new reservation type allows all hosts to read.
+        // Data in transit may reach the disk before or after the fence. A fenced node may still
+        // read if the new reservation type lets all hosts read. So the results are uncertain.
         for node in &mut self.nodes {
             let is_fenced = node.standing != Standing::In;
             let hangs_on_it = |flight: &&mut Flight| !is_fenced || !flight.command.writes();
@@ -378,7 +379,8 @@ impl<'a> Cluster<'a> {
         let node = &mut self.nodes[victim];
         self.fences.insert((victim, node.life), since);
         node.standing = Standing::Fenced { until: self.world.elapsed() + more };
-        // Data in transit has reached the disk already, or never will. Answers may still arrive.
+        // The victim's data in transit has reached the disk by now, or never will. Answers may
+        // still arrive.
         for (token, flight) in &mut node.flights {
             flight.must = Must::Either;
             if std::mem::take(&mut flight.is_known) {
@@ -388,7 +390,8 @@ impl<'a> Cluster<'a> {
         self.outcome.fenced += 1;
         if self.leader == victim {
             self.leader = by;
-            // A reservation that all registrants hold keeps its type.
+            // A Preempt changes the type of the reservation, unless all registrants hold the
+            // reservation.
             if self.rtype.0 < ReservationType::WRITE_EXCLUSIVE_ALL.0 {
                 self.rtype = rtype;
             }
@@ -443,7 +446,8 @@ impl<'a> Cluster<'a> {
         );
         let is_fenced = !matches!(self.nodes[at].standing, Standing::In);
         if is_fenced {
-            // Another node may change the type, but no type allows this node to write.
+            // The result is certain for a write: another node may change the reservation type, but
+            // no type lets this node write.
             let is_certain = command.writes() || (hides && self.contest.is_empty());
             return if is_certain { Must::Fail } else { Must::Either };
         }
@@ -469,8 +473,9 @@ impl<'a> Cluster<'a> {
             3 => Command::WriteZeroes { deallocate: self.random.one_in(2) },
             _ => Command::Write,
         };
-        // A former leader does not know that another node has replaced it. Zeroes do not name their
-        // author, so this node must not write zeroes to shared blocks.
+        // A former leader does not know that another node has replaced it. It must not write zeroes
+        // to shared blocks: zeroes do not show who wrote them, so the check could not tell them
+        // from the leader's.
         let is_shared = is_leader || command == Command::Read;
         let is_shared = is_shared || (command == Command::Write && !self.is_in(at));
         let (first, count) = match is_shared {
@@ -576,8 +581,8 @@ impl<'a> Cluster<'a> {
                 let content = u64::from_le_bytes(block[..8].try_into().expect("a block"));
                 let author = match self.authors.get(&content) {
                     Some(author) => *author,
-                    // Zeroes do not name their author. Only the leader, in any of its starts,
-                    // writes zeroes to shared blocks.
+                    // Skip zeroes in shared blocks: they do not show who wrote them. Only the
+                    // leader writes them, in any of its starts.
                     None if (lba as u64) < SHARED_BLOCKS => continue,
                     None => {
                         let node = (lba - SHARED_BLOCKS as usize) / OWN_BLOCKS as usize;

@@ -26,7 +26,7 @@ const RECORD_BYTES: usize = 4096;
 const HOST_NQN: &str = "nqn.2014-08.org.example:mirror";
 const NSID: NamespaceId = NamespaceId(1);
 
-/// The file that the leg has at present, for the next open.
+/// The file that the leg's source opens next.
 #[derive(Clone)]
 struct Slot(Arc<Mutex<Medium>>);
 
@@ -81,7 +81,8 @@ impl LegSource for Far {
     }
 }
 
-/// The options that the program sets for legs, which reconnect without a limit.
+/// Returns the disk options that the program uses for the legs of a mirror: they reconnect without
+/// a time limit.
 fn options() -> DiskOptions {
     let connection = Options {
         hostnqn: Some(HOST_NQN.to_owned()),
@@ -207,7 +208,8 @@ impl Leg {
         if is_power {
             world.reboot(machine.number);
         }
-        // The process can no longer send data to another machine.
+        // Drop the target on another thread. Its connections are broken, so it can no longer send
+        // data to another machine.
         let end = || os::spawn("dying".to_owned(), move || drop(target)).expect("a thread");
         drop(on_machine(machine.number, end));
     }

@@ -5,9 +5,9 @@
 //! fault. The simulation checks that:
 //!
 //! - every operation succeeds within [`IO_BOUND`], because the other leg has all data;
-//! - a read returns data that the [model](super::model) allows. Some changes cannot be detected by
-//!   any read or write. Only for [`NOTICE`] after such a change, reads may return the data of the
-//!   changed leg;
+//! - a read returns data that the [model](super::model) allows. No read or write can detect some of
+//!   the changes. After such a change, reads may return the data of the changed leg, but only for
+//!   [`NOTICE`];
 //! - the mirror is whole again after the round. If the mirror reports a leg as out until an
 //!   operator acts, the test empties the leg, as `docs/mirror.md` says;
 //! - the legs then hold the same data.
@@ -44,9 +44,10 @@ use user::{Ended, User};
 pub const IO_BOUND: Duration = Duration::from_secs(21);
 /// The time within which the mirror detects a change that no read or write detects.
 pub const NOTICE: Duration = Duration::from_secs(10);
-/// The time within which a returned leg is in sync. The mirror retries at least every 60 s.
+/// A leg that has returned must be in sync within this time. The mirror tries to add it at least
+/// every 60 s.
 const HEALS: Duration = Duration::from_secs(300);
-/// The time after which an operator must act, if a leg is out although its target is up.
+/// If a leg is still out this long after its target is up again, an operator must act.
 const IS_OUT: Duration = Duration::from_secs(130);
 /// The number of rounds of a usual run.
 pub const ROUNDS: u64 = 3;
@@ -252,7 +253,8 @@ impl<'a> Run<'a> {
                 self.legs[victim].set_size(self.world, size);
             }
             Fault::CutUnderWay => {
-                // Operations in flight may extend the file again at once.
+                // Operations in flight may extend the file again at once, so the mirror may not
+                // detect the truncation.
                 self.be_blind();
                 self.legs[victim].set_size(self.world, size);
             }
@@ -311,8 +313,8 @@ impl<'a> Run<'a> {
             Fault::LostCache => self.lose_cache(victim),
             _ => {}
         }
-        // The mirror puts out a leg that is unavailable for two seconds. In one more second all
-        // queues notice that.
+        // The mirror puts out a leg that is unavailable for two seconds, and all queues notice this
+        // within one more second. `AwayOlder` must last longer, and the other faults must not.
         let (least, most) = if fault == Fault::AwayOlder { (3_000, 8_000) } else { (0, 1_500) };
         let pause = Duration::from_millis(least + self.random.below(most));
         self.load(pause);
@@ -355,7 +357,7 @@ impl<'a> Run<'a> {
     /// Waits until the mirror is whole. Acts as an operator if the leg stays out.
     fn heal(&mut self, victim: usize) {
         let begun = self.world.elapsed();
-        // By then the mirror has detected all changes.
+        // Wait until the mirror must have detected all changes.
         let blind = self.blind_until.saturating_sub(begun);
         let (mut was_out, mut is_empty) = (false, false);
         self.load(blind);
@@ -470,7 +472,7 @@ impl<'a> Run<'a> {
         drop(user);
         drop(mirror);
         legs.iter_mut().for_each(Leg::stop);
-        // Wait for threads that close something late, and for threads that check files.
+        // Give threads that are still closing connections or checking files the time to end.
         os::sleep(GONE_TIME);
         outcome.trace = world.trace();
         (outcome, legs.iter().filter_map(Leg::machine).chain([0]).collect())

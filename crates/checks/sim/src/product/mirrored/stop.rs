@@ -103,7 +103,7 @@ fn wait(world: &World, random: Random, legs: Vec<Leg>) -> (Outcome, Vec<u32>) {
     run.load(time);
     show(&mut run.legs);
     if let Away::Cut(longest) = away {
-        // The network sends lost data again within twice the time.
+        // TCP retransmits lost data within twice the time for which data was lost.
         run.load((longest * 2).saturating_sub(time));
     }
     run.load(IO_BOUND);

@@ -23,7 +23,7 @@ pub(super) struct Ended {
 /// A user of a disk; see the [module](self).
 pub(super) struct User<'a> {
     world: &'a World,
-    // Dropped before the reactor to which it belongs.
+    // Declared before the reactor, so that the queue is dropped first.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     ready: Vec<TaskId>,
