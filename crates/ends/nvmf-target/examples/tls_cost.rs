@@ -34,7 +34,8 @@ fn main() {
     let plain = connect(None, &path);
     let tls = connect(Some(&key), &path);
     let open = |controller: &Controller| {
-        Blocking::new(&controller.namespace(1).expect("it is there")).expect("a queue")
+        Blocking::new(&controller.namespace(1).expect("the target shares namespace 1"))
+            .expect("a queue")
     };
     let mut disks = [open(&plain.1), open(&tls.1)];
     // Connecting a queue reads the key file, so remove the file only after all queues have
@@ -61,7 +62,7 @@ fn write_key(path: &Path, key: &TlsKey) {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(path).expect("a file");
-    writeln!(file, "{}", key.text().as_str()).expect("room");
+    writeln!(file, "{}", key.text().as_str()).expect("the file system has room");
 }
 
 fn connect(key: Option<&TlsKey>, path: &Path) -> (Target, Controller) {
@@ -82,7 +83,7 @@ fn connect(key: Option<&TlsKey>, path: &Path) -> (Target, Controller) {
     let tcp = TcpOptions { tls_key, ..TcpOptions::default() };
     let options = Options { hostnqn: Some(HOST.to_owned()), tcp, ..Options::default() };
     let address = target.addresses()[0].to_string();
-    let controller = Controller::connect(&address, NQN, &options).expect("it is there");
+    let controller = Controller::connect(&address, NQN, &options).expect("the target is running");
     (target, controller)
 }
 

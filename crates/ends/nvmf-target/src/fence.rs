@@ -448,17 +448,18 @@ mod tests {
         let mut fence = connect(&mut queues, 3).expect("changes are in flight");
         assert_eq!(fence.admit(SlotId(0), &command(1, 4)), FenceAnswer::Held, "unknown");
         assert_eq!(fence.admit(SlotId(1), &command(1, 40)), FenceAnswer::Held);
-        let (told, id) = queues.closed(2, vec![change(1, 90..91)]).expect("news");
+        let (told, id) =
+            queues.closed(2, vec![change(1, 90..91)]).expect("there is a queue to notify");
         assert_eq!(told, [route(3)], "one notice for both commands");
         assert_eq!(ids(fence.on_notice(id)), [1], "no queue changes block 40");
         assert_eq!(fence.admit(SlotId(1), &command(1, 40)), FenceAnswer::Free);
         assert_eq!(fence.admit(SlotId(2), &command(1, 88)), FenceAnswer::Free);
         assert_eq!(fence.admit(SlotId(2), &command(1, 90)), FenceAnswer::Held);
-        let (told, id) = queues.gone(LIFE.1, 1).expect("news");
+        let (told, id) = queues.gone(LIFE.1, 1).expect("there is a queue to notify");
         assert!(told.is_empty() && fence.on_notice(id).is_empty(), "no command waits");
-        let (told, id) = queues.gone(LIFE.1, 2).expect("news");
+        let (told, id) = queues.gone(LIFE.1, 2).expect("there is a queue to notify");
         assert_eq!((told, ids(fence.on_notice(id))), (vec![route(3)], vec![2]));
-        let (told, id) = queues.gone(LIFE.1, 0).expect("news");
+        let (told, id) = queues.gone(LIFE.1, 0).expect("there is a queue to notify");
         assert_eq!(fence.admit(SlotId(3), &command(1, 5)), FenceAnswer::Free, "no changes");
         assert_eq!((told, ids(fence.on_notice(id))), (vec![route(3)], vec![0]));
         assert_eq!(fence.admit(SlotId(3), &command(1, 5)), FenceAnswer::Open);
@@ -479,7 +480,7 @@ mod tests {
             fence.withdraw(SlotId(slot));
             assert_eq!(fence.admit(SlotId(1), &command(1, 4)), FenceAnswer::Held);
         }
-        let (told, id) = queues.gone(LIFE.1, 0).expect("news");
+        let (told, id) = queues.gone(LIFE.1, 0).expect("there is a queue to notify");
         assert_eq!((told, ids(fence.on_notice(id))), (vec![route(1)], vec![1]), "one notice");
         assert_eq!(fence.admit(SlotId(0), &command(1, 4)), FenceAnswer::Open);
     }

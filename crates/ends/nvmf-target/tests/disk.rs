@@ -203,7 +203,8 @@ fn a_successor_does_not_wait_after_a_restart_of_the_target() {
     let origin = Controller::connect_url(&urls[0], &options(EngineKind::Auto).connection);
     let origin = origin.expect("connected").info().origin;
     let other = Some(ControllerOrigin { place: [7; 16], boot: [7; 16] });
-    // Other systems do not identify the machine's boot and network.
+    // On other systems, the target cannot identify the machine's boot and network, so the host does
+    // not know whether the old process has ended.
     let unknown = !cfg!(any(target_os = "linux", windows));
     for (name, origin, waits) in
         [(Some(stranger), origin, unknown), (Some(stranger), other, true), (None, origin, true)]

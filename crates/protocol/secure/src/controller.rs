@@ -47,11 +47,11 @@ pub struct ControllerTerms {
     pub hashes: Vec<Hash>,
     /// Diffie-Hellman groups that the controller accepts, best first.
     pub groups: Vec<Group>,
-    /// What the controller requires of the host besides authentication.
+    /// The further requirement for the host, in addition to authentication.
     pub demand: Demand,
 }
 
-/// What a controller may require of a host besides authentication.
+/// A requirement that a controller may have for a host in addition to authentication.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Demand {
     /// No further requirement.
@@ -84,7 +84,8 @@ pub struct Cost {
     pub is_beginning: bool,
 }
 
-/// What the controller has sent in its challenge: the agreed parameters and the challenge itself.
+/// The content of the controller's challenge message: the agreed parameters and the challenge
+/// itself.
 struct Asked {
     hash: Hash,
     keys: KeyPair,

@@ -180,10 +180,10 @@ impl TlsKey {
 }
 
 impl TlsPsk {
-    /// Returns the pre-shared keys of an authentication (Base 2.1, "Generated PSK for TLS"). They
-    /// are derived, like those of a retained key, from an HMAC of both challenges, keyed with the
-    /// session key. The key with the specified derivation is first. The list is empty if the names
-    /// are too long, or if no cipher suite has the hash.
+    /// Returns the pre-shared keys of an authentication (Base 2.1, "Generated PSK for TLS"). The
+    /// input of their derivation is an HMAC of both challenges, keyed with the session key. It is
+    /// used in the same way as a retained key. The key with the specified derivation is first. The
+    /// list is empty if the names are too long, or if no cipher suite has the hash.
     pub(crate) fn generated(
         hash: Hash,
         session_key: &[u8],

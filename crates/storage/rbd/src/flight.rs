@@ -90,7 +90,8 @@ impl Flight {
         self.op = Some(op);
         let flight = Box::into_raw(self);
         let mut completion: Completion = std::ptr::null_mut();
-        // SAFETY: unless the call below fails, the callback takes ownership of the flight, once.
+        // SAFETY: librbd calls the callback once for each accepted operation, and the callback then
+        // owns the flight. If the call below fails, librbd does not call it.
         let made = unsafe {
             (library.rbd_aio_create_completion)(flight.cast(), completed, &raw mut completion)
         };

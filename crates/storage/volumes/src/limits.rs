@@ -42,9 +42,9 @@ pub const LAST_RETRY: Duration = Duration::from_secs(60);
 pub const HISTORY: usize = 400;
 /// The interval at which the keeper clears idle regions from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
-/// While a leg is out, the other legs get a new record whenever the outage has grown by one part in
-/// this number: about 90 records in the first day. The number is limited, because a returning leg
-/// may be at most [`HISTORY`] records behind.
+/// While a leg is out, the other legs get a new record each time the outage has become longer by
+/// one tenth (one part in this number). These are about 90 records in the first day. The number is
+/// limited, because a returning leg may be at most [`HISTORY`] records behind.
 pub const RENEWALS: u32 = 10;
 /// When an absent leg is this many records behind, the mirror writes no more of these additional
 /// records. The rest of the [`HISTORY`] is kept for records that the mirror must write.

@@ -41,7 +41,7 @@ impl Refusal {
         }
     }
 
-    /// The last refusal that no later success has cleared: whether the operation writes, and the
+    /// Returns the present refusal, if there is one: whether the refused operation writes, and its
     /// error.
     pub(super) fn held(&self) -> Option<(bool, BlockError)> {
         let held = self.0.load(Ordering::Relaxed);

@@ -7,8 +7,9 @@
 //! gives up. A new host therefore overtakes unknown addresses that arrived earlier, however many
 //! they are and however many requests they have sent.
 //!
-//! An address is known if a host has authenticated from it. Every other turn belongs to the known
-//! addresses. All unknown addresses share the remaining turns.
+//! An address is known if a host has authenticated from it. If known and unknown addresses wait,
+//! every second request that the thread handles comes from a known address. All unknown addresses
+//! share the other requests.
 
 use crate::limits;
 use farblock_secure::Cost;

@@ -33,7 +33,7 @@ pub(super) enum Side {
     },
 }
 
-/// What the callbacks of one connection know and have found out.
+/// The data that the callbacks of one connection use, and the results that they have found.
 pub(super) struct State {
     functions: &'static Functions,
     side: Side,

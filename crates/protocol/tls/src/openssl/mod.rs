@@ -172,7 +172,7 @@ impl Handle {
         has_suite.then_some(handle).ok_or_else(none)
     }
 
-    /// Returns what the callbacks have found out.
+    /// Returns the data and results of the callbacks.
     fn state(&mut self) -> &mut State {
         // SAFETY: the state is valid until the handle is dropped, and no function of OpenSSL runs.
         unsafe { self.state.as_mut() }

@@ -6,8 +6,8 @@
 use super::record::{MAGIC, RECORD_BYTES, SLOT_OFFSETS};
 use crate::limits::{FORMER_ENDS, RESERVED_BYTES};
 
-/// The number of bytes before the present end to search completely. The search finds a record in
-/// this area for every former size.
+/// The mirror searches this many bytes before the present end block by block. So it finds a record
+/// in this area whatever the former size was.
 const NEAR_BYTES: u64 = 2 * RESERVED_BYTES;
 const GIB: u64 = 1 << 30;
 

@@ -69,7 +69,9 @@ impl Bitmap {
             damaged.push(!is_whole);
             if is_whole {
                 part.copy_from_slice(&page[HEADER_BYTES..][..part.len()]);
-                count = count.max(u64::from_le_bytes(page[8..16].try_into().expect("eight")));
+                count = count.max(u64::from_le_bytes(
+                    page[8..16].try_into().expect("the range has eight bytes"),
+                ));
             } else {
                 part.fill(0xff);
             }

@@ -133,7 +133,9 @@ impl Record {
 
     pub(crate) fn parse(bytes: &[u8]) -> Result<Record, Unreadable> {
         let short = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
-        let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
+        let long = |at: usize| {
+            u64::from_le_bytes(bytes[at..at + 8].try_into().expect("the range has eight bytes"))
+        };
         if bytes[..8] != *MAGIC || short(CHECKSUM_AT) != crc32c::crc32c(&bytes[..CHECKSUM_AT]) {
             return Err(Unreadable::None);
         }

@@ -13,7 +13,8 @@ use super::record::Record;
 use super::shared::lock;
 use super::{Taking, claim, find};
 
-/// The reason in the status of a leg that its source is still opening.
+/// While the source of a leg is still opening it, the leg's status shows this text as the reason
+/// why the leg is out.
 pub(crate) const OPENING: &str = "the mirror is still opening it";
 
 /// Adds a leg that is out, if the leg is available and belongs to this mirror. The keeper copies

@@ -357,7 +357,8 @@ impl Run {
         }
         match self.start() {
             Ok(life) => Ok(life),
-            // The other data are on legs that are unavailable.
+            // No available leg has all data. The legs that have the rest are unavailable, so this
+            // failure is correct.
             Err(error) if error.contains("none of the available legs") => {
                 self.legs.iter().for_each(|leg| leg.set_away(false));
                 self.start()

@@ -196,7 +196,7 @@ impl Worker {
         let head = ReservationStatus::parse(&page).expect("enough bytes");
         let entries = page[ReservationStatus::LEN..].chunks(Registrant::LEN);
         let registrants = entries.take(head.regctl.get().into()).map(|entry| {
-            let entry = Registrant::parse(entry).expect("whole");
+            let entry = Registrant::parse(entry).expect("the chunk has the size of an entry");
             (entry.rkey.get(), entry.rcsts & Registrant::RCSTS_HOLDS != 0)
         });
         let registrants = registrants.collect();

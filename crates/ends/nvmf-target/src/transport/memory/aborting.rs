@@ -73,16 +73,16 @@ impl Stand {
     fn abort_read(&mut self, cid: u16) -> u64 {
         self.send(&command::read(1, 0, 1, BLOCK), cid, &[]);
         self.send(&command::flush(1), cid + 1000, &[]);
-        let mut answered = vec![self.io.wire.wait().expect("it is open").cid.get()];
+        let mut answered = vec![self.io.wire.wait().expect("the connection is open").cid.get()];
         let result = self.abort(cid);
-        answered.push(self.io.wire.wait().expect("it is open").cid.get());
+        answered.push(self.io.wire.wait().expect("the connection is open").cid.get());
         answered.sort_unstable();
         assert_eq!(answered, [cid, cid + 1000]);
         result
     }
 
     fn status(&mut self, cid: u16) -> Status {
-        self.io.answer(cid).expect("it is open").status
+        self.io.answer(cid).expect("the connection is open").status
     }
 
     /// Waits until the queue's core has read its messages.
@@ -114,7 +114,7 @@ fn a_waiting_command_is_aborted_and_a_started_one_is_not() {
     assert_eq!(stand.abort(77), NOT_ABORTED, "there was none");
     assert_eq!(stand.admin.run(&abort(9, 100), &[]).result, NOT_ABORTED, "no such queue");
     stand.gate.open_up();
-    let answers = (100..111).map(|_| stand.io.wire.wait().expect("it is open"));
+    let answers = (100..111).map(|_| stand.io.wire.wait().expect("the connection is open"));
     assert!(answers.into_iter().all(|cqe| cqe.status() == Status::SUCCESS));
 }
 
@@ -134,7 +134,7 @@ fn an_abort_ends_a_command_of_several_steps_after_its_current_step() {
     stand.gate.open_up();
     assert_eq!(stand.status(100), Status::ABORT_REQUESTED);
     for cid in asked {
-        let answer = stand.admin.answer(cid).expect("it is open");
+        let answer = stand.admin.answer(cid).expect("the connection is open");
         assert_eq!((answer.status, answer.result), (Status::SUCCESS, ABORTED));
     }
     assert_eq!(stand.gate.seen().len(), 1, "no other step was begun");
@@ -153,7 +153,7 @@ fn an_aborted_command_that_waits_for_a_rate_limit_never_executes() {
     let bytes = Rate { writes: 1, ..Rate::default() };
     let crawl = Rates { bytes, burst: Duration::from_nanos(1), ..Rates::default() };
     let control = stand.target.control();
-    control.set_rates(NQN, NamespaceId(1), &crawl).expect("it is there");
+    control.set_rates(NQN, NamespaceId(1), &crawl).expect("the namespace exists");
     stand.is_heard();
     (100..104).for_each(|cid| stand.write(cid.into(), cid));
     assert_eq!(stand.status(100), Status::SUCCESS, "the first finds the budget untouched");
@@ -162,7 +162,7 @@ fn an_aborted_command_that_waits_for_a_rate_limit_never_executes() {
         assert_eq!(stand.abort(cid), ABORTED);
         assert_eq!(stand.status(cid), Status::ABORT_REQUESTED);
     }
-    control.set_rates(NQN, NamespaceId(1), &Rates::default()).expect("it is there");
+    control.set_rates(NQN, NamespaceId(1), &Rates::default()).expect("the namespace exists");
     assert_eq!(stand.status(102), Status::SUCCESS);
     assert_eq!(stand.gate.seen(), [100, 102]);
 }
@@ -175,7 +175,7 @@ const BURST: Duration = Duration::from_nanos(1);
 fn an_aborted_copy_returns_its_read_budget() {
     let mut stand = stand(Operation::Write);
     let rates = Rates { bytes: Rate { reads: 1, ..CRAWL }, burst: BURST, ..Rates::default() };
-    stand.target.control().set_rates(NQN, NamespaceId(1), &rates).expect("it is there");
+    stand.target.control().set_rates(NQN, NamespaceId(1), &rates).expect("the namespace exists");
     stand.is_heard();
     stand.write(0, 100);
     assert_eq!(stand.status(100), Status::SUCCESS, "the first finds the budget untouched");
@@ -191,7 +191,7 @@ fn an_aborted_command_leaves_its_booking_to_no_other_command() {
     let mut stand = stand(Operation::Write);
     let control = stand.target.control();
     let rates = Rates { bytes: CRAWL, burst: BURST, ..Rates::default() };
-    control.set_rates(NQN, NamespaceId(1), &rates).expect("it is there");
+    control.set_rates(NQN, NamespaceId(1), &rates).expect("the namespace exists");
     // A large write uses the host's budget for minutes. Small writes use almost nothing.
     let bytes = Rate { all: 512, ..Rate::default() };
     let rates = Rates { bytes, burst: MAX_BURST, ..Rates::default() };

@@ -298,7 +298,7 @@ fn each_command_format_works_exactly_if_advertised() {
         (first.sqe.flags, second.sqe.flags) = (first.sqe.flags | 1, second.sqe.flags | 2);
         let pair = [first, second].map(|command| stand.io.send(&command, &data, true));
         for (cid, expected) in pair.into_iter().zip([expected, expected]) {
-            let status = code(stand.io.answer(cid).expect("it is open").status);
+            let status = code(stand.io.answer(cid).expect("the connection is open").status);
             assert_eq!(status == Status::SUCCESS, expected == Status::SUCCESS, "{blocks} blocks");
         }
     }
@@ -328,7 +328,7 @@ fn each_command_format_works_exactly_if_advertised() {
         let mut sqe = place(&stand.io.wire, &read, cid, &[], false);
         sqe.dptr.id = id;
         stand.io.wire.send(sqe, &[]);
-        let status = code(stand.io.answer(cid).expect("it is open").status);
+        let status = code(stand.io.answer(cid).expect("the connection is open").status);
         assert_eq!(status, Status::SGL_TYPE_INVALID, "descriptor {id:#x}");
     }
     // A Flush can address all namespaces at once (VWC bits 2:1).
@@ -447,7 +447,7 @@ fn hold_events(stand: &mut Stand) {
         stand.admin.wire.send(event(cid), &[]);
     }
     stand.admin.wire.send(event(999), &[]);
-    let beyond = stand.admin.wire.wait().expect("it is open");
+    let beyond = stand.admin.wire.wait().expect("the connection is open");
     assert_eq!(
         (beyond.cid.get(), code(beyond.status())),
         (999, Status::ASYNC_EVENT_LIMIT_EXCEEDED)
@@ -532,7 +532,7 @@ fn at_most_the_advertised_number_of_resets_run_at_once() {
     };
     let asked: Vec<_> = lost.iter().map(send).collect();
     for _ in &asked {
-        let cqe = stand.admin.wire.wait().expect("it is open");
+        let cqe = stand.admin.wire.wait().expect("the connection is open");
         assert!(asked.contains(&cqe.cid.get()) && cqe.status() == Status::SUCCESS, "{cqe:?}");
     }
     lost.iter().for_each(|(admin, _)| assert!(admin.wire.wait().is_none(), "it has ended"));

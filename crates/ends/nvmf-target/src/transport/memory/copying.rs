@@ -292,7 +292,7 @@ fn a_copy_ends_without_more_writes_when_a_namespace_is_removed() {
         let removal = target.control().remove_namespace(NQN, NamespaceId(gone)).expect("there");
         host.io.is_heard();
         from.open_up();
-        let answer = host.io.answer(cid).expect("it is open");
+        let answer = host.io.answer(cid).expect("the connection is open");
         assert_eq!((code(answer.status), answer.result), (Status::INVALID_NAMESPACE, 0));
         assert_eq!(into.seen(), [], "nothing was written");
         removal.wait(Duration::from_secs(60)).expect("its last operation has ended");
@@ -305,10 +305,16 @@ fn a_copy_into_a_shrunken_namespace_writes_nothing() {
     let ranges = bytes(&[range(1, 0, 64)]);
     let cid = host.io.send(&command::copy(2, 1000, 1, true), &ranges, true);
     until_kept(&from);
-    target.control().resize_namespace(NQN, NamespaceId(2), Some(1063)).expect("it is there");
+    target
+        .control()
+        .resize_namespace(NQN, NamespaceId(2), Some(1063))
+        .expect("the namespace exists");
     host.io.is_heard();
     from.open_up();
-    assert_eq!(code(host.io.answer(cid).expect("it is open").status), Status::LBA_OUT_OF_RANGE);
+    assert_eq!(
+        code(host.io.answer(cid).expect("the connection is open").status),
+        Status::LBA_OUT_OF_RANGE
+    );
     assert_eq!(into.seen(), [], "nothing was written");
 }
 
@@ -323,11 +329,17 @@ fn a_deallocation_in_a_shrunken_namespace_stops_at_its_end() {
     let ranges: Vec<_> = ranges.collect();
     let cid = host.io.send(&command::deallocate(1, 20), &ranges, true);
     until_kept(&gate);
-    target.control().resize_namespace(NQN, NamespaceId(1), Some(1900)).expect("it is there");
+    target
+        .control()
+        .resize_namespace(NQN, NamespaceId(1), Some(1900))
+        .expect("the namespace exists");
     host.io.is_heard();
     let begun = gate.seen().len();
     gate.open_up();
-    assert_eq!(code(host.io.answer(cid).expect("it is open").status), Status::LBA_OUT_OF_RANGE);
+    assert_eq!(
+        code(host.io.answer(cid).expect("the connection is open").status),
+        Status::LBA_OUT_OF_RANGE
+    );
     assert_eq!(gate.seen().len(), begun, "no other step was begun");
 }
 
@@ -394,7 +406,10 @@ fn a_command_that_waits_for_its_next_step_holds_no_memory() {
         host.io.is_heard();
         gate.open_up();
         for _ in sent {
-            assert_eq!(host.io.wire.wait().expect("it is open").status(), Status::SUCCESS);
+            assert_eq!(
+                host.io.wire.wait().expect("the connection is open").status(),
+                Status::SUCCESS
+            );
         }
         let at_once = limits::IN_PLACE_BYTES / limits::STEP_BYTES;
         let places = std::mem::take(&mut *seen.lock().expect("no holder panics"));
@@ -415,7 +430,7 @@ fn a_copy_writes_nothing_more_after_its_host_disconnects() {
     let cid = again.io.send(&write, &[5; BLOCK as usize], true);
     again.io.is_heard();
     from.open_up();
-    assert_eq!(again.io.answer(cid).expect("it is open").status, Status::SUCCESS);
+    assert_eq!(again.io.answer(cid).expect("the connection is open").status, Status::SUCCESS);
     assert_eq!(into.seen(), [9000]);
     target.stop().expect("it stops");
 }
@@ -427,7 +442,7 @@ fn copy_steps_wait_for_the_limits_of_source_and_destination() {
     assert_eq!(host.enable(HostBehavior::CDFE_FORMAT_2), Status::SUCCESS);
     host.fill(1, 0, 2048, b'a');
     let set = |nsid, rates: &Rates| {
-        target.control().set_rates(NQN, NamespaceId(nsid), rates).expect("it is there");
+        target.control().set_rates(NQN, NamespaceId(nsid), rates).expect("the namespace exists");
     };
     let burst = Duration::from_nanos(1);
     let crawl = |rate| Rates { bytes: rate, burst, ..Rates::default() };
@@ -444,7 +459,7 @@ fn copy_steps_wait_for_the_limits_of_source_and_destination() {
         host.io.is_heard();
         assert_eq!(host.io.wire.take_answers().len(), 0, "it waits");
         set(nsid, &Rates::default());
-        assert_eq!(host.io.answer(cid).expect("it is open").status, Status::SUCCESS);
+        assert_eq!(host.io.answer(cid).expect("the connection is open").status, Status::SUCCESS);
         assert_eq!(host.read(2, 2047), head(2047, b'a'));
     }
     // A stopping target completes its waiting commands.

@@ -49,7 +49,7 @@ impl Host {
     fn answers(&mut self, pair: [u16; 2]) -> [Status; 2] {
         let mut statuses = [None; 2];
         for _ in pair {
-            let cqe = self.io.wire.wait().expect("it is open");
+            let cqe = self.io.wire.wait().expect("the connection is open");
             let place = pair.iter().position(|cid| *cid == cqe.cid.get()).expect("one of them");
             let _ = self.io.wire.deregister(key_of(cqe.cid.get()));
             statuses[place] = Some(cqe.status());
@@ -116,7 +116,8 @@ fn compare_and_write_writes_only_if_the_data_match() {
     assert_eq!(host.answers(pair), [OK, OK], "with data that are asked for");
     let pairs = [host.send(3, 2, 3, true), host.send(3, 3, 4, true), host.send(4, 1, 9, true)];
     // The pairs of a queue execute in order, but other commands may overtake them.
-    let answers = pairs.as_flattened().iter().map(|_| host.io.wire.wait().expect("it is open"));
+    let answers =
+        pairs.as_flattened().iter().map(|_| host.io.wire.wait().expect("the connection is open"));
     let failed = answers.filter(|cqe| cqe.status() != OK).map(|cqe| cqe.cid.get());
     let mut failed: Vec<_> = failed.collect();
     failed.sort_unstable();
@@ -137,12 +138,16 @@ fn one_half_of_a_fused_pair_is_refused() {
     for (what, next, expected) in cases {
         let first = host.io.send(&compare(0), &block, true);
         let next = host.io.send(&next, &block, true);
-        assert_eq!(host.io.answer(first).expect("it is open").status, MISSING, "{what}");
+        assert_eq!(
+            host.io.answer(first).expect("the connection is open").status,
+            MISSING,
+            "{what}"
+        );
         if what == "another first" {
             let second = host.io.send(&write(0), &block, true);
             assert_eq!(host.answers([next, second]), [OK, OK]);
         } else {
-            assert_eq!(host.io.answer(next).expect("it is open").status, expected);
+            assert_eq!(host.io.answer(next).expect("the connection is open").status, expected);
             assert_eq!(host.io.run(&write(0), &block).status, MISSING, "{what} in between");
         }
     }
@@ -227,7 +232,7 @@ fn no_other_write_executes_between_compare_and_write() {
     let pair = one.send(6, 0, 2, true);
     one.io.is_heard();
     gate.open_up();
-    assert_eq!(other.io.answer(begun).expect("it is open").status, OK);
+    assert_eq!(other.io.answer(begun).expect("the connection is open").status, OK);
     assert_eq!(one.answers(pair), [DIFFERS, FAILED], "it has seen the other's");
     // Test the reverse order, for every command that changes blocks.
     let zeroes = command::write_zeroes(1, 6, 1, false, false);
@@ -248,10 +253,14 @@ fn no_other_write_executes_between_compare_and_write() {
         until_kept(&gate, 1);
         let change = other.io.send(&change, &data, true);
         let beside = other.io.send(&command::write(1, 8, 1, BLOCK, false), &[3; 512], true);
-        assert_eq!(other.io.answer(beside).expect("it is open").status, OK, "elsewhere it may");
+        assert_eq!(
+            other.io.answer(beside).expect("the connection is open").status,
+            OK,
+            "elsewhere it may"
+        );
         gate.open_up();
         assert_eq!(one.answers(pair), [OK, OK]);
-        assert_eq!(other.io.answer(change).expect("it is open").status, OK);
+        assert_eq!(other.io.answer(change).expect("the connection is open").status, OK);
         assert_eq!(one.value(6), expected, "after the pair, and not before");
     }
 }
@@ -317,9 +326,9 @@ fn a_fused_pair_writes_nothing_to_a_removed_or_read_only_namespace() {
         let waits = other.send(6, 0, 2, true);
         other.io.is_heard();
         let removal = if removed {
-            Some(control.remove_namespace(NQN, NamespaceId(1)).expect("it is there"))
+            Some(control.remove_namespace(NQN, NamespaceId(1)).expect("the namespace exists"))
         } else {
-            control.set_read_only(NQN, NamespaceId(1), true).expect("it is there");
+            control.set_read_only(NQN, NamespaceId(1), true).expect("the namespace exists");
             None
         };
         let status = match removed {
@@ -329,13 +338,13 @@ fn a_fused_pair_writes_nothing_to_a_removed_or_read_only_namespace() {
         let waited = other.answers(waits);
         assert!(waited.contains(&status) && !waited.contains(&OK), "{waited:?}");
         // The second command has already failed when the first continues.
-        assert_eq!(one.io.wire.wait().expect("it is open").status(), status);
+        assert_eq!(one.io.wire.wait().expect("the connection is open").status(), status);
         gate.open_up();
-        assert_eq!(one.io.wire.wait().expect("it is open").status(), FAILED);
+        assert_eq!(one.io.wire.wait().expect("the connection is open").status(), FAILED);
         if let Some(removal) = removal {
             removal.wait(Duration::from_secs(20)).expect("nothing is left of it");
         } else {
-            control.set_read_only(NQN, NamespaceId(1), false).expect("it is there");
+            control.set_read_only(NQN, NamespaceId(1), false).expect("the namespace exists");
             one.io.is_heard();
             assert_eq!(one.value(6), 0);
         }
@@ -372,7 +381,7 @@ fn a_preempt_after_the_compare_prevents_the_write() {
     let conflict = Status::RESERVATION_CONFLICT.with_dnr();
     while one.io.run(&command::flush(1), &[]).status != conflict {}
     gate.open_up();
-    assert_eq!(other.io.answer(preempt).expect("it is open").status, OK);
+    assert_eq!(other.io.answer(preempt).expect("the connection is open").status, OK);
     let answers = one.answers(begun);
     assert!(!answers[1].is_success(), "{answers:?}");
     assert_eq!(other.value(6), 0);
@@ -396,7 +405,7 @@ fn fused_pairs_wait_for_read_and_write_limits() {
     assert_eq!(one.admin.run(&abort(waits[0]), &[]).result, 0);
     assert_eq!(one.answers(waits), [Status::ABORT_REQUESTED, FAILED]);
     let waits = one.send(6, 1, 2, false);
-    control.set_host_rates(NQN, IDENTITY.hostnqn, &Rates::default()).expect("it is there");
+    control.set_host_rates(NQN, IDENTITY.hostnqn, &Rates::default()).expect("the subsystem exists");
     assert_eq!(one.answers(waits), [OK, OK]);
 }
 
@@ -414,10 +423,10 @@ fn a_stopping_target_finishes_accepted_fused_pairs() {
     let stops = thread::spawn(move || target.stop());
     // Either the second command can no longer follow, or the first arrived while the queue was
     // closing.
-    let alone = one.io.answer(first).expect("it is open").status;
+    let alone = one.io.answer(first).expect("the connection is open").status;
     assert!([MISSING, Status::ABORTED_SQ_DELETION].contains(&alone), "{alone:?}");
     gate.open_up();
-    assert_eq!(one.io.answer(begun).expect("it is open").status, OK);
+    assert_eq!(one.io.answer(begun).expect("the connection is open").status, OK);
     for pair in pairs {
         assert_eq!(one.answers(pair), [OK, OK]);
     }

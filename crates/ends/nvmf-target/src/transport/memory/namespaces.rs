@@ -62,7 +62,7 @@ fn send(peer: &Peer, command: &command::Command, cid: u16, data: &[u8]) {
 
 /// Waits for the response to a command, and returns its status.
 fn status_of(peer: &mut Peer, cid: u16) -> Status {
-    code(peer.answer(cid).expect("it is open").status)
+    code(peer.answer(cid).expect("the connection is open").status)
 }
 
 fn read_first(peer: &mut Peer, nsid: u32) -> Status {
@@ -89,7 +89,7 @@ fn removing_a_namespace_finishes_started_commands_and_fails_waiting_ones() {
         let is_one_core = std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
         let begun = if is_one_core { at_once / 2 } else { at_once };
         until("they are begun", || gate.kept() == 2 * (1 + usize::from(begun)));
-        let removal = control.remove_namespace(NQN, FIRST).expect("it is there");
+        let removal = control.remove_namespace(NQN, FIRST).expect("the namespace exists");
         // Waiting commands complete although no started command has ended. New commands fail. The
         // other namespace still works.
         for io in &mut queues {
@@ -103,7 +103,7 @@ fn removing_a_namespace_finishes_started_commands_and_fails_waiting_ones() {
         let (weak, seen) = (Arc::downgrade(&gate), gate.seen().len());
         gate.open_up();
         for io in &mut queues {
-            let answers = (0..=begun).map(|_| io.wire.wait().expect("it is open"));
+            let answers = (0..=begun).map(|_| io.wire.wait().expect("the connection is open"));
             let mut answers: Vec<_> =
                 answers.map(|cqe| (cqe.cid.get(), code(cqe.status()))).collect();
             answers.sort_unstable_by_key(|(cid, _)| *cid);
@@ -144,13 +144,13 @@ fn commands_to_a_reused_namespace_number_reach_only_the_new_store() {
             let next = slow(block_size);
             let old = match number % 3 {
                 0 => {
-                    let old = control.remove_namespace(NQN, FIRST).expect("it is there");
+                    let old = control.remove_namespace(NQN, FIRST).expect("the namespace exists");
                     control.add_namespace(NQN, FIRST, &export(next, "again")).expect("it is gone");
                     old
                 }
                 _ => {
                     let next = export(next, "other");
-                    control.replace_namespace(NQN, FIRST, &next).expect("it is there")
+                    control.replace_namespace(NQN, FIRST, &next).expect("the namespace exists")
                 }
             };
             old.wait(WAIT_LIMIT).expect("it drains");
@@ -180,7 +180,7 @@ fn hammer(mut io: Peer, over: &AtomicBool) -> u32 {
             cid = cid.wrapping_add(1);
             in_flight += 1;
         }
-        let cqe = io.wire.wait().expect("it is open");
+        let cqe = io.wire.wait().expect("the connection is open");
         in_flight -= 1;
         let _ = io.wire.deregister(key_of(cqe.cid.get()));
         match code(cqe.status()) {
@@ -218,7 +218,7 @@ fn a_removed_file_is_closed_and_unlocked() {
                 send(io, &command::write(2, 5, 1, BLOCK, false), 9000 + u16::from(round), &data);
             }
             assert!(open().is_err(), "it is locked");
-            let removal = control.remove_namespace(NQN, second).expect("it is there");
+            let removal = control.remove_namespace(NQN, second).expect("the namespace exists");
             removal.wait(WAIT_LIMIT).expect("it drains");
             open().expect("it is unlocked when the removal is over");
             for io in &mut queues {
@@ -228,7 +228,7 @@ fn a_removed_file_is_closed_and_unlocked() {
         }
         target.stop().expect("it stops");
     }
-    std::fs::remove_dir_all(&folder).expect("it is there");
+    std::fs::remove_dir_all(&folder).expect("the test created the folder");
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn hosts_are_notified_of_every_namespace_change() {
         // When a later command has completed, the target holds the event request.
         assert_eq!(admin.run(&command::identify_controller(), &[]).status, Status::SUCCESS);
         change();
-        let event = admin.answer(cid).expect("it is open").result;
+        let event = admin.answer(cid).expect("the connection is open").result;
         assert_eq!(AsyncEvent::parse(event as u32), AsyncEvent::NAMESPACE_CHANGED);
         let changed = admin.run(&command::log_page(log), &[]).data;
         assert_eq!(changed[..8], [1, 0, 0, 0, 0, 0, 0, 0]);
@@ -259,13 +259,19 @@ fn hosts_are_notified_of_every_namespace_change() {
     assert_eq!(told(&|| set_blocks(Some(10))), 10);
     assert_eq!(told(&|| set_blocks(None)), blocks);
     assert!(control.resize_namespace(NQN, FIRST, Some(blocks + 1)).is_err());
-    assert_eq!(told(&|| control.set_read_only(NQN, FIRST, true).expect("it is there")), blocks);
+    assert_eq!(
+        told(&|| control.set_read_only(NQN, FIRST, true).expect("the namespace exists")),
+        blocks
+    );
     let write = command::write(1, 0, 1, BLOCK, false);
     until("its core has heard of it", || {
         let status = code(io.run(&write, &[1; BLOCK as usize]).status);
         status == Status::NAMESPACE_WRITE_PROTECTED
     });
-    assert_eq!(told(&|| control.set_read_only(NQN, FIRST, false).expect("it is there")), blocks);
+    assert_eq!(
+        told(&|| control.set_read_only(NQN, FIRST, false).expect("the namespace exists")),
+        blocks
+    );
     assert_eq!(told(&|| drop(control.remove_namespace(NQN, FIRST))), 0);
     let again = || control.add_namespace(NQN, FIRST, &export(memory(4096), "new"));
     assert_eq!(told(&|| again().expect("it is gone")), BYTES / 4096);
@@ -277,7 +283,7 @@ fn hosts_are_notified_when_a_file_grows() {
     std::fs::create_dir_all(&folder).expect("a folder");
     let path = folder.join("disk");
     let file = std::fs::File::create(&path).expect("a file");
-    file.set_len(BYTES).expect("room");
+    file.set_len(BYTES).expect("the file system has room");
     let disk = FileDisk::open(&path, &FileOptions::new(BLOCK)).expect("it is free");
     let target = target([Arc::new(disk) as Arc<dyn Namespace>]);
     let (mut admin, controller) = Peer::admin(&target);
@@ -289,8 +295,8 @@ fn hosts_are_notified_when_a_file_grows() {
     let last = 2 * BYTES / u64::from(BLOCK) - 1;
     let read = command::read(1, last, 1, BLOCK);
     assert_eq!(code(io.run(&read, &[]).status), Status::LBA_OUT_OF_RANGE);
-    file.set_len(2 * BYTES).expect("room");
-    let event = admin.answer(7000).expect("it is open").result;
+    file.set_len(2 * BYTES).expect("the file system has room");
+    let event = admin.answer(7000).expect("the connection is open").result;
     assert_eq!(AsyncEvent::parse(event as u32), AsyncEvent::NAMESPACE_CHANGED);
     until("its core has heard of it", || io.run(&read, &[]).status == Status::SUCCESS);
     target.stop().expect("it stops");

@@ -129,7 +129,7 @@ impl Host {
         let head = ReservationStatus::parse(&answer.data).expect("long enough");
         let entries = answer.data[ReservationStatus::LEN..].chunks(Registrant::LEN);
         let registrants = entries.take(head.regctl.get().into()).map(|entry| {
-            let entry = Registrant::parse(entry).expect("whole");
+            let entry = Registrant::parse(entry).expect("the chunk has the size of an entry");
             assert_eq!(u64::from(entry.hostid[0]), entry.rkey.get());
             assert_eq!(entry.cntlid.get(), Registrant::CNTLID_DYNAMIC);
             (entry.hostid[0], entry.rcsts & Registrant::RCSTS_HOLDS != 0)
@@ -247,14 +247,14 @@ fn only_preempt_and_abort_ends_commands_that_wait_for_a_limit() {
         let bytes = Rate { all: 1, ..Rate::default() };
         let crawl = Rates { bytes, burst: Duration::from_nanos(1), ..Rates::default() };
         let control = target.control();
-        control.set_rates(NQN, NamespaceId(1), &crawl).expect("it is there");
+        control.set_rates(NQN, NamespaceId(1), &crawl).expect("the namespace exists");
         other.io.is_heard();
         assert_eq!(other.read(0), Ok(0), "the first finds the budget untouched");
         let reads = [1, 2].map(|lba| other.io.send(&command::read(1, lba, 1, BLOCK), &[], true));
         other.io.is_heard();
         let preempt = take(action, REGISTRANTS_WRITE, one.key, other.key);
         assert_eq!(one.reserve(preempt), Status::SUCCESS);
-        control.set_rates(NQN, NamespaceId(1), &Rates::default()).expect("it is there");
+        control.set_rates(NQN, NamespaceId(1), &Rates::default()).expect("the namespace exists");
         for cid in reads {
             assert_eq!(other.io.answer(cid).expect("an answer").status, read, "{action:?}");
         }
@@ -262,7 +262,7 @@ fn only_preempt_and_abort_ends_commands_that_wait_for_a_limit() {
         assert_eq!(begun, if read == Status::SUCCESS { 3 } else { 1 }, "{action:?}");
         // Repeat the test with a write.
         assert_eq!((other.register(), other.write(0, 1)), (Status::SUCCESS, Status::SUCCESS));
-        control.set_rates(NQN, NamespaceId(1), &crawl).expect("it is there");
+        control.set_rates(NQN, NamespaceId(1), &crawl).expect("the namespace exists");
         other.io.is_heard();
         assert_eq!(other.write(0, 1), Status::SUCCESS, "the first finds the budget untouched");
         let late = other.io.send(&command::write(1, 0, 1, BLOCK, false), &[2; 512], true);
@@ -270,7 +270,7 @@ fn only_preempt_and_abort_ends_commands_that_wait_for_a_limit() {
         let preempt = take(action, REGISTRANTS_WRITE, one.key, other.key);
         assert_eq!(one.reserve(preempt), Status::SUCCESS);
         assert_eq!(other.io.answer(late).expect("an answer").status, written, "{action:?}");
-        control.set_rates(NQN, NamespaceId(1), &Rates::default()).expect("it is there");
+        control.set_rates(NQN, NamespaceId(1), &Rates::default()).expect("the namespace exists");
         assert_eq!(one.read(0), Ok(1), "{action:?}: it was never done");
     }
 }
@@ -392,7 +392,7 @@ fn persistent_reservations_hold_when_a_namespace_is_added_again() {
     let add = |kept: Option<&Arc<dyn ReservationStore>>| {
         changes.add_namespace_kept(NQN, nsid, &export, &Sharing::default(), kept)
     };
-    let remove = || drop(changes.remove_namespace(NQN, nsid).expect("it is there"));
+    let remove = || drop(changes.remove_namespace(NQN, nsid).expect("the namespace exists"));
     // The host's core may not have received the namespace yet.
     let once_there = |host: &mut Host| loop {
         let status = host.write(0, 1);
@@ -462,7 +462,7 @@ fn a_flush_of_all_namespaces_ignores_invisible_ones() {
     let all = command::flush(u32::MAX);
     assert_eq!(host.io.run(&all, &[]).status, CONFLICT);
     let seen_by = [IDENTITY.hostnqn.to_owned()].into();
-    control.set_visible_to(NQN, NamespaceId(1), Some(&seen_by)).expect("it is there");
+    control.set_visible_to(NQN, NamespaceId(1), Some(&seen_by)).expect("the namespace exists");
     // Once the host no longer sees the namespace, its core has applied the change.
     while host.write(0, 1) == CONFLICT {}
     assert_eq!(host.write(0, 1), Status::INVALID_NAMESPACE.with_dnr());
