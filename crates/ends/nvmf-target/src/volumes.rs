@@ -47,10 +47,10 @@ pub(crate) struct Volumes {
     index: HashMap<BackingId, VolumeId>,
     tasks: TaskMap<VolumeId>,
     dirty: Vec<VolumeId>,
-    /// The queues to close once idle. Each has its handle on the
-    /// [`Removal`](crate::removal::Removal).
+    /// The queues to close when they are idle, each with the handle that tells the
+    /// [`Removal`](crate::removal::Removal) that the core has closed it.
     retired: Vec<(VolumeId, Share)>,
-    /// The active claims. The list is mostly empty.
+    /// The active claims. There are few at a time, so a list suffices.
     claimed: Vec<Claimed>,
 }
 
@@ -177,8 +177,8 @@ impl Volumes {
         }
     }
 
-    /// Retires the queue into `backing`. The caller submits no further operation to it. Once idle,
-    /// the queue closes and drops `share`.
+    /// Retires the queue into `backing`. The caller submits no further operation to it. When the
+    /// queue is idle, it closes, and the core drops `share`.
     pub(crate) fn retire(&mut self, backing: BackingId, share: Share) {
         if let Some(id) = self.index.remove(&backing) {
             self.retired.push((id, share));
@@ -194,7 +194,8 @@ impl Volumes {
             !volume.dirty && volume.queue.in_flight() == 0 && parked.all(|(other, _)| *other != id)
         };
         let place = self.retired.iter().position(|(id, _)| is_idle(*id))?;
-        // `_share` is dropped last, at the end of this function.
+        // Keep `_share` until the queue is closed: its drop tells the removal that the core is
+        // done.
         let (id, _share) = self.retired.swap_remove(place);
         self.close_one(reactor, id);
         self.free.push(id);

@@ -16,11 +16,13 @@ use std::sync::Arc;
 static ALLOCATOR: Counting = Counting;
 
 const DEPTH: usize = 8;
-/// The bytes of a round, and the most I/Os of a round. A round takes some milliseconds.
+/// A round moves this many bytes, but in at most as many I/Os as the next constant says. It takes
+/// some milliseconds.
 const ROUND_BYTES: usize = 8 << 20;
 const MOST: usize = 300;
-/// The most rounds to wait for one without allocations. Lists grow while timing varies, and other
-/// threads allocate about once a second. In contrast, an allocation per I/O shows in every round.
+/// One of at most this many rounds must be without allocations. Some rounds allocate because a list
+/// grows, or because another thread allocates about once a second. But if every I/O allocated, no
+/// round would be without.
 const ROUNDS: usize = 50;
 
 fn settle(engine: EngineKind, digests: bool) {
@@ -32,8 +34,8 @@ fn settle(engine: EngineKind, digests: bool) {
     let disk = Disk::connect(&[url(target.addresses()[0])], &options).expect("connected");
     let disk: Arc<dyn Namespace> = Arc::new(disk);
     let mut driver = Driver::with(&disk, engine);
-    // These sizes cover all paths of the data: copied, complete in one receive, in the capsule and
-    // received directly, requested, and in several chunks.
+    // These sizes cover every way in which data travel: copied, complete in one receive, in the
+    // capsule but received directly, requested by the target, and in several chunks.
     for blocks in [1u32, 8, 32, 128, 256, 2048] {
         let bytes = blocks as usize * BLOCK;
         let total = MOST.min(ROUND_BYTES / bytes) as u64;

@@ -150,15 +150,15 @@ fn start(store: Arc<Mem>, ids: RangeInclusive<u16>, state: AnaState) -> Target {
     Target::start(&config).expect("it starts")
 }
 
-/// The host detects that a target is a clone, whichever identifiers the targets have given to the
-/// host.
+/// The host detects that a target is a clone, whether or not the two targets have given it the same
+/// controller identifier.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_cloned_target_is_refused_as_a_second_path() {
     let (original, clone) =
         (start(mem(), 1..=999, AnaState::OPTIMIZED), start(mem(), 1..=999, AnaState::OPTIMIZED));
-    // After these connections, the clone gives the host another controller identifier than the
-    // original does.
+    // These connections use up controller identifiers, so that the clone gives the host another
+    // identifier than the original does.
     let _others = [connect(clone.addresses()), connect(clone.addresses())];
     let urls = [url(original.addresses()[0]), url(clone.addresses()[0])];
     let error = Disk::connect(&urls, &options(EngineKind::Auto)).expect_err("a clone");

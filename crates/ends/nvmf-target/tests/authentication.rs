@@ -230,7 +230,7 @@ fn a_host_identifier_belongs_to_the_first_host_that_authenticates_with_it() {
     let path = connect(HOST, 1).expect("another path of the same host");
     let again = connect(HOST, 4).expect("another identifier of the same host");
     assert!(refused(OPEN, 4));
-    // A configured owner of an identifier takes precedence over all other hosts.
+    // If the configuration gives an identifier to a host, no other host may use it.
     let keys = HostKeys { id: Some([4; 16]), ..HostKeys::new(secret(1)) };
     control.set_host_keys(NQN, OTHER, Some(&keys)).expect("the subsystem exists");
     assert!(refused(HOST, 4) && connect(OTHER, 4).is_ok());
@@ -263,7 +263,7 @@ fn a_connected_host_reauthenticates_during_io() {
             blocks.write(0, &[seed; 512]).expect("a queue of a host that stays");
             assert_eq!(controller.namespace_ids().expect("it answers"), [1]);
         }
-        // Of two concurrent authentications, one is refused or waits for the other.
+        // Authenticate twice at the same time. One of the two is refused or waits for the other.
         std::thread::scope(|scope| {
             let both = [
                 scope.spawn(|| controller.authenticate()),

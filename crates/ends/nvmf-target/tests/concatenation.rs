@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 
 const HOST: &str = "nqn.2014-08.org.example:concatenated";
 
-/// The first byte of a connection: without TLS, and with TLS.
+/// The first byte of a connection without TLS. The next constant is the first byte with TLS.
 const IC_REQ: u8 = 0;
 const HANDSHAKE: u8 = 22;
 

@@ -122,7 +122,7 @@ fn each_core_reports_its_processor_time() {
         let cores = target.control().stats().cores;
         cores.iter().map(|core| core.processor_time).collect::<Option<Vec<_>>>()
     };
-    // A core's thread may have started only just now.
+    // Wait: the thread of a core may have started so recently that Linux reports no time yet.
     until("Linux reports the time of every core", || times().is_some());
     let time = || times().expect("the time of every core").into_iter().sum::<std::time::Duration>();
     let disk = connect(&target);

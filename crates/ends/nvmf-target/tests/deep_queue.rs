@@ -17,9 +17,9 @@ use std::time::Duration;
 /// The number of writes, each with 64 KiB in its capsule: 50 MiB in all.
 const WRITES: u64 = 800;
 const WRITE_BLOCKS: u32 = (64 << 10) / BLOCK as u32;
-/// The most writes whose data the target may hold for one connection.
+/// The target may hold the data of at most this many writes for one connection.
 const HELD: usize = (32 << 20) / (64 << 10);
-/// [`HELD`], plus the writes that arrive in the same receive of 256 KiB.
+/// The limit of the test: [`HELD`], plus the writes that arrive in the same receive of 256 KiB.
 const MOST: usize = HELD + (256 << 10) / (64 << 10);
 
 fn serve_deep(gate: Arc<Gate>, engine: EngineKind) -> Target {

@@ -75,8 +75,8 @@ fn operations_wait_for_a_path_and_complete_once() {
     }
 }
 
-/// A write may be stuck in the backend when its connection is lost. The host does not repeat the
-/// write until it has ended there. Otherwise the stuck write could undo later writes.
+/// A write may be stuck in the backend when its connection is lost. The host must not repeat the
+/// write before the backend has ended it. Otherwise the stuck write could undo later writes.
 #[test]
 fn a_write_is_not_repeated_while_its_first_attempt_executes() {
     for paths in [1, 2] {
@@ -242,8 +242,8 @@ fn operations_fail_after_fast_io_fail_timeout_and_the_disk_still_reconnects() {
         assert_eq!(done.buffer.map(|buffer| buffer.len()), Some(BLOCK));
         assert!(lost.elapsed() >= limit, "{:?}", lost.elapsed());
         assert_eq!(disk.state(), DiskState::Waiting, "the disk was given up too early");
-        // Later operations fail at once. The fastest of several attempts excludes delays of a busy
-        // machine.
+        // Later operations fail at once. Use the fastest of several attempts, because a busy
+        // machine delays some.
         let quickest = (0..20).map(|token| {
             let start = Instant::now();
             user.read(0, 1, token);
@@ -403,7 +403,7 @@ fn failover(engine: EngineKind, silent: bool) -> Duration {
     longest
 }
 
-/// Uses the fastest of several runs, to exclude the delays of a busy machine.
+/// Uses the fastest of several runs, because a busy machine delays some.
 #[test]
 fn failover_takes_less_than_a_second() {
     for engine in engines() {
@@ -415,7 +415,7 @@ fn failover_takes_less_than_a_second() {
     }
 }
 
-/// Waits until exactly `count` operations have completed.
+/// Waits until `count` operations have completed, and checks that no more have.
 fn wait_for(user: &mut User, count: usize) {
     let mut done = 0;
     while done < count {
@@ -442,7 +442,7 @@ fn path_policies_select_the_paths() {
         let disk = connect(&[&proxies[0], &proxies[1]], &options);
         let mut user = User::new(&disk, EngineKind::Auto);
         until("both paths", || live_paths(&disk) == 2);
-        // A write has more bytes than a queue's Connect command.
+        // A write of this many blocks has more bytes than a Connect command with its data.
         let blocks = 64;
         let wanted = if both { &proxies[..] } else { &proxies[..1] };
         until("all queues are open", || {
@@ -476,7 +476,7 @@ fn a_disk_queue_without_a_controller_queue_fails_until_one_is_free() {
     second.read(0, 1, 1);
     assert_eq!(second.one().result, Err(BlockError::NoResources));
     drop(first);
-    // A queue becomes free.
+    // Retry until the target has freed a queue.
     until("a queue", || {
         second.read(0, 1, 2);
         second.one().result == Ok(())
@@ -509,7 +509,7 @@ fn loss_and_return_of_a_path_are_reported() {
 #[test]
 fn a_queue_keeps_its_disk_alive() {
     let target = serve(mem(), &[any()]);
-    // The fastest of several runs excludes the delays of a busy machine.
+    // Use the fastest of several runs, because a busy machine delays some.
     let mut took = (0..10).map(|_| {
         let proxy = Proxy::new(target.addresses()[0]);
         let disk = connect(&[&proxy], &options(EngineKind::Auto));

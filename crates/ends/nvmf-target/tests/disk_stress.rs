@@ -31,8 +31,8 @@ const LONGEST_RUN: Duration = Duration::from_secs(60);
 const RECONNECTS: u64 = 4;
 /// The number of damaged PDUs that a run needs in each direction.
 const DAMAGED: u64 = 100;
-/// One PDU in this many is damaged. An operation fails if all its six attempts are damaged. With
-/// one damaged PDU in 12, such a failure occurred in one run of two hundred.
+/// One PDU in this many is damaged. If all six attempts of an operation are damaged, the operation
+/// fails. When one PDU in 12 was damaged, this happened in one run of two hundred.
 const ONE_IN: u64 = 24;
 /// After this many faults without a completed operation, the test waits for a completion.
 const HARMS_IN_VAIN: u64 = 4;
@@ -223,7 +223,8 @@ fn stress_until(
         let goes_on = |time| time < run_time() || (time < LONGEST_RUN && !is_enough());
         while goes_on(start.elapsed()) && writers.iter().all(|writer| !writer.is_finished()) {
             std::thread::sleep(Duration::from_millis(random.below(150)));
-            // A slow machine might never recover before the next fault.
+            // Wait for a completion if none has happened since the last faults: a slow machine
+            // might otherwise never recover before the next fault.
             let before = std::mem::replace(&mut done, count.load(Ordering::Relaxed));
             in_vain = if done == before { in_vain + 1 } else { 0 };
             if in_vain > HARMS_IN_VAIN {

@@ -1,5 +1,5 @@
-//! The effects of a host's commands on other hosts and on itself. No command executes late, and all
-//! hosts get fair turns.
+//! The effects of a host's commands on other hosts and on itself. No command of a lost queue
+//! executes late, and no host keeps others waiting for long.
 
 mod rig;
 
@@ -91,7 +91,8 @@ fn a_delayed_write_of_a_lost_queue_does_not_overwrite_its_successors_write() {
 fn a_reset_or_shutdown_completes_after_the_commands_that_it_ended() {
     const SHUTDOWN: u64 = 1 << 14;
     const ENABLED: u64 = 1 | 6 << 16 | 4 << 20;
-    // Each case has CC after the change, CSTS while the write is in progress, and CSTS afterwards.
+    // Each case has the new value of CC, the value of CSTS while the write is in progress, and the
+    // value of CSTS afterwards.
     let cases = [(ENABLED & !1, 1, 0), (ENABLED | SHUTDOWN, 1 | 1 << 2, 1 | 2 << 2)];
     for &engine in EngineKind::HERE {
         for (cc, before, after) in cases {
@@ -118,7 +119,8 @@ fn a_reset_and_a_shutdown_leave_event_requests_unanswered() {
         let (mut queue, _) = admin(target.addresses()[0], Digests::NONE);
         let write_cc = |queue: &mut Queue, cc: u64| {
             let set = PropertySetCommand::new(0, offset::CC, PropertySize::Four, cc).to_sqe();
-            // Only the response to this command arrives.
+            // The next response must be the one to this command: the held event requests must get
+            // none.
             assert_eq!(queue.run(set, Transfer::None, &[]).status, Status::SUCCESS);
         };
         for round in 0..=RESETS {

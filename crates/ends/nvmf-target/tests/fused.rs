@@ -210,7 +210,8 @@ fn a_fused_pair_in_the_slots_of_aborted_ones_claims_its_own_blocks() {
         }
         send_pair(&mut one, [6, 7], 7, [0, 2]);
         reads.keep_at(7);
-        // No event shows when the stopped core's messages and bytes have arrived.
+        // Sleep, since no event shows when the messages and bytes for the stopped core have
+        // arrived.
         thread::sleep(Duration::from_millis(100));
         turn.wait();
         let ended = statuses(&mut one, 5);

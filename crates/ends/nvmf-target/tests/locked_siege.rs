@@ -41,13 +41,14 @@ const SERVE: &str = "serve_until_the_input_ends";
 const ADDRESSES: usize = 200;
 const STRANGERS_PER_THREAD: usize = 40;
 const MOST_THREADS: usize = 96;
-/// With more open connections than this, strangers first drop those that the target has closed.
+/// If this many connections are open, the strangers drop those that the target has closed before
+/// they open more.
 const DESCRIPTORS: usize = 18_000;
-/// The longest time that a stranger waits for the target.
+/// A stranger waits at most this long for the target.
 const BRIEFLY: Duration = Duration::from_millis(200);
-/// The longest time until each stranger has connected once.
+/// Each stranger must have connected once within this time.
 const ALL_KNOCK: Duration = Duration::from_secs(300);
-/// The number of visits of each host during the attack.
+/// Each host with a key connects this many times during the attack.
 const VISITS: usize = 6;
 /// The host whose TLS key strangers do not have.
 const TLS_HOST: usize = 2_000_000;
@@ -384,11 +385,11 @@ fn siege(strangers: usize, connections: Option<usize>) {
     assert!(each < STRANGER_BYTES, "{each} bytes each");
 }
 
-/// The most bytes that may remain in use, for tables that grow with connections and for the last
-/// few strangers.
+/// After the attack, at most this many bytes may remain in use, for tables that grow with the
+/// connections and for the last few strangers.
 const KEPT_BYTES: usize = 40 * MIB;
-/// The most bytes per stranger. Decision 16 states 24 KiB without TLS, and 42 KiB with a
-/// ClientHello.
+/// A stranger may cost the target at most this many bytes. Decision 16 states 24 KiB without TLS,
+/// and 42 KiB with a ClientHello.
 const STRANGER_BYTES: usize = 42 << 10;
 
 fn tell(crowd: &Crowd, held: usize, resident: [usize; 3], visits: &[[Visit; 2]]) {

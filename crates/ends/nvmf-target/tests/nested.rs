@@ -1,6 +1,6 @@
 //! Namespaces that would contain themselves through other targets. The target refuses such a
-//! namespace at the start. If the loop becomes known later, the target breaks it, so that no read
-//! circulates forever.
+//! namespace at the start. If the target learns of such a loop only later, it breaks the loop, so
+//! that no read circulates forever.
 
 mod rig;
 

@@ -48,7 +48,7 @@ fn a_new_limit_does_not_request_data_in_transit_again() {
     (0..3).for_each(|slot| ask(&mut queue, slot, 4096));
     let grants = [(); 3].map(|()| wanted(&mut queue));
     limit(&target, 1);
-    // Once the core has executed a later command, it has applied the limit.
+    // Execute a command on the new queue: after it, the core has applied the limit.
     let (_other_admin, mut other) = host(&target);
     assert_eq!(read(&mut other, 0, 512).status, Status::SUCCESS);
     grants.into_iter().for_each(|grant| give(&mut queue, grant, &[7; 4096]));

@@ -88,7 +88,7 @@ fn reads_and_writes_have_separate_limits() {
     while done < 11 {
         done += user.turn(Duration::from_secs(60)).len();
     }
-    // The commands take at least ten gaps of 20 ms. They may take longer on a busy machine.
+    // Between the commands are ten gaps of at least 20 ms. They may be longer on a busy machine.
     assert!(begin.elapsed() >= Duration::from_millis(199), "{:?}", begin.elapsed());
     // The sum of the waits is 20 ms + 40 ms + … + 200 ms.
     let waited = target.control().stats().subsystems[0].namespaces[0].1.waited;

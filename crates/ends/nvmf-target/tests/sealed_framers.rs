@@ -18,7 +18,7 @@ const SUBSYSTEM: &str = "nqn.2026-11.s:one";
 const DEPTH: u16 = 8;
 /// The byte that fills buffers before data are written into them.
 const UNTOUCHED: u8 = 0xa5;
-/// The number of records per key. One large transfer has more records.
+/// TLS changes keys after this many records, so several times within one large transfer.
 const RECORDS_PER_KEY: u64 = 3;
 /// The minimum size in bytes of a payload that is decrypted directly into place.
 const DIRECT_BYTES: u32 = 8192;
@@ -330,8 +330,9 @@ fn spoil(sealed: &mut Vec<u8>, ahead: usize) {
     *sealed.last_mut().expect("at least one byte") ^= 1;
 }
 
-/// The size of the pieces, and the damaged record, counted from the last. The last record contains
-/// the digest. The record before it contains only data, which would be decrypted into place.
+/// Each case is the size of the pieces, and which record is damaged, counted back from the last.
+/// The last record contains the digest. The one before it contains only data, so it is decrypted
+/// directly into place.
 const SPOILT: [(usize, usize); 6] =
     [(1000, 0), (16 << 10, 0), (1 << 20, 0), (1000, 1), (16 << 10, 1), (1 << 20, 1)];
 

@@ -1,4 +1,5 @@
-//! A target shares remote disks again. A silent target behind it does not stall other hosts.
+//! A target shares disks that are remote themselves. If the target behind a disk does not answer,
+//! this does not stall the hosts of other disks.
 
 mod rig;
 
@@ -70,8 +71,8 @@ fn commands_to_a_lost_part_fail_with_a_path_error_until_it_returns() {
     }
 }
 
-/// A host of the second target gets the status that the first target returned. The disk in between
-/// records the refusal.
+/// A host of the second target gets the status that the first target returned. The second target's
+/// disk reports the refusal.
 #[test]
 fn a_status_passes_through_a_shared_remote_disk() {
     use farblock_backends::fault::{Fault, Rule};

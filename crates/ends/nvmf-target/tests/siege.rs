@@ -30,7 +30,7 @@ const SERVE: &str = "serve_until_the_input_ends";
 /// The number of addresses of attackers. It is so high that no address reaches its limit.
 const ADDRESSES: usize = 200;
 const ATTACKERS: usize = 96;
-/// The duration of the measurement after the attack has started.
+/// The test measures for this time after the attack has started.
 const TIME: Duration = Duration::from_secs(60);
 /// The goal for the memory that the target holds during the attack, in bytes.
 const GOAL_BYTES: usize = 1 << 30;

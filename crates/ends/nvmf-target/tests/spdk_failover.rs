@@ -181,7 +181,7 @@ impl Multipath {
     }
 
     /// Executes a command, and queues it again as often as needed. Returns the index of the path on
-    /// which it completed. If `heeds` is true, polls for events in between.
+    /// which it completed. If `heeds` is true, the host polls for events before each attempt.
     fn submit(&mut self, heeds: bool, command: impl Fn(&mut Queue) -> Option<Status>) -> usize {
         let mut done = None;
         until("the operation completes", || {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// The limit on the memory that peers can make a core hold in these tests, in bytes.
 const CORE_BYTES: usize = 8 * MIB;
-/// The most bytes by which the process may grow under any attack. This covers the cores' limits,
+/// The process may grow by at most this many bytes under any attack. This covers the cores' limits,
 /// and as much again for the structures of connections and for the tests.
 const GROWTH: usize = 64 * MIB;
 /// The target's connection limit.
@@ -200,8 +200,8 @@ fn half_open_connections_are_closed_in_favour_of_hosts() {
     target.stop().expect("it stops");
 }
 
-/// The most bytes per half-open connection, in the target and this test together. Decision 16
-/// states 24 KiB.
+/// A half-open connection may cost at most this many bytes, in the target and this test together.
+/// Decision 16 states 24 KiB.
 const STRANGER_BYTES: usize = 24 << 10;
 
 /// Many strangers start a Connect and do not complete it. The target still admits and serves a

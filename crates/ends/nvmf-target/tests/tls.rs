@@ -403,7 +403,7 @@ mod others {
                 let (is_in, said) = gnutls_cli(&target, identity, secret);
                 assert!(!is_in, "{said}");
             }
-            // None of these clients affects the target.
+            // After all these clients, the target must still serve a host with the right key.
             let file = KeyFile::of_key(&good);
             moves_data(&connect(&target, &options(HOST, Some(&file))).expect("a valid key"));
         }

@@ -9,17 +9,18 @@
 //! * 3.4.4.13 `CprepDiskIsPRPresent3` looks for a key.
 //! * 3.2.4.22 `CprepDiskIsPRPresent` distinguishes three results: no reservation, a reservation of
 //!   another node, and a reservation of this node.
-//! * 3.2.4.21 `CprepDiskGetArbSectors` names two sectors for trial writes.
-//! * The order (unregister, register, reserve, read): test reports in quantum/esos issue 62
-//!   ("Registering PR key for cluster disk 0 from node ...", "Putting PR reserve on ...",
+//! * 3.2.4.21 `CprepDiskGetArbSectors` returns the two sectors to which the nodes make trial
+//!   writes.
+//! * For the order of the steps (unregister, register, reserve, read): test reports in quantum/esos
+//!   issue 62 ("Registering PR key for cluster disk 0 from node ...", "Putting PR reserve on ...",
 //!   "Attempting to read PR on ...").
-//! * The same order: Microsoft's "Windows 2008 Failover Cluster Validation Fails on 'Validate
+//! * For the same order: Microsoft's "Windows 2008 Failover Cluster Validation Fails on 'Validate
 //!   SCSI-3 Persistent Reservation'" (askcore, 15 April 2009).
 //!
 //! This test translates the SCSI commands by meaning: ignoring an existing key becomes IEKEY, APTPL
-//! becomes CPTPL, type 5 becomes 3 and type 6 becomes 4. The sources state neither the type, nor
-//! the sequence of several nodes, nor the restarts. This test adds them. No trace of stornvme was
-//! available, so a real cluster may send other commands.
+//! becomes CPTPL, type 5 becomes 3 and type 6 becomes 4. The sources do not state the reservation
+//! type, the order of the nodes' steps, or the restarts. This test chooses them. No trace of
+//! stornvme was available, so a real cluster may send other commands.
 
 mod rig;
 
@@ -277,7 +278,7 @@ fn a_challenge_for_a_disk_works_across_a_restart_of_the_target() {
         drop(owner);
         drop(target);
 
-        // The node that defends the reservation does not reconnect at once.
+        // The target restarts. The node that defends the reservation does not reconnect at once.
         let target = storage.share();
         let mut challenger = Node::new(2, target.addresses()[0]);
         assert_eq!(challenger.write(2), CONFLICT);
@@ -296,7 +297,7 @@ fn a_challenge_for_a_disk_works_across_a_restart_of_the_target() {
         assert_eq!(late.write(1), CONFLICT, "{engine}: the preempted host writes");
         assert_eq!(challenger.report(), (SHARED.0, true, vec![(challenger.key, true)]));
         assert_eq!(challenger.read(), Ok(2));
-        // The defender is evicted, so every node may use the disk.
+        // The defender has lost the reservation, so every node may use the disk again.
         assert_eq!((challenger.unregister(), late.write(1)), (OK, OK));
         assert_eq!(late.present(), Present::None);
     }

@@ -270,7 +270,8 @@ fn a_server_requests_key_updates_from_clients_that_do_not_update() {
 fn a_host_that_disconnects_after_a_key_update_request_gets_no_second_one() {
     let configured = key(Hash::Sha256, 1);
     let known = keys(std::slice::from_ref(&configured));
-    // Counts the key updates that a peer can cause before the other end closes the connection.
+    // Returns 1 if the server asks the client for a key update, and 0 if it does not. `ends` is
+    // called with the request, and ends the connection.
     let updates = |ends: fn(&mut dyn Tls, &mut dyn Tls, &[u8])| {
         let mut client = client_with(by_digest(&configured), u64::MAX).unwrap();
         // Copies of the server's keys share the list of hosts without support for updates.

@@ -88,7 +88,7 @@ fn pass_on(
         from.read_exact(&mut pdu[COMMON_BYTES..])?;
         let has_data = flags & HAS_DIGEST != 0 && (COMMON_BYTES..length).contains(&data_at);
         if has_data && random.below(one_in) == 0 && !state.clean.load(Ordering::SeqCst) {
-            // The digest itself may be damaged as well.
+            // Choose any bit of the data or of their digest.
             let at = data_at + random.below((length - data_at) as u64) as usize;
             pdu[at] ^= 1 << random.below(8);
             state.damaged[direction].fetch_add(1, Ordering::SeqCst);

@@ -161,7 +161,7 @@ impl ProxyState {
                     }
                     state.carried.fetch_add(length, Ordering::SeqCst);
                 }
-                // The close must not arrive before the data.
+                // Forward the close only after the stalled data.
                 state.wait_while_stalled(number);
                 let _ = from.shutdown(Shutdown::Both);
                 let _ = to.shutdown(Shutdown::Both);

@@ -207,7 +207,7 @@ impl Peer {
         }
     }
 
-    /// Writes this many bytes as a correct host does.
+    /// Executes a write of this many bytes, following the protocol.
     pub fn write(&mut self, bytes: usize) -> Status {
         self.stream.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         assert!(self.ask_to_write(bytes));

@@ -15,8 +15,8 @@
 //! portion is still in the processor's cache.
 //!
 //! The guard decrypts input into a pooled buffer, and the session then handles it like plain input.
-//! If records contain only data of a large payload, they are decrypted directly into its
-//! destination.
+//! If records contain only data of a large payload, the guard decrypts them directly into the
+//! payload's destination.
 
 use super::Tcp;
 use crate::admissions::Reason;
@@ -84,7 +84,7 @@ impl Guard {
         !self.has_more() && self.stage.is_silent()
     }
 
-    /// Takes the output out of the guard, after the output was sent or dropped.
+    /// Takes the output batch back, after its data were sent or dropped.
     fn take_plain(&mut self) -> SendBatch {
         (self.sealed, self.left_bytes) = (Cursor::default(), 0);
         std::mem::take(&mut self.plain)
@@ -136,8 +136,8 @@ impl Stage {
         }
     }
 
-    /// Handles input until the handshake ends. Returns true if the host does not use TLS and the
-    /// policy allows this.
+    /// Passes input to the TLS handshake until the handshake is done. Returns true if the host does
+    /// not use TLS and the policy allows this.
     fn feed(&mut self, bytes: &[u8]) -> Result<bool, TlsError> {
         if let Stage::Undecided { keys, policy } = self {
             let is_tls = bytes.first() == Some(&HANDSHAKE);
@@ -183,7 +183,8 @@ impl Session<Tcp> {
         }
         let whole =
             left.min(limits::DIRECT_RECEIVE_MAX_BYTES) as usize / SEALED_BYTES * SEALED_BYTES;
-        // The records of the payload have at least as many bytes as their data.
+        // Encrypted records are at least as long as their data, so this many bytes certainly belong
+        // to the payload.
         match kept.and_then(|kept| whole.checked_sub(kept)).filter(|bytes| *bytes > 0) {
             Some(bytes) => {
                 let buffer = cx.reactor.buffers().take(bytes);
@@ -316,7 +317,8 @@ impl Session<Tcp> {
         let was_let_in = !self.is_waiting();
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let peer = self.peer;
-            // The loss of a connected host is reported as a disconnect instead.
+            // Report a failed handshake only. If the host was already connected, it is reported as
+            // disconnected instead.
             if !was_let_in {
                 cx.shared.observed.tell(&not_by_tls(peer.ip(), error));
             }
@@ -343,7 +345,7 @@ impl Session<Tcp> {
         guard.begin(outbox);
         let mut batch = std::mem::take(spare);
         let is_sealed = guard.seal(cx.reactor.buffers(), &mut batch).is_ok();
-        // After a failure, only the alert is sent and the output is dropped.
+        // After a failure of TLS, the guard drops the output and sends only the alert.
         if guard.left_bytes == 0 || matches!(guard.stage, Stage::Over(_)) {
             self.give_back_sealed(cx);
         }
