@@ -19,7 +19,7 @@ pub enum SimulationError {
     Failed {
         /// The target, host or simulated world that failed.
         part: String,
-        /// The reason.
+        /// Why that part failed.
         why: String,
     },
     /// The caller cancelled the simulation.

@@ -5,7 +5,7 @@ use farblock_bench::group;
 use farblock_bench::html::chart::{Bar, Chart, Group};
 use farblock_bench::html::tick;
 
-/// The first tag of a picture that is a file of its own.
+/// The first tag of the SVG file.
 const ROOT: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" ";
 
 /// The style sheet. It is light or dark like the user's system, with the colors of the HTML

@@ -12,7 +12,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// Largest key file, in bytes: enough for some keys and comments.
+/// The host refuses a key file with more bytes than this, which are enough for some keys and
+/// comments.
 const FILE_BYTES_MAX: u64 = 4096;
 /// A file has at most this many keys: two, while a new key replaces an old one.
 const SECRETS_MAX: usize = 2;

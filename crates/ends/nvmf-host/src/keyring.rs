@@ -30,7 +30,7 @@ const NVME: &str = ".nvme";
 const TYPES: [&str; 2] = ["psk", "user"];
 /// The user whose keys the host trusts besides its own user.
 const ROOT: u32 = 0;
-/// Largest payload of a key, in bytes.
+/// The host accepts keys of at most this many bytes. A longer payload is not a valid key.
 const KEY_BYTES_MAX: usize = 64;
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// Entries of the admin queue. The queue has at most one command fewer in flight.
+/// The number of entries of the admin queue. At most one command fewer is in flight.
 pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
 
-/// Default number of I/O queue pairs to request.
+/// The host by default requests this many I/O queue pairs from a controller.
 pub const QUEUES: u16 = 64;
 
 /// One command moves at most this many bytes, or fewer if the controller has a lower limit. The
@@ -22,8 +22,8 @@ pub const COPY_BYTES: usize = 4096;
 /// destination.
 pub const LARGE_PAYLOAD_BYTES: u32 = 8 << 10;
 
-/// Size of a large receive, in bytes: one system call for several payloads with their headers. The
-/// host copies each payload once, while it is in the cache.
+/// The size of a large receive, in bytes. One system call then receives several payloads with their
+/// headers. The host copies each payload once, while it is in the cache.
 pub const LARGE_RECEIVE_BYTES: u32 = 256 << 10;
 
 /// If the remaining bytes of a payload are at least this many, the host receives them directly into
@@ -64,7 +64,8 @@ pub const COMMAND_RETRIES: u8 = 5;
 /// delay.
 pub const NOT_READY_PAUSE: Duration = Duration::from_millis(200);
 
-/// Longest pause before a retry of a command, even if the controller advises more.
+/// The host pauses at most this long before it retries a command, even if the controller advises a
+/// longer delay.
 pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(10);
 
 /// While a controller is busy releasing its predecessor, the host pauses at most this long between
@@ -78,7 +79,7 @@ pub const PATH_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 /// The maximum number of users' admin commands that wait for the admin queue.
 pub const ADMIN_REQUESTS: usize = 1024;
 
-/// Largest transfer of an admin command, in bytes.
+/// An admin command transfers at most this many bytes.
 pub const ADMIN_TRANSFER_BYTES: u32 = 4 << 20;
 
 /// The host accepts at most this many namespaces in a controller's list.
@@ -88,7 +89,7 @@ pub const NAMESPACES: usize = 1 << 16;
 /// this many times in total.
 pub const LOOKS: usize = 8;
 
-/// Longest chain of referrals that discovery follows.
+/// Discovery follows referrals to other services at most this many times in a row.
 pub const REFERRAL_DEPTH: usize = 4;
 
 /// The number of referrals that one discovery follows in total.
@@ -128,7 +129,7 @@ pub const KEEPER_PERIOD: Duration = Duration::from_secs(1);
 /// previous one.
 pub const FINISH_PAUSE: Duration = Duration::from_millis(1);
 
-/// Longest pause between queries whether a lost controller has ended.
+/// The pause between queries whether a lost controller has ended grows up to this value.
 pub const FINISH_PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// Interval between reads of an unusable path's access state, in addition to reads after events.

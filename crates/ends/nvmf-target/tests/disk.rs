@@ -147,8 +147,8 @@ impl Record for Journal {
     }
 }
 
-/// Like the test above, but the process that sent the write has ended. Its successor knows the
-/// controller from the journal.
+/// A delayed write does not execute even if the process that sent it has ended. Its successor knows
+/// the controller from the journal.
 #[test]
 fn a_delayed_write_of_a_dead_process_does_not_execute() {
     let target = serve(mem(), &[any()]);

@@ -26,7 +26,7 @@ const BLOCKS: u64 = 64;
 const DEPTH: usize = 16;
 /// The default duration of a run. `DISK_SECONDS=n` makes it longer.
 const RUN: Duration = Duration::from_secs(4);
-/// The longest duration of a run, if a busy machine recovers slowly.
+/// On a busy machine that recovers slowly, a run takes at most this long.
 const LONGEST_RUN: Duration = Duration::from_secs(60);
 const RECONNECTS: u64 = 4;
 /// The number of damaged PDUs that a run needs in each direction.

@@ -26,8 +26,8 @@ pub(crate) const THREAD_SHARE: u64 = 4;
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) const MAPPED_BYTES: usize = 64 << 10;
 
-/// For the same reason, a pool allocates smaller buffers as parts of mappings of this size, in
-/// bytes. Buffers of 4 KiB took twice as much of glibc's heap, and glibc returned none of it to the
-/// system.
+/// A pool allocates smaller buffers as parts of mappings of this size, in bytes, so that the system
+/// gets freed memory back. Buffers of 4 KiB took twice as much of glibc's heap, and glibc returned
+/// none of it to the system.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) const CARVED_BYTES: usize = 256 << 10;

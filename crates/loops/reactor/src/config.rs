@@ -149,8 +149,8 @@ impl FromStr for Polling {
     }
 }
 
-/// The largest number of bytes of a stream that one system call of the portable engine transfers.
-/// Benchmarks use this limit to measure the gain of large calls.
+/// Limits how many bytes of a stream one system call of the portable engine transfers. Benchmarks
+/// use this limit to measure the gain of large calls.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallBytes {
@@ -174,7 +174,7 @@ pub struct Config {
     /// Number of threads for file operations in the portable engine (at least one). They start with
     /// the first operation.
     pub file_threads: usize,
-    /// The largest number of bytes per system call: unlimited, except in benchmarks.
+    /// Limits the bytes of one system call. Only benchmarks set a limit.
     #[doc(hidden)]
     pub call_bytes: CallBytes,
 }

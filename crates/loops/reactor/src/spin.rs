@@ -63,7 +63,7 @@ const MOST_PER_WORK: u32 = 6;
 
 /// After each failed trial, the number of windows before the next trial grows by this factor.
 const WINDOWS_FACTOR: u32 = 4;
-/// The largest number of windows before the next trial.
+/// After a failed trial, the loop waits at most this many windows before the next one.
 const MOST_WINDOWS: u32 = 256;
 /// A sleeping loop starts a new trial immediately when the rate of its load exceeds the rate of the
 /// failed trial by this factor (a numerator and a denominator).

@@ -16,9 +16,9 @@ pub const SPSP: u8 = 0x01;
 /// Diffie-Hellman value.
 pub const MESSAGE_BYTES_MAX: usize = Reply::LEN + 2 * 64 + 1024;
 
-/// The largest number of hash functions in one protocol descriptor (HALEN).
+/// One protocol descriptor has room for this many hash functions (HALEN).
 pub const HASHES_MAX: usize = 30;
-/// The largest number of Diffie-Hellman groups in one protocol descriptor (DHLEN).
+/// One protocol descriptor has room for this many Diffie-Hellman groups (DHLEN).
 pub const GROUPS_MAX: usize = 30;
 
 open_code! {

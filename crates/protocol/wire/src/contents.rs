@@ -8,7 +8,7 @@
 /// The first 16 vendor specific bytes of a farblock target.
 pub const MAGIC: [u8; 16] = *b"farblock.parts01";
 
-/// The largest number of UUIDs that fit in the vendor specific bytes.
+/// The vendor specific bytes have room for this many UUIDs.
 pub const MAX_UUIDS: usize = 3712 / UUID_BYTES - 1;
 
 const UUID_BYTES: usize = 16;

@@ -3,7 +3,7 @@
 use crate::text::is_plain;
 use core::fmt;
 
-/// Longest NQN in bytes, without the terminating NUL.
+/// An NQN has at most this many bytes, without the terminating NUL.
 pub const NQN_MAX_BYTES: usize = 223;
 /// Length in bytes of a field that carries an NQN.
 pub const NQN_FIELD_BYTES: usize = 256;

@@ -80,7 +80,7 @@ pub const fn slba(sqe: &Sqe) -> u64 {
     sqe.cdw10.get() as u64 | (sqe.cdw11.get() as u64) << 32
 }
 
-/// The largest number of ranges in one Dataset Management command.
+/// One Dataset Management command has at most this many ranges.
 pub const DSM_RANGES_MAX: usize = 256;
 
 /// Dataset Management (NVM 1.0c, "Dataset Management command"). Its data are [`DsmRange`]s.

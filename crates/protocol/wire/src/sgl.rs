@@ -34,7 +34,7 @@ layout! {
     }
 }
 
-/// The longest data of a keyed data block, in bytes.
+/// A keyed data block describes at most this many bytes.
 pub const KEYED_LENGTH_MAX: u32 = 0xff_ffff;
 
 /// A keyed SGL data block (Base 2.0c, "Keyed SGL Data Block descriptor").

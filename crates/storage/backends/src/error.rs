@@ -37,7 +37,7 @@ pub enum OpenError {
     File {
         /// The path of the file or device.
         path: PathBuf,
-        /// The reason.
+        /// Why the file or device cannot be opened.
         problem: FileProblem,
     },
     /// The disks of a set do not fit together, or a range does not fit into its disk.

@@ -51,7 +51,8 @@ pub struct FileOptions {
     pub read_only: bool,
     /// Use direct I/O if the file system supports it.
     pub direct: bool,
-    /// The file is unlinked while it is open, on purpose; do not warn about the unlinking.
+    /// Whether the caller unlinks the file on purpose while it is open. Then farblock logs no
+    /// warning about this.
     pub temporary: bool,
 }
 

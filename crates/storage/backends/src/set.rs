@@ -33,7 +33,8 @@ pub(crate) struct Extent {
 
 /// A mapping of blocks to children.
 pub(crate) trait Layout: Clone + Send + Sync + 'static {
-    /// The longest extent at the start of a range of a read or write.
+    /// Returns the first part of a range to read or write: as many blocks from `lba` on as are
+    /// contiguous on one child.
     fn extent(&self, lba: u64, blocks: u32) -> Extent;
 
     /// The part of a range on one child, which is contiguous there; empty if there is none.

@@ -203,7 +203,7 @@ fn the_file_of_a_loop_device_is_found_without_its_path() {
     std::fs::hard_link(&moved, &linked).unwrap();
     std::fs::remove_file(&moved).unwrap();
     assert!(refusal(&linked).contains(device.name()));
-    // The same for the locks of the file below the device.
+    // Now let a program lock the file below the device instead.
     drop(device);
     let device = Loop::over(&linked, 512);
     let (below, moved) = (std::fs::File::open(&linked).unwrap(), linked.with_extension("again"));

@@ -34,7 +34,7 @@ pub const AUDIT_EVERY: Duration = Duration::from_secs(5);
 pub const LATE: Duration = Duration::from_secs(90);
 /// The time until the first attempt to add a leg again that was put out.
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// The longest interval between attempts to add a leg again.
+/// The interval between attempts to add a leg again grows up to this value.
 pub const LAST_RETRY: Duration = Duration::from_secs(60);
 /// The number of generations that a record remembers. If the record of a leg is older, the mirror
 /// overwrites the whole leg when it is certain that the leg has no write that the other legs lack.

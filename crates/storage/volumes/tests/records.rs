@@ -310,9 +310,10 @@ fn completes(reactor: &Reactor, queue: &mut dyn Queue, rounds: usize) -> Option<
     done.pop()
 }
 
-/// Like the test above, but before the keeper knows the result. Every leg has answered the keeper's
-/// flush, so each leg executes the user's flush. The user's flush must not succeed before the
-/// keeper knows the result. If the caller has abandoned that flush, the next flush fails.
+/// A user flushes while the keeper does not know the result of its own flush yet. Every leg has
+/// answered the keeper's flush, so each leg executes the user's flush. The user's flush must not
+/// succeed before the keeper knows the result. If the caller has abandoned that flush, the next
+/// flush fails.
 #[test]
 fn a_user_flush_fails_together_with_a_failing_keeper_flush() {
     for unwanted in [false, true] {

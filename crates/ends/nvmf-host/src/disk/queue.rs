@@ -286,7 +286,8 @@ impl DiskQueue {
         usable.all(|path| self.table.was_put_off_by(index, path))
     }
 
-    /// Handles an operation that a lost path returned, whether completed or not.
+    /// Handles an operation that a lost path returned. The controller may or may not have completed
+    /// it.
     fn handle_lost(&mut self, session: &Arc<Session>, done: Completion) {
         let index = done.token as u32;
         self.review = true;

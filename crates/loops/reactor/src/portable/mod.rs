@@ -38,7 +38,7 @@ use net::{Listener, Progress, Stream};
 
 /// The number of readiness events that one call gets from the system.
 const EVENTS_PER_TURN: usize = 1024;
-/// The largest number of attempts before the loop gets events from the system.
+/// After at most this many attempts, the loop gets events from the system again.
 const ATTEMPTS_PER_RUN: usize = 256;
 
 const WAKER: Token = Token(usize::MAX);

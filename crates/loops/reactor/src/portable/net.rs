@@ -15,11 +15,13 @@ use crate::slab::Key;
 use crate::socket::settle;
 use farblock_mem::Buffer;
 
-/// The largest number of pieces in one system call.
+/// One system call sends at most this many pieces. The next call sends the rest.
 const SLICES_PER_WRITE: usize = 128;
-/// The largest number of system calls for sending in one attempt of a stream.
+/// One attempt of a stream makes at most this many system calls to send. Then other streams have
+/// their turn.
 const WRITES_PER_RUN: usize = 8;
-/// The largest number of connections that a listener accepts in one attempt.
+/// One attempt of a listener accepts at most this many connections. Then other objects have their
+/// turn.
 const ACCEPTS_PER_RUN: usize = 16;
 /// Whether the engine may stop reading after a short read and wait for the next readiness event.
 /// With IOCP it may not: there `mio` sends the next event only after a read has returned

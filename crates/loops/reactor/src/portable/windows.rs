@@ -42,7 +42,7 @@ pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<
 pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     call(file, offset, |handle, count, overlapped| {
-        // SAFETY: `bytes` outlives the call, as above.
+        // SAFETY: `bytes` is readable, and `call` returns only when the system no longer uses it.
         unsafe { WriteFile(handle, bytes.as_ptr(), length, count, overlapped) }
     })
 }

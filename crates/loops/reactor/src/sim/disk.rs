@@ -301,8 +301,9 @@ impl WorldState {
         self.wake_engine(engine);
     }
 
-    /// Completes each operation in flight fully, partly or not at all, and returns a new handle.
-    /// From then on, operations through the old handle have no effect.
+    /// Ends the process that uses the disk. Completes each operation in flight fully, partly or not
+    /// at all, and returns a handle for the next process. From then on, operations through the old
+    /// handle have no effect.
     pub(super) fn orphan(&mut self, medium: Medium) -> Medium {
         let disk =
             self.media.disks.get_mut(medium.index).expect("the medium belongs to this simulation");

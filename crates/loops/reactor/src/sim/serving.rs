@@ -10,8 +10,8 @@ pub struct Service {
     /// The processor time for each arriving piece of a stream. The processor handles one piece at a
     /// time.
     pub piece: Duration,
-    /// The largest number of connections that may wait for an accept. Further requests get no
-    /// answer, so their clients repeat them.
+    /// At most this many connections may wait for an accept. Further requests get no answer, so
+    /// their clients repeat them.
     pub backlog: usize,
 }
 

@@ -16,7 +16,7 @@ use crate::file_op::FileOp;
 use crate::ids::TaskId;
 use crate::slab::Key;
 
-/// The largest number of bytes in one system call. Further calls transfer the rest.
+/// One system call transfers at most this many bytes. Further calls transfer the rest.
 const BYTES_PER_CALL: usize = 1 << 30;
 
 pub(super) struct FileSlot {

@@ -24,9 +24,9 @@ use crate::slab::Key;
 use crate::socket::{settle, tune};
 use farblock_mem::Buffer;
 
-/// The largest number of pieces in one `sendmsg` (`UIO_MAXIOV`).
+/// One `sendmsg` may have at most this many pieces (`UIO_MAXIOV`). Further calls send the rest.
 const SLICES_PER_MESSAGE: usize = 1024;
-/// The largest number of bytes in one system call. Further calls transfer the rest.
+/// One system call transfers at most this many bytes. Further calls transfer the rest.
 const BYTES_PER_CALL: usize = 1 << 30;
 /// `IORING_RECVSEND_POLL_FIRST`: the kernel waits for readiness before the first attempt.
 const RECV_POLL_FIRST: u16 = 1;

@@ -27,8 +27,8 @@ pub const MAX_ALLOWED_HOSTS: usize = 1024;
 /// together. Each of these hosts has its own table of namespaces, which takes memory.
 pub const MAX_VISIBLE_TO: usize = 256;
 
-/// Largest namespace identifier, and therefore also the largest number of namespaces in a subsystem
-/// (NN and MNAN). Linux does not use ANA if the ANA log page for MNAN namespaces exceeds one
+/// A namespace identifier is at most this number (NN), so a subsystem has at most this many
+/// namespaces (MNAN). Linux does not use ANA if the ANA log page for MNAN namespaces exceeds one
 /// transfer. With this limit, the page is smaller than 64 KiB.
 pub const MAX_NAMESPACE_ID: u32 = 10_240;
 

@@ -149,7 +149,7 @@ pub struct Teardown {
     pub controller: ControllerId,
     /// The queues that are still connected.
     pub queues: Vec<QueueId>,
-    /// The reason.
+    /// Why the target must close the queues.
     pub reason: TeardownReason,
 }
 

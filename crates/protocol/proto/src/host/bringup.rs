@@ -27,7 +27,7 @@ const READY_TIMEOUT_UNIT: Duration = Duration::from_millis(500);
 /// The first pause between two reads of CSTS. Each further pause is twice as long, up to
 /// [`READY_POLL_MAX`].
 const READY_POLL_MIN: Duration = Duration::from_millis(1);
-/// The longest pause between two reads of CSTS.
+/// The pause between two reads of CSTS grows up to this value.
 const READY_POLL_MAX: Duration = Duration::from_millis(100);
 
 /// The host's parameters for a new controller.

@@ -19,7 +19,7 @@ use farblock_wire::log::{
 const RECORD_BYTES: usize = DiscoveryLogEntry::LEN;
 /// The number of records that one command reads.
 const RECORDS_PER_READ: u64 = 16;
-/// The largest number of records that the host accepts. Such a page has 16 MiB.
+/// The host refuses a page with more records than this. A page with so many has 16 MiB.
 const RECORDS_MAX: u64 = 16384;
 /// If the page has changed this many times during the read, the host gives up.
 const GENERATIONS_MAX: u32 = 10;

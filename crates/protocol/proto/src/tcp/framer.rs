@@ -35,7 +35,7 @@ const FEI_PLEN: u32 = 4;
 /// Offset of DATAL in the data PDUs.
 const FEI_DATAL: u32 = 16;
 
-/// The longest header with its digest, in bytes.
+/// The length of the longest header of any PDU, together with its digest, in bytes.
 const MAX_HEADER_BYTES: usize = 128 + DIGEST_LEN;
 
 /// The end of the connection that uses the framer.

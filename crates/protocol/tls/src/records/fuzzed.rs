@@ -51,11 +51,12 @@ pub fn records(data: &[u8]) {
 struct Way {
     from: Records,
     to: Records,
-    /// The sent data, and (`wire`) all bytes on the wire.
+    /// All data that the sender has sent. The field `wire` has all bytes that were sent on the
+    /// wire.
     said: Vec<u8>,
     wire: Vec<u8>,
-    /// The number of `wire` bytes that have arrived, and (`read`) the number of `said` bytes that
-    /// were read.
+    /// How many bytes of `wire` have arrived. The field `read` counts the bytes of `said` that the
+    /// receiver has read.
     brought: usize,
     read: usize,
     /// The position of the attacker's change. The receiver must not read the bytes from here on.

@@ -135,8 +135,8 @@ impl FileShared {
         self.extent.check(op)
     }
 
-    /// Whether the file still has its full length. A queue calls this after writes, before it
-    /// returns their completions.
+    /// Checks whether the file still has its full length. A queue calls this after writes, before
+    /// it returns their completions.
     pub(super) fn is_whole_after_writes(&self) -> bool {
         if !self.extent.is_near || self.extent.is_cut() {
             return !self.extent.is_cut();

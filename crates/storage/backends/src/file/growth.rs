@@ -64,7 +64,8 @@ pub(super) fn attend(
     meant_to_stay: bool,
 ) -> Attention {
     let state = Mutex::new(GrowthState { file: Some(Arc::clone(shared)), is_looked_at: false });
-    // The caller has unlinked a file without a name on purpose.
+    // A file that already has no name was unlinked by the caller on purpose, so there is nothing to
+    // warn about.
     let has_name = meant_to_stay && kind == FileKind::Regular && !shared.is_deleted();
     let (looked, path) = (Condvar::new(), path.to_owned());
     let entry = Arc::new(Entry { kind, path, state, looked, has_name });

@@ -133,7 +133,8 @@ impl FileQueue {
         }
     }
 
-    /// The most efficient step to write zeroes that the system has not refused.
+    /// Returns the step with which to write zeroes: the most efficient of those that the system has
+    /// not refused.
     fn zero_step(&self, deallocate: bool) -> Step {
         if deallocate && self.shared.may(&self.shared.can_punch) {
             Step::Punch

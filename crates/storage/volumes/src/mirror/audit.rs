@@ -62,8 +62,8 @@ impl Keeper {
         let slot = self.slots[leg];
         self.slots[leg] = 1 - slot;
         if self.shared.legs[leg].doubts() != doubts {
-            // Otherwise, this record does not count until the leg has shown the previous one, which
-            // is still in the other slot.
+            // The doubt count has grown, so the record may be on another disk and proves nothing.
+            // The leg must show the previous record, which it still has in the other slot.
             self.audit.misled |= bit(leg);
             return self.shared.written() & bit(leg) != 0;
         }

@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// The longest wait for an answer.
+/// The agent waits at most this long for an answer. Then it drops the connection and tries again.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -69,17 +69,20 @@ pub enum Fault {
     RolledBack,
     /// The process of the leg's target dies, and restarts within two seconds.
     Restarted,
-    /// As `Restarted`, and an older copy overwrites the file meanwhile.
+    /// The process of the leg's target dies and restarts, and an older copy overwrites the file in
+    /// between.
     RestartedOlder,
-    /// As `Restarted`, and the file is truncated and extended again meanwhile.
+    /// The process of the leg's target dies and restarts, and the file is truncated and extended
+    /// again in between.
     RestartedCut,
-    /// As `Restarted`, and another file takes the place of the leg's file for a while.
+    /// The process of the leg's target dies and restarts, and another file takes the place of the
+    /// leg's file for a while.
     Swapped,
     /// The machine of the leg's target restarts within two seconds.
     Rebooted,
-    /// As `Rebooted`, and an older copy overwrites the file meanwhile.
+    /// The machine of the leg's target restarts, and an older copy overwrites the file in between.
     RebootedOlder,
-    /// As `Rebooted`, and the machine has lost data that it had reported as flushed.
+    /// The machine of the leg's target restarts, and has lost data that it had reported as flushed.
     LostCache,
     /// The target of the leg is down for longer, and returns with an older copy.
     AwayOlder,
