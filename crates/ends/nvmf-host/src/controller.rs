@@ -30,8 +30,8 @@ impl Controller {
     /// is 4420.
     ///
     /// # Errors
-    /// [`Error::Connect`] if the connection fails. Another error if the host fails before it
-    /// contacts the controller.
+    /// Returns [`Error::Connect`] if the connection fails, and another error if the host fails
+    /// before it contacts the controller.
     pub fn connect(address: &str, subsystem: &str, options: &Options) -> Result<Self, Error> {
         Self::dial(Address::parse(address)?, subsystem, options)
     }
@@ -154,8 +154,8 @@ impl Controller {
     /// controller that rejects the host closes the connection.
     ///
     /// # Errors
-    /// [`Error::Authentication`] with the reason; also if there is no secret, or if
-    /// reauthentication is already in progress.
+    /// Returns [`Error::Authentication`] with the reason. It also returns this error if there is no
+    /// secret, or if reauthentication is already in progress.
     pub fn authenticate(&self) -> Result<(), Error> {
         control::wait(self.association.authenticate())
     }

@@ -47,7 +47,7 @@ pub fn is_keyring(path: &Path) -> bool {
 /// with `#`.
 ///
 /// # Errors
-/// One sentence with the cause and the remedy. It never contains a part of a secret.
+/// Returns one sentence with the cause and the remedy. It never contains a part of a secret.
 pub fn read(path: &Path) -> Result<Vec<Secret>, String> {
     parse(path, "secret", "farblock keys new", Secret::parse)
 }

@@ -61,7 +61,7 @@ pub(crate) fn ask(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, St
 /// Reads the keys of `name`, the part after `keyring:`.
 ///
 /// # Errors
-/// One sentence with the cause and the remedy. It never contains a part of a key.
+/// Returns one sentence with the cause and the remedy. It never contains a part of a key.
 pub fn read(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> {
     let text = fs::read_to_string(LIST);
     let text = text.map_err(|error| {

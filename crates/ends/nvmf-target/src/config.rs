@@ -115,7 +115,7 @@ impl RdmaListeners {
     /// Listeners on this machine's devices.
     ///
     /// # Errors
-    /// [`StartError::Rdma`] with a sentence that says why this machine cannot use RDMA.
+    /// Returns [`StartError::Rdma`] with a sentence that says why this machine cannot use RDMA.
     pub fn here(addresses: Vec<SocketAddr>) -> Result<Self, StartError> {
         let first = addresses.first().copied().unwrap_or(([0; 4], 0).into());
         let provider = Provider::system().map_err(|error| StartError::Rdma(first, error))?;

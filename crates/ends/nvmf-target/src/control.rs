@@ -213,7 +213,7 @@ impl Control {
 
     /// Limits the rates of a namespace over all hosts. [`Rates::default`] has no limit. The target
     /// schedules waiting commands again under the new limits. If the new limits equal the old ones,
-    /// their bursts do not start again.
+    /// nothing changes: commands do not get another burst.
     ///
     /// # Errors
     /// Fails if there is no such subsystem or namespace.

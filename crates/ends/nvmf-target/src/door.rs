@@ -129,7 +129,7 @@ impl Door {
     /// Listens at these addresses. Port 0 takes a free one.
     ///
     /// # Errors
-    /// The address at which the target cannot listen, and the reason.
+    /// Returns the address at which the target cannot listen, and the reason.
     pub(crate) fn open(
         verbs: Provider,
         addresses: &[SocketAddr],

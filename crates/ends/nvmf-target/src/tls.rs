@@ -143,7 +143,7 @@ impl TlsTerms {
     /// `peer` is the owner of the TLS key that the host used; `None`: no TLS.
     ///
     /// # Errors
-    /// The reason to count, and one sentence for the log.
+    /// Returns the reason to count, and one sentence for the log.
     pub(crate) fn check(
         &self,
         port: Option<PortId>,

@@ -28,7 +28,7 @@ pub struct Backing {
 /// backing file. The call may therefore hang if a network or FUSE file system hangs.
 ///
 /// # Errors
-/// `ENXIO` if the device has no backing file, `ENOTTY` if it is not a loop device.
+/// Returns `ENXIO` if the device has no backing file, `ENOTTY` if it is not a loop device.
 pub fn backing(device: &File) -> io::Result<Backing> {
     let mut status = [0_u64; STATUS_WORDS];
     // SAFETY: the call writes one `struct loop_info64`, which has the size and alignment of

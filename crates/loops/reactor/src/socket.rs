@@ -24,8 +24,8 @@ impl Congestion {
     /// Sets this congestion control for all later streams of the process.
     ///
     /// # Errors
-    /// A sentence, if the system does not have the congestion control or does not allow this user
-    /// to set it.
+    /// Returns a sentence, if the system does not have the congestion control or does not allow
+    /// this user to set it.
     pub fn choose(self) -> Result<(), String> {
         self.try_on_a_socket()?;
         let name = self.0.clone();

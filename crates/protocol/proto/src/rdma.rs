@@ -43,7 +43,7 @@ impl Admission {
     /// controller's device can have in flight.
     ///
     /// # Errors
-    /// The status for the rejection. Invalid data take precedence over missing resources.
+    /// Returns the status for the rejection. Invalid data take precedence over missing resources.
     pub fn admit(
         data: &[u8],
         host_reads: u8,

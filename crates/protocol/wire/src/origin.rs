@@ -71,9 +71,9 @@ impl ProcessName {
 /// The range of controller identifiers that a target assigns in a subsystem. The range follows the
 /// process name in the vendor specific bytes. Older targets have zeroes there.
 ///
-/// Targets that share a subsystem at the same time need ranges that do not overlap. If the ranges
-/// of two such targets overlap, their subsystems are distinct: one target is a copy of the other
-/// target.
+/// Targets that share a subsystem at the same time need ranges that do not overlap. So if the
+/// ranges of two targets with the same subsystem name overlap, the two do not share a subsystem:
+/// one is a copy of the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControllerIds {
     /// The lowest identifier, at least 1.

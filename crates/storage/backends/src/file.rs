@@ -83,7 +83,7 @@ impl FileOptions {
 /// user to release it.
 ///
 /// # Errors
-/// [`FileProblem::InUse`], which names the other user, or [`FileProblem::Locked`].
+/// Returns [`FileProblem::InUse`], which names the other user, or [`FileProblem::Locked`].
 pub fn lock(file: &std::fs::File, path: &Path, read_only: bool) -> Result<(), FileProblem> {
     probe::lock_patiently(file, path, read_only)
 }

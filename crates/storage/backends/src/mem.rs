@@ -774,7 +774,7 @@ mod tests {
         offsets().for_each(|offset| store.write(offset, &[1; 512]).unwrap());
         let mut views = Vec::new();
         for round in 0..5 {
-            // Allow the disk to lend all chunks again.
+            // Let the disk lend every chunk again, although a write has just replaced it.
             for offset in offsets() {
                 store.chunk(offset as usize / CHUNK_BYTES).unwrap().not_lent.store(0, Relaxed);
                 views.extend(lend(store, offset, 512).into_iter().flatten());

@@ -80,7 +80,7 @@ impl Image {
     /// Opens an image, or returns it if it is already open. Takes at most [`limits::OPEN`].
     ///
     /// # Errors
-    /// A sentence with the reason.
+    /// Returns a sentence with the reason.
     pub fn open(name: &Name) -> Result<Arc<Image>, OpenError> {
         if let Some(image) = images().get(name).and_then(Weak::upgrade) {
             return Ok(image);

@@ -141,7 +141,7 @@ impl Model {
     /// Completes an operation.
     ///
     /// # Errors
-    /// A sentence that describes how the result contradicts the model.
+    /// Returns a sentence that describes how the result contradicts the model.
     pub(super) fn complete(
         &mut self,
         token: u64,

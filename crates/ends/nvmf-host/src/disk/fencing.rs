@@ -133,7 +133,7 @@ pub trait Record: Send + Sync {
     /// Stores the disk's namespace before the disk uses it.
     ///
     /// # Errors
-    /// One sentence with the reason why the state is not stored safely.
+    /// Returns one sentence with the reason why the state is not stored safely.
     fn namespace(&self, known: &KnownNamespace) -> Result<(), String>;
 
     /// Stores all controllers that may still execute commands. The disk calls this function before

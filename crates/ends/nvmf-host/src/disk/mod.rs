@@ -242,8 +242,8 @@ impl Disk {
     ///
     /// # Errors
     /// Fails if the host cannot connect to the address, or if the address leads to another
-    /// namespace or conflicts with the existing paths. Also if the disk has the maximum number of
-    /// paths. The disk does not add the path then.
+    /// namespace or conflicts with the existing paths. It also fails if the disk has the maximum
+    /// number of paths. The disk does not add the path then.
     pub fn add_path(&self, url: &Url) -> Result<(), Error> {
         let mut urls: Vec<Url> = self.hub.paths.iter().map(|path| path.url.clone()).collect();
         urls.push(url.clone());

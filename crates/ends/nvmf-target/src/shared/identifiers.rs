@@ -30,7 +30,7 @@ impl TargetShared {
     /// Assigns the host identifier to the host of this controller, which has authenticated.
     ///
     /// # Errors
-    /// One sentence, if another host has claimed the identifier in the meantime.
+    /// Returns one sentence, if another host has claimed the identifier in the meantime.
     pub(crate) fn host_proved(&self, controller: ControllerId) -> Result<(), &'static str> {
         let mut management = self.lock();
         let Some(found) = management.registry.controller(controller) else { return Ok(()) };

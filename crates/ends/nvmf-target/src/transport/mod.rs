@@ -52,7 +52,7 @@ pub(crate) trait Transport: Sized {
     /// [`Session::pulled`], but never before this call has returned.
     ///
     /// # Errors
-    /// The status for the command.
+    /// Returns the status for the command.
     fn pull(
         session: &mut Session<Self>,
         cx: &mut Context,

@@ -55,7 +55,7 @@ impl Socket {
     /// Connects within `timeout`.
     ///
     /// # Errors
-    /// The system's error, or a timeout.
+    /// Returns the system's error, or a timeout.
     pub fn connect_timeout(address: &SocketAddr, timeout: Duration) -> io::Result<Socket> {
         #[cfg(feature = "sim")]
         if super::is_simulated() {
@@ -77,7 +77,7 @@ impl Socket {
     /// Sets whether the system sends small data immediately (`TCP_NODELAY`).
     ///
     /// # Errors
-    /// The system's error.
+    /// Returns the system's error.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.tcp().map_or(Ok(()), |stream| stream.set_nodelay(nodelay))
     }
@@ -85,7 +85,7 @@ impl Socket {
     /// Sets that a close resets the connection and discards unsent data.
     ///
     /// # Errors
-    /// The system's error.
+    /// Returns the system's error.
     pub fn reset_on_close(&self) -> io::Result<()> {
         match &self.0 {
             Inner::Tcp(stream) => socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)),
@@ -100,7 +100,7 @@ impl Socket {
     /// Sets the time limit of a read; `None`: no limit.
     ///
     /// # Errors
-    /// The system's error, or an error if the limit is zero.
+    /// Returns the system's error, or an error if the limit is zero.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         either!(&self.0, stream => stream.set_read_timeout(timeout))
     }
@@ -108,7 +108,7 @@ impl Socket {
     /// Sets the time limit of a write; `None`: no limit.
     ///
     /// # Errors
-    /// The system's error, or an error if the limit is zero.
+    /// Returns the system's error, or an error if the limit is zero.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         either!(&self.0, stream => stream.set_write_timeout(timeout))
     }
@@ -116,7 +116,7 @@ impl Socket {
     /// Returns the address of this end.
     ///
     /// # Errors
-    /// The system's error.
+    /// Returns the system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         either!(&self.0, stream => stream.local_addr())
     }
@@ -124,7 +124,7 @@ impl Socket {
     /// Returns the address of the other end.
     ///
     /// # Errors
-    /// The system's error if the socket is no longer connected.
+    /// Returns the system's error if the socket is no longer connected.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         either!(&self.0, stream => stream.peer_addr())
     }
@@ -177,7 +177,7 @@ impl ListenSocket {
     /// Returns the address on which the socket listens.
     ///
     /// # Errors
-    /// The system's error.
+    /// Returns the system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             ListenSocket::Tcp(listener) => listener.local_addr(),

@@ -125,7 +125,7 @@ impl SubsystemConfig {
     /// Checks the length and the limit of every value.
     ///
     /// # Errors
-    /// The first invalid value.
+    /// Returns the first invalid value.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_nqn(&self.nqn)?;
         if self.nqn == nqn::DISCOVERY_NQN {

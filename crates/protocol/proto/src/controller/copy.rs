@@ -45,7 +45,7 @@ impl CopyPart {
     /// Checks the part against the current namespaces.
     ///
     /// # Errors
-    /// The status with which to complete the Copy command.
+    /// Returns the status with which to complete the Copy command.
     pub fn check(&self, table: &NamespaceTable) -> Result<(), Status> {
         let into = table.find(self.namespace).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
         table.check_reach(self.namespace)?;

@@ -49,7 +49,7 @@ impl Registry {
     /// may own the identifier.
     ///
     /// # Errors
-    /// The reason for refusing the identifier.
+    /// Returns the reason for refusing the identifier.
     pub fn check_identifier(
         &self,
         subsystem: SubsystemId,

@@ -181,7 +181,7 @@ impl IoCommand {
     /// outside capsules.
     ///
     /// # Errors
-    /// The status with which to complete the command.
+    /// Returns the status with which to complete the command.
     pub fn parse(sqe: &Sqe, table: &NamespaceTable, remote: RemoteForm) -> Result<Self, Status> {
         let opcode = NvmOpcode(sqe.opcode);
         Fuse::check(sqe)?;

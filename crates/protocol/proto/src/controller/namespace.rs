@@ -166,7 +166,7 @@ impl NamespaceTable {
     /// are accessible.
     ///
     /// # Errors
-    /// The status with which a command for an inaccessible namespace fails.
+    /// Returns the status with which a command for an inaccessible namespace fails.
     pub fn check_reach(&self, id: NamespaceId) -> Result<(), Status> {
         let barred = match id {
             NamespaceId::ALL => self.barred.first(),

@@ -85,7 +85,7 @@ impl Registry {
     /// then requests the storage of later changes.
     ///
     /// # Errors
-    /// The errors of [`Registry::add_namespace`], and an invalid list of hosts.
+    /// Returns the errors of [`Registry::add_namespace`], and an invalid list of hosts.
     pub fn add_namespace_for(
         &mut self,
         subsystem: SubsystemId,
@@ -151,7 +151,7 @@ impl Registry {
     /// only one of the two changes.
     ///
     /// # Errors
-    /// The errors of [`Registry::replace_namespace`], and an invalid list of hosts.
+    /// Returns the errors of [`Registry::replace_namespace`], and an invalid list of hosts.
     pub fn replace_namespace_for(
         &mut self,
         subsystem: SubsystemId,

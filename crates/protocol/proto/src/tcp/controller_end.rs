@@ -236,7 +236,7 @@ impl ControllerEnd {
     /// event.
     ///
     /// # Errors
-    /// A [`Fault`]. The driver emits it with [`Self::terminate`] and closes the connection.
+    /// Returns a [`Fault`]. The driver emits it with [`Self::terminate`] and closes the connection.
     pub fn next<'a>(
         &mut self,
         input: &mut &'a [u8],

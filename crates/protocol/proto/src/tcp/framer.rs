@@ -167,7 +167,7 @@ impl Framer {
     /// piece.
     ///
     /// # Errors
-    /// A [`Fault`]; the connection is then unusable.
+    /// Returns a [`Fault`]; the connection is then unusable.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Framed<'a>>, Fault> {
         loop {
             match self.state {

@@ -242,7 +242,7 @@ impl HostEnd {
     /// event.
     ///
     /// # Errors
-    /// A [`Fault`]. The driver emits it with [`Self::terminate`] and closes the connection.
+    /// Returns a [`Fault`]. The driver emits it with [`Self::terminate`] and closes the connection.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, Fault> {
         loop {
             let Some(framed) = self.framer.next(input)? else { return Ok(None) };

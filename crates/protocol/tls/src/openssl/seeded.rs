@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 type Bytes = unsafe extern "C" fn(*mut c_uchar, c_int) -> c_int;
 
-/// The C structure `RAND_METHOD`.
+/// OpenSSL's table of functions that deliver random numbers: the C structure `RAND_METHOD`.
 #[repr(C)]
 struct RandMethod {
     seed: Option<unsafe extern "C" fn(*const c_void, c_int) -> c_int>,

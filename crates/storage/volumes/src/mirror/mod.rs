@@ -53,8 +53,8 @@ pub trait LegSource: Send + Sync {
     /// This may wait for up to [`WAIT_LIMIT`](crate::limits::WAIT_LIMIT).
     ///
     /// # Errors
-    /// A sentence about the old writes, if they may still take effect. The mirror then does not
-    /// write to the leg.
+    /// Returns a sentence about the old writes, if they may still take effect. The mirror then does
+    /// not write to the leg.
     fn settle(&self) -> Result<(), String> {
         Ok(())
     }
@@ -69,7 +69,7 @@ pub trait LegSource: Send + Sync {
     /// mirror does not write to the namespace.
     ///
     /// # Errors
-    /// A sentence with the reason why the leg is unavailable.
+    /// Returns a sentence with the reason why the leg is unavailable.
     fn open(&self) -> Result<Arc<dyn Namespace>, String>;
 }
 
@@ -189,7 +189,8 @@ impl Mirror {
     /// Opens the legs, reads their records, and starts the mirror.
     ///
     /// # Errors
-    /// The legs are not a mirror, or it is not safe to open the mirror with these options.
+    /// Fails if the legs are not a mirror, or if it is not safe to open the mirror with these
+    /// options.
     pub fn open(
         sources: Vec<Arc<dyn LegSource>>,
         options: MirrorOptions,

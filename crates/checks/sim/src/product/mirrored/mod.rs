@@ -84,7 +84,8 @@ pub enum Fault {
     RebootedOlder,
     /// The machine of the leg's target restarts, and has lost data that it had reported as flushed.
     LostCache,
-    /// The target of the leg is down for longer, and returns with an older copy.
+    /// The target of the leg is down for so long that the mirror puts the leg out, and returns with
+    /// an older copy.
     AwayOlder,
     /// The target of the leg reports the ANA state inaccessible or change.
     Ana,

@@ -58,7 +58,7 @@ impl ReservationCommand {
     /// Parses a command's dwords.
     ///
     /// # Errors
-    /// The status with which to complete the command.
+    /// Returns the status with which to complete the command.
     pub(crate) fn parse(sqe: &Sqe) -> Result<Self, Status> {
         const INVALID: Status = Status::INVALID_FIELD.with_dnr();
         let control = ReservationControl(sqe.cdw10.get());

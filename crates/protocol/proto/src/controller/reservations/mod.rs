@@ -234,7 +234,7 @@ impl Registry {
     /// Queues a reservation command. [`Action::Reserved`] later completes it.
     ///
     /// # Errors
-    /// The status with which to complete the command. No [`Action::Reserved`] follows.
+    /// Returns the status with which to complete the command. No [`Action::Reserved`] follows.
     pub fn reserve(&mut self, request: &ReservationRequest) -> Result<(), Status> {
         let controller = self.controllers.get(&request.controller);
         // The association may have ended before this call.

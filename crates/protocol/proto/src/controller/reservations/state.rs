@@ -90,7 +90,7 @@ impl Reservations {
     /// store the state through a power loss.
     ///
     /// # Errors
-    /// The status with which to complete the command. The state is then unchanged.
+    /// Returns the status with which to complete the command. The state is then unchanged.
     pub(super) fn change(
         &mut self,
         host: HostId,

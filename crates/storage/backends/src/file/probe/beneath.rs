@@ -43,7 +43,7 @@ struct Layer {
 /// Checks a disk and the layers below it for other users.
 ///
 /// # Errors
-/// [`FileProblem::InUse`], which names the other user.
+/// Returns [`FileProblem::InUse`], which names the other user.
 pub(super) fn look(found: &Metadata, read_only: bool) -> Result<(), FileProblem> {
     let loops = loops::all(found.dev());
     let (parts, passed) = parts(Thing::of(found), &loops);

@@ -188,8 +188,8 @@ pub(super) fn device_number(text: &str) -> Option<u64> {
 /// again.
 ///
 /// A target with thousands of files opens them one after the other, and reading the mounts of all
-/// processes takes longer than all other checks of a file. If the list misses the latest mount, no
-/// user of a file stays undetected. This process may only query a driver that does not answer.
+/// processes takes longer than all other checks of a file. An outdated list does no harm: this
+/// process still finds every user of a file. At worst, it queries a driver that does not answer.
 fn recent_mounts() -> Arc<BTreeSet<String>> {
     let mut recent = RECENT_MOUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     let known = recent.as_ref().filter(|(read, _)| read.elapsed() < MOUNTS_TIME);

@@ -36,7 +36,7 @@ const EXCLUSIVE: [i64; 2] = [WRITE, RESIZE];
 /// Takes QEMU's locks for as long as the file is open, and checks for other users.
 ///
 /// # Errors
-/// [`FileProblem::InUse`], which names the other user.
+/// Returns [`FileProblem::InUse`], which names the other user.
 pub(in crate::file) fn claim(file: &File, path: &Path, read_only: bool) -> Result<(), FileProblem> {
     let claimed = claim_bytes(file, path, read_only).and_then(|()| match file.metadata() {
         Ok(found) => beneath::look(&found, read_only),
