@@ -128,7 +128,8 @@ mod tests {
         // queues.
         assert_eq!(report.scenes[1].connections.accepted, 20);
         assert_eq!(report.scenes[3].connections.accepted, 80);
-        // Only the hosts behind the switch reconnect. Other hosts of the same targets do not.
+        // Only the hosts behind the switch reconnect. Other hosts that use the same targets keep
+        // their connections.
         assert_eq!(report.scenes[2].connections.accepted, 8);
         assert_eq!(report.scenes[3].connections.refused.values().sum::<u64>(), 0);
     }

@@ -56,7 +56,7 @@ struct Play<'a> {
     /// The virtual time at which the targets or the switch are up again. Before that, no host can
     /// recover.
     back: Duration,
-    /// The number of targets to start again, and the time to do so.
+    /// How many targets to start again, and when.
     restart: Option<(u32, Duration)>,
     hit: u64,
     /// The affected hosts that have not resumed I/O.

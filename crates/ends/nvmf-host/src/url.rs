@@ -208,7 +208,8 @@ pub(crate) fn parse_authority(text: &str) -> Result<(String, Option<u16>), UrlEr
         let Some((host, after)) = bracketed.split_once(']') else {
             return error("the IPv6 address has no closing bracket");
         };
-        // Do not check the zone (as in fe80::1%eth0): only the resolver can.
+        // Do not check the zone (as in fe80::1%eth0), because only the resolver knows which zones
+        // exist.
         let (address, zone) = host.split_once('%').unwrap_or((host, "0"));
         if address.parse::<Ipv6Addr>().is_err() || zone.is_empty() {
             return error(format!("{host:?} is not an IPv6 address"));

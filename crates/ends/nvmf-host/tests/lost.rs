@@ -166,8 +166,8 @@ fn writes_of_a_dropped_queue_do_not_overwrite_newer_ones() {
     assert!(start.elapsed() >= Duration::from_millis(3900), "a dropped write could still arrive");
 }
 
-/// Writes of a lost connection must not stay in the buffer of a closed socket. The system would
-/// continue to send them long after the disk wrote the data over other paths.
+/// Writes of a lost connection must not stay in the buffer of a closed socket. Otherwise the system
+/// would continue to send them long after the disk has written the data over other paths.
 #[test]
 #[cfg(target_os = "linux")]
 fn an_abandoned_connection_sends_no_buffered_writes() {

@@ -157,7 +157,7 @@ impl Path {
     }
 }
 
-/// The equivalent of `nvme_bdev`: the paths in order of attachment.
+/// All paths of a disk, in the order in which they were attached. In SPDK, this is `nvme_bdev`.
 struct Multipath(Vec<Path>);
 
 impl Multipath {

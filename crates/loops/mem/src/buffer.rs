@@ -35,8 +35,8 @@ struct Allocation {
 
 // SAFETY: an `Allocation` is plain memory without thread affinity.
 unsafe impl Send for Allocation {}
-// SAFETY: the allocation itself gives no access to its bytes. Only buffers do: to disjoint parts,
-// or to parts that no code changes.
+// SAFETY: the allocation itself gives no access to its bytes. Only buffers give access, either to
+// disjoint parts or to parts that no code changes.
 unsafe impl Sync for Allocation {}
 
 impl Allocation {

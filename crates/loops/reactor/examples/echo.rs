@@ -250,7 +250,7 @@ fn blocking_cpu_per_message(messages: usize) -> f64 {
     time.as_nanos() as f64 / messages as f64
 }
 
-/// The comparison for [`messages`]: blocking sockets and two threads.
+/// Measures the same as [`messages`] with blocking sockets and two threads, for comparison.
 fn blocking_messages(depth: usize, time: Duration) -> f64 {
     let (mut a, mut b) = socket_pair();
     let server = std::thread::spawn(move || {

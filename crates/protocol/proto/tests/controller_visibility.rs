@@ -187,8 +187,8 @@ fn a_visibility_change_is_reported_only_to_affected_hosts() {
         (vec![7], vec![7])
     );
     drain(&mut registry);
-    // Later changes of this namespace raise no event for this host. New namespaces that only other
-    // hosts see do not either.
+    // Later changes of this namespace raise no event for this host. A new namespace that only other
+    // hosts see raises no event for this host, either.
     registry.resize_namespace(id, NamespaceId(7), 9).unwrap();
     registry.set_visible_to(id, NamespaceId(7), only(&[])).unwrap();
     registry.remove_namespace(id, NamespaceId(7)).unwrap();

@@ -26,8 +26,9 @@ pub const RECORDS_WITHOUT_DATA: usize = 32;
 pub const UNASKED_BYTES: usize = 16 << 10;
 
 /// The maximum number of keys of one host for one subsystem. A key file has two keys while one
-/// replaces the other. An identity may stand for either key, with either of two derivations. A
-/// keyring has a key for each form of each key's identity, and some keys for discovery.
+/// replaces the other. An identity may stand for either key, with either of two derivations. The
+/// kernel's keyring has an entry for each form of each key's identity, and some entries for
+/// discovery.
 pub const KEYS_PER_HOST: usize = 8;
 
 /// For discovery, the server tries this many keys of a host at a time. All keys of the host, for

@@ -33,7 +33,7 @@ fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<us
             tls.feed(std::mem::take(&mut sealed));
             is_done = tls.handshake()?;
         }
-        // This includes data that arrived together with the end of the handshake.
+        // Decrypt also the data that arrived together with the end of the handshake.
         if is_done {
             plain.resize(tls.openable_bytes(sealed.len()), 0);
             let (filled, end) = tls.open(sealed, &mut plain);

@@ -4,8 +4,8 @@
 
 use core::fmt::{self, Write};
 
-/// Whether a character is visible and safe to print. Control characters, line and paragraph
-/// separators, and characters that change the text direction are not.
+/// Whether a character is visible and safe to print. Returns false for control characters, line and
+/// paragraph separators, and characters that change the text direction.
 #[must_use]
 pub fn is_plain(c: char) -> bool {
     !(c.is_control()

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A reference implementation, which locates one block after the other.
+    /// A slow reference implementation for the tests: it locates each block separately.
     fn walk(sizes: &[u64], lba: u64, blocks: u32) -> Vec<(usize, u64)> {
         let all = sizes
             .iter()

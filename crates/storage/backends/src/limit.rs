@@ -238,7 +238,7 @@ mod tests {
         // At time 1000, the burst allows a start as early as 900.
         assert_eq!([at(1000, 60), at(1000, 60), at(1000, 60)], [900, 960, 1020]);
         assert_eq!(at(1100, 10), 1080);
-        // After a pause, only one burst is left.
+        // After a long pause, the unspent budget of only one burst is left.
         assert_eq!([at(9000, 50), at(9000, 50), at(9000, 50)], [8900, 8950, 9000]);
     }
 

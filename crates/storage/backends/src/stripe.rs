@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A reference implementation, which locates one block after the other.
+    /// A slow reference implementation for the tests: it locates each block separately.
     fn walk(layout: &Chunks, lba: u64, blocks: u32) -> Vec<(usize, u64)> {
         let chunk_blocks = u64::from(layout.chunk_blocks);
         let mut next = vec![0; layout.children as usize];

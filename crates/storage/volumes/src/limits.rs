@@ -60,5 +60,5 @@ pub const FAILED_READ: Duration = Duration::from_millis(100);
 /// The time within which writes of a dropped queue may still take effect.
 pub const SETTLE: Duration = Duration::from_millis(100);
 
-/// The number of differences that a verify lists. It only counts the others.
+/// A verify lists at most this many differences between legs, and only counts further ones.
 pub const DIFFERENCES: usize = 64;

@@ -46,7 +46,7 @@ impl Deadlines {
         self.begun.clear();
     }
 
-    /// Registers a fault that lasts until `until`, or the end of a fault.
+    /// Registers that a fault starts and lasts until `until`, or that a fault ends now.
     pub(super) fn change(&mut self, until: Duration) {
         self.changed = self.changed.max(until);
     }

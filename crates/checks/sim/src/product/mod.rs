@@ -613,8 +613,8 @@ fn go_wrong(
             server.darken(world, at, side, longest);
         }
         5 | 6 => {
-            // This is like the resume of a suspended machine, whose connections were lost
-            // meanwhile.
+            // Also break connections, as when a suspended machine resumes after its peers have
+            // dropped them.
             break_something(world, random, longest);
             let target = TARGET..TARGET + 1;
             let machines = if plan.hosts_jump && random.one_in(2) { HOSTS } else { target };

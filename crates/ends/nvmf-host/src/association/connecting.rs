@@ -204,7 +204,7 @@ async fn bring_up(
         }
     };
     // Only controllers with the well-known discovery NQN need not authenticate. A controller that
-    // merely claims to be a discovery service must.
+    // merely claims to be a discovery service must authenticate like any other.
     if !authenticated && identity.subnqn != DISCOVERY_NQN {
         authentication::not_asked_for(options)?;
     }

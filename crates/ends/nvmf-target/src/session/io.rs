@@ -153,7 +153,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Executes a write from the receive buffer and responds, if the namespace can write at once.
-    /// This saves a copy. Otherwise returns false.
+    /// This saves a copy of the data. Returns false if the namespace cannot write at once.
     pub(super) fn write_inline(
         &mut self,
         cx: &mut Context,

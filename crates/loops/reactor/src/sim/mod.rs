@@ -187,7 +187,7 @@ impl World {
         self.0.state.borrow_mut().break_link(connection.link, how);
     }
 
-    /// Sets whether connection requests to the address get an answer. They do by default.
+    /// Sets whether connection requests to the address get an answer. By default they get one.
     pub fn set_reachable(&self, address: SocketAddr, reachable: bool) {
         self.0.state.borrow_mut().net.set_reachable(address, reachable);
     }

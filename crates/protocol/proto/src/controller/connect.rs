@@ -277,8 +277,8 @@ impl Registry {
     }
 }
 
-/// Returns the number of I/O queues that a controller may have. This is the number that the target
-/// granted. If the host requested no number, it is the subsystem's limit.
+/// Returns the number of I/O queues that a controller may have: the number that the target granted,
+/// or the subsystem's limit if the host requested no number.
 fn granted_queues(controller: &Controller, config: &SubsystemConfig) -> u16 {
     controller.features.granted_queues().unwrap_or(config.max_io_queues)
 }

@@ -28,7 +28,7 @@ pub(crate) fn size(
     search: Search,
     mut read: impl FnMut(u64, u64) -> Option<Vec<u8>>,
 ) -> Option<u64> {
-    // Start early enough to find the first slot of a record before its second slot.
+    // Start so early that the search finds the first slot of a record before it finds the second.
     let begin = size.saturating_sub(NEAR_BYTES + SLOT_OFFSETS[1]);
     let near = read(begin, size - begin)?;
     let starts = near.chunks(block_size as usize);

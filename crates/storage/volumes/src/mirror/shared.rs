@@ -211,8 +211,8 @@ pub(crate) struct Shared {
     pub(crate) behind: AtomicU64,
     /// Counts the changes of the shared state for which queues may be waiting.
     epoch: AtomicU64,
-    /// The legs that must prove their last record before use. This is the last leg in sync, after
-    /// an event that may have changed its contents.
+    /// The legs that must prove their last record before the mirror uses them again. Only the last
+    /// leg in sync gets into this set, after an event that may have changed its contents.
     unproven: AtomicU64,
     /// Whether no leg in sync was available for so long that operations fail.
     hopeless: AtomicBool,

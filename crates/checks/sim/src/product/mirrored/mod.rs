@@ -318,7 +318,8 @@ impl<'a> Run<'a> {
             _ => {}
         }
         // The mirror puts out a leg that is unavailable for two seconds, and all queues notice this
-        // within one more second. `AwayOlder` must last longer, and the other faults must not.
+        // within one more second. So `AwayOlder` lasts at least three seconds, and the other faults
+        // less than two.
         let (least, most) = if fault == Fault::AwayOlder { (3_000, 8_000) } else { (0, 1_500) };
         let pause = Duration::from_millis(least + self.random.below(most));
         self.load(pause);

@@ -3,8 +3,8 @@
 //! nor streams.
 //!
 //! Host and controller share a [`Wire`], which carries capsules in one direction and responses in
-//! the other. Pulls copy from the host's registered memory, and pushes copy into it. An
-//! unregistered key or range ends the connection, as does a command beyond the queue depth.
+//! the other. Pulls copy from the host's registered memory, and pushes copy into it. A key or range
+//! that is not registered ends the connection. A command beyond the queue depth also ends it.
 
 mod aborting;
 mod advertised;
