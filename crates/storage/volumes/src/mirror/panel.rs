@@ -162,7 +162,7 @@ impl Panel {
         self.ways[leg] = Way { instance: u64::MAX, queue: None, pending: 0 };
     }
 
-    /// If no leg in sync has been usable for [`HOPE`](crate::limits::HOPE), makes operations fail
+    /// If no leg in sync has been usable for [`HOPE`], makes operations fail
     /// until one is usable again.
     fn look_for_hope(&mut self, now: Instant) {
         let is_of_use = |leg: usize| self.shared.legs[leg].is_there();
