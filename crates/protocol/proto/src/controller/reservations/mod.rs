@@ -19,9 +19,9 @@
 //!     nothing to store             forbidden commands have ended
 //! ```
 //!
-//! So after a Preempt, commands of the preempted host can no longer reach the disk. Reports wait in
-//! the same queue. So if a report shows that another host has lost its rights, every core already
-//! enforces this.
+//! So after a Preempt, commands of the preempted host can no longer reach the disk. Reservation
+//! Report commands wait in the same queue as the commands that change something. So if a report
+//! shows that another host has lost its rights, every core already enforces this.
 
 mod access;
 mod command;

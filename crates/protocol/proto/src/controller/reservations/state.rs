@@ -155,8 +155,8 @@ impl Reservations {
             },
             RegisterAction::REPLACE => match place {
                 Some(place) if matches => self.registrants[place].key = new,
-                // With IEKEY, a host may replace its key "without regard to its registration
-                // status": a host that is not registered is registered now.
+                // A Replace with IEKEY works "without regard to its registration status", so it
+                // registers a host that is not registered yet.
                 None if current.is_none() => self.add(host, new)?,
                 _ => return Err(CONFLICT),
             },
