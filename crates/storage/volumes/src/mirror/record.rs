@@ -1,7 +1,58 @@
 //! The reserved part at the end of each leg: two slots for the record, and the bitmap.
 //!
-//! See `docs/mirror.md` for the format. The mirror writes a new record to the slot that does not
-//! hold the newest record. So a torn write leaves the newest record intact.
+//! The mirror writes a new record to the slot that does not hold the newest record. So a torn write
+//! leaves the newest record intact.
+//!
+//! # The format
+//!
+//! All numbers are little-endian. The last MiB of a leg (1048576 bytes from its end) has a record
+//! at 0, another one at 65536, and the bitmap at 196608. The bitmap has one bit per region, the
+//! lowest bit first; 1 means that legs may differ in the region, or that a leg that is out lacks
+//! the region's data. A new record durably replaces the older of the two.
+//!
+//! | bytes | record, 4096 bytes |
+//! | --- | --- |
+//! | 0–7 | `FBMIRROR` |
+//! | 8–11 | version, 2 |
+//! | 12–15 | flags; bit 0: every leg deallocates |
+//! | 16–19 | block size in bytes |
+//! | 20–23 | region size, as a power of two of bytes |
+//! | 24–27 | the largest transfer in blocks, 0: any |
+//! | 28–29, 30–31 | number of this leg; number of legs |
+//! | 32–47 | the mirror's UUID |
+//! | 48–55 | generation |
+//! | 56–63 | blocks of the mirror |
+//! | 64–65 | number of generations in the history |
+//! | 72–79 | each leg: 1 in sync, 2 behind |
+//! | 96– | the history, 8 bytes for each generation, the newest first; at most 400 |
+//! | 3296–3359 | each leg: 8 bytes, the newest generation that it is known to have; 0: unknown |
+//! | 4092–4095 | CRC-32C of the bytes before |
+//!
+//! The bitmap is in pages of 4096 bytes, or of a block if that is larger, one after the other:
+//!
+//! | bytes | page of the bitmap |
+//! | --- | --- |
+//! | 0–3 | CRC-32C of the mirror's UUID and the rest of the page |
+//! | 4–7 | page number |
+//! | 8–15 | number of pages written before |
+//! | 16– | bits |
+//!
+//! While the mirror writes a leg's first record, a *claim* at 262144 names the mirror; zeroes
+//! replace it later. A leg with a claim and a torn record counts as empty.
+//!
+//! | bytes | claim, 512 bytes |
+//! | --- | --- |
+//! | 0–7 | `FBCLAIM1` |
+//! | 8–23 | the mirror's UUID |
+//! | 508–511 | CRC-32C of the bytes before |
+//!
+//! Version 1 had the bitmap at 131072, without pages and checksums. The mirror reads version 1, and
+//! writes version 2 when it starts; older versions of farblock then refuse the leg.
+//!
+//! The bitmap of a leg contains at least the regions with writes under way: before the mirror sends
+//! a write, the region's bit is durable on all legs that get the write. Every five seconds, if all
+//! legs are in sync, the mirror flushes them. Then it clears the bits of regions without writes
+//! since the check before.
 
 use uuid::Uuid;
 
