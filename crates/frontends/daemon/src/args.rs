@@ -193,7 +193,8 @@ pub(crate) struct OfferArgs {
     #[arg(long)]
     pub(crate) allow_other: bool,
 
-    /// The disk's serial number in the virtual machine (vhost-user) [default: its name]
+    /// The disk's serial number in the virtual machine (vhost-user) [default: the attachment's
+    /// name]
     #[arg(long, value_name = "TEXT")]
     pub(crate) serial: Option<String>,
 

@@ -44,7 +44,7 @@ pub(super) fn claim(
     act()
 }
 
-/// As [`claim`], for an attachment that is about to resume after its processes died.
+/// Like [`claim`], for an attachment whose processes died and that is about to resume.
 pub(super) fn claim_again(folder: &Folder, settings: &Settings) -> Result<(), String> {
     match record::known(folder) {
         Ok(known) => claim(folder, settings, &known, || Ok(())),

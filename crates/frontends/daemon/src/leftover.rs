@@ -81,7 +81,7 @@ pub(super) fn sweep(runtime: &Path) {
 fn harmful_time(path: &Path) -> Duration {
     match lives_in(path) {
         Ok(lives) => lives.iter().map(|life| life.quiesce_time).max().unwrap_or_default(),
-        // Readers assume the same time for an unreadable file.
+        // A new attachment assumes the same time for an unreadable file.
         Err(_) => assumed_time(&Settings::default()),
     }
 }

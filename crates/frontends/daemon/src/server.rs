@@ -1,5 +1,5 @@
-//! The process that serves a disk. It connects to the target, offers the disk in one way, and
-//! reports to its supervisor.
+//! The process that serves a disk. It connects to the target, offers the disk in the chosen
+//! [way](super::ways) (ublk, NBD, FUSE, …), and reports to its supervisor.
 
 mod clients;
 

@@ -390,7 +390,7 @@ impl Settings {
         self.spin.unwrap_or_default()
     }
 
-    /// Number of threads; 0 lets the machine decide.
+    /// Number of threads; 0 selects a number that suits the machine.
     pub(crate) fn threads(&self) -> usize {
         self.threads.unwrap_or(0).into()
     }

@@ -42,7 +42,7 @@ pub(super) fn see_to_end(folder: &Folder, is_service: bool) {
     };
     let deadline = Instant::now() + time;
     while folder.is_held(Role::Server) {
-        // The status is `None` if a busy server did not answer in time.
+        // The status is `None` if the server was too busy to answer in time.
         let status = status(folder);
         let now = Instant::now();
         if now >= deadline {

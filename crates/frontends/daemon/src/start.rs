@@ -33,7 +33,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Serialize, Deserialize)]
 struct Begin {
     resume: bool,
-    /// Whether a server still runs although its supervisor has exited.
+    /// Whether the supervisor adopts a running server, whose own supervisor has exited.
     #[serde(default)]
     adopt: bool,
 }
@@ -90,8 +90,8 @@ struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// Attaches in one way. The flag of the error says that only this way to attach failed, so
-    /// another way may work.
+    /// Attaches in one way. The flag of the error is true if only this way to attach failed, so
+    /// that another way may work.
     fn attach(
         &self,
         settings: &Settings,
@@ -222,7 +222,7 @@ fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
 }
 
 /// Starts a supervisor that outlives this process, and waits until the disk is usable. The flag of
-/// the error says that only this way to attach failed.
+/// the error is true if only this way to attach failed.
 fn in_background(
     folder: &Folder,
     lock: Lock,

@@ -42,7 +42,7 @@ pub enum Report {
     Done,
 }
 
-/// Lets one core at a time merge.
+/// Decides which core may merge. Only one core merges at a time.
 #[derive(Debug)]
 pub struct Arbiter {
     cores: usize,
@@ -75,7 +75,7 @@ impl Arbiter {
                 (0..self.cores).for_each(|core| order(core, Order::Open));
             }
         }
-        // Between the merges of two cores, waiting writes get a turn.
+        // After one core's merges and before the next core's, waiting writes may run.
         if self.closed.is_none() && !self.waiting.is_empty() {
             self.closed = Some(0);
             (0..self.cores).for_each(|core| order(core, Order::Close));

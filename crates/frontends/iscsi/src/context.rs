@@ -50,7 +50,7 @@ pub(crate) enum Abort {
     Logout,
 }
 
-/// A request that the target answers once the tasks that it aborts have ended.
+/// A barrier: a request to abort tasks, which the target answers once these tasks have ended.
 pub(crate) struct Barrier {
     pub(crate) id: u32,
     pub(crate) from: ConnectionKey,

@@ -10,11 +10,9 @@
 //! buffer for the next request when the callback returns. So the write callback copies the data
 //! before it returns.
 //!
-//! The answer to a read passes a buffer of this crate. The library uses this buffer only while
-//! `SpdStorageUnitSendResponse` runs. The library locks the memory of the largest transfer, however
-//! short the read.
-//! `SpdStorageUnitSendResponse` runs. The library locks the memory of the largest transfer, however
-//! short the read.
+//! The answer to a read passes a buffer of this crate, which the library uses only while
+//! `SpdStorageUnitSendResponse` runs. The library locks as much of the buffer as the largest
+//! transfer takes, however short the read, so the buffer must have this size.
 
 use crate::core::Answer;
 use crate::shared::{Command, Fua, Range, SpdRequest, UnitShared};

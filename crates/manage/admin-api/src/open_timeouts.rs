@@ -117,8 +117,9 @@ impl OpenTimeouts {
     }
 
     /// Closes storage on a helper thread, because closing a file may hang. Logs a warning if it
-    /// takes too long. If too many operations hang already, the next call closes this storage, too:
-    /// the caller's thread must not hang.
+    /// takes too long. If too many operations hang already, the storage stays open until the next
+    /// call, which closes it, too. The caller's thread never closes storage itself, because it must
+    /// not hang.
     pub fn close(&self, what: &str, storage: impl Any + Send) {
         let next = |unclosed: &Unclosed| {
             let mut unclosed = unclosed.lock().unwrap_or_else(PoisonError::into_inner);

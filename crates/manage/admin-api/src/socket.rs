@@ -188,9 +188,9 @@ impl fmt::Display for OthersStep {
 
 /// The reason why users other than us and root can replace this file or the entries of this folder,
 /// if they can. The group counts as others, whatever its members are today. Write entries of an ACL
-/// appear as group permissions. The mode of a link does not matter. An owner that is unknown here
-/// (in a container) counts as no user. In a sticky folder (/tmp), only owners can remove their
-/// entries.
+/// appear as group permissions. The mode of a link does not matter. In a container, a file may have
+/// an owner that the container does not know: such an owner counts as harmless. In a sticky folder
+/// (/tmp), only the owner of an entry can remove it.
 fn is_others(owner: u32, mode: u32, us: u32) -> Option<By> {
     const NOBODY: u32 = 65534;
     const KIND: u32 = 0o170_000;

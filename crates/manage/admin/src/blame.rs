@@ -1,5 +1,6 @@
-//! Finds the invalid field in a document. The parser does not name fields below a key that is not
-//! text, such as the number of a namespace.
+//! Finds the invalid field in a document. The parser does not name a field below a key that is a
+//! number, such as the ID of a namespace. So this module removes one field after another until the
+//! problem disappears.
 
 use farblock_state::{Document, Problem, pointer};
 use serde_json::Value;

@@ -273,7 +273,8 @@ async fn feed(
             // Check the timers first. They fire rarely, and many events must not delay them.
             biased;
             _ = every.tick() => match besides.told(true) {
-                // An empty comment. Only a send reveals whether the client is still connected.
+                // Sends an empty comment, because only a send reveals whether the client is still
+                // connected.
                 Told { text, .. } if text.is_empty() => Bytes::from_static(b":\n\n"),
                 told => Bytes::from(told.text),
             },

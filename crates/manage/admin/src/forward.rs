@@ -2,7 +2,7 @@
 //! this program, and logs the address of the page's visitor.
 //!
 //! Clients reach only the document and its subsystems. This program forwards every answer except
-//! for "wrong token", since the page would relate that answer to its own token.
+//! for "wrong token": the page would take this for a refusal of its own token, and log out.
 
 use crate::audit::{self, AUDIT};
 use crate::callers::Visitor;

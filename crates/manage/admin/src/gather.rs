@@ -272,7 +272,7 @@ impl EventStream {
         }
         let is_word = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
         match name {
-            // Fleet events come only from sockets in the folder for fleets. These send no other
+            // Only the sockets of fleets may send `fleet` events, and they may send no other
             // events.
             _ if self.is_fleet => Ok(name == "fleet" && is::<FleetStatus>(data)),
             "stats" if !is::<Stats>(data) => Err(NONSENSE.to_owned()),

@@ -218,8 +218,8 @@ static BEGUN: LazyLock<(Instant, u64)> = LazyLock::new(|| {
     (Instant::now(), since.as_secs())
 });
 
-/// Seconds from a monotonic clock. If the wall clock were set back, the history would get no points
-/// until the clock had caught up. The page only needs the ages of points.
+/// Seconds from a monotonic clock. With the wall clock, the history would get no points after the
+/// clock was set back, until it reached the old time again. The page only needs the ages of points.
 fn seconds() -> u64 {
     let (begun, second) = *BEGUN;
     second + begun.elapsed().as_secs()

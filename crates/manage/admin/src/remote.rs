@@ -2,10 +2,10 @@
 //! log.
 //!
 //! Tokens are too long to guess. The server nevertheless limits the cost of wrong tokens: it
-//! answers each after a second, and an address that has sent many gets another error. It always
-//! accepts a valid token. All users of a machine, tunnel or proxy share one address, and must not
-//! lock each other out. The server refuses requests from pages of other sites, because browsers
-//! send the origin of the page.
+//! answers each after a second, and answers "too many requests" to an address that has sent many.
+//! It accepts a valid token even from such an address, because all users of a machine, tunnel or
+//! proxy share one address and must not lock each other out. The server refuses requests from pages
+//! of other sites, because browsers send the origin of the page.
 
 use crate::api;
 use crate::audit::{self, AUDIT};

@@ -154,7 +154,7 @@ struct Opener {
 impl Open for Opener {
     fn open(&self, namespace: &Namespace) -> Result<Opened, NotOpened> {
         let all = self.bdevs.all();
-        // The base bdevs of a RAID bdev store no other namespace.
+        // The base bdevs of a RAID bdev store no namespace of their own.
         let is_part = |name| all.iter().any(|raid| raid.bases.contains(name));
         let bdev = all.iter().find(|bdev| {
             is_of(namespace, bdev)

@@ -192,12 +192,13 @@ impl SpdkRpc {
 }
 
 impl Table {
-    /// Forgets the state of subsystems and listeners that another user has removed, and the dormant
-    /// hosts of subsystems that another user has restricted to listed hosts.
+    /// Forgets the state of subsystems and listeners that another user has removed. Also forgets
+    /// the dormant hosts (stored hosts that no list contains yet) of subsystems that another user
+    /// has restricted to listed hosts.
     fn forget_what_is_gone(&mut self, document: &Document) {
         let stays = |nqn: &String| view::is_discovery(nqn) || document.subsystems.contains_key(nqn);
         self.subsystems.retain(|nqn, _| stays(nqn));
-        // When a client itself restricts the hosts, `allow_any_host` has moved its dormant hosts.
+        // If a client restricted the hosts, `allow_any_host` has already listed its dormant hosts.
         let counts =
             |nqn: &String| document.subsystems.get(nqn).is_some_and(|it| !it.allow_any_host);
         let listed = self.subsystems.iter_mut().filter(|(nqn, _)| counts(nqn));

@@ -426,7 +426,8 @@ fn check_namespace(field: &str, namespace: &Namespace) -> Result<(), Problem> {
     }
 }
 
-/// The message of serde_json without the line and column: the field already names the place.
+/// The message of serde_json without the line and column, because the error already names the
+/// field.
 fn without_place(text: &str) -> String {
     match text.rfind(" at line ") {
         Some(at) => text[..at].to_owned(),

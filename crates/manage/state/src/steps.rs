@@ -3,8 +3,8 @@
 //! Additions are in this order: subsystems, their namespaces, their hosts, and listeners last. So a
 //! host that connects finds the whole subsystem. Removals are in the reverse order, and come before
 //! additions: an old object may hold what a new one needs (a number, the lock of a file, an
-//! address). But the very first steps open subsystems to any host. So if the same change removes
-//! listed hosts, these hosts stay connected.
+//! address). One exception: the very first steps open subsystems to any host. So listed hosts that
+//! the same change removes from the list stay connected.
 
 use crate::document::{Demand, Document, Host, Limits, Listener, Namespace, Subsystem, Tls};
 use std::collections::{BTreeMap, BTreeSet};

@@ -61,7 +61,7 @@ pub(super) struct Requests {
     spare: Vec<Vec<Piece>>,
     /// True if operations may have completed since the core last polled the queue.
     dirty: bool,
-    /// True after the current merge has completed.
+    /// True after the current merge (a read-modify-write of partial blocks) has completed.
     merged: bool,
     /// The number of requests answered in this tick. The next fields hold the bytes that they held,
     /// and the buffers of their writes.
@@ -196,7 +196,8 @@ impl Requests {
         }
     }
 
-    /// Submits a request to the namespace, or queues a write until the gate admits it.
+    /// Submits a request to the namespace, or queues a write until the core's
+    /// [gate](farblock_frontend::writes) admits it.
     fn start(&mut self, slot: usize) {
         let request = self.request(slot);
         if request.merges {
@@ -347,7 +348,7 @@ impl Requests {
         }
     }
 
-    /// Executes the next merge. If no merge may run, lets other writes proceed.
+    /// Executes the next merge (read-modify-write). If no merge may run, lets other writes proceed.
     fn merge(&mut self) {
         match self.gate.next_merge() {
             Ok(slot) => self.submit(slot),
@@ -359,7 +360,7 @@ impl Requests {
         }
     }
 
-    /// Sends a report to the arbiter, which runs on the first core.
+    /// Sends a report to the arbiter, which decides on the first core which core may merge.
     fn report(&mut self, report: Option<Report>) {
         if let Some(report) = report {
             self.shared.inboxes().post(0, Message::Report(self.index, report));

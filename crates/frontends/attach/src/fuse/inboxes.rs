@@ -25,7 +25,8 @@ pub(super) enum Message {
     /// Check whether the core may stop. All cores receive this message once the last request is
     /// answered while they are stopping.
     Look,
-    /// An order from the arbiter to the gate of the core's writes.
+    /// An order from the arbiter to the gate that admits the core's writes (see
+    /// [`farblock_frontend::writes`]).
     Order(Order),
     /// A report to the arbiter from the gate of the core with this number.
     Report(usize, Report),

@@ -40,7 +40,7 @@ pub(super) struct Context {
     shared: Arc<ExportShared>,
     /// True if operations may have completed since the core last polled the queue.
     dirty: bool,
-    /// True after the current merge has completed.
+    /// True after the current merge (a read-modify-write of partial blocks) has completed.
     merged: bool,
     pub(super) turns: Turns,
     /// The connections with requests that wait for buffers.
@@ -67,7 +67,8 @@ impl Context {
         self.dirty = true;
     }
 
-    /// Asks every core to admit a client. Returns the admission, which the cores grant.
+    /// Asks every core to admit a client (see [`succession`](super::succession)). Returns the
+    /// admission, which the cores grant one by one.
     pub(super) fn ask_admission(&self, key: ConnectionKey) -> Arc<Admission> {
         let admission = Arc::new(Admission::new(self.index, key, self.shared.cores()));
         self.shared.post_all(|| Message::Ask(Arc::downgrade(&admission)));
@@ -88,13 +89,14 @@ impl Context {
         }
     }
 
-    /// Queues a request that writes partial blocks, until the arbiter grants this core a turn.
+    /// Queues a request that writes partial blocks, until the arbiter grants this core a turn to
+    /// merge (see [`writes`](farblock_frontend::writes)).
     pub(super) fn merge(&mut self, ticket: Ticket) {
         let report = self.gate.enter_merge(ticket);
         self.report(report);
     }
 
-    /// Records that the merging request has completed.
+    /// Records that the request whose merge runs has completed.
     pub(super) fn merged(&mut self) {
         self.merged = true;
     }
@@ -105,7 +107,7 @@ impl Context {
         self.report(report);
     }
 
-    /// Sends a report to the arbiter, which runs on the first core.
+    /// Sends a report to the arbiter, which decides on the first core which core may merge.
     fn report(&mut self, report: Option<Report>) {
         if let Some(report) = report {
             self.shared.post(0, Message::Report(self.index, report));
@@ -226,7 +228,8 @@ impl Clients {
                 Message::Look => {}
                 Message::Ask(admission) => self.admit(admission),
                 Message::Admitted(key) => {
-                    // If another client has this number now, the extra turn is harmless.
+                    // If a newer client has this number by now, it gets one turn more than it
+                    // needs, which is harmless.
                     if self.connections.get(key).is_some() {
                         self.cx.turns.list(key);
                     }
@@ -275,7 +278,7 @@ impl Clients {
         }
     }
 
-    /// Executes the next merge. If no merge may run, lets other writes proceed.
+    /// Executes the next merge (read-modify-write). If no merge may run, lets other writes proceed.
     fn merge(&mut self) {
         loop {
             match self.cx.gate.next_merge() {

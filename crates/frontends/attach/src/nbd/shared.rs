@@ -23,7 +23,8 @@ pub(super) enum Message {
     Ask(Weak<Admission>),
     /// Every core has admitted the client of this connection.
     Admitted(ConnectionKey),
-    /// An order from the arbiter to the gate of the core's writes.
+    /// An order from the arbiter to the gate that admits the core's writes (see
+    /// [`farblock_frontend::writes`]).
     Order(Order),
     /// A report to the arbiter from the gate of the core with this number.
     Report(usize, Report),

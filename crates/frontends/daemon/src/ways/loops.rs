@@ -1,11 +1,12 @@
 //! Creates and changes loop devices on a disk's file, in a small separate process.
 //!
 //! During its calls, the loop driver asks the file system of the file, and holds locks that all
-//! loop devices share. Here the server itself is that file system. If the server made such a call
-//! and were killed, it could not exit before an answer. But it would keep open the connection on
-//! which the kernel waits for this answer, and block all loop devices. A separate process does not
-//! have that connection: when the server dies, the connection closes and the call fails. For the
-//! same reason, `stat` of a file that the server serves runs in the separate process.
+//! loop devices share. Here the server itself is that file system. Suppose that the server made
+//! such a call and were killed. It could exit only after the file system's answer, which it can no
+//! longer give. As long as it does not exit, its connection to the kernel stays open, so the call
+//! never fails and blocks all loop devices. A separate process does not have that connection: when
+//! the server dies, the connection closes and the call fails. For the same reason, `stat` of a file
+//! that the server serves runs in the separate process.
 
 mod backings;
 

@@ -1,4 +1,5 @@
-//! The ways to offer a disk, one file for each, and the choice among them.
+//! The *ways* to offer a disk to this machine (ublk, NBD, FUSE, …), one file for each, and the
+//! choice among them.
 //!
 //! A way is a function `start(&Start) -> Result<Box<dyn Attached>, String>`. If parts of the way
 //! can outlive its process, it also has a function `clean_up`. [`start`], [`clean_up`] and
@@ -122,8 +123,8 @@ pub(super) trait Attached: Send {
     /// The disk's path or address.
     fn used(&self) -> Use;
 
-    /// The state, trouble and geometry of the disk, if the kernel connects and there is no
-    /// [`Disk`].
+    /// The state, problem and geometry of the disk, if the kernel itself connects to the target, so
+    /// that there is no [`Disk`].
     fn condition(&self) -> Option<Condition> {
         None
     }

@@ -168,7 +168,8 @@ impl Connection {
         }
     }
 
-    /// Answers a read. Takes the buffers from the task; they count as held until they are sent.
+    /// Answers a read. Takes the buffers from the task. They count against the session's limit
+    /// until they are sent.
     pub(super) fn answer_read(&mut self, cx: &Context, slot: Slot) {
         let block_size = cx.unit.geometry.block_size;
         let task = self.entry(slot);

@@ -209,7 +209,8 @@ impl Connection {
         }
     }
 
-    /// Submits a request to the namespace, or queues a write until the gate admits it.
+    /// Submits a request to the namespace, or queues a write until the core's
+    /// [gate](farblock_frontend::writes) admits it.
     fn start_request(&mut self, cx: &mut Context, slot: Slot) {
         let ticket = self.ticket(slot);
         let request = self.request(slot);
@@ -304,8 +305,8 @@ impl Connection {
         }
     }
 
-    /// Sends a read's data. Takes the buffers from the request; they count as held until they are
-    /// sent.
+    /// Sends a read's data. Takes the buffers from the request. They count against the connection's
+    /// limit until they are sent.
     fn answer_read(&mut self, slot: Slot) {
         let request = &mut self.requests[usize::from(slot.0)];
         let (cookie, length) = (request.cookie, request.length);
