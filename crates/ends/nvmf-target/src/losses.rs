@@ -13,8 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 pub(crate) struct Losses {
     count: AtomicU64,
-    /// The number of failures reported to each host, by the hash of its name. If there are
-    /// [`limits::FLUSHING_HOSTS`] hosts, each further host learns only of its own failed flushes.
+    /// The number of failures reported to each host, by the hash of its name. Beyond
+    /// [`limits::FLUSHING_HOSTS`] hosts, a further host learns only that flushes failed which it
+    /// sent itself.
     heard: Mutex<HashMap<u64, u64>>,
 }
 

@@ -1,10 +1,10 @@
 //! [`Spread`]: several queues of one namespace, which one thread fills.
 //!
-//! The first operations go to the queues in turn. After that, each operation goes to the queue with
-//! the oldest completion that has not been replaced. fio does the same, since each job refills its
-//! own file. So every connection keeps its share of the depth, and operations that complete
-//! together are sent together. SPDK's perf gives each operation to the next queue pair instead, so
-//! its operations are never sent together.
+//! The first operations go to the queues in turn. After that, each new operation replaces the
+//! oldest completed one, on the same queue. fio does the same, since each job refills its own file.
+//! So every connection keeps its share of the depth, and operations that complete together are sent
+//! together. SPDK's perf gives each operation to the next queue pair instead, so its operations are
+//! never sent together.
 
 use farblock_block::{BlockError, Completion, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, TaskMap};

@@ -13,7 +13,9 @@ pub(crate) fn run(args: &WhoamiArgs) -> Result<()> {
     let (kept, folder) = match source {
         Source::System(folder) => ("for this machine", Some(folder)),
         Source::User(folder) => ("for this user", Some(folder)),
-        Source::Process => ("nowhere: each command has a new identity; give the user a home", None),
+        Source::Process => {
+            ("nowhere: this user has no home folder, so each command has a new identity", None)
+        }
     };
     if args.json {
         let folder = folder.map(|folder| folder.display().to_string());

@@ -52,8 +52,8 @@ impl LayoutPlace {
         }
     }
 
-    /// Whether data stays in place if this position becomes `next`. The last disk of a
-    /// concatenation may get a successor.
+    /// Whether data stays in place if this position becomes `next`. A concatenation may get a disk
+    /// after its last one.
     fn becomes(&self, next: &LayoutPlace) -> bool {
         let same_begin =
             |begin: &u64| matches!(next, LayoutPlace::Row { begin: now, .. } if now == begin);

@@ -23,7 +23,7 @@ pub enum FleetError {
         why: String,
     },
     /// The network of the nodes could not be created.
-    #[error("the network of the nodes: {0}")]
+    #[error("cannot create the network of the nodes: {0}")]
     Network(String),
     /// The run was cancelled.
     #[error("interrupted")]

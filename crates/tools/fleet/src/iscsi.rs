@@ -72,7 +72,7 @@ fn by_tgt(fleet: &mut Fleet<'_>, pattern: &Pattern, run: u32) -> Result<IscsiTot
     let uri = format!("iscsi://{}/{ISCSI_NAME}/1", tgt.address);
     let process = tgt.process();
     let total = one_run(fleet, pattern, run, &uri, (Some(process), IscsiTarget::Tgt));
-    // The result is invalid if tgtd has exited.
+    // If tgtd exited during the run, the result is invalid.
     tgt.check().map_err(failed)?;
     total
 }

@@ -1,7 +1,7 @@
 //! A fleet: many hosts against many targets at once, controlled from one place.
 //!
 //! A **controller** ([`run()`]) runs a [`Plan`] with **agents** ([`agent`]). An agent is a process
-//! that shares drives as a target, or drives load as hosts. It receives its requests as lines of
+//! that shares drives as a target, or generates load as hosts. It receives its requests as lines of
 //! JSON ([`message`]). The controller can start agents itself. It runs each agent in a node, which
 //! is a network namespace if the machine supports that ([`network`]). Or the controller connects to
 //! agents that listen on other machines, with a token ([`listen`]).

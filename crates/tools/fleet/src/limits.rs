@@ -54,8 +54,8 @@ pub const GUEST_LINE_BYTES: u64 = 1 << 20;
 
 /// The time limit for an agent to send an answer that needs no work.
 pub const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// The time limit for an agent to send any message after another agent has failed. Without a
-/// message, the error blames this agent.
+/// The time limit for an agent to send any message after another agent has failed. If the agent
+/// sends none, the controller reports this agent as the cause of the failure.
 pub const WORD_TIME: Duration = Duration::from_secs(5);
 /// The time limit for a message from an agent under load, which should report its speed five times
 /// a second.

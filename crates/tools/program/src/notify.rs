@@ -126,7 +126,7 @@ pub fn handed_over() -> Vec<(String, OwnedFd)> {
         match rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC) {
             Ok(()) => Some((name, descriptor)),
             Err(error) => {
-                tracing::warn!("descriptor {number} of the service manager: {error}");
+                tracing::warn!("cannot use descriptor {number} of the service manager: {error}");
                 std::mem::forget(descriptor);
                 None
             }

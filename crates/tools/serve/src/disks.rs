@@ -336,9 +336,9 @@ pub(crate) fn default_nqn(specs: &[Spec], note: &mut dyn FnMut(String)) -> Strin
     format!("{UUID_NQN_PREFIX}{}", Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()))
 }
 
-/// Makes the identities of a disk that is shared as several namespaces distinct: to a host, the
-/// namespaces of two subsystems are two disks. Identities from the configuration (`given`) do not
-/// change.
+/// Gives each namespace another identity if one disk is shared as several namespaces: hosts treat
+/// the namespaces of two subsystems as two disks. Identities from the configuration (`given`) do
+/// not change.
 pub(crate) fn distinguish(subsystems: &mut [Subsystem], given: &dyn Fn(&str, NamespaceId) -> bool) {
     let mut seen = std::collections::BTreeSet::new();
     for subsystem in &*subsystems {

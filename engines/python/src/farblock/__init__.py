@@ -85,7 +85,7 @@ _ARGUMENTS = {
 
 
 class Error(OSError):
-    """A failure of a disk, in plain words. `status` is the library's status code."""
+    """A failed connection or operation. The message is a sentence; `status` is the library's code."""
 
     def __init__(self, status, text):
         super().__init__(_library.fb_status_errno(status), text)
@@ -96,8 +96,8 @@ _interrupted = threading.local()
 
 
 class _Process:
-    """Detects a forked child. The child has none of the parent's threads. Locks that these threads
-    held stay locked."""
+    """Counts forks. A forked child must not use the disks of its parent: it has none of the parent's
+    threads, and a lock that such a thread held stays locked."""
 
     forks = 0
 
@@ -166,7 +166,7 @@ def _options(connect_timeout, hostnqn, hostid):
 
 
 def _number(what, value):
-    """Checks that a number fits the library's type."""
+    """Checks that a number fits into the unsigned 64 bits that the library takes."""
     if not 0 <= value < 1 << 64:
         raise ValueError(f"the {what} is {value}: it has to be 0 or more, and below 2**64")
     return value
@@ -182,7 +182,7 @@ class PathStatus(NamedTuple):
     since: float
     #: The number of reconnections.
     reconnects: int
-    #: The reason of the last loss or of the last failed connection.
+    #: The reason why the path was last lost or could not be connected; None without such a failure.
     error: Optional[str]
 
 
@@ -241,15 +241,15 @@ def connect(
     hostnqn=None,
     hostid=None,
 ):
-    """Connects to the disk at a URL. Waits until it is connected. Times in seconds; None: no limit.
+    """Connects to the disk at a URL, and returns it. Times are in seconds; None means no limit.
 
     `url` is one URL, or several: paths to one disk. `policy` chooses the path of each operation:
     "numa" (the first usable one), "round-robin" or "queue-depth". `spin` is the processor time to
     spend on latency: "efficient", "balanced", "latency" or "always".
 
     The library reconnects a lost path, with pauses of up to `reconnect_delay`, and gives it up
-    after `ctrl_loss_timeout`. Calls wait meanwhile. They fail when the last path is given up, or
-    when no path was usable for `fast_io_fail_timeout`.
+    after `ctrl_loss_timeout`. Calls wait meanwhile. They fail when the library has given up the
+    last path, or when no path was usable for `fast_io_fail_timeout`.
 
     While the target is not reachable, the call retries for `connect_wait`.
     """

@@ -1,4 +1,5 @@
-//! A TCP relay that stands for the network of a path. The demonstration can cut the relay.
+//! A TCP relay that plays the network between the host and one address of the mirror. The
+//! demonstration can cut the relay.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -125,7 +125,7 @@ impl Reader {
         let level = said(&params["raid_level"]).unwrap_or_default();
         if !matches!(level, "raid0" | "0") || is_on(&params["superblock"]) {
             return Err(
-                "farblock imports only raid0 without a superblock, whose layout it has, too",
+                "farblock imports only raid0 without a superblock: it knows no other layout",
             );
         }
         let names = params["base_bdevs"].as_array().into_iter().flatten().filter_map(said);

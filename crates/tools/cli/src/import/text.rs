@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::net::SocketAddr;
 
-/// Formats a TOML string. A JSON string is one, except that TOML also escapes DEL.
+/// Formats a TOML string. A JSON string is also a valid TOML string if DEL is escaped, too.
 fn quoted(text: impl Display) -> String {
     serde_json::Value::String(text.to_string()).to_string().replace('\x7f', "\\u007f")
 }

@@ -140,7 +140,10 @@ pub fn run(mut answer: impl FnMut(Message) -> Message) -> Result<()> {
     }
     signals::on_each(|| {}).map_err(|error| Failure::run(os(&error)))?;
     let failed = |error: io::Error| {
-        Failure::run(format_args!("the socket pair to the other process: {}", os(&error)))
+        Failure::run(format_args!(
+            "cannot use the socket pair to the other process: {}",
+            os(&error)
+        ))
     };
     while let Some(request) = receive(input.as_fd()).map_err(failed)? {
         let Message { bytes, descriptors } = answer(request);
