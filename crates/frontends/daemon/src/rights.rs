@@ -66,7 +66,9 @@ impl<P: Privileged> Rights<P> {
         })?;
         let Message { bytes, mut descriptors } = answer;
         let answer = serde_json::from_slice(&bytes);
-        let answer = answer.map_err(|_| "the privileged helper process has another version")?;
+        let answer = answer.map_err(
+            |_| "the privileged helper process has another version: detach and reattach the disk",
+        )?;
         Ok((answer, descriptors.pop()))
     }
 }

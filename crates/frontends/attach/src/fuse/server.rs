@@ -352,7 +352,8 @@ impl Server {
     ///
     /// The kernel drops the cached size, and reads the new size when a program next queries the
     /// file. (This process must not query the file. If this process were killed meanwhile, its end
-    /// would wait for its own answer.) A loop device needs a call of [`loop_device::resize`].
+    /// would wait for its own answer.) A loop device needs a call of
+    /// [`loop_device::resize`](super::loop_device::resize).
     ///
     /// # Errors
     /// If the kernel refuses to drop the cached size.

@@ -32,9 +32,10 @@ static LOST: AtomicUsize = AtomicUsize::new(0);
 /// The previous handler of the signal. `None` if this process cannot handle the signal.
 static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
-/// An entry in the list, which shows whether its mapping was lost. It shares the ownership of the
-/// mapping, so that every listed mapping exists. The users of the mapping access it by volatile
-/// reads and writes, for which any content is valid.
+/// A guest's memory mapping, with its entry in [`LIST`]. The entry shows whether the guest's
+/// monitor has truncated the mapping. This value shares the ownership of the mapping, so that every
+/// listed mapping exists. The users of the mapping access it by volatile reads and writes, for
+/// which any content is valid.
 #[derive(Debug)]
 pub(super) struct Lent {
     index: usize,

@@ -3,7 +3,7 @@
 //!
 //! A way is a function `start(&Start) -> Result<Box<dyn Attached>, String>`. If parts of the way
 //! can outlive its process, it also has a function `clean_up`. [`start`], [`clean_up`] and
-//! [`available`] list all ways.
+//! [`candidates`] list all ways.
 
 #[cfg(target_os = "linux")]
 mod fuse;

@@ -105,8 +105,8 @@ fn attach_uses_nbd_if_fuse_is_unavailable() {
     attachments.detach("fb0");
 }
 
-/// Checks that root in a container without the right to mount gets the next way to attach. doctor
-/// must predict this.
+/// Checks that root in a container without the right to mount gets the next way to attach, and that
+/// `farblock doctor` predicts this way.
 #[test]
 fn attach_uses_nbd_if_root_may_not_mount() {
     let attachments = Attachments::new();
