@@ -35,8 +35,11 @@ fn bdev_config(view: &View, bdev: &Bdev) -> Vec<Value> {
         }
     };
     if bdev.kind == BdevKind::Aio && current(view, bdev).size.is_some() {
-        let what = "has the size of its file in the configuration for SPDK clients";
-        tracing::warn!("{} {what}: bdev_aio_create has no size", bdev.namespace.path);
+        tracing::warn!(
+            "the configuration for SPDK clients omits the size of {}: bdev_aio_create has no such \
+             parameter, so the bdev gets the size of the file",
+            bdev.namespace.path
+        );
     }
     let limits = qos_calls::saved(view, bdev).map(|it| call("bdev_set_qos_limit", &it));
     [call(creator, &params)].into_iter().chain(limits).collect()

@@ -312,7 +312,10 @@ impl Inner {
         }
         let disks = self.disks.len();
         let Some(lane) = self.disks.get_mut(op.disk as usize) else {
-            let text = format!("the queue has no disk {}: it has {disks}", op.disk);
+            let text = format!(
+                "the operation is for disk {}, but the queue has {disks} disks, counted from 0",
+                op.disk
+            );
             return Err(Failure::argument(text));
         };
         let op = prepare(op, &lane.disk.geometry(), &self.loans)?;

@@ -116,7 +116,7 @@ fn a_file_saved_by_spdk_26_05_is_imported() {
     scratch.file("farblock.toml", &made.stdout);
     scratch.run(["serve", "--check", "farblock.toml"]).ok();
     let said = &made.stderr;
-    let expected = ["Raid1", "spdk:empty has no namespace", "does not offer", "TLS"];
+    let expected = ["Raid1", "spdk:empty has no namespace", "did not offer", "TLS"];
     expected.iter().for_each(|word| assert!(said.contains(word), "{word}: {said}"));
     assert!(!said.contains("keyring_file_add_key") && !said.contains("has a key"), "{said}");
     let config = scratch.text("farblock.toml");
@@ -178,8 +178,8 @@ fn an_import_names_listeners_that_did_not_offer_a_subsystem() {
     let json = json.replacen(r#"{"method": "nvmf_subsystem_add_listener""#, another, 1);
     std::fs::write(scratch.path("other.json"), json).unwrap();
     let made = scratch.run(["config", "import", "other.json"]).ok().out();
-    assert!(made.contains("127.0.0.1:4420 does not offer nqn.2016-06.io.spdk:b"), "{made}");
-    assert!(!made.contains("does not offer nqn.2016-06.io.spdk:cnode1"), "{made}");
+    assert!(made.contains("SPDK did not offer nqn.2016-06.io.spdk:b at 127.0.0.1:4420"), "{made}");
+    assert!(!made.contains("did not offer nqn.2016-06.io.spdk:cnode1"), "{made}");
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn with_entry<T>(url: &Url, act: impl FnOnce(&Path, &mut Entry) -> T) -> Result<
         let entry = Entry { left: read(&path)?, ..Entry::default() };
         all.insert(path.clone(), entry);
     }
-    let entry = all.get_mut(&path).expect("it is there");
+    let entry = all.get_mut(&path).expect("the entry was inserted above");
     Ok(Some(act(&path, entry)))
 }
 
@@ -175,7 +175,7 @@ impl Record for Journal {
 
     fn controllers(&self, lives: &[ControllerLife]) -> Result<(), String> {
         let mut all = all();
-        let entry = all.get_mut(&self.path).expect("it was made with this");
+        let entry = all.get_mut(&self.path).expect("an open journal has an entry");
         entry.open.insert(self.id, lives.to_vec());
         // A disk that has closed its predecessor's controllers no longer reports them. Remove the
         // controllers that no open disk reports.
@@ -190,7 +190,7 @@ impl Record for Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         let mut all = all();
-        let entry = all.get_mut(&self.path).expect("it was made with this");
+        let entry = all.get_mut(&self.path).expect("an open journal has an entry");
         let lives = entry.open.remove(&self.id).unwrap_or_default();
         entry.left.extend(lives);
     }

@@ -148,8 +148,8 @@ fn port(imported: &mut Imported, port: &Value) {
     let hidden = imported.document.subsystems.keys().find(|nqn| !offered.contains(nqn.as_str()));
     if let Some(nqn) = hidden.cloned() {
         imported.note(format!(
-            "port {id} ({at}) does not offer {nqn}: farblock offers all subsystems on every \
-             listener"
+            "the kernel did not offer {nqn} at port {id} ({at}), but every listener of farblock \
+             offers all subsystems"
         ));
     }
     let mut listener = Listener::default();

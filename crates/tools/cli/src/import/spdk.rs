@@ -292,8 +292,8 @@ impl Reader {
             .flat_map(|at| document.subsystems.keys().map(|nqn| (*at, nqn.clone())));
         notes.extend(everything.filter(|one| !self.offered.contains(one)).map(|(at, nqn)| {
             format!(
-                "the listener {at} does not offer {nqn}: farblock offers all subsystems on every \
-                 listener"
+                "SPDK did not offer {nqn} at {at}, but every listener of farblock offers all \
+                 subsystems"
             )
         }));
     }
