@@ -11,6 +11,7 @@ use farblock_attach::fuse::loop_device;
 use farblock_frontend::users::loops::{self, LoopDevice};
 use farblock_frontend::users::{self, Mount, User};
 use farblock_program::error::{Failure, Result, os};
+use farblock_reactor::loop_device::device_number;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -252,7 +253,7 @@ fn holders(folder: &Path) -> Vec<PathBuf> {
 /// Returns the loop devices on a device (`major:minor`), and those on files of the file system in
 /// that device, wherever it is mounted.
 fn loop_devices_above(number: &str, device: &Path) -> Vec<PathBuf> {
-    let Some(number) = loops::number(number) else { return Vec::new() };
+    let Some(number) = device_number(number) else { return Vec::new() };
     let is_above =
         |it: &LoopDevice| it.is_on_device(number, device) || it.is_in(Some(number), None);
     loops::all().into_iter().filter(is_above).map(|it| it.device).collect()

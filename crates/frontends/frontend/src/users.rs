@@ -3,7 +3,8 @@
 
 pub mod loops;
 
-use loops::{Backing, LoopDevice};
+use farblock_reactor::loop_device::{Underlying, device_number};
+use loops::LoopDevice;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -209,7 +210,7 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
     let loops = loops::all();
     for (number, device) in folders.iter().filter_map(|it| Some((number_of(it), device_of(it)?))) {
         let above = |it: &&LoopDevice| {
-            loops::number(&number).is_some_and(|number| it.is_on_device(number, &device))
+            device_number(&number).is_some_and(|number| it.is_on_device(number, &device))
         };
         users.extend(loops.iter().filter(above).map(|it| User::loop_device(it, &device)));
         // Most other namespaces also have this namespace's mounts.
@@ -261,9 +262,9 @@ fn stack(folder: &Path, loops: &[LoopDevice]) -> Vec<PathBuf> {
     while at < found.len() && found.len() < MAX_STACK {
         let holders = fs::read_dir(found[at].join("holders")).into_iter().flatten().flatten();
         let holders = holders.map(|holder| holder.file_name());
-        let number = loops::number(&number_of(&found[at]));
+        let number = device_number(&number_of(&found[at]));
         let is_on_it = |it: &&LoopDevice| match it.backing {
-            Some(Backing::Device(below) | Backing::File { device: below, .. }) => {
+            Some(Underlying::Device(below) | Underlying::File { device: below, .. }) => {
                 number == Some(below)
             }
             None => false,
@@ -354,7 +355,7 @@ fn swap_names(swaps: &[u8]) -> impl Iterator<Item = PathBuf> {
 /// The loop devices on this file, as users.
 fn on_file(loops: &[LoopDevice], path: &Path) -> Vec<User> {
     let found = fs::metadata(path).ok();
-    let file = found.map(|found| Backing::File { device: found.dev(), inode: found.ino() });
+    let file = found.map(|found| Underlying::File { device: found.dev(), inode: found.ino() });
     let is_on = |it: &&LoopDevice| match file {
         Some(file) => it.is_on_file(file, path),
         None => it.path == path,
@@ -444,15 +445,15 @@ mod tests {
         }
         let on = |name: &str, number: &str, backing| LoopDevice {
             device: Path::new("/dev").join(name),
-            number: loops::number(number).expect("a number"),
+            number: device_number(number).expect("a number"),
             backing: Some(backing),
             path: PathBuf::from("/srv/disk"),
         };
-        let [partition, first] = ["8:17", "7:7"].map(|it| loops::number(it).expect("a number"));
+        let [partition, first] = ["8:17", "7:7"].map(|it| device_number(it).expect("a number"));
         let loops = [
-            on("loop7", "7:7", Backing::Device(partition)),
-            on("loop8", "7:8", Backing::File { device: first, inode: 12 }),
-            on("loop9", "7:9", Backing::Device(1)),
+            on("loop7", "7:7", Underlying::Device(partition)),
+            on("loop8", "7:8", Underlying::File { device: first, inode: 12 }),
+            on("loop9", "7:9", Underlying::Device(1)),
         ];
         let swaps = b"Filename Type\n/dev/loop8 partition 1 0 -2\n/dev/loop9 partition 1 0 -3\n";
         let folder = system.path().join("sdx");

@@ -1,8 +1,12 @@
-//! Finds the backing file of a Linux loop device.
+//! Finds Linux loop devices and their backing files.
 
-use std::fs::File;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 /// `LOOP_GET_STATUS64` of `linux/loop.h`.
 const GET_STATUS: libc::Ioctl = 0x4C05;
@@ -22,6 +26,84 @@ pub struct Backing {
     pub offset_bytes: u64,
     /// Size limit of the loop device in bytes; 0: no limit.
     pub limit_bytes: u64,
+}
+
+impl Backing {
+    /// The file or device, without the range.
+    #[must_use]
+    pub fn underlying(&self) -> Underlying {
+        match self.block_device {
+            Some(number) => Underlying::Device(number),
+            None => Underlying::File { device: self.device, inode: self.inode },
+        }
+    }
+}
+
+/// A file, or a block device by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Underlying {
+    /// A file: its file system (`st_dev`) and inode number.
+    File {
+        /// The device number of the file system.
+        device: u64,
+        /// The inode number.
+        inode: u64,
+    },
+    /// A block device, by its number (`st_rdev`).
+    Device(u64),
+}
+
+impl Underlying {
+    /// The file or block device with these metadata.
+    #[must_use]
+    pub fn of(found: &Metadata) -> Underlying {
+        match found.file_type().is_block_device() {
+            true => Underlying::Device(found.rdev()),
+            false => Underlying::of_inode(found),
+        }
+    }
+
+    /// The file with these metadata. For a device, this is its node in `/dev`.
+    #[must_use]
+    pub fn of_inode(found: &Metadata) -> Underlying {
+        Underlying::File { device: found.dev(), inode: found.ino() }
+    }
+}
+
+/// A loop device with a backing file, as sysfs lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedLoop {
+    /// The folder in sysfs.
+    pub sysfs: PathBuf,
+    /// The device's name, such as `loop3`.
+    pub name: OsString,
+    /// The loop device's own device number. `None` if sysfs does not report it.
+    pub number: Option<u64>,
+    /// The path of the backing file in the mount namespace that created the loop device.
+    pub path: PathBuf,
+}
+
+/// Lists the loop devices that have a backing file. `block_devices` is a folder in sysfs with an
+/// entry for each block device.
+#[must_use]
+pub fn listed(block_devices: &Path) -> Vec<ListedLoop> {
+    let entries = fs::read_dir(block_devices).into_iter().flatten().flatten();
+    let found = entries.filter_map(|entry| {
+        let sysfs = entry.path();
+        let path = fs::read(sysfs.join("loop/backing_file")).ok()?;
+        let path = PathBuf::from(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)));
+        let number = fs::read_to_string(sysfs.join("dev")).ok();
+        let number = number.and_then(|text| device_number(&text));
+        Some(ListedLoop { name: entry.file_name(), number, path, sysfs })
+    });
+    found.collect()
+}
+
+/// Parses a device number in the kernel's notation: `7:3`.
+#[must_use]
+pub fn device_number(text: &str) -> Option<u64> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Returns the backing file of an open loop device. The kernel queries the file system of the

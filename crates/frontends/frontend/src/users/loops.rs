@@ -6,36 +6,11 @@
 //! and then no signal ends the process. So a process that serves a disk asks through another
 //! process ([`ask_apart`]).
 
-use rustix::fs::makedev;
+use farblock_reactor::loop_device::{self, Underlying};
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
-
-/// The file or device below a loop device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Backing {
-    /// A file: its file system (`st_dev`) and inode number.
-    File {
-        /// The device number of the file system.
-        device: u64,
-        /// The inode number.
-        inode: u64,
-    },
-    /// A block device, by its number (`st_rdev`).
-    Device(u64),
-}
-
-impl From<farblock_reactor::loop_device::Backing> for Backing {
-    fn from(found: farblock_reactor::loop_device::Backing) -> Backing {
-        match found.block_device {
-            Some(number) => Backing::Device(number),
-            None => Backing::File { device: found.device, inode: found.inode },
-        }
-    }
-}
 
 /// A loop device that has a file or device below.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,7 +20,7 @@ pub struct LoopDevice {
     /// The loop device's own device number.
     pub number: u64,
     /// The file or device below; `None` if the driver did not answer in time.
-    pub backing: Option<Backing>,
+    pub backing: Option<Underlying>,
     /// The path of the file below, as sysfs reports it.
     pub path: PathBuf,
 }
@@ -56,14 +31,14 @@ impl LoopDevice {
     #[must_use]
     pub fn is_on_device(&self, number: u64, device: &Path) -> bool {
         match self.backing {
-            Some(backing) => backing == Backing::Device(number),
+            Some(backing) => backing == Underlying::Device(number),
             None => self.path == device,
         }
     }
 
     /// True if this loop device is on that file. Compares paths if the driver did not answer.
     #[must_use]
-    pub fn is_on_file(&self, file: Backing, path: &Path) -> bool {
+    pub fn is_on_file(&self, file: Underlying, path: &Path) -> bool {
         match self.backing {
             Some(backing) => backing == file,
             None => self.path == path,
@@ -75,8 +50,8 @@ impl LoopDevice {
     #[must_use]
     pub fn is_in(&self, file_system: Option<u64>, at: Option<&Path>) -> bool {
         match (self.backing, file_system) {
-            (Some(Backing::File { device, .. }), Some(number)) => device == number,
-            (Some(Backing::Device(_)), _) => false,
+            (Some(Underlying::File { device, .. }), Some(number)) => device == number,
+            (Some(Underlying::Device(_)), _) => false,
             (_, _) => at.is_some_and(|at| self.path.starts_with(at)),
         }
     }
@@ -86,7 +61,7 @@ impl LoopDevice {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DriverAnswer {
     /// The file or device below the loop device.
-    On(Backing),
+    On(Underlying),
     /// The driver refused this process.
     Refused,
     /// The driver did not answer in time.
@@ -94,7 +69,7 @@ pub enum DriverAnswer {
 }
 
 impl DriverAnswer {
-    fn backing(self) -> Option<Backing> {
+    fn backing(self) -> Option<Underlying> {
         match self {
             DriverAnswer::On(backing) => Some(backing),
             DriverAnswer::Refused | DriverAnswer::Silent => None,
@@ -168,40 +143,32 @@ pub fn sequence(device: &Path) -> Option<u64> {
 
 /// The loop devices in sysfs, without the driver's answers.
 pub(super) fn in_folder(block_devices: &Path) -> Vec<LoopDevice> {
-    let entries = fs::read_dir(block_devices).into_iter().flatten().flatten();
-    let found = entries.filter_map(|entry| {
-        let path = fs::read(entry.path().join("loop/backing_file")).ok()?;
-        let path = PathBuf::from(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)));
-        let number = number(&super::number_of(&entry.path())).unwrap_or_default();
-        let device = super::device_of(&entry.path())?;
-        Some(LoopDevice { device, number, backing: None, path })
+    let found = loop_device::listed(block_devices).into_iter().map(|listed| LoopDevice {
+        device: Path::new("/dev").join(&listed.name),
+        number: listed.number.unwrap_or_default(),
+        backing: None,
+        path: listed.path,
     });
     found.collect()
-}
-
-/// Parses a device number in the kernel's notation: `7:3`.
-#[must_use]
-pub fn number(text: &str) -> Option<u64> {
-    let (major, minor) = text.trim().split_once(':')?;
-    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::makedev;
 
-    fn device(backing: Option<Backing>) -> LoopDevice {
+    fn device(backing: Option<Underlying>) -> LoopDevice {
         let (device, path) = (PathBuf::from("/dev/loop7"), PathBuf::from("/srv/disk"));
         LoopDevice { device, number: makedev(7, 7), backing, path }
     }
 
     #[test]
     fn the_loop_driver_decides_about_the_backing_file_and_not_the_path() {
-        let file = Backing::File { device: makedev(8, 1), inode: 12 };
-        let other = Backing::File { device: makedev(8, 1), inode: 13 };
+        let file = Underlying::File { device: makedev(8, 1), inode: 12 };
+        let other = Underlying::File { device: makedev(8, 1), inode: 13 };
         let (path, at) = (Path::new("/srv/disk"), Some(Path::new("/srv")));
         let on = |backing| device(backing).is_on_file(file, path);
-        assert!(on(Some(file)) && !on(Some(other)) && !on(Some(Backing::Device(1))));
+        assert!(on(Some(file)) && !on(Some(other)) && !on(Some(Underlying::Device(1))));
         assert!(on(None) && !device(None).is_on_file(file, Path::new("/srv/other")));
 
         let within = |backing, number| device(backing).is_in(number, at);
@@ -210,14 +177,14 @@ mod tests {
         );
         assert!(within(None, Some(makedev(8, 2))), "only the path is known");
         assert!(device(Some(file)).is_in(Some(makedev(8, 1)), None), "mounted elsewhere");
-        assert!(!within(Some(Backing::Device(5)), Some(5)), "a device is not a file");
+        assert!(!within(Some(Underlying::Device(5)), Some(5)), "a device is not a file");
     }
 
     #[test]
     fn a_loop_device_on_a_device_is_found() {
         let on = |backing| device(backing).is_on_device(makedev(7, 0), Path::new("/dev/loop0"));
-        assert!(on(Some(Backing::Device(makedev(7, 0)))));
-        assert!(!on(Some(Backing::Device(makedev(7, 1)))) && !on(None));
+        assert!(on(Some(Underlying::Device(makedev(7, 0)))));
+        assert!(!on(Some(Underlying::Device(makedev(7, 1)))) && !on(None));
         assert!(device(None).is_on_device(1, Path::new("/srv/disk")), "only the path is known");
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod ioctl;
 
 use super::mount::wait_until;
 use farblock_frontend::users::{self, Listed, User, loops};
+use farblock_reactor::loop_device::device_number;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fmt;
@@ -203,7 +204,7 @@ pub fn users(device: &Path) -> Vec<User> {
 pub fn below(path: &Path) -> Vec<PathBuf> {
     let mounts = users::mounts();
     let mount = mounts.iter().rev().find(|mount| mount.mountpoint == path);
-    let number = mount.and_then(|mount| loops::number(&mount.device));
+    let number = mount.and_then(|mount| device_number(&mount.device));
     let found = loops::all().into_iter().filter(|it| it.is_in(number, Some(path)));
     found.map(|it| it.device).collect()
 }

@@ -5,9 +5,10 @@
 
 use super::super::super::system;
 use super::{ARGUMENTS, Task, command};
-use farblock_frontend::users::loops::{Ask, Backing, DriverAnswer, sequence};
+use farblock_frontend::users::loops::{Ask, DriverAnswer, sequence};
 use farblock_program::error::Result;
 use farblock_program::output;
+use farblock_reactor::loop_device::{self, Backing, Underlying};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -38,11 +39,11 @@ enum Below {
     Refused,
 }
 
-impl From<Backing> for Below {
-    fn from(backing: Backing) -> Below {
+impl From<Underlying> for Below {
+    fn from(backing: Underlying) -> Below {
         match backing {
-            Backing::File { device, inode } => Below::File { device, inode },
-            Backing::Device(number) => Below::Device(number),
+            Underlying::File { device, inode } => Below::File { device, inode },
+            Underlying::Device(number) => Below::Device(number),
         }
     }
 }
@@ -50,8 +51,8 @@ impl From<Backing> for Below {
 impl From<Below> for DriverAnswer {
     fn from(below: Below) -> DriverAnswer {
         match below {
-            Below::File { device, inode } => DriverAnswer::On(Backing::File { device, inode }),
-            Below::Device(number) => DriverAnswer::On(Backing::Device(number)),
+            Below::File { device, inode } => DriverAnswer::On(Underlying::File { device, inode }),
+            Below::Device(number) => DriverAnswer::On(Underlying::Device(number)),
             Below::Refused => DriverAnswer::Refused,
         }
     }
@@ -141,10 +142,10 @@ pub(super) fn answer(devices: Vec<PathBuf>) -> Result<()> {
     output::print_json_line(&answers)
 }
 
-fn backing(device: &Path) -> Option<Backing> {
+fn backing(device: &Path) -> Option<Underlying> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let device = File::options().read(true).custom_flags(flags).open(device).ok()?;
-    farblock_reactor::loop_device::backing(&device).ok().map(Backing::from)
+    loop_device::backing(&device).ok().as_ref().map(Backing::underlying)
 }
 
 /// Whether a process runs this program and only makes queries.

@@ -7,9 +7,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use farblock_reactor::loop_device::{self, Underlying};
 use rustix::fs::{OFlags, major, minor};
 
-use super::loops::{self, Loop, Thing};
+use super::loops::{self, Loop};
 use super::others::{holder, is_refused, lock_of_another};
 use crate::error::FileProblem;
 
@@ -32,7 +33,7 @@ enum Way {
 
 /// A file or device below a disk.
 struct Layer {
-    thing: Thing,
+    thing: Underlying,
     way: Way,
     /// The path of the file in this mount namespace, if known.
     path: Option<PathBuf>,
@@ -46,7 +47,7 @@ struct Layer {
 /// Returns [`FileProblem::InUse`], which names the other user.
 pub(super) fn look(found: &Metadata, read_only: bool) -> Result<(), FileProblem> {
     let loops = loops::all(found.dev());
-    let (parts, passed) = parts(Thing::of(found), &loops);
+    let (parts, passed) = parts(Underlying::of(found), &loops);
     for part in &parts {
         let by = swap_at(part.thing)
             .or_else(|| loop_over(part, &passed, &loops, read_only))
@@ -59,14 +60,14 @@ pub(super) fn look(found: &Metadata, read_only: bool) -> Result<(), FileProblem>
 }
 
 /// The disk and all layers below it, and the numbers of the loop devices among them.
-fn parts(disk: Thing, loops: &[Loop]) -> (Vec<Layer>, BTreeSet<u64>) {
+fn parts(disk: Underlying, loops: &[Loop]) -> (Vec<Layer>, BTreeSet<u64>) {
     let mut parts = vec![Layer { thing: disk, way: Way::Itself, path: None, range: (0, u64::MAX) }];
     let mut passed = BTreeSet::new();
     let mut next = 0;
     while let Some(part) = parts.get(next) {
         let thing = part.thing;
         next += 1;
-        let Thing::Device(number) = thing else { continue };
+        let Underlying::Device(number) = thing else { continue };
         let below = match loops.iter().find(|device| device.number == number) {
             Some(device) => {
                 passed.insert(number);
@@ -87,7 +88,7 @@ fn below_loop(device: &Loop) -> Option<Layer> {
     let path = Some(device.path.clone());
     // If the driver reported nothing, use the path: the loop device is in use, so the file system
     // of its file responds.
-    let by_path = || fs::metadata(&device.path).ok().map(|found| Thing::of(&found));
+    let by_path = || fs::metadata(&device.path).ok().map(|found| Underlying::of(&found));
     let thing = device.below.or_else(by_path)?;
     Some(Layer { thing, way: Way::Loop, path, range: device.range })
 }
@@ -97,7 +98,7 @@ fn below_device(number: u64) -> Vec<Layer> {
     let sysfs = sysfs(number);
     let part = |folder: &Path, way| {
         let number = fs::read_to_string(folder.join("dev")).ok()?;
-        let thing = Thing::Device(loops::device_number(&number)?);
+        let thing = Underlying::Device(loop_device::device_number(&number)?);
         Some(Layer { thing, way, path: None, range: (0, u64::MAX) })
     };
     if sysfs.join("partition").exists() {
@@ -118,11 +119,12 @@ fn name_of(number: u64) -> Option<String> {
 }
 
 /// The swap area on this file or device, as the subject of a sentence.
-fn swap_at(thing: Thing) -> Option<String> {
+fn swap_at(thing: Underlying) -> Option<String> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let area = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next());
     let mut areas = area.map(|area| area.replace("\\040", " "));
-    let area = areas.find(|area| fs::metadata(area).is_ok_and(|it| Thing::of(&it) == thing))?;
+    let area =
+        areas.find(|area| fs::metadata(area).is_ok_and(|it| Underlying::of(&it) == thing))?;
     Some(format!("the kernel, which swaps to {area}"))
 }
 
@@ -134,7 +136,7 @@ fn loop_over(
     loops: &[Loop],
     read_only: bool,
 ) -> Option<String> {
-    let is_over = |below: Thing| {
+    let is_over = |below: Underlying| {
         below == part.thing || (part.way != Way::Partition && is_partition_of(below, part.thing))
     };
     let device = loops.iter().find(|device| {
@@ -148,8 +150,8 @@ fn loop_over(
     Some(format!("the loop device /dev/{name} (`losetup -d /dev/{name}` removes it)"))
 }
 
-fn is_partition_of(part: Thing, whole: Thing) -> bool {
-    let Thing::Device(number) = part else { return false };
+fn is_partition_of(part: Underlying, whole: Underlying) -> bool {
+    let Underlying::Device(number) = part else { return false };
     below_device(number).iter().any(|it| it.way == Way::Partition && it.thing == whole)
 }
 
@@ -158,9 +160,9 @@ fn user_of(part: &Layer, read_only: bool) -> Option<String> {
     match (part.way, part.thing) {
         // Only a read-only open needs this check: a writable open is exclusive, so it fails by
         // itself.
-        (Way::Itself, Thing::Device(number)) if read_only => writer_of_device(number),
-        (Way::Loop, Thing::Device(number)) => user_of_device(number, read_only),
-        (Way::Loop, Thing::File { .. }) => user_of_file(part, read_only),
+        (Way::Itself, Underlying::Device(number)) if read_only => writer_of_device(number),
+        (Way::Loop, Underlying::Device(number)) => user_of_device(number, read_only),
+        (Way::Loop, Underlying::File { .. }) => user_of_file(part, read_only),
         _ => None,
     }
 }
@@ -228,7 +230,7 @@ fn claimant(name: &str, number: u64) -> String {
 /// The program that has locked the file of a layer, if any.
 fn user_of_file(part: &Layer, read_only: bool) -> Option<String> {
     let path = part.path.as_deref()?;
-    let is_it = |file: &File| file.metadata().is_ok_and(|it| Thing::of(&it) == part.thing);
+    let is_it = |file: &File| file.metadata().is_ok_and(|it| Underlying::of(&it) == part.thing);
     match fs::metadata(path).and_then(|_| File::open(path)) {
         Ok(file) if is_it(&file) => {
             let is_used = is_locked(&file, read_only) || is_refused(&file, read_only);

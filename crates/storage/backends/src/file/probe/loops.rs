@@ -5,14 +5,14 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use farblock_reactor::loop_device::{self, Backing};
-use rustix::fs::{OFlags, makedev};
+use farblock_reactor::loop_device::{self, Backing, ListedLoop, Underlying};
+use rustix::fs::OFlags;
 
 /// farblock waits at most this long for the file system of a loop device's file, which may depend
 /// on a network or a process.
@@ -24,35 +24,6 @@ const MOUNTS_TIME: Duration = Duration::from_secs(1);
 /// The last list of all mounts, and when it was read.
 static RECENT_MOUNTS: Mutex<Option<(Instant, Arc<BTreeSet<String>>)>> = Mutex::new(None);
 
-/// A file, or a block device by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Thing {
-    File { device: u64, inode: u64 },
-    Device(u64),
-}
-
-impl Thing {
-    pub(super) fn of(found: &Metadata) -> Thing {
-        match found.file_type().is_block_device() {
-            true => Thing::Device(found.rdev()),
-            false => Thing::File { device: found.dev(), inode: found.ino() },
-        }
-    }
-
-    /// The file by its inode. For a device, this identifies its node in `/dev` instead of the
-    /// device, because locks belong to the node.
-    pub(super) fn of_inode(found: &Metadata) -> Thing {
-        Thing::File { device: found.dev(), inode: found.ino() }
-    }
-
-    fn of_backing(backing: &Backing) -> Thing {
-        match backing.block_device {
-            Some(number) => Thing::Device(number),
-            None => Thing::File { device: backing.device, inode: backing.inode },
-        }
-    }
-}
-
 /// A loop device that has a file.
 #[derive(Clone, Debug)]
 pub(super) struct Loop {
@@ -60,7 +31,7 @@ pub(super) struct Loop {
     pub(super) name: String,
     pub(super) number: u64,
     /// The file or device below, unless the system hides it.
-    pub(super) below: Option<Thing>,
+    pub(super) below: Option<Underlying>,
     /// The path of the file in the mount namespace that created the loop device.
     pub(super) path: PathBuf,
     /// The loop device's first byte in the file, and the byte after its last.
@@ -77,33 +48,24 @@ impl Loop {
 
 /// All loop devices that have a file. `device` is the number of a file system that has responded.
 pub(super) fn all(device: u64) -> Vec<Loop> {
-    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let files = entries.filter_map(|entry| {
-        let name = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
-        Some((entry.path(), PathBuf::from(name.trim_end_matches('\n'))))
-    });
-    let files: Vec<_> = files.collect();
+    let files = loop_device::listed(Path::new("/sys/block"));
     // Most machines have no loop devices. Do not read the mounts then.
     let mounts = if files.is_empty() { Arc::default() } else { recent_mounts() };
     let own = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     files
         .into_iter()
-        .filter_map(|(sysfs, path)| {
-            let may_ask = !mounts.iter().any(|mounts| may_hang(mounts, &path, device));
-            looked_at(&sysfs, path, may_ask, &|path| may_have(&own, path, device))
+        .filter_map(|listed| {
+            let may_ask = !mounts.iter().any(|mounts| may_hang(mounts, &listed.path, device));
+            looked_at(listed, may_ask, &|path| may_have(&own, path, device))
         })
         .collect()
 }
 
-fn looked_at(
-    sysfs: &Path,
-    path: PathBuf,
-    may_ask: bool,
-    may_stat: &dyn Fn(&Path) -> bool,
-) -> Option<Loop> {
-    let name = sysfs.file_name()?.to_str()?.to_owned();
+fn looked_at(listed: ListedLoop, may_ask: bool, may_stat: &dyn Fn(&Path) -> bool) -> Option<Loop> {
+    let ListedLoop { sysfs, path, .. } = &listed;
+    let name = listed.name.to_str()?.to_owned();
     let word = |file: &str| fs::read_to_string(sysfs.join(file)).map(|it| it.trim().to_owned());
-    let number = device_number(&word("dev").ok()?)?;
+    let number = listed.number?;
     let asked = if may_ask { ask(&name, number) } else { None };
     let bytes = |file: &str| word(file).ok().and_then(|it| it.parse().ok()).unwrap_or(0);
     let (start, limit) = asked.map_or_else(
@@ -112,13 +74,13 @@ fn looked_at(
     );
     let end = if limit == 0 { u64::MAX } else { start.saturating_add(limit) };
     // If the driver does not report the file, use the path, unless a stat of it could hang.
-    let by_path = || match path.starts_with("/dev") || may_stat(&path) {
-        true => fs::metadata(&path).ok().map(|found| Thing::of(&found)),
+    let by_path = || match path.starts_with("/dev") || may_stat(path) {
+        true => fs::metadata(path).ok().map(|found| Underlying::of(&found)),
         false => None,
     };
-    let below = asked.as_ref().map(Thing::of_backing).or_else(by_path);
+    let below = asked.as_ref().map(Backing::underlying).or_else(by_path);
     let read_only = word("ro").is_ok_and(|text| text == "1");
-    Some(Loop { name, number, below, path, range: (start, end), read_only })
+    Some(Loop { name, number, below, path: listed.path, range: (start, end), read_only })
 }
 
 /// The driver's report on the file of a loop device. `None` if this user may not open the device,
@@ -166,7 +128,7 @@ fn within<T: PartialEq + Send + 'static>(
 /// Opens a block device for reading, if its kernel name in `/dev` leads to this device.
 pub(super) fn open_device(name: &str, number: u64, flags: OFlags) -> std::io::Result<File> {
     let path = Path::new("/dev").join(name.replace('!', "/"));
-    let is_it = |found: &Metadata| Thing::of(found) == Thing::Device(number);
+    let is_it = |found: &Metadata| Underlying::of(found) == Underlying::Device(number);
     if !fs::metadata(&path).is_ok_and(|found| is_it(&found)) {
         return Err(std::io::ErrorKind::NotFound.into());
     }
@@ -176,12 +138,6 @@ pub(super) fn open_device(name: &str, number: u64, flags: OFlags) -> std::io::Re
         true => Ok(opened),
         false => Err(std::io::ErrorKind::NotFound.into()),
     }
-}
-
-/// Parses a device number in the format of sysfs: `7:3`.
-pub(super) fn device_number(text: &str) -> Option<u64> {
-    let (major, minor) = text.trim().split_once(':')?;
-    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Returns the mounts that [`all_mounts`] has read less than [`MOUNTS_TIME`] ago, or reads them
@@ -257,6 +213,7 @@ fn may_hang(mounts: &str, path: &Path, device: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::makedev;
 
     const MOUNTS: &str = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
         40 21 0:50 / /run/disk rw - fuse.farblock farblock rw\n\

@@ -9,11 +9,11 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
+use farblock_reactor::loop_device::Underlying;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
 use super::beneath;
-use super::loops::Thing;
 use crate::error::FileProblem;
 
 /// The first byte of the locks on permissions in use, and the first byte of the locks that deny
@@ -111,7 +111,7 @@ fn in_use(path: &Path, read_only: bool) -> FileProblem {
 }
 
 /// The program with a conflicting lock on a file or device, from the kernel's list of locks.
-pub(super) fn lock_of_another(thing: Thing, read_only: bool) -> Option<String> {
+pub(super) fn lock_of_another(thing: Underlying, read_only: bool) -> Option<String> {
     let list = fs::read_to_string("/proc/locks").unwrap_or_default();
     let lock = list
         .lines()
@@ -122,7 +122,7 @@ pub(super) fn lock_of_another(thing: Thing, read_only: bool) -> Option<String> {
 
 /// The process that has locked the whole file, from the kernel's list of locks.
 fn locker(path: &Path) -> Option<String> {
-    let thing = fs::metadata(path).ok().map(|found| Thing::of_inode(&found))?;
+    let thing = fs::metadata(path).ok().map(|found| Underlying::of_inode(&found))?;
     let list = fs::read_to_string("/proc/locks").unwrap_or_default();
     let own = std::process::id();
     let mut locks = list.lines().filter_map(Lock::parse);
@@ -167,8 +167,8 @@ impl Lock {
         Some(Lock { is_whole, excludes, process, device, inode, first, last })
     }
 
-    fn thing(&self) -> Thing {
-        Thing::File { device: self.device, inode: self.inode }
+    fn thing(&self) -> Underlying {
+        Underlying::File { device: self.device, inode: self.inode }
     }
 
     fn conflicts(&self, read_only: bool) -> bool {
