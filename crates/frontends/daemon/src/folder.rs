@@ -18,11 +18,12 @@
 //! an ID to another process.
 
 use super::leftover;
+use super::settings::Settings;
 use super::system::{self, Descriptor};
 use farblock_host::Url;
 use farblock_program::error::{Failure, Result, os};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -180,13 +181,8 @@ impl Folder {
 
     /// The refusal to attach another disk under this name.
     fn refused_twice(&self) -> Failure {
-        #[derive(Deserialize)]
-        struct Attached {
-            urls: Vec<String>,
-        }
-        let attached = self.read_json::<Attached>("settings.json");
-        let url = attached.and_then(|it| it.urls.first()?.parse::<Url>().ok());
-        let url = url.map(|url| url.without_keys());
+        let attached = self.read_json::<Settings>("settings.json");
+        let url = attached.and_then(|it| it.urls.first().map(Url::without_keys));
         let to = url.map_or_else(String::new, |url| format!(" to {url}"));
         let name = self.name();
         Failure::usage(format_args!(

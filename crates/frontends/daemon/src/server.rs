@@ -251,6 +251,7 @@ fn serve(
     let cannot = |error: std::io::Error| Failure::run(format_args!("control: {}", os(&error)));
     clients::serve(shared).map_err(cannot)?;
     shared.tell_ready(&channel).map_err(cannot)?;
+    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "only Linux assigns to it"))]
     let mut channel = Arc::new(channel);
     watch_supervisor(&channel, events).map_err(cannot)?;
     let _watch = shared.disk.as_ref().map(|disk| watch_disk(disk, events));

@@ -29,8 +29,10 @@ pub(super) fn find<'a, T>(
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum NamedFile {
     /// Device and inode number.
+    #[cfg(unix)]
     Inode(u64, u64),
     /// The number of a block device, which may have several special files.
+    #[cfg(unix)]
     Device(u64),
     /// The absolute path, if the file does not exist or the system has no inode numbers.
     Path(PathBuf),
