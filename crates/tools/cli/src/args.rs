@@ -47,21 +47,21 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     #[cfg(unix)]
-    Status(crate::steer::args::StatusArgs),
+    Status(farblock_steer::args::StatusArgs),
     #[cfg(unix)]
-    Top(crate::steer::args::TopArgs),
+    Top(farblock_steer::args::TopArgs),
     #[cfg(unix)]
-    Reload(crate::steer::args::ReloadArgs),
+    Reload(farblock_steer::args::ReloadArgs),
     #[cfg(unix)]
-    Config(crate::steer::args::ConfigArgs),
+    Config(farblock_steer::args::ConfigArgs),
     #[cfg(unix)]
-    Ctl(crate::steer::args::CtlArgs),
+    Ctl(farblock_steer::args::CtlArgs),
     #[cfg(unix)]
-    Demo(crate::demo::args::DemoArgs),
+    Demo(farblock_demo::args::DemoArgs),
     #[cfg(unix)]
-    Ui(crate::cluster::args::ClusterArgs),
+    Ui(farblock_ui::args::ClusterArgs),
     #[cfg(unix)]
-    Fleet(crate::fleet::args::FleetArgs),
+    Fleet(farblock_fleet_command::args::FleetArgs),
     Discover(DiscoverArgs),
     Doctor(Box<DoctorArgs>),
     Id(IdArgs),

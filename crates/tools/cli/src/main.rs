@@ -9,22 +9,12 @@
 
 mod args;
 mod bench;
-#[cfg(unix)]
-mod cluster;
 mod command_line;
 mod completions;
-#[cfg(unix)]
-mod demo;
 mod discover;
-#[cfg(unix)]
-mod fleet;
 mod identify;
-#[cfg(unix)]
-mod import;
 mod keys;
 mod logging;
-#[cfg(unix)]
-mod steer;
 mod whoami;
 
 use args::{Cli, Command, Global};
@@ -32,12 +22,12 @@ use error::{Failure, Result};
 use farblock_daemon as attach;
 use farblock_disks as elsewhere;
 use farblock_doctor as doctor;
-#[cfg(unix)]
-use farblock_program::configuration;
 #[cfg(target_os = "linux")]
 use farblock_program::sandbox;
 use farblock_program::{descriptors, error, output, remote, signals, table, values};
 use farblock_serve as serve;
+#[cfg(unix)]
+use farblock_steer as steer;
 use farblock_transfer as transfer;
 use std::process::ExitCode;
 
@@ -130,11 +120,11 @@ fn run(cli: Cli) -> Result<()> {
         #[cfg(unix)]
         Command::Ctl(args) => steer::ctl(&args),
         #[cfg(unix)]
-        Command::Demo(args) => demo::run(&args, global),
+        Command::Demo(args) => farblock_demo::run(&args, global),
         #[cfg(unix)]
-        Command::Ui(args) => cluster::run(&args, cli.json),
+        Command::Ui(args) => farblock_ui::run(&args, cli.json),
         #[cfg(unix)]
-        Command::Fleet(args) => fleet::run(&args, cli.json, global),
+        Command::Fleet(args) => farblock_fleet_command::run(&args, cli.json, global),
         Command::Discover(mut args) => {
             args.json |= cli.json;
             discover::run(&args, global)

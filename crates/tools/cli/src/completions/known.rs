@@ -87,7 +87,7 @@ fn attachments(folder: Option<OsString>) -> Vec<String> {
 
 #[cfg(unix)]
 fn steered(control: Option<OsString>, change: &str, given: &[&str]) -> Vec<String> {
-    let Some(state) = crate::steer::state(control.as_deref().map(Path::new)) else {
+    let Some(state) = farblock_steer::state(control.as_deref().map(Path::new)) else {
         return Vec::new();
     };
     offered(&state, change, given)

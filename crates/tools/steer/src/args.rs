@@ -50,7 +50,7 @@ Examples:
   farblock status
   farblock status --watch                       every second, with rates
   farblock status --json | jq '.controllers[].host_nqn'")]
-pub(crate) struct StatusArgs {
+pub struct StatusArgs {
     #[command(flatten)]
     pub(crate) which: ControlArgs,
 
@@ -60,7 +60,7 @@ pub(crate) struct StatusArgs {
 
     /// Print JSON instead of tables
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 }
 
 /// Show the activity of a running target, live: by namespace, host and core
@@ -69,7 +69,7 @@ pub(crate) struct StatusArgs {
 /// Latencies are averages at the target, without the network. With --fleet, or if no target runs on
 /// this machine, the command shows the agents of the fleet that runs on it.
 #[derive(Args, Debug)]
-pub(crate) struct TopArgs {
+pub struct TopArgs {
     #[command(flatten)]
     pub(crate) which: ControlArgs,
 
@@ -87,14 +87,14 @@ pub(crate) struct TopArgs {
 /// The target applies the changes in the file, all of them or none. Hosts stay connected, and
 /// changes by farblock ctl stay. SIGHUP does the same.
 #[derive(Args, Debug)]
-pub(crate) struct ReloadArgs {
+pub struct ReloadArgs {
     #[command(flatten)]
     pub(crate) which: ControlArgs,
 }
 
 /// Show or convert the configuration of a target
 #[derive(Args, Debug)]
-pub(crate) struct ConfigArgs {
+pub struct ConfigArgs {
     #[command(subcommand)]
     pub(crate) what: ConfigCommand,
 }
@@ -127,7 +127,7 @@ Examples:
   farblock ctl read-only NQN 1 on
   farblock ctl replace-namespace NQN 1 other.img
   farblock ctl allow-host NQN nqn.2014-08.org.nvmexpress:uuid:... --key host.key")]
-pub(crate) struct CtlArgs {
+pub struct CtlArgs {
     #[command(subcommand)]
     pub(crate) change: Change,
 

@@ -1,25 +1,27 @@
 //! Requests to a running target over its control socket: `status`, `top`, `reload`, `config` and
 //! `ctl`.
 
-pub(crate) mod args;
+#![cfg(unix)]
+#![forbid(unsafe_code)]
+
+pub mod args;
 mod disks;
 mod mirrors;
 mod rates;
 mod shown;
 mod terms;
-pub(crate) mod top;
+pub mod top;
 mod top_fleet;
 
-use crate::error::{Failure, Result};
-use crate::output;
-use crate::serve::{key_reference, tokens};
-use crate::values;
 use args::{
     AllowHostArgs, Change, ConfigArgs, ConfigCommand, ControlArgs, CtlArgs, LimitArgs, ReloadArgs,
     RemoteArgs, StatusArgs, Switch,
 };
 use farblock_admin::{Answer, Client, Stats, Status};
 use farblock_admin_api::places::{default_socket, living};
+use farblock_program::error::{self, Failure, Result};
+use farblock_program::{output, signals, table, values};
+use farblock_serve::{self as serve, key_reference, tokens};
 use farblock_state::Tls;
 use serde_json::{Value, json};
 use std::io::IsTerminal;
@@ -126,8 +128,11 @@ fn ask_stats(client: &Client) -> Result<Stats> {
     })
 }
 
-/// `farblock status`.
-pub(crate) fn status(args: &StatusArgs, is_verbose: bool) -> Result<()> {
+/// `farblock status`. With `is_verbose`, prints all details.
+///
+/// # Errors
+/// No target answers.
+pub fn status(args: &StatusArgs, is_verbose: bool) -> Result<()> {
     // Skip local attachments: an option may name a remote target, and JSON is the target's answer
     // only.
     let is_here = args.which.control.is_none() && args.which.remote.api.is_none() && !args.json;
@@ -168,7 +173,7 @@ pub(crate) fn status(args: &StatusArgs, is_verbose: bool) -> Result<()> {
 /// Returns a table of the disks attached to this machine.
 #[cfg(target_os = "linux")]
 fn attached() -> String {
-    shown::attached(&crate::attach::brief())
+    shown::attached(&farblock_daemon::brief())
 }
 
 /// Returns an empty text: this system has no attachments.
@@ -178,19 +183,26 @@ fn attached() -> String {
 }
 
 /// `farblock reload`.
-pub(crate) fn reload(args: &ReloadArgs) -> Result<()> {
+///
+/// # Errors
+/// No target answers, or the target refuses its configuration.
+pub fn reload(args: &ReloadArgs) -> Result<()> {
     let client = chosen(&args.which)?;
     say(&ask(&client, "POST", "/v1/reload", None, None)?, "the configuration has not changed\n")
 }
 
 /// Returns a running target's state, or `None` if the target does not answer.
-pub(crate) fn state(control: Option<&Path>) -> Option<Value> {
+#[must_use]
+pub fn state(control: Option<&Path>) -> Option<Value> {
     let answer = client(control).ok()?.ask("GET", "/v1/state", None, None).ok()?;
     answer.is_success().then(|| answer.json())
 }
 
 /// `farblock config`.
-pub(crate) fn config(args: &ConfigArgs) -> Result<()> {
+///
+/// # Errors
+/// No target answers, or the target or the importer refuses the configuration.
+pub fn config(args: &ConfigArgs) -> Result<()> {
     match &args.what {
         ConfigCommand::Show(which) => {
             let client = chosen(which)?;
@@ -201,12 +213,15 @@ pub(crate) fn config(args: &ConfigArgs) -> Result<()> {
             let answer = ask(&client, "POST", "/v1/reload?dry_run=true", None, None)?;
             say(&answer, "a reload would change nothing\n")
         }
-        ConfigCommand::Import { file } => crate::import::run(file),
+        ConfigCommand::Import { file } => farblock_import::run(file),
     }
 }
 
 /// `farblock ctl`.
-pub(crate) fn ctl(args: &CtlArgs) -> Result<()> {
+///
+/// # Errors
+/// No target answers, or the target refuses the change.
+pub fn ctl(args: &CtlArgs) -> Result<()> {
     let client = meant(args.control.as_deref(), &args.remote)?;
     let send = |method: &str, uri: &str, body: Option<&Value>| {
         say(&ask(&client, method, uri, None, body)?, "nothing to change\n")

@@ -4,13 +4,15 @@
 //! file. A comment in that file names each setting that the importer cannot convert. If a host
 //! needed a key before, the importer never admits the host without a key.
 
+#![cfg(unix)]
+#![forbid(unsafe_code)]
+
 mod nvmet;
 mod spdk;
 mod text;
 
-use crate::configuration;
-use crate::error::{Failure, Result};
-use crate::output;
+use farblock_program::error::{Failure, Result};
+use farblock_program::{configuration, output};
 use farblock_state::Document;
 use serde_json::Value;
 use std::path::Path;
@@ -36,7 +38,10 @@ impl Imported {
 }
 
 /// Runs the command.
-pub(crate) fn run(path: &Path) -> Result<()> {
+///
+/// # Errors
+/// The file cannot be read, or is no configuration of another target.
+pub fn run(path: &Path) -> Result<()> {
     let shown = path.display();
     let wrong = |what: &dyn std::fmt::Display| Failure::usage(format_args!("{shown}: {what}"));
     let json = configuration::read(path)?;

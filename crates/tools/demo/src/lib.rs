@@ -8,17 +8,20 @@
 //!                 path 2
 //! ```
 
-pub(crate) mod args;
+#![cfg(unix)]
+#![forbid(unsafe_code)]
+
+pub mod args;
 mod cable;
 mod load;
 mod parts;
 mod stage;
 
-use crate::error::{Failure, Result};
-use crate::output;
-use crate::signals::Stop;
 use args::DemoArgs;
 use farblock_program::args::Global;
+use farblock_program::error::{self, Failure, Result};
+use farblock_program::signals::Stop;
+use farblock_program::{output, values};
 use load::{Load, WRITERS, write_and_compare};
 use stage::Stage;
 use std::fmt::Write as _;
@@ -30,7 +33,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs the command.
-pub(crate) fn run(args: &DemoArgs, global: &Global) -> Result<()> {
+///
+/// # Errors
+/// A part cannot start, data differ, or the disk fails.
+pub fn run(args: &DemoArgs, global: &Global) -> Result<()> {
     if let Some(folder) = &args.sweep {
         return parts::sweep(folder);
     }

@@ -1,11 +1,11 @@
 //! `farblock fleet`: runs many hosts against many targets.
 
-pub(crate) mod args;
+#![cfg(unix)]
+#![forbid(unsafe_code)]
+
+pub mod args;
 mod folder;
 
-use crate::error::{Failure, Result, listening, os};
-use crate::output;
-use crate::signals::Stop;
 use args::{AgentArgs, FleetArgs, FleetCommand, RunArgs};
 use farblock_admin::{FleetHost, FleetStatus, Server, serve_fleet};
 use farblock_admin_api::places;
@@ -19,6 +19,9 @@ use farblock_host::key_file;
 use farblock_host::readable::Readable;
 use farblock_measure::Destination;
 use farblock_program::args::Global;
+use farblock_program::error::{self, Failure, Result, listening, os};
+use farblock_program::signals::Stop;
+use farblock_program::{output, values};
 use folder::Folder;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
@@ -37,7 +40,10 @@ const END_TIME: Duration = Duration::from_secs(2);
 const MAX_PLAN_BYTES: u64 = 64 << 20;
 
 /// Runs the command.
-pub(crate) fn run(args: &FleetArgs, json: bool, global: &Global) -> Result<()> {
+///
+/// # Errors
+/// The plan is invalid, an agent or a peer fails, or data were lost.
+pub fn run(args: &FleetArgs, json: bool, global: &Global) -> Result<()> {
     match &args.command {
         FleetCommand::Run(args) => run_plan(args, json, global),
         FleetCommand::Agent(args) => be_agent(args),

@@ -1,16 +1,18 @@
 //! `farblock ui`: serves a dashboard for several targets.
 
-pub(crate) mod args;
+#![cfg(unix)]
+#![forbid(unsafe_code)]
 
-use crate::error::{Failure, Result, listening};
-use crate::output;
-use crate::serve::dashboard::{self, Wanted};
-use crate::serve::tokens;
-use crate::signals::Stop;
-use crate::values;
+pub mod args;
+
 use args::ClusterArgs;
 use farblock_admin::{Beside, MAX_NODES, Node, NodePlace, Token, Trust, serve_cluster};
 use farblock_admin_api::places;
+use farblock_program::error::{Failure, Result, listening};
+use farblock_program::signals::Stop;
+use farblock_program::{output, values};
+use farblock_serve::dashboard::{self, Wanted};
+use farblock_serve::tokens;
 use serde_json::json;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -63,7 +65,10 @@ pub(crate) fn node(text: &str) -> Result<Named, String> {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &ClusterArgs, json: bool) -> Result<()> {
+///
+/// # Errors
+/// The options contradict each other, or the dashboard cannot listen.
+pub fn run(args: &ClusterArgs, json: bool) -> Result<()> {
     let stop = Stop::install()?;
     if args.steer {
         args.node.iter().try_for_each(is_steered_in_secret)?;

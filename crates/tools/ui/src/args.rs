@@ -20,7 +20,7 @@ Examples:
   farblock ui --attached                        also the disks attached to this machine
   farblock ui --steer                           all targets of this user, and allow changes
   farblock ui --listen 0.0.0.0:8443 --token token --https-cert cert.pem --https-key key.pem")]
-pub(crate) struct ClusterArgs {
+pub struct ClusterArgs {
     /// Control socket, dashboard address or URL of a target (repeatable) [default: all targets of
     /// this user on this machine]
     #[arg(long, value_name = "[NAME=]PATH|ADDR:PORT|URL", value_parser = super::node)]
@@ -47,7 +47,7 @@ pub(crate) struct ClusterArgs {
 
     /// Allow changes on the page. The target checks the user, token and role for each change
     #[arg(long)]
-    pub(crate) steer: bool,
+    pub steer: bool,
 
     /// Address of the page; the command prints the URL. Without --https-cert the address must be on
     /// the loopback [default: a free port of 127.0.0.1]

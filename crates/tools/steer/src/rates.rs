@@ -144,7 +144,7 @@ pub(super) mod tests {
 
     /// Returns counters after `uptime_ms` milliseconds. The second namespace has twice the reads of
     /// the first.
-    pub(in crate::steer) fn stats(uptime_ms: u64, reads: u64) -> Stats {
+    pub(crate) fn stats(uptime_ms: u64, reads: u64) -> Stats {
         let names = ["nqn.2014-08.org.example:busy", "nqn.2014-08.org.example:gone"];
         let host = |host: usize| {
             let (nqn, io) = (names[host], io(reads, 0));

@@ -270,7 +270,7 @@ fn hosts(status: &Status) -> String {
 
 /// Returns a table of the disks attached to this machine, or an empty text if there are none.
 #[cfg(target_os = "linux")]
-pub(super) fn attached(all: &[crate::attach::Brief]) -> String {
+pub(super) fn attached(all: &[farblock_daemon::Brief]) -> String {
     if all.is_empty() {
         return String::new();
     }

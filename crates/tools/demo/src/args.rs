@@ -17,7 +17,7 @@ Examples:
   farblock demo
   farblock demo --open                          also open the dashboard in the browser
   farblock demo --for 60 --every 2")]
-pub(crate) struct DemoArgs {
+pub struct DemoArgs {
     /// Stop after this many seconds [default: run until Ctrl-C]
     #[arg(long = "for", value_name = "SECONDS", value_parser = values::seconds)]
     pub(crate) duration: Option<Duration>,

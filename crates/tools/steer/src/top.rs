@@ -146,7 +146,7 @@ impl Shown {
 }
 
 /// `farblock top`.
-pub(crate) fn run(args: &TopArgs) -> Result<()> {
+pub fn run(args: &TopArgs) -> Result<()> {
     let which = &args.which;
     let is_named = which.control.is_some() || which.remote.api.is_some();
     let fleets = if is_named { Vec::new() } else { places::fleets() };

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// of hosts. The agents run in network namespaces of this machine, or on other machines. This needs
 /// no root if the system lets users create network namespaces.
 #[derive(Args, Debug)]
-pub(crate) struct FleetArgs {
+pub struct FleetArgs {
     #[command(subcommand)]
     pub(crate) command: FleetCommand,
 }
