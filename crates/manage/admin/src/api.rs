@@ -7,13 +7,8 @@
 use crate::audit;
 use crate::blame::located;
 use crate::events::{Events, Happening, OfTarget, stream};
-use crate::legs::{Difference, LegStatus, MirrorOrder, MirrorStatus};
 use crate::metrics::{as_plain_text, render};
 use crate::problems::{Outcome, PROBLEM, Trouble, problem, trouble};
-use crate::stats::Stats;
-use crate::status::{
-    AnaStatus, BudgetStatus, ControllerStatus, NamespaceStatus, Status, SubsystemStatus,
-};
 use crate::steering::{Changed, Refused, Reread, Steering};
 use axum::Router;
 use axum::body::Bytes;
@@ -22,6 +17,11 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use farblock_admin_api::Confinement;
+use farblock_admin_api::Stats;
+use farblock_admin_api::{
+    AnaStatus, BudgetStatus, ControllerStatus, NamespaceStatus, Status, SubsystemStatus,
+};
+use farblock_admin_api::{Difference, LegStatus, MirrorOrder, MirrorStatus};
 use farblock_state::{
     Ana, Document, Host, Limits, Listener, Namespace, Problem, Referral, Subsystem, Tls,
 };

@@ -4,11 +4,11 @@
 //! The server closes the stream of a client that reads nothing for a while. So memory is bounded.
 
 use crate::problems::trouble;
-use crate::status::Status;
 use crate::steering::Steering;
 use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use farblock_admin_api::Status;
 use farblock_target::{Event, Visitor};
 use http_body_util::channel::{Channel, Sender};
 use hyper::body::Bytes;

@@ -6,7 +6,6 @@
 
 use crate::audit::{self, AUDIT};
 use crate::callers::Visitor;
-use crate::client;
 use crate::nodes::{MAX_BYTES, Node};
 use crate::problems::trouble;
 use axum::Router;
@@ -17,6 +16,7 @@ use axum::http::header::{self, HeaderMap, HeaderName};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::get;
+use farblock_admin_client as client;
 use http_body_util::Full;
 use hyper::Request;
 use std::collections::HashMap;

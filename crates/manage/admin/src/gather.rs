@@ -9,10 +9,10 @@
 
 use crate::attached::LastAttached;
 use crate::events::{Happening, SLOWEST, json, written};
-use crate::fleet::FleetStatus;
 use crate::nodes::{self, MAX_BYTES, MAX_NODES, NONSENSE, Node, NodePlace};
-use crate::stats::Stats;
-use crate::status::Status;
+use farblock_admin_api::FleetStatus;
+use farblock_admin_api::Stats;
+use farblock_admin_api::Status;
 use farblock_admin_api::{ReadAttached, sockets_in};
 use farblock_state::Document;
 use http_body_util::BodyExt;
@@ -363,7 +363,7 @@ mod tests {
     }
 
     fn stats() -> Value {
-        let io = serde_json::to_value(crate::stats::IoStats::default()).unwrap();
+        let io = serde_json::to_value(farblock_admin_api::IoStats::default()).unwrap();
         object!({
             "uptime_ms": 1, "time_ms": 1, "latency_bounds_us": [], "cores": [], "subsystems": [],
             "connections": {

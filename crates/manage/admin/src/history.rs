@@ -7,13 +7,13 @@
 //! nodes.
 
 use crate::nodes::{Node, within};
-use crate::stats::{IoStats, Stats};
 use crate::steering::Steering;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use farblock_admin_api::{IoStats, Stats};
 use hyper::{Response, header};
 use serde::Deserialize;
 use std::collections::{BTreeMap, VecDeque};

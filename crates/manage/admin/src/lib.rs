@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** [`Steering`] holds a running target, its document (the settings of everything it
 //! shares) and their store. All changes go through it. [`serve`] provides an HTTP interface to it,
-//! on a Unix socket that only its owner can open. The interface also has the target's [`Status`],
-//! and its counters in Prometheus' format. [`Client`] is the client side, and `docs/openapi.json`
+//! on a Unix socket that only its owner can open. The interface also has the target's status,
+//! and its counters in Prometheus' format. `farblock-admin-client` is the client side, and `docs/openapi.json`
 //! describes the interface. [`Remote`] is the interface on TCP, for clients with a token, over
 //! HTTPS with a [`Certificate`]. [`Ui`] is the dashboard: a page and the interface behind a token,
 //! on TCP. Its sources are in `dashboard/`, its build output in `ui/`.
@@ -42,8 +42,6 @@ mod callers;
 #[cfg(unix)]
 mod certificate;
 #[cfg(unix)]
-mod client;
-#[cfg(unix)]
 mod cluster;
 #[cfg(unix)]
 mod events;
@@ -64,8 +62,6 @@ mod problems;
 #[cfg(unix)]
 mod remote;
 #[cfg(unix)]
-mod running;
-#[cfg(unix)]
 mod server;
 #[cfg(unix)]
 mod serving;
@@ -76,17 +72,11 @@ pub mod trial;
 #[cfg(unix)]
 mod ui;
 
-pub use legs::{Difference, LegStatus, Legs, MirrorOrder, MirrorStatus, Mirrored, part_name};
+pub use legs::{Legs, Mirrored};
 pub use live::{access, rates, sharing, tls_policy};
 pub use metrics::{as_plain_text, render as render_metrics};
 pub use opener::{Announcement, Cause, Disks, Keys, NotOpened, Open, Opened};
-pub use stats::{
-    ConnectionStats, CoreStats, ErrorStats, HostStats, IoStats, Latency, NamespaceStats, Stats,
-    SubsystemStats,
-};
-pub use status::{
-    AnaStatus, BudgetStatus, ControllerStatus, NamespaceStatus, Status, SubsystemStatus, warnings,
-};
+pub use status::warnings;
 pub use steering::{Changed, Configured, Confined, Refused, Reread, Steering};
 
 #[cfg(unix)]
@@ -96,13 +86,11 @@ pub use audit::AUDIT;
 #[cfg(unix)]
 pub use bounded::{Activity, Asked, Bounded, Connection};
 #[cfg(unix)]
-pub use certificate::{Certificate, Pem, ReadPem, Trust};
-#[cfg(unix)]
-pub use client::{Answer, Client, ClientError};
+pub use certificate::{Certificate, Pem, ReadPem};
 #[cfg(unix)]
 pub use events::Happening;
 #[cfg(unix)]
-pub use fleet::{FleetHost, FleetStatus, ReadFleet, serve_fleet};
+pub use fleet::{ReadFleet, serve_fleet};
 #[cfg(unix)]
 pub use gather::Beside;
 #[cfg(unix)]
@@ -111,8 +99,6 @@ pub use guard::Token;
 pub use nodes::{MAX_NODES, Node, NodePlace};
 #[cfg(unix)]
 pub use remote::{Remote, Role, Tokens};
-#[cfg(unix)]
-pub use running::{looked_in, running};
 #[cfg(unix)]
 pub use server::{OnTcp, serve, serve_cluster};
 #[cfg(unix)]

@@ -1,8 +1,9 @@
 //! Executes the steps of a change on the running target.
 
-use crate::legs::{AllLegs, MirrorOrder};
+use crate::legs::AllLegs;
 use crate::open_disks::{OpenDisks, absolute};
 use crate::opener::{Disks, Keys, Open, Opened};
+use farblock_admin_api::MirrorOrder;
 use farblock_admin_api::{Aside, OpenTimeouts, Wanted};
 use farblock_backends::OpenError;
 use farblock_backends::file::FileDisk;

@@ -5,9 +5,9 @@
 //! The number of series is limited by the number of shared namespaces, and by the number of hosts
 //! with an entry in [`Stats`]. All other hosts share the label [`OTHERS`].
 
-use crate::legs::part_name;
-use crate::stats::{IoStats, Latency, Stats};
-use crate::status::Status;
+use farblock_admin_api::Status;
+use farblock_admin_api::part_name;
+use farblock_admin_api::{IoStats, Latency, Stats};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, NoLabelSet};
@@ -418,7 +418,7 @@ impl Scrape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::{ConnectionStats, SubsystemStats};
+    use farblock_admin_api::{ConnectionStats, SubsystemStats};
 
     #[test]
     fn a_host_named_others_has_its_own_series() {

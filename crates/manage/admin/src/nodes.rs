@@ -2,11 +2,11 @@
 //!
 //! Each request has a time limit. An answer in an unknown format counts as no answer.
 
-use crate::certificate::Trust;
-use crate::client::{self, Secure};
 use crate::guard::Token;
-use crate::stats::Stats;
-use crate::status::Status;
+use farblock_admin_api::Stats;
+use farblock_admin_api::Status;
+use farblock_admin_client::Trust;
+use farblock_admin_client::{self as client, HttpsServer};
 use farblock_state::Document;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -116,7 +116,7 @@ impl Node {
                 exchange(stream, question, &host, Some(token.bearer())).await
             }
             NodePlace::Https(address, token, trust) => {
-                let stream = Secure::new(address, trust)?.connect().await?;
+                let stream = HttpsServer::new(address, trust)?.connect().await?;
                 exchange(stream, question, address, Some(token.bearer())).await
             }
         }
@@ -176,7 +176,7 @@ mod tests {
             "listening": [], "pid": 7, "uptime_seconds": 1, "connections": 0, "subsystems": [],
             "controllers": [],
         });
-        let io = serde_json::to_value(crate::stats::IoStats::default()).unwrap();
+        let io = serde_json::to_value(farblock_admin_api::IoStats::default()).unwrap();
         let stats = json!({
             "uptime_ms": 1, "time_ms": 1, "latency_bounds_us": [], "cores": [], "subsystems": [],
             "connections": {

@@ -1,202 +1,32 @@
-//! The counters of a target, for programs. Clients poll them and compute differences.
+//! Makes the counters for programs from the target's counters.
 
+use farblock_admin_api::{
+    ConnectionStats, CoreStats, ErrorStats, HostStats, IoStats, Latency, NamespaceStats, Stats,
+    SubsystemStats, Waits,
+};
 use farblock_target::{
     AdmissionCounts, ByReason, CoreStats as Core, ErrorCounts, HostStats as Host, IoCounts,
     LATENCY_STEPS, LatencyCounts, Stats as Counted, SubsystemStats as Subsystem, latency_bound_us,
     status_name,
 };
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
-use utoipa::ToSchema;
 
-/// Counters since the target started. They never decrease while the target runs, but the counters
-/// of removed objects disappear. After a restart all counters start at 0, and `uptime_ms` is
-/// smaller.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Stats {
-    /// The time of this sample, in milliseconds since the target started. A rate is the difference
-    /// of two counts divided by the difference of their `uptime_ms`.
-    pub uptime_ms: u64,
-    /// The time of this sample, in milliseconds since 1970.
-    pub time_ms: u64,
-    /// The upper bound of each count of a `Latency`, in microseconds. One further count has the
-    /// commands above the last bound.
-    pub latency_bounds_us: Vec<u64>,
-    /// The connections that the target has accepted and refused.
-    pub connections: ConnectionStats,
-    /// The number of changes of the ANA states of listeners and of the ANA groups of namespaces.
-    #[serde(default)]
-    pub ana_changes: u64,
-    /// The number of failed I/O commands by the name of their status. Statuses that never occurred
-    /// are missing.
-    #[serde(default)]
-    pub errors_by_status: BTreeMap<String, u64>,
-    /// The counters of all I/O.
-    pub total: IoStats,
-    /// The counters by core.
-    pub cores: Vec<CoreStats>,
-    /// The counters by subsystem.
-    pub subsystems: Vec<SubsystemStats>,
-    /// The counters by host, including disconnected hosts.
-    pub hosts: Vec<HostStats>,
-    /// The counters of all hosts without an entry: there were too many hosts, or newer hosts
-    /// replaced their entries.
-    pub other_hosts: IoStats,
-}
-
-/// Counts of I/O commands. The target updates them when it answers a command.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
-pub struct IoStats {
-    /// The number of read commands that succeeded.
-    pub reads: u64,
-    /// The number of write commands that succeeded.
-    pub writes: u64,
-    /// The number of other I/O commands that succeeded: Flush, Compare, deallocation and so on.
-    pub others: u64,
-    /// The number of bytes read.
-    pub read_bytes: u64,
-    /// The number of bytes written.
-    pub written_bytes: u64,
-    /// The numbers of failed I/O commands.
-    pub errors: ErrorStats,
-    /// The number of failed operations in the storage of namespaces: no space, media errors, lost
-    /// disks.
-    pub storage_errors: u64,
-    /// The time that commands waited before the target processed them.
-    #[serde(default)]
-    pub waited: Waits,
-    /// The latency of successful reads.
-    pub read_latency: Latency,
-    /// The latency of successful writes.
-    pub write_latency: Latency,
-}
-
-/// The numbers of failed commands by Status Code Type.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
-pub struct ErrorStats {
-    /// Generic Command Status.
-    pub generic: u64,
-    /// Command Specific Status.
-    pub command_specific: u64,
-    /// Media and Data Integrity Errors.
-    pub media: u64,
-    /// Path Related Status.
-    pub path: u64,
-    /// Vendor Specific and reserved types.
-    pub vendor: u64,
-}
-
-/// The total waiting time of commands, in nanoseconds. Ten commands that wait for one second each
-/// add ten seconds.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Waits {
-    /// The time that commands waited for a limit of their namespace.
-    pub namespace_limit_ns: u64,
-    /// The time that commands waited for a limit of their host.
-    pub host_limit_ns: u64,
-    /// The time that connections waited for the turn of their host on a core that several hosts
-    /// saturate. It cannot be attributed to namespaces.
-    pub turn_ns: u64,
-}
-
-/// The latency of commands at the target, from arrival to answer. The target measures it only while
-/// clients request counters, so the first answer after a pause does not cover the pause.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Latency {
-    /// The sum of all latencies, in nanoseconds.
-    pub sum_ns: u64,
-    /// For each bound in `latency_bounds_us`, the number of commands up to this bound and above the
-    /// previous bound. Missing counts at the end are 0.
-    pub counts: Vec<u64>,
-}
-
-/// The connections that the target has accepted and refused.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct ConnectionStats {
-    /// The number of present connections.
-    pub open: u64,
-    /// The number of accepted connections.
-    pub accepted: u64,
-    /// The number of refused connections and queues by reason: `host_not_allowed`, `no_subsystem`,
-    /// `full`, `tls_missing`, `tls_wrong_key` and others.
-    pub refused: BTreeMap<String, u64>,
-    /// The number of protocol errors by kind: `header_digest`, `data_digest`, and `protocol` for
-    /// all others.
-    pub faults: BTreeMap<String, u64>,
-    /// The number of queues that authenticated successfully.
-    pub authenticated: u64,
-    /// The number of queues that failed to authenticate by reason. `failed` means a wrong secret.
-    pub not_authenticated: BTreeMap<String, u64>,
-}
-
-/// The counters of a core.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct CoreStats {
-    /// The number of the core.
-    pub core: u32,
-    /// The number of present connections on the core.
-    pub connections: u64,
-    /// The processor time of the core's thread, in nanoseconds; null if the system does not report
-    /// it.
-    pub busy_ns: Option<u64>,
-    /// The I/O of the connections on the core.
-    pub io: IoStats,
-}
-
-/// The counters of a subsystem.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct SubsystemStats {
-    /// The NQN of the subsystem.
-    pub nqn: String,
-    /// The I/O of the subsystem, including removed namespaces.
-    pub io: IoStats,
-    /// The counters by namespace.
-    pub namespaces: Vec<NamespaceStats>,
-}
-
-/// The counters of a namespace.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct NamespaceStats {
-    /// The ID of the namespace.
-    pub nsid: u32,
-    /// The I/O of the namespace.
-    pub io: IoStats,
-    /// The cores whose queues have used the namespace.
-    #[serde(default)]
-    pub cores: Vec<u32>,
-}
-
-/// The counters of a host.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct HostStats {
-    /// The NQN of the host.
-    pub nqn: String,
-    /// The number of present controllers of the host; 0 if it has disconnected.
-    pub controllers: u64,
-    /// The number of present I/O queues of the host.
-    pub io_queues: u64,
-    /// The I/O of the host.
-    pub io: IoStats,
-}
-
-impl Stats {
-    pub(crate) fn of(counted: &Counted) -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        Self {
-            uptime_ms: ms(counted.uptime),
-            time_ms: ms(since),
-            latency_bounds_us: (0..LATENCY_STEPS).filter_map(latency_bound_us).collect(),
-            connections: connections(counted.connections, &counted.admissions),
-            ana_changes: counted.ana_changes,
-            errors_by_status: by_status(&counted.by_status),
-            total: io(&counted.total),
-            cores: (0..).zip(&counted.cores).map(core).collect(),
-            subsystems: counted.subsystems.iter().map(subsystem).collect(),
-            hosts: counted.hosts.iter().map(host).collect(),
-            other_hosts: io(&counted.other_hosts),
-        }
+pub(crate) fn of(counted: &Counted) -> Stats {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    Stats {
+        uptime_ms: ms(counted.uptime),
+        time_ms: ms(since),
+        latency_bounds_us: (0..LATENCY_STEPS).filter_map(latency_bound_us).collect(),
+        connections: connections(counted.connections, &counted.admissions),
+        ana_changes: counted.ana_changes,
+        errors_by_status: by_status(&counted.by_status),
+        total: io(&counted.total),
+        cores: (0..).zip(&counted.cores).map(core).collect(),
+        subsystems: counted.subsystems.iter().map(subsystem).collect(),
+        hosts: counted.hosts.iter().map(host).collect(),
+        other_hosts: io(&counted.other_hosts),
     }
 }
 

@@ -2,13 +2,13 @@
 //! module, one at a time.
 
 use crate::legs::AllLegs;
-#[cfg(unix)]
-use crate::legs::{MirrorOrder, MirrorStatus};
 use crate::live::Live;
 use crate::opener::{Disks, Keys, Open};
-use crate::stats::Stats;
-use crate::status::Status;
+use farblock_admin_api::Stats;
+use farblock_admin_api::Status;
 use farblock_admin_api::{Aside, Confinement};
+#[cfg(unix)]
+use farblock_admin_api::{MirrorOrder, MirrorStatus};
 use farblock_state::{Document, Failed, Host, Kept, Problem, Step, Store, StoreError};
 use farblock_state::{doors_kept, merge, steps};
 use farblock_target::{Control, Observer, Report};
@@ -345,7 +345,7 @@ impl Steering {
     pub fn status(&self) -> Status {
         let confinement = self.confined.as_ref().map(|confined| confined());
         let document = Arc::clone(&self.shown.lock().expect("no holder panics"));
-        Status { confinement, ..Status::of(&self.report(), &self.legs, &document) }
+        Status { confinement, ..crate::status::of(&self.report(), &self.legs, &document) }
     }
 
     /// Sends an order to a mirror. Returns the status of the mirror; `None` if there is no such
@@ -362,7 +362,7 @@ impl Steering {
     pub fn stats(&self) -> Stats {
         self.asked.store(true, Ordering::Relaxed);
         self.control.measure_latency(true);
-        Stats::of(&self.control.stats())
+        crate::stats::of(&self.control.stats())
     }
 
     /// The counters in total and by core. Does not start the measurement of latency.
@@ -371,7 +371,7 @@ impl Steering {
         let mut counted = self.control.stats();
         counted.subsystems.clear();
         counted.hosts.clear();
-        Stats::of(&counted)
+        crate::stats::of(&counted)
     }
 
     /// The counters as the target reports them. Does not start the measurement of latency.

@@ -111,10 +111,10 @@ fn prometheus_scrapes_the_counters() {
 fn the_management_api_reports_the_counters() {
     let scratch = Scratch::new();
     let server = scratch.serve(["--nqn", NQN, "--control", "c.sock", "mem:1MiB"]);
-    let client = farblock_admin::Client::new(scratch.path("c.sock"));
+    let client = farblock_admin_client::Client::new(scratch.path("c.sock"));
     let stats = || {
         let answer = client.ask("GET", "/v1/stats", None, None).unwrap();
-        serde_json::from_str::<farblock_admin::Stats>(&answer.body).unwrap()
+        serde_json::from_str::<farblock_admin_api::Stats>(&answer.body).unwrap()
     };
     let before = stats();
     assert_eq!((before.total.reads, before.hosts.len()), (0, 0));

@@ -4,7 +4,7 @@
 
 mod support;
 
-use farblock_admin::Client;
+use farblock_admin_client::Client;
 use farblock_state::{Document, Kept};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;

@@ -3,7 +3,8 @@
 use super::cable::Cable;
 use super::parts::{Folder, Target};
 use crate::error::{Failure, Result, os};
-use farblock_admin::{Client, Status};
+use farblock_admin_api::Status;
+use farblock_admin_client::Client;
 use farblock_host::disk::{DiskOptions, PathState, Policy};
 use farblock_host::{Disk, HostId, Options, Url};
 use farblock_program::args::Global;

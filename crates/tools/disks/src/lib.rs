@@ -4,6 +4,9 @@
 pub mod ceph;
 pub mod journal;
 mod layout;
+mod memory;
+
+pub use memory::memory_doubt;
 
 use error::Failure;
 use farblock_backends::{OpenError, Spec};

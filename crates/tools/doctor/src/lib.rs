@@ -30,8 +30,6 @@ use farblock_host::Options;
 use farblock_host::url::{Carriage, Url};
 use farblock_program::args::Global;
 use farblock_program::{error, output, remote, table, values};
-#[cfg(unix)]
-use farblock_serve as serve;
 use finding::{Finding, Verdict};
 use serde::Serialize;
 
@@ -111,7 +109,8 @@ fn shared_here(patience: std::time::Duration, urls: &[Url]) -> Vec<Finding> {
             url.subsystem.as_deref() == Some(nqn) && url.namespace.is_none_or(|it| it == nsid)
         })
     };
-    let running = farblock_admin::running(patience).into_iter().filter_map(|(_, status)| status);
+    let running =
+        farblock_admin_client::running(patience).into_iter().filter_map(|(_, status)| status);
     running.flat_map(|status| sharing::namespaces(&status, is_meant)).collect()
 }
 
@@ -130,9 +129,9 @@ fn here(args: &DoctorArgs) -> Vec<Finding> {
 
 #[cfg(unix)]
 fn targets(patience: std::time::Duration) -> Vec<Finding> {
-    let running = farblock_admin::running(patience);
+    let running = farblock_admin_client::running(patience);
     if running.is_empty() {
-        return vec![sharing::none(&farblock_admin::looked_in())];
+        return vec![sharing::none(&farblock_admin_client::looked_in())];
     }
     let examine = |(socket, status): (std::path::PathBuf, Option<_>)| match status {
         Some(status) => sharing::examine(&status),

@@ -1,7 +1,7 @@
 //! Checks the targets on this machine that this user may query.
 
 use super::finding::Finding;
-use farblock_admin::{ControllerStatus, LegStatus, NamespaceStatus, Status, part_name};
+use farblock_admin_api::{ControllerStatus, LegStatus, NamespaceStatus, Status, part_name};
 use farblock_backends::Spec;
 use farblock_block::size::Size;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +45,7 @@ fn memory(target: &Status) -> Option<Finding> {
     let namespaces = target.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
     let specs = namespaces.filter_map(|one| Spec::parse(one.path.as_deref()?).ok());
     let specs: Vec<Spec> = specs.collect();
-    let doubt = crate::serve::memory_doubt(&specs.iter().collect::<Vec<_>>())?;
+    let doubt = farblock_disks::memory_doubt(&specs.iter().collect::<Vec<_>>())?;
     let advice = "share smaller RAM disks, or files";
     Some(Finding::hint("memory", doubt, advice))
 }

@@ -7,8 +7,9 @@ pub mod args;
 mod folder;
 
 use args::{AgentArgs, FleetArgs, FleetCommand, RunArgs};
-use farblock_admin::{FleetHost, FleetStatus, Server, serve_fleet};
+use farblock_admin::{Server, serve_fleet};
 use farblock_admin_api::places;
+use farblock_admin_api::{FleetHost, FleetStatus};
 use farblock_bench::{Cancel, cores};
 use farblock_fleet::{
     Allowed, Board, FleetError, FleetTimeouts, GuestFiles, Launcher, Listener, Live, LiveHost,

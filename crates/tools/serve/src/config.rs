@@ -150,7 +150,7 @@ pub(super) fn load<'a>(
     let parsed = parse(&source).map_err(Failure::Usage)?;
     let (config, disks, hosts) = checked(&source, path, &parsed).map_err(Failure::Usage)?;
     let specs: Vec<&Spec> = disks.iter().flat_map(|all| all.values()).map(|it| &it.spec).collect();
-    disks::memory_doubt(&specs).map(&mut *note);
+    farblock_disks::memory_doubt(&specs).map(&mut *note);
     let mut document = described(&config, &disks, hosts);
     let listeners = listeners(&source, &parsed).map_err(Failure::Usage)?;
     document.listeners = listeners.into_iter().collect();

@@ -7,7 +7,6 @@ use farblock_admin::{Announcement, Opened};
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::{FileProblem, OpenError, REMOTE_RDMA_SCHEME, REMOTE_SCHEME, Spec, standby};
 use farblock_block::Namespace;
-use farblock_block::size::Size;
 use farblock_program::alike::alike;
 use farblock_proto::ids::NamespaceId;
 use farblock_target::{ReservationStore, Subsystem};
@@ -187,27 +186,6 @@ pub(super) fn explained(problem: String) -> String {
     problem
 }
 
-/// Returns a warning if RAM disks are larger than the machine's memory.
-pub fn memory_doubt(specs: &[&Spec]) -> Option<String> {
-    let wanted: u64 = specs.iter().map(|spec| memory_bytes(spec)).sum();
-    let there = crate::machine::memory_bytes()?;
-    (wanted > there).then(|| {
-        format!(
-            "RAM disks of {} are more than the {} of memory of this machine: writes to them can \
-             exhaust it",
-            Size(wanted),
-            Size(there >> 20 << 20)
-        )
-    })
-}
-
-fn memory_bytes(spec: &Spec) -> u64 {
-    match spec {
-        Spec::Mem { bytes } => *bytes,
-        spec => spec.parts().iter().map(memory_bytes).sum(),
-    }
-}
-
 /// Returns the identity of a disk: unique across machines, and stable over restarts. An identity
 /// that is stored with the data is a UUID. A RAM disk gets a new identity at each start, so that a
 /// host that reconnects does not mistake the empty disk for the old one. `note` receives messages
@@ -383,15 +361,10 @@ mod tests {
     }
 
     #[test]
-    fn serve_refuses_other_urls_and_warns_of_oversized_ram_disks() {
+    fn serve_refuses_other_urls() {
         let error = parse("http://x").unwrap_err();
         assert!(error.contains("is a URL") && !error.contains("truncate"), "{error}");
         assert!(parse("file:http://x").is_ok() && parse("a:b//c").is_ok());
-        if crate::machine::memory_bytes().is_some() {
-            let doubt = |text| memory_doubt(&[&spec(text)]);
-            assert_eq!(doubt("mem:1MiB"), None);
-            assert!(doubt("stripe:64KiB,mem:512TiB,mem:512TiB").unwrap().contains("1 PiB"));
-        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ mod twice;
 #[cfg(target_os = "linux")]
 mod watched;
 
-pub use disks::{memory_doubt, parse_os as parse_disk};
+pub use disks::parse_os as parse_disk;
 pub use keys::reference as key_reference;
 pub use names::name as disk_name;
 
@@ -344,7 +344,7 @@ fn from_paths<'a>(
     }
     let specs = args.paths.iter().map(|path| disks::parse_os(path)).collect::<Result<Vec<_>, _>>();
     let specs = specs.map_err(Failure::Usage)?;
-    disks::memory_doubt(&specs.iter().collect::<Vec<_>>()).map(&mut *note);
+    elsewhere::memory_doubt(&specs.iter().collect::<Vec<_>>()).map(&mut *note);
     let nqn = args.nqn.clone().unwrap_or_else(|| disks::default_nqn(&specs, note));
     values::doubt(&nqn).map(&mut *note);
     let mut subsystem = Subsystem::new(&nqn);

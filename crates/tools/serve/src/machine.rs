@@ -28,30 +28,3 @@ fn name() -> String {
 fn name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "localhost".to_owned())
 }
-
-/// Returns the memory that this process may use, in bytes: the machine's memory, or less if a
-/// control group has a lower limit. `None` if the system does not report the memory.
-#[cfg(target_os = "linux")]
-pub(crate) fn memory_bytes() -> Option<u64> {
-    let found = rustix::system::sysinfo();
-    let whole = (found.totalram as u64).checked_mul(u64::from(found.mem_unit))?;
-    Some(group_limit().map_or(whole, |limit| whole.min(limit)))
-}
-
-/// Returns the lowest memory limit of this process's control groups (version 2), in bytes.
-#[cfg(target_os = "linux")]
-fn group_limit() -> Option<u64> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let limit = |group: &std::path::Path| {
-        let file = std::path::Path::new("/sys/fs/cgroup").join(group).join("memory.max");
-        // A control group without a limit has the text "max" in this file.
-        std::fs::read_to_string(file).ok()?.trim().parse().ok()
-    };
-    std::path::Path::new(own).ancestors().filter_map(limit).min()
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn memory_bytes() -> Option<u64> {
-    None
-}

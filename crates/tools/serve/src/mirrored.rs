@@ -4,7 +4,8 @@ use super::names::{name, without_keys};
 use crate::elsewhere::{self, Leg};
 use crate::signals::Stop;
 use crate::{journal, remote};
-use farblock_admin::{LegStatus, Legs, MirrorOrder, Mirrored, part_name};
+use farblock_admin::{Legs, Mirrored};
+use farblock_admin_api::{LegStatus, MirrorOrder, part_name};
 use farblock_backends::{FileProblem, OpenError, Spec};
 use farblock_block::{Availability, Namespace};
 use farblock_host::disk::{Disk, DiskOptions, OrphanedControllers};
@@ -160,7 +161,7 @@ pub(super) fn open(
 struct Watched(Weak<Mirror>);
 
 impl Mirrored for Watched {
-    fn status(&self) -> Option<(Vec<LegStatus>, Option<farblock_admin::MirrorStatus>)> {
+    fn status(&self) -> Option<(Vec<LegStatus>, Option<farblock_admin_api::MirrorStatus>)> {
         let status = self.0.upgrade()?.status();
         let doing = doing(&status);
         Some((named(status), Some(doing)))
@@ -185,7 +186,7 @@ pub(super) fn legs(mirror: &Arc<Mirror>) -> Legs {
 struct Pieces(Vec<Leg>);
 
 impl Mirrored for Pieces {
-    fn status(&self) -> Option<(Vec<LegStatus>, Option<farblock_admin::MirrorStatus>)> {
+    fn status(&self) -> Option<(Vec<LegStatus>, Option<farblock_admin_api::MirrorStatus>)> {
         let status = |leg: &Leg| {
             let namespace = leg.namespace.upgrade()?;
             let missing = leg.missing(&*namespace);
@@ -205,12 +206,12 @@ pub(super) fn pieces(legs: Vec<Leg>) -> Option<Legs> {
     (!legs.is_empty()).then(|| Arc::new(Pieces(legs)) as Legs)
 }
 
-fn doing(status: &MirrorStatus) -> farblock_admin::MirrorStatus {
-    let difference = |it: &farblock_volumes::mirror::Difference| farblock_admin::Difference {
+fn doing(status: &MirrorStatus) -> farblock_admin_api::MirrorStatus {
+    let difference = |it: &farblock_volumes::mirror::Difference| farblock_admin_api::Difference {
         lba: it.lba,
         blocks: it.blocks,
     };
-    farblock_admin::MirrorStatus {
+    farblock_admin_api::MirrorStatus {
         dirty_bytes: status.dirty_bytes,
         copied_bytes: status.copied_bytes,
         copy_bytes_per_second: status.copy_bytes_per_second.unwrap_or(0),

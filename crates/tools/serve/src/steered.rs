@@ -60,7 +60,7 @@ impl Open for Opener {
         let Namespace { uuid, block_size, read_only, .. } = *namespace;
         let opened = disks::open(&spec, uuid, block_size, read_only, note)
             .map_err(|error| NotOpened::new(&error, disks::refused(&error, "read_only = true")))?;
-        if let Some(doubt) = disks::memory_doubt(&[&spec]) {
+        if let Some(doubt) = farblock_disks::memory_doubt(&[&spec]) {
             tracing::warn!("{doubt}");
         }
         let identity = disks::identity(&spec, note);

@@ -2,7 +2,8 @@
 
 use crate::args::{ApiArgs, ServeArgs};
 use crate::error::{Failure, Result, os};
-use farblock_admin::{Certificate, Pem, Remote, Tokens, Trust};
+use farblock_admin::{Certificate, Pem, Remote, Tokens};
+use farblock_admin_client::Trust;
 use farblock_host::key_file;
 use farblock_host::readable::Readable;
 use std::io::Read;

@@ -4,7 +4,7 @@ use super::args::{AddNamespaceArgs, DiskArgs};
 use super::{STALE, ask, done, namespace_at, say, subsystem_at};
 use crate::error::{Failure, Result};
 use crate::serve::{disk_name, parse_disk};
-use farblock_admin::Client;
+use farblock_admin_client::Client;
 use serde_json::{Value, json};
 
 /// Adds a namespace with the requested namespace ID, or with the first free one.

@@ -17,8 +17,9 @@ use args::{
     AllowHostArgs, Change, ConfigArgs, ConfigCommand, ControlArgs, CtlArgs, LimitArgs, ReloadArgs,
     RemoteArgs, StatusArgs, Switch,
 };
-use farblock_admin::{Answer, Client, Stats, Status};
 use farblock_admin_api::places::{default_socket, living};
+use farblock_admin_api::{Stats, Status};
+use farblock_admin_client::{Answer, Client};
 use farblock_program::error::{self, Failure, Result};
 use farblock_program::{output, signals, table, values};
 use farblock_serve::{self as serve, key_reference, tokens};

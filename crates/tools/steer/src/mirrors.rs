@@ -3,7 +3,8 @@
 use super::{ask, namespace_at};
 use crate::error::{Failure, Result};
 use crate::output;
-use farblock_admin::{Client, Difference, MirrorOrder, MirrorStatus, Status};
+use farblock_admin_api::{Difference, MirrorOrder, MirrorStatus, Status};
+use farblock_admin_client::Client;
 use farblock_block::size::Size;
 use serde_json::json;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Rates from two samples of a target's counters: by core, namespace and host.
 
 use crate::table::printable;
-use farblock_admin::{IoStats, Latency, Stats};
+use farblock_admin_api::{IoStats, Latency, Stats};
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -90,7 +90,7 @@ pub(super) fn rows(view: View, now: &Stats, before: &Stats) -> Vec<Row> {
 
 impl Between<'_> {
     fn cores(&self) -> Vec<Row> {
-        let row = |core: &farblock_admin::CoreStats| {
+        let row = |core: &farblock_admin_api::CoreStats| {
             let before = self.before.cores.iter().find(|it| it.core == core.core);
             let name = format!("core {}", core.core);
             let mut row = Row::new(&name, &core.io, before.map(|it| &it.io), self);
@@ -118,7 +118,7 @@ impl Between<'_> {
     }
 
     fn hosts(&self) -> Vec<Row> {
-        let row = |host: &farblock_admin::HostStats| {
+        let row = |host: &farblock_admin_api::HostStats| {
             let before = self.before.hosts.iter().find(|it| it.nqn == host.nqn);
             Row::new(&host.nqn, &host.io, before.map(|it| &it.io), self)
         };

@@ -3,7 +3,7 @@
 use super::rates::{COLUMNS, View, errors, mean_us, rows};
 use super::terms;
 use crate::table::{Align, Table, printable};
-use farblock_admin::{
+use farblock_admin_api::{
     IoStats, Latency, MirrorStatus, NamespaceStatus, Stats, Status, SubsystemStatus,
 };
 use farblock_block::size::Size;

@@ -1,7 +1,7 @@
 //! Describes for the user which hosts may use a target's namespaces, and under which conditions.
 
 use crate::table::printable;
-use farblock_admin::{Status, SubsystemStatus};
+use farblock_admin_api::{Status, SubsystemStatus};
 use farblock_block::size::Size;
 use farblock_state::Limits;
 use std::fmt::Write as _;

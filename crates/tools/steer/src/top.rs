@@ -6,7 +6,7 @@ use super::{ask_stats, chosen};
 use crate::error::{Failure, Result};
 use crate::output::spelled;
 use crate::signals::Stop;
-use farblock_admin::Stats;
+use farblock_admin_api::Stats;
 use farblock_admin_api::places;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};

@@ -2,7 +2,8 @@
 
 use crate::error::{Failure, Result};
 use crate::output::{self, spelled};
-use farblock_admin::{Client, ClientError, FleetHost, FleetStatus};
+use farblock_admin_api::{FleetHost, FleetStatus};
+use farblock_admin_client::{Client, ClientError};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};

@@ -6,8 +6,9 @@
 pub mod args;
 
 use args::ClusterArgs;
-use farblock_admin::{Beside, MAX_NODES, Node, NodePlace, Token, Trust, serve_cluster};
+use farblock_admin::{Beside, MAX_NODES, Node, NodePlace, Token, serve_cluster};
 use farblock_admin_api::places;
+use farblock_admin_client::Trust;
 use farblock_program::error::{Failure, Result, listening};
 use farblock_program::signals::Stop;
 use farblock_program::{output, values};

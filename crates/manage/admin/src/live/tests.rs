@@ -1,9 +1,10 @@
 //! Tests of the states that hosts can see during a change.
 
-use crate::legs::{LegStatus, Legs, MirrorOrder, MirrorStatus, Mirrored};
+use crate::legs::{Legs, Mirrored};
 use crate::opener::{NotOpened, Open, Opened};
 use crate::steering::Reread;
 use crate::trial::{Opener, start};
+use farblock_admin_api::{LegStatus, MirrorOrder, MirrorStatus};
 use farblock_state::{Document, Host, Limits, Namespace};
 use farblock_target::{Event, HostKeys, Observer};
 use std::sync::{Arc, Mutex};

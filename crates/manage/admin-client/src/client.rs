@@ -1,6 +1,6 @@
 //! A blocking client of the control socket.
 
-use crate::certificate::{Trust, words};
+use crate::trust::{Trust, words};
 use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -37,21 +37,24 @@ enum ClientPlace {
     Socket(PathBuf),
     /// The address, and the value of the `Authorization` header.
     Tcp(SocketAddr, HeaderValue),
-    Https(Secure, HeaderValue),
+    Https(HttpsServer, HeaderValue),
 }
 
 /// An HTTPS server, which must have a trusted certificate.
 #[derive(Clone)]
-pub(crate) struct Secure {
+pub struct HttpsServer {
     /// The address of the server: `HOST:PORT`.
     address: String,
     name: ServerName<'static>,
     trust: Trust,
 }
 
-impl Secure {
+impl HttpsServer {
     /// The server at `HOST:PORT`.
-    pub(crate) fn new(address: &str, trust: &Trust) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// One sentence about an invalid address.
+    pub fn new(address: &str, trust: &Trust) -> Result<Self, String> {
         let parts = address.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
         let host = parts.map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));
         let name = host.and_then(|host| ServerName::try_from(host.to_owned()).ok());
@@ -64,7 +67,10 @@ impl Secure {
     }
 
     /// Connects to the server. The error is the end of a sentence.
-    pub(crate) async fn connect(&self) -> Result<TlsStream<TcpStream>, String> {
+    ///
+    /// # Errors
+    /// The connection or the TLS handshake failed.
+    pub async fn connect(&self) -> Result<TlsStream<TcpStream>, String> {
         let stream = TcpStream::connect(&self.address).await;
         let stream = stream.map_err(|error| format!("cannot connect: {}", plain(&error)))?;
         let connector = TlsConnector::from(self.trust.config());
@@ -74,7 +80,8 @@ impl Secure {
 }
 
 /// The text of a system error, without the error number.
-pub(crate) fn plain(error: &io::Error) -> String {
+#[must_use]
+pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error ").next().unwrap_or_default().to_owned()
 }
@@ -162,7 +169,7 @@ impl Client {
                      copy of the certificate itself"
                 )
             })?;
-            let secure = Secure::new(address.trim_end_matches('/'), trust)?;
+            let secure = HttpsServer::new(address.trim_end_matches('/'), trust)?;
             return Ok(Self {
                 place: ClientPlace::Https(secure, bearer(token)?),
                 patience: ANSWER_TIMEOUT,
@@ -326,7 +333,10 @@ fn bearer(token: &str) -> Result<HeaderValue, String> {
 }
 
 /// Sends a request on a new connection. Returns the head of the answer.
-pub(crate) async fn send(
+///
+/// # Errors
+/// The connection failed.
+pub async fn send(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
 ) -> hyper::Result<Response<Incoming>> {
@@ -336,7 +346,10 @@ pub(crate) async fn send(
 }
 
 /// Reads the body of an answer, up to `most` bytes.
-pub(crate) async fn whole(answer: Response<Incoming>, most: usize) -> Result<Bytes, String> {
+///
+/// # Errors
+/// The connection failed, or the body is longer.
+pub async fn whole(answer: Response<Incoming>, most: usize) -> Result<Bytes, String> {
     let body = Limited::new(answer.into_body(), most).collect().await;
     body.map(Collected::to_bytes).map_err(|error| error.to_string())
 }

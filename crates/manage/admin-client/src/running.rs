@@ -4,9 +4,8 @@
 mod processes;
 
 use crate::client::{Client, ClientError};
-use crate::status::Status;
 use farblock_admin_api::places::sockets;
-use farblock_admin_api::sockets_in;
+use farblock_admin_api::{Status, sockets_in};
 use std::path::PathBuf;
 use std::time::Duration;
 
