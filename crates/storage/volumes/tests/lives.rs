@@ -53,10 +53,10 @@ fn no_acknowledged_write_is_lost_and_all_legs_become_equal() {
                 std::panic::resume_unwind(panic);
             }
         }
-        acknowledged += run.acknowledged;
-        degraded += run.degraded_starts;
-        cuts += run.power_cuts;
-        out += run.went_out;
+        acknowledged += run.events.acknowledged;
+        degraded += run.events.degraded_starts;
+        cuts += run.events.power_cuts;
+        out += run.events.went_out;
     }
     println!(
         "{acknowledged} acknowledged, {cuts} power cuts, {degraded} degraded starts, {out} out"

@@ -58,6 +58,12 @@ pub(crate) struct Run {
     taking: Taking,
     next: u64,
     step: u64,
+    pub(crate) events: Events,
+}
+
+/// The numbers of events in a run.
+#[derive(Default)]
+pub(crate) struct Events {
     pub(crate) acknowledged: u64,
     pub(crate) degraded_starts: u64,
     pub(crate) power_cuts: u64,
@@ -98,11 +104,7 @@ impl Run {
             taking: Taking::Empty,
             next: 1,
             step: 0,
-            acknowledged: 0,
-            degraded_starts: 0,
-            power_cuts: 0,
-            went_out: 0,
-            refilled: 0,
+            events: Events::default(),
             world,
             random,
         }
@@ -133,7 +135,7 @@ impl Run {
             self.legs.iter().filter(|leg| leg.is_away()).for_each(|leg| leg.set_away(false));
         }
         let away = self.legs.iter().any(|leg| leg.is_away());
-        self.degraded_starts += u64::from(away);
+        self.events.degraded_starts += u64::from(away);
         let options = MirrorOptions {
             taking: self.taking,
             degraded: away,
@@ -212,7 +214,7 @@ impl Run {
 
     fn end_trouble(&mut self, life: &Life) {
         let out = life.mirror.status().legs.iter().any(|leg| leg.state == LegState::Out);
-        self.went_out += u64::from(out);
+        self.events.went_out += u64::from(out);
         self.quiet = self.world.elapsed();
         for leg in &self.legs {
             self.world.set_disk_faults(leg.medium(), DiskFaults::default());
@@ -283,7 +285,7 @@ impl Run {
         let flying = self.flying.remove(&done.token).ok_or("a completion of nothing")?;
         let (step, stamp) = (self.step, flying.stamp);
         let ok = done.result.is_ok();
-        self.acknowledged += u64::from(ok);
+        self.events.acknowledged += u64::from(ok);
         match flying.command {
             Command::Read if ok => return self.check_read(&flying, &done),
             Command::Read => self.each(flying.lba, flying.blocks, |block| block.busy = false),
@@ -333,7 +335,7 @@ impl Run {
 
     /// Cuts the power of all machines. The next run starts with the remaining data.
     fn cut_power(&mut self, life: Life) -> Result<Life, String> {
-        self.power_cuts += 1;
+        self.events.power_cuts += 1;
         for leg in &self.legs {
             let away = leg.is_away() && self.random.one_in(2);
             leg.replace(self.world.cut_power(leg.medium()), away);
@@ -386,7 +388,7 @@ impl Run {
     /// That looks like a split history, so the mirror refuses the leg, and the test empties the
     /// leg.
     fn replace_diverged(&mut self, life: &Life) {
-        if self.taking == Taking::Members || self.degraded_starts == 0 {
+        if self.taking == Taking::Members || self.events.degraded_starts == 0 {
             return;
         }
         for found in life.mirror.status().legs {
@@ -394,7 +396,7 @@ impl Run {
             let leg = self.legs.iter().find(|leg| leg_name(leg) == found.name);
             if diverged && let Some(leg) = leg {
                 leg.replace(self.world.disk(LEG_BLOCKS as usize * 512), false);
-                self.refilled += 1;
+                self.events.refilled += 1;
             }
         }
     }
