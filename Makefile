@@ -53,6 +53,7 @@ build: needs
 TIDY = $(patsubst crates/checks/tidy/tests/%.rs,--test %,$(wildcard crates/checks/tidy/tests/*.rs))
 lint:
 	contrib/tests/needs.sh
+	contrib/tests/runners.sh
 	$(CARGO) fmt --all --check
 	$(CARGO) test --quiet $(EVERYTHING) $(TIDY)
 	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/ceph/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh interop/linux/systemd/job-begins \
