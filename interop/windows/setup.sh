@@ -129,8 +129,28 @@ copy_toolchain() {
     echo "$version" >"$toolchain/copied"
 }
 
+# Prints the linker. If the toolchain has Rust's lld, this is a script that lets gcc call lld instead
+# of GNU ld: a test program links in half the processor time. gcc's -fuse-ld would search only
+# /usr/bin.
+choose_linker() {
+    local lld
+    lld=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/rust-lld
+    [ -x "$lld" ] || { echo "$linker" && return; }
+    cat >"$dir/lld" <<SH
+#!/bin/sh
+[ "\${1##*/}" = collect2 ] || exec "\$@"
+shift
+exec '$lld' -flavor gnu "\$@"
+SH
+    printf '#!/bin/sh\nexec %s -wrapper "%s" "$@"\n' "$linker" "$dir/lld" >"$dir/gcc"
+    chmod +x "$dir/lld" "$dir/gcc"
+    echo "$dir/gcc"
+}
+
 # The environment in which `cargo $FARBLOCK_WINDOWS_CARGO` builds and runs programs for Windows.
 write_environment() {
+    local chosen
+    chosen=$(choose_linker)
     {
         if ! has_library; then
             # Stable compilers accept -Zbuild-std only with this setting.
@@ -140,7 +160,7 @@ write_environment() {
         else
             echo "FARBLOCK_WINDOWS_CARGO=--target=$target"
         fi
-        echo "export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=$linker"
+        echo "export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_LINKER=$chosen"
         echo "export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=wine"
         echo "export WINEPREFIX=$dir/wine WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml="
     } >"$dir/env.sh.new"
