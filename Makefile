@@ -2,7 +2,13 @@
 # benchmarks: `make bench-peers` measures for hours.
 
 CARGO ?= cargo
-BINARY = target/release/farblock
+
+# How the product is built for the checks with real peers: optimized, or by `make test` with the
+# tests' profile, which shares all libraries with `make unit` (decision 38).
+FARBLOCK_PROFILE ?= release
+BUILT = target/$(FARBLOCK_PROFILE:dev=debug)
+BINARY = $(BUILT)/farblock
+PRODUCT = $(CARGO) build --profile $(FARBLOCK_PROFILE) --locked
 
 .PHONY: demo test needs packages build lint fix quick unit sanitize interop ceph spdk-rpc schemathesis package test-windows built-for-guests built-for-guests-and-windows bench-peers bench-fio bench-attach bench-counters bench-cost bench-network performance engines dashboard library released install uninstall header dist deb image
 
@@ -13,11 +19,11 @@ AGAIN = contrib/again.sh
 
 # Incremental builds cost time, and here a second build is rare. All goals must use the same setting
 # as `make test`: otherwise cargo would build everything again.
-test lint unit sanitize interop ceph test-windows built-for-guests built-for-guests-and-windows: export CARGO_INCREMENTAL = 0
+test lint unit sanitize build released interop ceph test-windows built-for-guests built-for-guests-and-windows: export CARGO_INCREMENTAL = 0
 
 # Debug information costs compile time (decision 38), and panics name their line without it. Only
 # the sanitizers' reports need line tables.
-test lint unit interop ceph test-windows built-for-guests built-for-guests-and-windows: export CARGO_PROFILE_DEV_DEBUG = 0
+test lint unit build released interop ceph test-windows built-for-guests built-for-guests-and-windows: export CARGO_PROFILE_DEV_DEBUG = 0
 sanitize: export CARGO_PROFILE_DEV_DEBUG = line-tables-only
 
 ## Compares a local disk with the same disk over loopback. Builds only the measured crates.
@@ -26,12 +32,12 @@ demo: needs
 	target/release/farblock-bench --runtime 1 --ramp-time 0.25 --until-known
 
 ## Runs all checks: installs the packages that the tests need, then lints, and runs the tests and
-## the checks with real peers. Builds without link-time optimization, which would double the time of
-## an optimized build (decision 38).
-test: export CARGO_PROFILE_RELEASE_LTO = off
+## the checks with real peers. Does not make the optimized build that users get, which would compile
+## all libraries once more (decision 38).
+test: export FARBLOCK_PROFILE = dev
 test:
 	@contrib/needs.sh "$(CARGO)" --compiler-later
-	contrib/stages.sh $(MAKE) packages +released lint unit sanitize build engines \
+	contrib/stages.sh $(MAKE) packages lint unit +released sanitize build engines \
 		+built-for-guests-and-windows dashboard spdk-rpc schemathesis package interop ceph test-windows
 	@echo "make test: all passed"
 
@@ -45,7 +51,7 @@ packages:
 	interop/packages.sh
 
 build: needs
-	$(CARGO) build --release --locked -p farblock
+	$(PRODUCT) -p farblock
 
 ## Lints. The checks that take seconds run first. The tidy tests use the features of `make unit`, so
 ## that cargo builds them and their libraries once. The fuzz targets are only compiled, not linked,
@@ -95,7 +101,7 @@ library: needs
 ## Builds the program and libfarblock with the same features, so that cargo builds shared crates
 ## once.
 released: needs
-	$(CARGO) build --release --locked -p farblock -p farblock-capi
+	$(PRODUCT) -p farblock -p farblock-capi
 
 ## Installs the program, systemd's units, manual pages, completions and libfarblock, below PREFIX in
 ## DESTDIR.
