@@ -19,6 +19,11 @@ impl Access {
     /// Peers with the key may read (`IBV_ACCESS_REMOTE_READ`).
     pub const REMOTE_READ: Self = Self(1 << 2);
 
+    /// Whether peers have any access.
+    pub(crate) fn is_remote(self) -> bool {
+        self.permits(Self::REMOTE_READ) || self.permits(Self::REMOTE_WRITE)
+    }
+
     /// Whether all of `other` is permitted.
     #[must_use]
     pub fn permits(self, other: Self) -> bool {

@@ -190,6 +190,40 @@ fn a_send_with_invalidate_invalidates_the_key() {
 }
 
 #[test]
+fn a_peer_cannot_invalidate_a_key_without_remote_access() {
+    let (host, target) = pair(&Network::new(), 8);
+    let own = Arc::new(Pages::new(64));
+    let mr = host.node.reg_mr(&host.pd, own, Access::LOCAL_WRITE).expect("a registration");
+    let slices = [host.node.keys(&mr).slice(0, 8).expect("inside")];
+    host.node.post_recv(&host.id, &[ReceiveRequest { id: 7, slices: &slices }]).expect("room");
+    let key = host.node.keys(&mr).rkey();
+    target.send(1, Operation::SendWithInvalidate(key), true).expect("room");
+    assert_eq!(target.outcome(), Some((1, Status::REM_ACCESS_ERR)));
+    assert_eq!(host.poll().map(|it| it.status), Some(Status::LOC_ACCESS_ERR));
+}
+
+#[test]
+fn connections_and_listeners_learn_of_their_device() {
+    let network = Network::new();
+    let (host, target) = pair(&network, 8);
+    let at: SocketAddr = (ip(HOST), 4420).into();
+    let listener = host.node.listen(&host.channel, at, 1).expect("a listener");
+    let kinds =
+        || std::iter::from_fn(|| event(&host.node, &host.channel)).map(|(kind, _)| kind).collect();
+    let _: Vec<CmEventType> = kinds();
+    network.change_address(ip(HOST));
+    assert_eq!(kinds(), [CmEventType::AddrChange; 2]);
+    network.remove_device(ip(HOST));
+    assert_eq!(kinds(), [CmEventType::DeviceRemoval; 2]);
+    target.send(1, Operation::Send, true).expect("room");
+    assert_eq!(target.outcome(), Some((1, Status::RETRY_EXC_ERR)));
+    // The device is back.
+    let node = network.node(ip(HOST));
+    drop(listener);
+    node.listen(&host.channel, at, 1).expect("a listener again");
+}
+
+#[test]
 fn a_listener_accepts_as_many_requests_as_its_backlog() {
     let network = Network::new();
     let (host, target) = (network.node(ip(HOST)), network.node(ip(TARGET)));

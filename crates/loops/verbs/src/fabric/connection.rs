@@ -51,6 +51,23 @@ impl Objects {
         self.report(Event { id, listener: None, event, status, param });
     }
 
+    /// Reports an event to all connections and listeners of a node, and ends the listeners.
+    pub(super) fn announce(&mut self, node: IpAddr, event: CmEventType) {
+        let is_of_it = |id: &&mut IdState| id.local.ip() == node;
+        for id in self.ids.values_mut().filter(is_of_it) {
+            if matches!(id.stage, Stage::Listening { .. }) {
+                id.stage = Stage::Closed;
+            }
+        }
+        // The program does not know a request yet that waits for its event.
+        let is_known = |id: &IdState| id.local.ip() == node && id.handle.strong_count() > 0;
+        let all: Vec<Key> =
+            self.ids.iter().filter(|(_, id)| is_known(id)).map(|(key, _)| *key).collect();
+        for key in all {
+            self.event(key, event, 0, nothing());
+        }
+    }
+
     fn new_id(&mut self, channel: Key, local: SocketAddr) -> Key {
         let key = self.next_key();
         let id = IdState {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::state::{Entry, Frees, Key, Local, Objects, QpState, Receive, Send};
+use super::state::{Entry, Frees, Key, Local, Objects, QpState, Receive, Region, Send};
 use crate::error::{PostError, VerbsError};
 use crate::limits::RNR_RETRY_FOREVER;
 use crate::request::{
@@ -196,7 +196,8 @@ impl Objects {
         let mut completion = Completion { id: receive.id, qp_num: peer, ..Completion::default() };
         let mut result = self.scatter(pd, &receive.slices, bytes);
         if let (Ok(()), Some(rkey)) = (result, invalidate) {
-            match self.regions.get_mut(&rkey).filter(|region| region.pd == pd) {
+            let is_open = |region: &&mut Region| region.pd == pd && region.access.is_remote();
+            match self.regions.get_mut(&rkey).filter(is_open) {
                 Some(region) => region.is_invalid = true,
                 None => result = Err(Status::LOC_ACCESS_ERR),
             }

@@ -6,9 +6,13 @@
 //!   Otherwise it fails at once, because the fabric has no clock.
 //! - A wrong key, range, access or protection domain fails the request with
 //!   [`REM_ACCESS_ERR`](crate::Status::REM_ACCESS_ERR), and both queue pairs.
+//! - A SEND with Invalidate can only invalidate a key with remote access, as InfiniBand demands.
 //! - A message longer than the receive fails both ends.
 //! - After an error all requests of a queue pair are flushed.
 //! - Private data arrives with zeroes up to its largest length, as on RoCE.
+//!
+//! [`Network::unplug`], [`Network::remove_device`] and [`Network::change_address`] cause what a
+//! machine's administrator can cause.
 //!
 //! Events and completions call the [`Waker`](crate::Waker) of their channel or queue.
 //!

@@ -52,6 +52,20 @@ impl Network {
         });
     }
 
+    /// Removes a node's device, as an administrator or a failing driver does: every connection and
+    /// listener gets [`DeviceRemoval`](CmEventType::DeviceRemoval), and nothing leaves or reaches
+    /// the node. [`Self::node`] adds a device again.
+    pub fn remove_device(&self, address: IpAddr) {
+        self.unplug(address);
+        self.with(|objects| objects.announce(address, CmEventType::DeviceRemoval));
+    }
+
+    /// Moves a node's address to another device, as bonding does: every connection and listener
+    /// gets [`AddrChange`](CmEventType::AddrChange). No more requests arrive at the listeners.
+    pub fn change_address(&self, address: IpAddr) {
+        self.with(|objects| objects.announce(address, CmEventType::AddrChange));
+    }
+
     /// Calls a function under the lock, and then the wakers of the events that it caused.
     fn with<R>(&self, call: impl FnOnce(&mut Objects) -> R) -> R {
         let (result, wakers) = {
