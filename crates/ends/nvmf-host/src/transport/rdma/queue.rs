@@ -10,6 +10,7 @@ use farblock_verbs::{
 };
 use farblock_wire::sgl::KeyedBlock;
 use farblock_wire::{Cqe, SglDescriptor, Sqe};
+use slab::Slab;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -75,10 +76,14 @@ struct Sends {
     /// Capsules that wait for a place in it.
     outbox: VecDeque<Capsule>,
     /// Capsules in flight, whose memory the device may still read.
-    flights: Vec<Option<Option<Chunk>>>,
-    free: Vec<usize>,
-    used: usize,
+    flights: Slab<Option<Chunk>>,
     most: usize,
+}
+
+impl Sends {
+    fn has_room(&self) -> bool {
+        self.flights.len() < self.most
+    }
 }
 
 impl QueuePair {
@@ -120,13 +125,7 @@ impl QueuePair {
             responses,
             responses_mr,
             staging: Staging::new(verbs.clone(), pd, access, sizes),
-            sends: Sends {
-                outbox: VecDeque::new(),
-                flights: Vec::new(),
-                free: Vec::new(),
-                used: 0,
-                most: most as usize,
-            },
+            sends: Sends { outbox: VecDeque::new(), flights: Slab::new(), most: most as usize },
             arming: Arming::default(),
             used_receives: (0..entries).collect(),
         };
@@ -180,11 +179,11 @@ impl QueuePair {
     /// Posts receives, and queued commands as far as the send queue has room.
     pub(super) fn post(&mut self) -> Result<(), Failure> {
         self.post_receives()?;
-        while !self.sends.outbox.is_empty() && self.sends.used < self.sends.most {
+        while !self.sends.outbox.is_empty() && self.sends.has_room() {
             let mut batch: [Option<(u64, Local)>; BATCH] = [const { None }; BATCH];
             let mut count = 0;
             while count < BATCH
-                && self.sends.used < self.sends.most
+                && self.sends.has_room()
                 && let Some(capsule) = self.sends.outbox.pop_front()
             {
                 batch[count] = Some(self.begin(capsule));
@@ -210,13 +209,7 @@ impl QueuePair {
                 (Local::Inline(entry), None)
             }
         };
-        self.sends.used += 1;
-        let index = self.sends.free.pop().unwrap_or_else(|| {
-            self.sends.flights.push(None);
-            self.sends.flights.len() - 1
-        });
-        self.sends.flights[index] = Some(chunk);
-        (index as u64, local)
+        (self.sends.flights.insert(chunk) as u64, local)
     }
 
     fn post_receives(&mut self) -> Result<(), VerbsError> {
@@ -247,12 +240,8 @@ impl QueuePair {
             return Err(Failure::Request(completion.status));
         }
         let Some(index) = receive_index(completion.id) else {
-            let index = completion.id as usize;
-            if let Some(chunk) = self.sends.flights.get_mut(index).and_then(Option::take) {
-                self.sends.used -= 1;
-                self.sends.free.push(index);
-                chunk.into_iter().for_each(|chunk| self.staging.give(chunk));
-            }
+            let chunk = self.sends.flights.try_remove(completion.id as usize).flatten();
+            chunk.into_iter().for_each(|chunk| self.staging.give(chunk));
             return Ok(None);
         };
         let bytes = completion.bytes as usize;

@@ -11,6 +11,7 @@ use farblock_verbs::{
 };
 use farblock_wire::rdma::CmAccept;
 use farblock_wire::{Cqe, Sqe};
+use slab::Slab;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -69,8 +70,7 @@ pub(super) struct QueuePair {
     /// Bytes of a receive: a submission queue entry, and in-capsule data on I/O queues.
     capsule_bytes: usize,
     rooms: Vec<Room>,
-    flights: Vec<Option<Flight>>,
-    free: Vec<usize>,
+    flights: Slab<Flight>,
     /// The send queue entries in use, and their maximum number.
     used: u32,
     most: u32,
@@ -110,8 +110,7 @@ impl QueuePair {
             cq,
             capsule_bytes: Sqe::LEN + data_bytes as usize,
             rooms: Vec::new(),
-            flights: Vec::new(),
-            free: Vec::new(),
+            flights: Slab::new(),
             used: 0,
             most,
             arming: Arming::default(),
@@ -182,12 +181,7 @@ impl QueuePair {
     /// Notes a request that is about to be posted, and returns its identifier.
     pub(super) fn begin(&mut self, flight: Flight) -> u64 {
         self.used += flight.entries();
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.flights.push(None);
-            self.flights.len() - 1
-        });
-        self.flights[index] = Some(flight);
-        index as u64
+        self.flights.insert(flight) as u64
     }
 
     /// Posts requests that [`Self::begin`] has noted.
@@ -210,8 +204,7 @@ impl QueuePair {
     /// pair.
     pub(super) fn take_flights(&mut self) -> impl Iterator<Item = Flight> + use<> {
         self.used = 0;
-        self.free.clear();
-        std::mem::take(&mut self.flights).into_iter().flatten()
+        std::mem::take(&mut self.flights).into_iter().map(|(_, flight)| flight)
     }
 
     /// Moves completions into `out`. If there are none, arms the completion queue and polls again.
@@ -232,11 +225,9 @@ impl QueuePair {
             let bytes = completion.bytes as usize;
             return completion.status.is_success().then_some(Done::Received(index, bytes));
         }
-        let index = completion.id as usize;
         // Both requests of a response have its identifier, and the first may fail.
-        let flight = self.flights.get_mut(index).and_then(Option::take)?;
+        let flight = self.flights.try_remove(completion.id as usize)?;
         self.used -= flight.entries();
-        self.free.push(index);
         Some(Done::Sent(flight))
     }
 }
