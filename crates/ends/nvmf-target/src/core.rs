@@ -341,13 +341,16 @@ impl Core {
 
     fn set_timer(&self) {
         let deadline = self.cx.deadlines.first();
-        let next = [self.tick_at, self.sweep_at, deadline].into_iter().flatten().min();
+        let listen_at = self.doors.rdma.retry_at();
+        let next = [self.tick_at, self.sweep_at, deadline, listen_at].into_iter().flatten().min();
         self.cx.reactor.set_timer(self.task, next);
     }
 
-    /// Schedules [`Self::sweep`] if peers hold more than half of the core's memory limit.
+    /// Schedules [`Self::sweep`] if peers hold more than half of the core's memory limit, or if
+    /// connections wait for registered memory.
     fn watch_memory(&mut self) {
-        if self.sweep_at.is_none() && self.cx.memory.is_pressed() {
+        if self.sweep_at.is_none() && (self.cx.memory.is_pressed() || self.doors.rdma.is_starved())
+        {
             self.sweep_at = Some(self.cx.now() + limits::PRESSED_PERIOD);
             self.set_timer();
         }
@@ -360,13 +363,14 @@ impl Core {
         for (_, connection) in self.connections.iter_mut().flatten() {
             connection.save_memory(cx);
         }
-        if let Some(wanted_bytes) = cx.memory.next_epoch() {
+        let is_starved = self.doors.rdma.is_starved();
+        if let Some(wanted_bytes) = cx.memory.next_epoch(is_starved) {
             self.evict(wanted_bytes);
         }
         // Let all parked connections retry. Those that still lack memory park again.
         self.to_unpark = self.cx.parked.len();
         let cx = &mut self.cx;
-        let is_over = cx.memory.is_calm();
+        let is_over = cx.memory.is_calm() && !is_starved;
         if is_over {
             cx.reactor.buffers().clear();
         }

@@ -2,19 +2,21 @@
 //! of all connections; a [`Link`] passes the end of a connection to the core that serves it.
 
 use farblock_proto::controller::limits::MAX_IO_QUEUES;
-use farblock_proto::limits::MAX_QUEUE_DEPTH;
+use farblock_proto::limits::{KEYED_IN_CAPSULE_BYTES, MAX_QUEUE_DEPTH};
 use farblock_proto::rdma::{Admission, Offer};
-use farblock_reactor::{Reactor, TaskId, Waker, WatchId};
+use farblock_reactor::{Reactor, TaskId, Waker, WatchId, os};
 use farblock_verbs::{
     CmEvent, CmEventType, ConnParam, Device, Provider, ProviderChannel, ProviderId, Source, Verbs,
     VerbsError,
 };
+use farblock_wire::Sqe;
 use farblock_wire::rdma::{ADMIN_QUEUE_ENTRIES, CmReject, RejectStatus};
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
 
 use crate::limits;
 
@@ -109,7 +111,8 @@ pub(crate) enum News {
     Rejected(Option<SocketAddr>, RejectStatus),
     /// A request or the channel failed.
     Failed(VerbsError),
-    /// The device of a listener is being removed: no more requests arrive there.
+    /// The device of a listener is being removed, or its address has moved: no more requests
+    /// arrive there until the door listens again.
     ListenerLost(SocketAddr),
 }
 
@@ -117,6 +120,11 @@ pub(crate) enum News {
 pub(crate) struct Door {
     verbs: Provider,
     listeners: Vec<(SocketAddr, ProviderId)>,
+    /// Addresses whose listeners are lost, and the time of the next attempt to listen there again.
+    lost: Vec<SocketAddr>,
+    retry_at: Option<Instant>,
+    /// The most entries of a queue that the memory limit of a core allows.
+    max_entries: u16,
     links: HashMap<u64, Weak<Link>>,
     /// At this number of links, the door drops the links of ended connections.
     sweep_at: usize,
@@ -143,7 +151,16 @@ impl Door {
             Ok((verbs.local_addr(&id).unwrap_or(address), id))
         };
         let listeners = addresses.iter().map(listen).collect::<Result<_, _>>()?;
-        Ok(Self { verbs, listeners, links: HashMap::new(), sweep_at: 64, channel })
+        Ok(Self {
+            verbs,
+            listeners,
+            lost: Vec::new(),
+            retry_at: None,
+            max_entries: MAX_QUEUE_DEPTH,
+            links: HashMap::new(),
+            sweep_at: 64,
+            channel,
+        })
     }
 
     /// The addresses, with their actual ports.
@@ -157,9 +174,46 @@ impl Door {
         watch(reactor, task, self.verbs.event_source(&self.channel)).map(drop)
     }
 
+    /// Grants queues that use at most a quarter of a core's memory limit.
+    pub(crate) fn limit(&mut self, core_bytes: usize) {
+        let entry_bytes = limits::RDMA_ENTRY_BYTES + Sqe::LEN + KEYED_IN_CAPSULE_BYTES as usize;
+        let most = core_bytes / 4 / entry_bytes;
+        self.max_entries = u16::try_from(most).unwrap_or(u16::MAX).min(MAX_QUEUE_DEPTH);
+    }
+
     /// Closes the listeners.
     pub(crate) fn close(&mut self) {
         self.listeners.clear();
+        self.lost.clear();
+        self.retry_at = None;
+    }
+
+    /// The time at which to call [`Self::listen_again`].
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Listens again at the addresses of lost listeners, if it is time. Returns the addresses where
+    /// this succeeded.
+    pub(crate) fn listen_again(&mut self, now: Instant) -> Vec<SocketAddr> {
+        let mut found = Vec::new();
+        if self.retry_at.is_none_or(|at| at > now) {
+            return found;
+        }
+        let (verbs, channel, listeners) = (&self.verbs, &self.channel, &mut self.listeners);
+        self.lost.retain(|&address| match verbs.listen(channel, address, limits::RDMA_BACKLOG) {
+            Ok(id) => {
+                listeners.push((address, id));
+                found.push(address);
+                false
+            }
+            Err(error) => {
+                tracing::debug!("cannot listen at rdma:{address} again: {error}");
+                true
+            }
+        });
+        self.retry_at = (!self.lost.is_empty()).then_some(now + limits::RDMA_LISTEN_PERIOD);
+        found
     }
 
     /// Returns the next event that the core must handle; `None` if there is none yet.
@@ -182,7 +236,8 @@ impl Door {
             CmEventType::Disconnected
             | CmEventType::ConnectError
             | CmEventType::Unreachable
-            | CmEventType::Rejected => End::Left,
+            | CmEventType::Rejected
+            | CmEventType::AddrChange => End::Left,
             // The host's first command may arrive before the event that the connection is up.
             _ => return None,
         };
@@ -192,7 +247,10 @@ impl Door {
         }
         let is_it = |(_, id): &(SocketAddr, ProviderId)| self.verbs.id_key(id) == key;
         let lost = self.listeners.iter().position(is_it)?;
-        Some(News::ListenerLost(self.listeners.swap_remove(lost).0))
+        let (address, _) = self.listeners.swap_remove(lost);
+        self.lost.push(address);
+        self.retry_at = Some(os::now());
+        Some(News::ListenerLost(address))
     }
 
     fn requested(&mut self, event: CmEvent<ProviderId>) -> News {
@@ -205,7 +263,7 @@ impl Door {
                 return News::Failed(error);
             }
         };
-        let admission = match admit(&event.param, &device) {
+        let admission = match admit(&event.param, &device, self.max_entries) {
             Ok(admission) => admission,
             Err(reason) => {
                 reject(&verbs, &id, reason);
@@ -238,8 +296,10 @@ impl Door {
     }
 }
 
-fn admit(param: &ConnParam, device: &Device) -> Result<Admission, RejectStatus> {
-    let entries = u32::from(MAX_QUEUE_DEPTH).min(device.max_qp_wr / 2).min(device.max_cqe / 3);
+fn admit(param: &ConnParam, device: &Device, most: u16) -> Result<Admission, RejectStatus> {
+    // The completion queue has room for three completions of each entry, and eight more.
+    let completions = device.max_cqe.saturating_sub(8) / 3;
+    let entries = u32::from(most).min(device.max_qp_wr / 2).min(completions);
     let offer = Offer {
         max_io_queues: MAX_IO_QUEUES,
         max_entries: u16::try_from(entries).unwrap_or(MAX_QUEUE_DEPTH),

@@ -212,6 +212,10 @@ pub const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 /// At most this many connection requests may wait at an RDMA listener.
 pub const RDMA_BACKLOG: u32 = 256;
 
+/// The interval at which a target tries to listen again, after the device of an RDMA listener was
+/// removed or its address moved to another device.
+pub const RDMA_LISTEN_PERIOD: Duration = Duration::from_secs(5);
+
 /// Registered memory for transfers in flight over RDMA, in bytes, for each device and core. Beyond
 /// it, transfers wait. A device keeps this memory locked.
 pub const STAGING_BYTES: usize = 16 << 20;
@@ -226,6 +230,13 @@ pub const STAGING_SLAB_BYTES: usize = 1 << 20;
 
 /// The smallest part of the memory of [`STAGING_BYTES`] that a transfer takes, in bytes.
 pub const STAGING_CHUNK_BYTES_MIN: usize = 4096;
+
+/// The memory estimate for an entry of an RDMA queue without its receive, in bytes: the entries of
+/// the send, receive and completion queues, which the device keeps locked.
+pub const RDMA_ENTRY_BYTES: usize = 512;
+
+/// Connection requests that a core handles in one round, so that connections have their turn.
+pub const RDMA_REQUESTS_PER_ROUND: usize = 64;
 
 /// A connection handles at most this many work completions in one round. Then other connections
 /// have their turn.

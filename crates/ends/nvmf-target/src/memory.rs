@@ -38,12 +38,16 @@ pub(crate) struct HolderId(u32);
 struct Holder {
     name: Name,
     held_bytes: usize,
+    /// The part of `held_bytes` that connections keep until their end.
+    lasting_bytes: usize,
     connections: usize,
 }
 
 pub(crate) struct Account {
     limit_bytes: usize,
     held_bytes: usize,
+    /// The part of `held_bytes` that connections keep until their end.
+    lasting_bytes: usize,
     holders: Vec<Option<Holder>>,
     free: Vec<HolderId>,
     by_name: HashMap<Name, HolderId>,
@@ -63,6 +67,7 @@ impl Account {
         Self {
             limit_bytes,
             held_bytes: 0,
+            lasting_bytes: 0,
             holders: Vec::new(),
             free: Vec::new(),
             by_name: HashMap::new(),
@@ -83,7 +88,8 @@ impl Account {
             if id == next {
                 self.holders.push(None);
             }
-            self.holders[id.0 as usize] = Some(Holder { name, held_bytes: 0, connections: 0 });
+            let holder = Holder { name, held_bytes: 0, lasting_bytes: 0, connections: 0 };
+            self.holders[id.0 as usize] = Some(holder);
             id
         });
         self.holder(id).connections += 1;
@@ -91,13 +97,55 @@ impl Account {
     }
 
     /// Moves a connection and its held bytes from its address to its host, after Connect has named
-    /// the host.
-    pub(crate) fn rename(&mut self, id: HolderId, host: &str, held_bytes: usize) -> HolderId {
+    /// the host. `lasting_bytes` of the `held_bytes` are lasting.
+    pub(crate) fn rename(
+        &mut self,
+        id: HolderId,
+        host: &str,
+        held_bytes: usize,
+        lasting_bytes: usize,
+    ) -> HolderId {
         self.holder(id).held_bytes -= held_bytes;
+        self.holder(id).lasting_bytes -= lasting_bytes;
         self.leave(id);
         let id = self.join_as(Name::Host(host.to_owned()));
         self.holder(id).held_bytes += held_bytes;
+        self.holder(id).lasting_bytes += lasting_bytes;
         id
+    }
+
+    /// Returns whether a connection may keep `bytes` until its end. All connections together may
+    /// keep half of the limit, and those of one host three quarters of that.
+    pub(crate) fn may_last(&self, id: HolderId, bytes: usize) -> bool {
+        let holder = self.holders[id.0 as usize].as_ref();
+        self.may_all_last(holder.map_or(0, |holder| holder.lasting_bytes), bytes)
+    }
+
+    /// As [`Self::may_last`], for a new connection from `address`.
+    pub(crate) fn may_last_at(&self, address: IpAddr, bytes: usize) -> bool {
+        match self.by_name.get(&Name::Address(origin(address))) {
+            Some(&id) => self.may_last(id, bytes),
+            None => self.may_all_last(0, bytes),
+        }
+    }
+
+    fn may_all_last(&self, of_holder: usize, bytes: usize) -> bool {
+        let most = self.limit_bytes / 2;
+        of_holder + bytes <= most / 4 * 3 && self.lasting_bytes + bytes <= most
+    }
+
+    /// Charges memory that a connection keeps until its end.
+    pub(crate) fn hold_lasting(&mut self, id: HolderId, bytes: usize) {
+        self.lasting_bytes += bytes;
+        self.holder(id).lasting_bytes += bytes;
+        self.hold(id, bytes);
+    }
+
+    /// Releases memory that [`Self::hold_lasting`] has charged.
+    pub(crate) fn release_lasting(&mut self, id: HolderId, bytes: usize) {
+        self.lasting_bytes -= bytes;
+        self.holder(id).lasting_bytes -= bytes;
+        self.release(id, bytes);
     }
 
     /// Removes a connection, which must not hold memory.
@@ -118,9 +166,10 @@ impl Account {
 
     pub(crate) fn may_hold(&self, id: HolderId, bytes: usize) -> bool {
         let host = self.host_bytes(id);
+        let lasting = self.holders[id.0 as usize].as_ref().map_or(0, |it| it.lasting_bytes);
         let limit = self.limit_bytes;
         let in_common = host + bytes <= limit / 4 * 3 && self.held_bytes + bytes <= limit;
-        let is_poor = host == 0 || host + bytes <= limit / limits::POOR_SHARE;
+        let is_poor = host == lasting || host + bytes <= limit / limits::POOR_SHARE;
         let may = in_common || is_poor && self.has_room(bytes);
         let may = may || os::has_mistake("target: memory has no limit");
         if !may {
@@ -130,9 +179,9 @@ impl Account {
     }
 
     /// Returns whether the core can hold `bytes` more, including the reserve. A core that holds no
-    /// memory has room for a command of any size.
+    /// memory, except what connections keep, has room for any command.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        self.held_bytes == 0
+        self.held_bytes == self.lasting_bytes
             || self.held_bytes + bytes
                 <= self.limit_bytes + self.limit_bytes / limits::RESERVE_SHARE
     }
@@ -155,12 +204,17 @@ impl Account {
 
     /// Returns whether peers hold more than half of the limit. The core must then free its caches.
     pub(crate) fn is_pressed(&self) -> bool {
-        self.held_bytes > self.limit_bytes / 2
+        self.held_bytes > self.pressed_bytes()
+    }
+
+    /// Half of the memory that connections do not keep anyway.
+    fn pressed_bytes(&self) -> usize {
+        self.lasting_bytes + self.limit_bytes.saturating_sub(self.lasting_bytes) / 2
     }
 
     /// Returns whether peers hold next to nothing. The core can then stop its sweeps.
     pub(crate) fn is_calm(&self) -> bool {
-        self.held_bytes <= self.limit_bytes / limits::POOR_SHARE
+        self.held_bytes - self.lasting_bytes <= self.limit_bytes / limits::POOR_SHARE
     }
 
     /// Returns the number of the current epoch. A command stores it when it starts, for
@@ -169,11 +223,13 @@ impl Account {
         self.epoch
     }
 
-    /// Starts the next epoch if a connection waits and peers hold more than half of the limit.
-    /// Returns the number of bytes to free then.
-    pub(crate) fn next_epoch(&mut self) -> Option<usize> {
-        let wanted = self.held_bytes.checked_sub(self.limit_bytes / 2)?;
-        self.is_short.take().then(|| {
+    /// Starts the next epoch if a connection waits and peers hold more than half of the limit, or
+    /// if connections wait for registered memory (`is_starved`). Returns the number of bytes to
+    /// free then.
+    pub(crate) fn next_epoch(&mut self, is_starved: bool) -> Option<usize> {
+        let over = self.held_bytes.checked_sub(self.pressed_bytes());
+        let wanted = over.or(is_starved.then_some(1))?;
+        (self.is_short.take() || is_starved).then(|| {
             self.epoch = self.epoch.wrapping_add(1);
             wanted
         })
@@ -229,7 +285,7 @@ mod tests {
         assert_eq!(first, second);
         memory.hold(first, 10);
         memory.hold(second, 5);
-        let host = memory.rename(first, "nqn.2026-11.org.example:host", 10);
+        let host = memory.rename(first, "nqn.2026-11.org.example:host", 10, 0);
         assert_eq!((memory.host_bytes(host), memory.host_bytes(second)), (10, 5));
         memory.release(host, 10);
         memory.leave(host);
@@ -241,16 +297,46 @@ mod tests {
     }
 
     #[test]
+    fn lasting_memory_is_bounded_and_leaves_room_for_commands() {
+        let mut memory = Account::new(64 * MIB);
+        let id = memory.join(address(1));
+        let mut kept = 0;
+        while memory.may_last(id, MIB) {
+            memory.hold_lasting(id, MIB);
+            kept += MIB;
+        }
+        assert_eq!(kept, 24 * MIB, "three quarters of a half");
+        assert!(!memory.may_last_at(address(1), MIB) && memory.may_last_at(address(2), MIB));
+        assert!(memory.is_calm() && !memory.is_pressed(), "connections without commands");
+        // Without other commands, one of any size is admitted.
+        assert!(memory.may_hold(id, 63 * MIB) && memory.has_room(63 * MIB));
+        let host = memory.rename(id, "nqn.2026-11.org.example:host", kept, kept);
+        assert!(memory.may_last_at(address(1), MIB) && !memory.may_last(host, MIB));
+        memory.release_lasting(host, kept);
+        memory.leave(host);
+        assert_eq!((memory.held_bytes, memory.lasting_bytes), (0, 0));
+    }
+
+    #[test]
+    fn memory_epochs_advance_for_starved_connections() {
+        let mut memory = Account::new(64 * MIB);
+        let id = memory.join(address(1));
+        memory.hold(id, MIB);
+        assert_eq!((memory.next_epoch(false), memory.epoch()), (None, 0));
+        assert_eq!((memory.next_epoch(true), memory.epoch()), (Some(1), 1));
+    }
+
+    #[test]
     fn memory_epochs_advance_only_while_a_host_waits() {
         let mut memory = Account::new(64 * MIB);
         let id = memory.join(address(1));
         memory.hold(id, 40 * MIB);
-        assert_eq!(memory.next_epoch(), None);
+        assert_eq!(memory.next_epoch(false), None);
         let began = memory.epoch();
         for _ in 0..=limits::PRESSED_EPOCHS {
             assert!(!memory.is_overdue(began));
             assert!(!memory.may_hold(id, 25 * MIB), "memory is granted beyond the limit");
-            assert_eq!(memory.next_epoch(), Some(8 * MIB));
+            assert_eq!(memory.next_epoch(false), Some(8 * MIB));
         }
         assert!(memory.is_overdue(began) && !memory.is_overdue(memory.epoch()));
     }

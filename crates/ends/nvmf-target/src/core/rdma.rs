@@ -4,16 +4,18 @@ use super::Core;
 use crate::admissions::Reason;
 use crate::connection::Connection;
 use crate::door::{ConnectionRequest, Door, News};
+use crate::limits;
 use crate::mailbox::Message;
 use crate::notices::NoticeKind;
 use crate::session::Session;
 use crate::transport::rdma::{Rdma as Transport, Staging};
-use farblock_reactor::TaskId;
+use farblock_reactor::{TaskId, os};
 use farblock_verbs::{Verbs, VerbsError};
 use farblock_wire::rdma::RejectStatus;
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::{Rc, Weak};
+use std::time::Instant;
 
 #[derive(Default)]
 pub(super) struct Rdma {
@@ -31,9 +33,23 @@ impl Rdma {
         }
     }
 
+    /// The time of the next attempt to replace a lost listener.
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.door.as_ref().and_then(Door::retry_at)
+    }
+
+    /// Whether connections wait for registered memory.
+    pub(super) fn is_starved(&self) -> bool {
+        self.devices
+            .iter()
+            .filter_map(|(_, device)| device.upgrade())
+            .any(|device| device.borrow().is_starved())
+    }
+
     /// The registered memory of a request's device, which a core shares among its connections.
     fn staging(&mut self, request: &ConnectionRequest) -> Result<Rc<RefCell<Staging>>, VerbsError> {
-        self.devices.retain(|(_, device)| device.strong_count() > 0);
+        let is_usable = |device: Rc<RefCell<Staging>>| !device.borrow().is_removed;
+        self.devices.retain(|(_, device)| device.upgrade().is_some_and(is_usable));
         let name = &request.device.name;
         let known = self.devices.iter().find(|(other, _)| other == name);
         if let Some(staging) = known.and_then(|(_, device)| device.upgrade()) {
@@ -50,8 +66,9 @@ impl Rdma {
 
 impl Core {
     /// Receives the requests of these listeners.
-    pub(crate) fn open(&mut self, door: Option<Door>) -> std::io::Result<()> {
-        if let Some(door) = &door {
+    pub(crate) fn open(&mut self, mut door: Option<Door>) -> std::io::Result<()> {
+        if let Some(door) = &mut door {
+            door.limit(self.cx.shared.budget.core_bytes());
             door.attend(&self.cx.reactor, self.task)?;
         }
         self.doors.rdma.door = door;
@@ -60,7 +77,10 @@ impl Core {
 
     /// Handles the events of the connection manager.
     pub(super) fn receive_requests(&mut self) {
-        while let Some(news) = self.doors.rdma.door.as_mut().and_then(Door::next) {
+        for _ in 0..limits::RDMA_REQUESTS_PER_ROUND {
+            let Some(news) = self.doors.rdma.door.as_mut().and_then(Door::next) else {
+                return self.listen_again();
+            };
             match news {
                 News::Request(request) => self.requested(request),
                 News::Rejected(peer, reason) => {
@@ -72,8 +92,9 @@ impl Core {
                 }
                 News::ListenerLost(address) => {
                     tracing::error!(
-                        "the RDMA device at {address} was removed: restart the target to listen \
-                         there again"
+                        "rdma:{address} accepts no connections, because its device was removed or \
+                         its address moved: the target tries to listen there again every {:?}",
+                        limits::RDMA_LISTEN_PERIOD
                     );
                 }
                 News::Failed(error) => {
@@ -83,9 +104,19 @@ impl Core {
                         tracing::warn!("cannot accept an RDMA connection: {error}");
                     });
                     // Do not poll the channel again in this tick: it may fail each time.
-                    break;
+                    return;
                 }
             }
+        }
+        // There may be more.
+        self.cx.reactor.notify(self.task);
+    }
+
+    /// Replaces lost listeners.
+    fn listen_again(&mut self) {
+        let Some(door) = &mut self.doors.rdma.door else { return };
+        for address in door.listen_again(os::now()) {
+            tracing::info!("listening again at rdma:{address}");
         }
     }
 
@@ -126,6 +157,10 @@ impl Core {
     ) -> Result<Transport, VerbsError> {
         if self.stopping {
             let error = std::io::Error::other("the target is stopping");
+            return Err(VerbsError::Refused { verb: "rdma_accept", error });
+        }
+        if !self.cx.memory.may_last_at(request.peer.ip(), Transport::most_bytes(request)) {
+            let error = std::io::Error::other("connections of hosts use the memory for queues");
             return Err(VerbsError::Refused { verb: "rdma_accept", error });
         }
         let staging = self.doors.rdma.staging(request)?;

@@ -75,8 +75,20 @@ impl<T: Transport> Session<T> {
 
     /// Charges this connection's memory to its host, after Connect has named the host.
     pub(super) fn hold_as(&mut self, cx: &mut Context, host: &str) {
-        let bytes = self.held.bytes + self.held.kept_bytes;
-        self.held.holder = Some(cx.memory.rename(self.holder(), host, bytes));
+        let lasting = self.held.lasting_bytes;
+        let bytes = self.held.bytes + self.held.kept_bytes + lasting;
+        self.held.holder = Some(cx.memory.rename(self.holder(), host, bytes, lasting));
+    }
+
+    /// Charges memory that the transport keeps until its end. Returns false, and charges nothing,
+    /// if the memory limits do not allow this.
+    pub(crate) fn keep(&mut self, cx: &mut Context, bytes: usize) -> bool {
+        let may = cx.memory.may_last(self.holder(), bytes);
+        if may {
+            self.held.lasting_bytes += bytes;
+            cx.memory.hold_lasting(self.holder(), bytes);
+        }
+        may
     }
 
     pub(super) fn keep_slot(&mut self, cx: &mut Context, slot: SlotId) {
@@ -130,6 +142,7 @@ impl<T: Transport> Session<T> {
     pub(crate) fn leave(&mut self, cx: &mut Context) {
         debug_assert_eq!(self.held.bytes, 0, "the session has freed its memory");
         let Some(holder) = self.held.holder.take() else { return };
+        cx.memory.release_lasting(holder, std::mem::take(&mut self.held.lasting_bytes));
         cx.release_bytes(holder, self.held.bytes + self.held.kept_bytes);
         cx.memory.leave(holder);
     }
@@ -194,7 +207,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    fn note_progress(&mut self, cx: &Context) {
+    pub(crate) fn note_progress(&mut self, cx: &Context) {
         if self.arrivals.watched {
             self.arrivals.last_data = cx.now();
         }

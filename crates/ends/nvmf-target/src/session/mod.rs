@@ -47,7 +47,7 @@ use crate::route::Route;
 use crate::shares::ShareId;
 use crate::transport::Transport;
 use crate::volumes::VolumeId;
-use farblock_proto::capsule::SlotId;
+use farblock_proto::capsule::{RemoteForm, SlotId};
 use farblock_proto::controller::{
     Instance, IoCommand, NamespaceTable, PortId, SubsystemId, Traffic,
 };
@@ -226,6 +226,8 @@ struct Held {
     /// The bytes of the session's command slots. A slot is kept once it was used, so their number
     /// is the peak number of concurrent commands.
     kept_bytes: usize,
+    /// The bytes that the transport keeps until its end.
+    lasting_bytes: usize,
     /// The holder. It is set from the connection's start to its end.
     holder: Option<HolderId>,
 }
@@ -480,11 +482,12 @@ impl<T: Transport> Session<T> {
             SessionState::Open if self.arrivals.asked_for > 0 || self.transport.is_in_data() => {
                 let deadline = self.arrivals.last_data + limits::TRANSFER_TIMEOUT;
                 if cx.now() >= deadline {
+                    let is_sending = self.arrivals.asked_for == 0 && T::REMOTE == RemoteForm::Keyed;
                     cx.notice(NoticeKind::Late, self.peer.ip(), || {
-                        let peer = self.peer;
+                        let what = if is_sending { "take its responses" } else { "send its data" };
                         tracing::warn!(
-                            %peer,
-                            "closing the connection: the host did not send its data in time"
+                            peer = %self.peer,
+                            "closing the connection: the host did not {what} in time"
                         );
                     });
                     self.close(cx);

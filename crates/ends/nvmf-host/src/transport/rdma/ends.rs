@@ -81,7 +81,7 @@ pub(super) async fn keep(
             match verbs.get_cm_event(&channel) {
                 Ok(Some(event)) => match event.event {
                     CmEventType::Established | CmEventType::TimewaitExit => {}
-                    CmEventType::AddrChange | CmEventType::Other(_) => {}
+                    CmEventType::Other(_) => {}
                     _ => ends.has_left.store(true, Ordering::SeqCst),
                 },
                 Ok(None) => break,

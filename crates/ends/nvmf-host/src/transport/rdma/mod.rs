@@ -280,7 +280,7 @@ impl Transport for Rdma {
         let failure = self.out.failure.take().or(polled.err());
         match failure {
             Some(Failure::Request(Status::WR_FLUSH_ERR)) => self.fail(Loss::Closed, commands),
-            Some(failure @ Failure::Message(_)) => {
+            Some(failure @ (Failure::Message(_) | Failure::Invalidated(_))) => {
                 self.fail(Loss::Fault(failure.to_string()), commands);
             }
             Some(failure) => self.fail(Loss::Io(failure.to_string()), commands),

@@ -32,6 +32,8 @@ pub(super) enum Failure {
     Verb(VerbsError),
     /// The controller sent a message that is no response.
     Message(usize),
+    /// The controller invalidated this key. The host never requests that.
+    Invalidated(u32),
 }
 
 impl fmt::Display for Failure {
@@ -39,6 +41,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Request(status) => write!(f, "an RDMA request failed: {status}"),
             Self::Verb(error) => error.fmt(f),
+            Self::Invalidated(key) => write!(f, "it invalidated the key {key:#x} unasked"),
             Self::Message(bytes) => write!(f, "a message of {bytes} bytes is no response"),
         }
     }
@@ -138,7 +141,15 @@ impl QueuePair {
     }
 
     /// A chunk of registered memory; `None` if all of it is in use.
+    ///
+    /// # Errors
+    /// If a transfer is larger than any that the host supports, for example because of a length
+    /// that a controller reports, or if the device registers no memory.
     pub(super) fn take(&mut self, bytes: usize) -> Result<Option<Chunk>, VerbsError> {
+        if bytes > limits::STAGING_SLAB_BYTES {
+            let error = std::io::Error::other(format!("a transfer of {bytes} bytes is too large"));
+            return Err(VerbsError::Refused { verb: "a command", error });
+        }
         self.staging.take(bytes)
     }
 
@@ -244,6 +255,9 @@ impl QueuePair {
             chunk.into_iter().for_each(|chunk| self.staging.give(chunk));
             return Ok(None);
         };
+        if let Some(key) = completion.invalidated {
+            return Err(Failure::Invalidated(key));
+        }
         let bytes = completion.bytes as usize;
         let mut response = [0; Cqe::LEN];
         self.responses.read(usize::from(index) * Cqe::LEN, &mut response);

@@ -15,7 +15,9 @@
 //!   data.
 //! - **Credit.** The target posts a receive again before it responds to the command that used the
 //!   receive. So a host that keeps to the queue's depth always finds a receive.
-//! - **Memory.** Before Connect a queue has one receive. Data move through registered memory of the
+//! - **Fairness.** Connections take registered memory in turn. A host that does not take its
+//!   responses loses its connection, soon if others wait for memory.
+//! - **Memory.** The receives and the data in flight count towards the memory limits. Before Connect a queue has one receive. Data move through registered memory of the
 //!   core ([`Staging`]); the transport copies between this memory and the session's buffers.
 //! - **Errors.** A wrong key or length, a message longer than its receive, and a command beyond the
 //!   queue's depth close this queue pair, and no other.
@@ -96,10 +98,12 @@ struct Capsules {
     entries: u16,
     /// The number of receives that the queue must have.
     receives: u16,
+    /// The bytes of the queue pair's memory before Connect.
+    first_bytes: usize,
     slots: Vec<Option<Command>>,
     /// Capsules to pass to the session, the oldest first: the receive, and the length in bytes.
     arrived: VecDeque<(u16, usize)>,
-    /// Commands whose in-capsule data the session has requested.
+    /// Commands whose in-capsule data the session has requested, and those with no data.
     in_capsule: VecDeque<SlotId>,
     /// Receives to post again.
     used: Vec<u16>,
@@ -120,6 +124,11 @@ struct Output {
 }
 
 impl Rdma {
+    /// The most bytes of memory that the connection of a request keeps until its end.
+    pub(crate) fn most_bytes(request: &ConnectionRequest) -> usize {
+        QueuePair::sizes(&request.admission).1
+    }
+
     /// Accepts a connection request on this core. The events of the connection wake `task`.
     ///
     /// # Errors
@@ -146,6 +155,7 @@ impl Rdma {
             capsules: Capsules {
                 entries: request.admission.entries,
                 receives: UNCONNECTED_DEPTH,
+                first_bytes: QueuePair::sizes(&request.admission).0,
                 slots: Vec::new(),
                 arrived: VecDeque::new(),
                 in_capsule: VecDeque::new(),
@@ -188,6 +198,10 @@ impl Transport for Rdma {
     const REMOTE: RemoteForm = RemoteForm::Keyed;
 
     fn start(session: &mut Session<Self>, cx: &mut Context) {
+        let bytes = session.transport.capsules.first_bytes;
+        if !session.keep(cx, bytes) {
+            session.transport.life = Life::Broken;
+        }
         session.list(cx);
     }
 
@@ -226,13 +240,18 @@ impl Transport for Rdma {
             command.reads = pieces.clone().count() as u32;
             let read = |(offset, bytes)| Out::Read { slot, block, offset, bytes };
             rdma.output.requests.extend(pieces.map(read));
+            if length == 0 {
+                // There is nothing to READ.
+                rdma.capsules.in_capsule.push_back(slot);
+            }
         }
         session.list(cx);
         Ok(())
     }
 
+    /// While requests are in flight, the host must let them progress.
     fn is_in_data(&self) -> bool {
-        false
+        self.queue.as_ref().is_some_and(|queue| !queue.is_quiet())
     }
 
     fn push(
@@ -294,6 +313,8 @@ impl Transport for Rdma {
     }
 
     fn close(&mut self, cx: &mut Context) {
+        self.staging.borrow_mut().leave(self.task);
+        self.wake_next(cx);
         let flushes = self.queue.as_ref().is_some_and(QueuePair::disconnect);
         let until = os::now() + limits::RDMA_FLUSH_TIMEOUT;
         self.life = Life::Closing(flushes.then_some(until));

@@ -2,11 +2,13 @@
 
 use super::queue::{Done, Flight};
 use super::{Command, Life, Out, Rdma};
+use crate::admissions::Reason;
 use crate::context::Context;
 use crate::door::{End, unwatch};
 use crate::limits;
 use crate::notices::NoticeKind;
 use crate::session::Session;
+use crate::transport::Transport;
 use farblock_proto::capsule::SlotId;
 use farblock_reactor::os;
 use farblock_verbs::{Chunk, Completion, Operation, Payload, SendRequest, Slice, Status};
@@ -76,10 +78,15 @@ impl Session<Rdma> {
         let rdma = &mut self.transport;
         let Some(queue) = &mut rdma.queue else { return };
         let done = queue.done(completion);
+        let status = completion.status;
         if queue.is_quiet() {
             rdma.output.sending_since = None;
+        } else if status.is_success() && matches!(done, Some(Done::Sent(_))) {
+            // The host keeps up: requests complete in order.
+            rdma.output.sending_since = Some(cx.memory.epoch());
+            self.note_progress(cx);
         }
-        let status = completion.status;
+        let rdma = &mut self.transport;
         let is_intact = status.is_success() && rdma.life == Life::Open;
         if !status.is_success() && rdma.life == Life::Open {
             self.fail(cx, status);
@@ -150,10 +157,9 @@ impl Session<Rdma> {
     fn give_chunk(&mut self, cx: &mut Context, chunk: Chunk, bytes: usize) {
         let rdma = &mut self.transport;
         rdma.output.staged_bytes -= bytes;
-        let waiting = rdma.staging.borrow_mut().give(chunk);
-        if let Some(task) = waiting {
-            cx.reactor.notify(task);
-        }
+        rdma.staging.borrow_mut().give(chunk);
+        self.release_besides(cx, bytes);
+        self.transport.wake_next(cx);
     }
 
     /// Passes commands and their data to the session, as far as the limits allow.
@@ -205,14 +211,35 @@ impl Session<Rdma> {
         self.pulled(cx, slot, true, None);
     }
 
-    /// Posts receives, and then as much of the output as fits.
+    /// Posts receives and output, and wakes the next connection that waits for memory.
     pub(super) fn post(&mut self, cx: &mut Context) {
         if self.is_closed() || self.transport.life != Life::Open {
             return;
         }
-        if let Err(error) = self.transport.post_receives() {
+        if let Err(error) = self.post_receives(cx) {
             return self.break_off(cx, &error);
         }
+        self.post_output(cx);
+        if !self.transport.is_idle() {
+            self.watch_data(cx);
+        }
+        self.transport.wake_next(cx);
+    }
+
+    /// Posts receives again, and those of a queue that has just connected. Charges the memory of
+    /// the latter.
+    fn post_receives(&mut self, cx: &mut Context) -> Result<(), String> {
+        let Some(queue) = &self.transport.queue else { return Ok(()) };
+        let bytes = queue.missing_bytes(self.transport.capsules.receives);
+        if bytes > 0 && !self.keep(cx, bytes) {
+            cx.shared.admissions.refused(Reason::Memory);
+            return Err(format!("there is no memory for the {bytes} bytes of its receives"));
+        }
+        self.transport.post_receives()
+    }
+
+    /// Posts as much of the output as fits.
+    fn post_output(&mut self, cx: &mut Context) {
         while !self.transport.output.requests.is_empty() {
             let (batch, full) = self.next_batch(cx);
             let requests = batch.each_ref().map(|prepared| {
@@ -230,11 +257,7 @@ impl Session<Rdma> {
                 }
             }
             match full {
-                Some(Full::Own) => return,
-                Some(Full::Memory) => {
-                    let rdma = &self.transport;
-                    return rdma.staging.borrow_mut().wait(rdma.task);
-                }
+                Some(Full::Own | Full::Memory) => return,
                 Some(Full::Failed(error)) => return self.break_off(cx, &error),
                 None => {}
             }
@@ -252,6 +275,9 @@ impl Session<Rdma> {
                 Ok(chunk) => chunk,
                 Err(full) => return (batch, Some(full)),
             };
+            if chunk.is_some() {
+                self.hold_besides(cx, bytes);
+            }
             let out = self.transport.output.requests.pop_front().expect("looked at just now");
             let (first, second) = self.build(cx, out, chunk);
             batch[next] = Some(first);
@@ -335,6 +361,9 @@ impl Session<Rdma> {
     /// when its requests have completed, or when there is no more reason to wait for them.
     pub(super) fn check_end(&mut self, cx: &mut Context) {
         let end = self.transport.link.end();
+        if end == End::Removed {
+            self.transport.staging.borrow_mut().is_removed = true;
+        }
         match self.transport.life {
             Life::Open if end != End::Open => {
                 self.transport.life = Life::Broken;
@@ -371,10 +400,6 @@ impl Session<Rdma> {
         }
         let rdma = &mut self.transport;
         rdma.capsules.arrived.clear();
-        let waiting = rdma.staging.borrow_mut().leave(rdma.task);
-        if let Some(task) = waiting {
-            cx.reactor.notify(task);
-        }
     }
 }
 
@@ -435,7 +460,7 @@ impl Rdma {
         if bytes == 0 {
             return Ok(None);
         }
-        let taken = self.staging.borrow_mut().take(bytes);
+        let taken = self.staging.borrow_mut().take(self.task, bytes);
         match taken {
             Ok(Some(chunk)) => {
                 self.output.staged_bytes += bytes;
@@ -443,6 +468,14 @@ impl Rdma {
             }
             Ok(None) => Err(Full::Memory),
             Err(error) => Err(Full::Failed(error.to_string())),
+        }
+    }
+
+    /// Wakes the connection whose turn it is to take registered memory.
+    pub(super) fn wake_next(&self, cx: &Context) {
+        let next = self.staging.borrow().next().filter(|next| *next != self.task);
+        if let Some(next) = next {
+            cx.reactor.notify(next);
         }
     }
 

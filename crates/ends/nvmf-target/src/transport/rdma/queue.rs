@@ -2,9 +2,11 @@
 
 use super::staging::Staging;
 use crate::door::ConnectionRequest;
+use crate::limits;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::ids::QueueId;
 use farblock_proto::limits::KEYED_IN_CAPSULE_BYTES;
+use farblock_proto::rdma::Admission;
 use farblock_verbs::{
     Access, Arming, Chunk, Completion, ConnParam, Pages, PostError, Provider, ProviderCq,
     ProviderId, ProviderMr, QpOptions, SendRequest, Verbs, VerbsError, receive_index,
@@ -77,6 +79,11 @@ pub(super) struct QueuePair {
     arming: Arming,
 }
 
+/// The bytes of a receive: only I/O queues have in-capsule data.
+fn capsule_bytes(queue: QueueId) -> usize {
+    Sqe::LEN + if queue == QueueId(0) { 0 } else { KEYED_IN_CAPSULE_BYTES as usize }
+}
+
 impl QueuePair {
     /// Creates the queue pair of a connection request, with one receive. Does not accept the
     /// request yet.
@@ -103,12 +110,11 @@ impl QueuePair {
             max_inline_bytes: Cqe::LEN as u32,
         };
         verbs.create_qp(&request.id, options)?;
-        let data_bytes = if admission.queue == QueueId(0) { 0 } else { KEYED_IN_CAPSULE_BYTES };
         let mut queue = Self {
             id: request.id.clone(),
             verbs,
             cq,
-            capsule_bytes: Sqe::LEN + data_bytes as usize,
+            capsule_bytes: capsule_bytes(admission.queue),
             rooms: Vec::new(),
             flights: Slab::new(),
             used: 0,
@@ -134,6 +140,20 @@ impl QueuePair {
             ..ConnParam::default()
         };
         self.verbs.accept(&self.id, &param)
+    }
+
+    /// The bytes of the receives that are missing to `count`.
+    pub(super) fn missing_bytes(&self, count: u16) -> usize {
+        let there = self.rooms.last().map_or(0, |room| room.first + room.count);
+        usize::from(count.saturating_sub(there)) * self.capsule_bytes
+    }
+
+    /// The bytes of a queue pair's memory, before Connect and at most.
+    pub(super) fn sizes(admission: &Admission) -> (usize, usize) {
+        let entries = usize::from(admission.entries);
+        let capsule_bytes = capsule_bytes(admission.queue);
+        let fixed = entries * limits::RDMA_ENTRY_BYTES;
+        (fixed + capsule_bytes, fixed + entries * capsule_bytes)
     }
 
     /// Posts receives until there are `count`.

@@ -12,7 +12,10 @@ use std::collections::VecDeque;
 pub(crate) struct Staging {
     memory: Memory<Provider>,
     can_invalidate: bool,
-    /// Tasks of connections that wait for a chunk.
+    /// The device was removed: a device that returns with this name needs another domain.
+    pub(crate) is_removed: bool,
+    /// Tasks of connections that wait for a chunk. The first one gets the next chunk, so that a
+    /// large transfer does not wait behind an endless row of small ones.
     waiting: VecDeque<TaskId>,
 }
 
@@ -27,7 +30,7 @@ impl Staging {
         };
         // Only requests of this end access the memory: no peer gets its key.
         let memory = Memory::new(verbs, pd, Access::LOCAL_WRITE, sizes);
-        Self { memory, can_invalidate, waiting: VecDeque::new() }
+        Self { memory, can_invalidate, is_removed: false, waiting: VecDeque::new() }
     }
 
     pub(super) fn pd(&self) -> &ProviderPd {
@@ -38,29 +41,36 @@ impl Staging {
         self.can_invalidate
     }
 
-    pub(super) fn take(&mut self, bytes: usize) -> Result<Option<Chunk>, VerbsError> {
-        self.memory.take(bytes)
-    }
-
-    /// Returns a chunk that no request uses any more, and the task of a connection that may now
-    /// retry.
-    pub(super) fn give(&mut self, chunk: Chunk) -> Option<TaskId> {
-        self.memory.give(chunk);
-        self.waiting.pop_front()
-    }
-
-    /// Notes that a connection waits for a chunk.
-    pub(super) fn wait(&mut self, task: TaskId) {
-        if !self.waiting.contains(&task) {
+    /// A chunk for the connection of `task`. `None`: the connection now waits for its turn.
+    pub(super) fn take(&mut self, task: TaskId, bytes: usize) -> Result<Option<Chunk>, VerbsError> {
+        let is_first = self.waiting.front().is_none_or(|first| *first == task);
+        let taken = if is_first { self.memory.take(bytes)? } else { None };
+        if taken.is_some() {
+            self.waiting.pop_front();
+        } else if !self.waiting.contains(&task) {
             self.waiting.push_back(task);
         }
+        Ok(taken)
     }
 
-    /// Forgets a connection that ends. Returns the task of a waiting connection, which may now
-    /// retry: the ended connection may have been woken instead.
-    pub(super) fn leave(&mut self, task: TaskId) -> Option<TaskId> {
+    /// Returns a chunk that no request uses any more.
+    pub(super) fn give(&mut self, chunk: Chunk) {
+        self.memory.give(chunk);
+    }
+
+    /// Returns the task of the connection whose turn it is. Wake it when there may be memory.
+    pub(super) fn next(&self) -> Option<TaskId> {
+        self.waiting.front().copied()
+    }
+
+    /// Whether connections wait for a chunk.
+    pub(crate) fn is_starved(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Forgets a connection that ends.
+    pub(super) fn leave(&mut self, task: TaskId) {
         self.waiting.retain(|waiting| *waiting != task);
-        self.waiting.pop_front()
     }
 
     pub(super) fn slice(&self, chunk: &Chunk, bytes: usize) -> Slice {

@@ -118,6 +118,8 @@ pub(super) struct ScriptedHost {
     answers: std::collections::VecDeque<Answered>,
     /// The first failed request.
     pub(super) failed: Option<WorkStatus>,
+    /// The number of receives that [`Self::look`] does not post again.
+    withheld: u16,
 }
 
 /// A host's request, not sent yet.
@@ -147,8 +149,19 @@ pub(super) fn request(stand: &Stand, address: &str, entries: u16) -> ScriptedHos
     };
     node.create_qp(&id, options).expect("a queue pair");
     let answers = std::collections::VecDeque::new();
-    let host =
-        ScriptedHost { node, channel, id, cq, memory, mr, entries, next: 0, answers, failed: None };
+    let host = ScriptedHost {
+        node,
+        channel,
+        id,
+        cq,
+        memory,
+        mr,
+        entries,
+        next: 0,
+        answers,
+        failed: None,
+        withheld: 0,
+    };
     (0..entries).for_each(|index| host.receive(index));
     host
 }
@@ -218,11 +231,46 @@ impl ScriptedHost {
 
     /// A connected I/O queue.
     pub(super) fn io(stand: &Stand, address: &str, controller: u16, entries: u16) -> Self {
-        let mut host = Self::queue(stand, address, 1, entries);
+        Self::io_of(stand, address, (controller, 1), entries)
+    }
+
+    /// A connected I/O queue with this identifier, of this controller.
+    pub(super) fn io_of(stand: &Stand, address: &str, of: (u16, u16), entries: u16) -> Self {
+        Self::connect_io(Self::queue(stand, address, of.1, entries), of, entries)
+    }
+
+    /// Sends the Connect command of an I/O queue.
+    pub(super) fn connect_io(
+        mut host: Self,
+        (controller, queue): (u16, u16),
+        entries: u16,
+    ) -> Self {
         let data = command::connect_data(&IDENTITY, Some(controller));
-        let answer = host.run(&command::connect(1, entries - 1, 0), data.as_bytes()).0;
+        let answer = host.run(&command::connect(queue, entries - 1, 0), data.as_bytes()).0;
         assert_eq!(answer.status, Status::SUCCESS);
         host
+    }
+
+    /// Uses up all receives, and posts none again.
+    pub(super) fn takes_no_responses(&mut self) {
+        self.withheld = u16::MAX;
+        for _ in 0..self.entries {
+            self.run(&command::flush(1), &[]);
+        }
+    }
+
+    /// Whether the target accepts a request, for a target that may not listen.
+    pub(super) fn try_connect(&self, param: ConnParam) -> bool {
+        self.node.connect(&self.id, &param).expect("a request");
+        let event =
+            wait_for("an answer", || self.node.get_cm_event(&self.channel).expect("it works"));
+        event.event == CmEventType::Established
+    }
+
+    /// Waits until the connection fails, or until the host notices with its next command.
+    pub(super) fn expect_loss(&mut self) {
+        let _ = self.node.post_send(&self.id, &[SendRequest::new(1 << 32, Operation::Send, &[])]);
+        self.expect_end();
     }
 
     pub(super) fn keys(&self) -> Keys {
@@ -330,7 +378,10 @@ impl ScriptedHost {
                 let index = completion.id as u16;
                 let mut bytes = [0; Cqe::LEN];
                 self.memory.read(RESPONSES + usize::from(index) * Cqe::LEN, &mut bytes);
-                self.receive(index);
+                match self.withheld {
+                    0 => self.receive(index),
+                    _ => self.withheld -= 1,
+                }
                 let cqe = Cqe::parse(&bytes).expect("a response");
                 self.answers.push_back(Answered {
                     cid: cqe.cid.get(),

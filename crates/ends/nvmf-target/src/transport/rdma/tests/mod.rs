@@ -2,6 +2,7 @@
 
 mod conformance;
 mod host;
+mod hostile;
 
 use crate::config::{Export, StartError, TlsPolicy};
 use crate::limits;
