@@ -5,10 +5,11 @@ use crate::config::{Subsystem, TlsPolicy};
 use crate::control::Control;
 use crate::events::Observer;
 use crate::host_keys::HostKeys;
+use crate::mailbox::Opening;
 use crate::removal::Removal;
 use crate::shared::{Report, Stats};
 use crate::target;
-use farblock_proto::controller::{PortAccess, Referral};
+use farblock_proto::controller::{Entrance, PortAccess, Referral, Transport};
 use std::net::SocketAddr;
 
 impl Control {
@@ -76,7 +77,7 @@ impl Control {
         self.shared.set_allow_any_host(nqn, allow)
     }
 
-    /// Listens on a further address, and returns the bound address. Port 0 takes a free port.
+    /// Listens on a further address, and returns the bound address. Port 0 takes a free TCP port.
     /// `access` sets the ANA states of namespaces for hosts that connect there. `tls` sets which of
     /// these hosts must use TLS.
     ///
@@ -84,21 +85,28 @@ impl Control {
     /// Fails if the target cannot listen there.
     pub fn listen(
         &self,
-        address: SocketAddr,
+        entrance: impl Into<Entrance>,
         access: &PortAccess,
         tls: TlsPolicy,
     ) -> Result<SocketAddr, ChangeError> {
+        let entrance = entrance.into();
+        let address = entrance.address;
         let refused =
-            |error: &dyn ToString| ChangeError::Address(address.to_string(), error.to_string());
+            |error: &dyn ToString| ChangeError::Address(entrance.to_string(), error.to_string());
+        if entrance.transport == Transport::Rdma {
+            let provider = self.shared.listening.provider().map_err(|error| refused(&error))?;
+            self.shared.listen(Opening::Rdma(provider), entrance, access, tls)?;
+            return Ok(address);
+        }
         let patience = self.shared.listening.patience(address.port());
-        let others = self.shared.listening.addresses();
+        let others = self.shared.listening.tcp_addresses();
         let socket = target::bind_within(address, &others, patience);
         let socket = socket.map_err(|error| match both_families(address, &others) {
             Some(sentence) => refused(&sentence),
             None => refused(&error),
         })?;
         let bound = socket.local_addr().map_err(|error| refused(&error))?;
-        self.shared.listen(socket, bound, access, tls)?;
+        self.shared.listen(Opening::Tcp(socket), bound.into(), access, tls)?;
         Ok(bound)
     }
 
@@ -107,8 +115,12 @@ impl Control {
     ///
     /// # Errors
     /// Fails if the target does not listen there, or there is no TLS library.
-    pub fn set_tls(&self, address: SocketAddr, tls: TlsPolicy) -> Result<(), ChangeError> {
-        self.shared.set_tls(address, tls)
+    pub fn set_tls(
+        &self,
+        entrance: impl Into<Entrance>,
+        tls: TlsPolicy,
+    ) -> Result<(), ChangeError> {
+        self.shared.set_tls(entrance.into(), tls)
     }
 
     /// Sets the ANA states of namespaces on a listener, and notifies the hosts connected there.
@@ -116,8 +128,12 @@ impl Control {
     ///
     /// # Errors
     /// Fails if the target does not listen there, or an ANA group does not exist.
-    pub fn set_access(&self, address: SocketAddr, access: &PortAccess) -> Result<(), ChangeError> {
-        self.shared.set_access(address, access)
+    pub fn set_access(
+        &self,
+        entrance: impl Into<Entrance>,
+        access: &PortAccess,
+    ) -> Result<(), ChangeError> {
+        self.shared.set_access(entrance.into(), access)
     }
 
     /// Stops listening on an address and closes the connections accepted there.
@@ -128,8 +144,8 @@ impl Control {
     /// addresses with those of its old controller. If they are equal, it concludes that the old
     /// process has ended. Therefore this process must keep at least one of these addresses, so that
     /// no other process can listen on all of them.
-    pub fn unlisten(&self, address: SocketAddr) -> Result<(), ChangeError> {
-        self.shared.unlisten(address)
+    pub fn unlisten(&self, entrance: impl Into<Entrance>) -> Result<(), ChangeError> {
+        self.shared.unlisten(entrance.into())
     }
 
     /// Adds a referral, which points hosts to another discovery service.

@@ -101,8 +101,7 @@ pub enum TlsPolicy {
     Required,
 }
 
-/// RDMA listeners. They have the default ANA access. RDMA has no TLS, so hosts with a TLS key
-/// cannot connect there.
+/// RDMA listeners. RDMA has no TLS, so hosts with a TLS key cannot connect there.
 #[derive(Clone)]
 pub struct RdmaListeners {
     /// The devices.
@@ -132,7 +131,7 @@ pub struct TargetConfig {
     pub listeners: Vec<SocketAddr>,
     /// RDMA devices and listen addresses; port 0 takes a free port. `None`: no RDMA.
     pub rdma: Option<RdmaListeners>,
-    /// ANA access by index in `listeners`. On a listener without an entry, every namespace is in
+    /// ANA access by index in `listeners`; the indexes of RDMA listeners follow. On a listener without an entry, every namespace is in
     /// the ANA Optimized state.
     pub access: BTreeMap<usize, PortAccess>,
     /// The range of controller identifiers to allocate. Hosts identify the controllers of a
@@ -146,7 +145,7 @@ pub struct TargetConfig {
     /// The TLS policy of listeners without an entry in `tls_listeners`. `None` means
     /// [`TlsPolicy::Required`] if there are `tls_keys`, otherwise [`TlsPolicy::Allowed`].
     pub tls: Option<TlsPolicy>,
-    /// TLS policies by index in `listeners`.
+    /// TLS policies by index, as for `access`. No RDMA listener may have [`TlsPolicy::Required`].
     pub tls_listeners: BTreeMap<usize, TlsPolicy>,
     /// Referrals to other discovery services.
     pub referrals: Vec<Referral>,
@@ -225,7 +224,7 @@ pub enum StartError {
     NoListener,
     /// The target cannot listen on this address by RDMA.
     Rdma(SocketAddr, VerbsError),
-    /// Every host must use TLS, which RDMA does not have.
+    /// Every host must use TLS at this listener, which RDMA does not have.
     RdmaTls(SocketAddr),
     /// The configuration requires TLS, and the target cannot load a TLS library.
     Tls(TlsError),
@@ -267,7 +266,8 @@ impl fmt::Display for StartError {
             Self::RdmaTls(address) => write!(
                 f,
                 "cannot listen on rdma:{address} while every host must use TLS: NVMe/RDMA has no \
-                 TLS; allow hosts without a key (--tls allowed), or listen by TCP only"
+                 TLS; allow hosts without a key there (tls = \"allowed\", --tls allowed), or listen by \
+                 TCP only"
             ),
             Self::Tls(error) => write!(f, "cannot require TLS of hosts: {error}"),
         }

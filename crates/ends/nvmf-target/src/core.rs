@@ -10,7 +10,7 @@ use crate::claim::Claim;
 use crate::connection::Connection;
 use crate::context::Context;
 use crate::limits;
-use crate::mailbox::{Message, Scope};
+use crate::mailbox::{Message, Opening, Scope};
 use crate::notices::NoticeKind;
 use crate::reservations::Barriers;
 use crate::route::Route;
@@ -21,7 +21,7 @@ use crate::shared::is_entrance;
 use crate::slots::Refusal;
 use crate::transport::tcp::{Guard, Tcp};
 use farblock_block::Completion;
-use farblock_proto::controller::AccessChange;
+use farblock_proto::controller::{AccessChange, Entrance, Transport};
 use farblock_proto::ids::{CommandId, NamespaceId};
 use farblock_reactor::os::{self, ListenSocket, Socket};
 use farblock_reactor::{Event, Reactor, TaskId, TaskMap};
@@ -45,8 +45,8 @@ pub(crate) struct Core {
     cx: Context,
     task: TaskId,
     doors: Doors,
-    /// The listen address that accepted each connection, by the connection's serial number.
-    entrances: HashMap<u64, SocketAddr>,
+    /// The transport and local address of each connection, by the connection's serial number.
+    entrances: HashMap<u64, Entrance>,
     connections: Vec<Option<(u64, Box<Connection>)>>,
     free: Vec<ConnectionKey>,
     by_task: TaskMap<ConnectionKey>,
@@ -111,22 +111,40 @@ impl Core {
         Ok(())
     }
 
-    /// Stops listening on `address`. Every core closes its connections that were accepted there.
-    fn unlisten(&mut self, address: SocketAddr) {
-        let Some(index) = self.doors.tcp.iter().position(|(at, _)| *at == address) else { return };
-        let (_, listener) = self.doors.tcp.swap_remove(index);
-        self.cx.reactor.close_listener(listener);
-        for mailbox in self.cx.shared.mailboxes() {
-            mailbox.post(Message::CloseAt(address, Scope::All));
+    /// Also listens here.
+    fn open_listener(&mut self, opening: Opening, address: SocketAddr) -> Result<(), String> {
+        match opening {
+            Opening::Tcp(socket) => {
+                self.listen_at(address, socket).map_err(|error| error.to_string())
+            }
+            Opening::Rdma(provider) => self.listen_by_rdma(provider, address),
         }
     }
 
-    fn close_at(&mut self, address: SocketAddr, scope: Scope) {
+    /// Stops listening there. Every core closes its connections that were accepted there.
+    fn unlisten(&mut self, entrance: Entrance) {
+        let Entrance { transport, address } = entrance;
+        match transport {
+            Transport::Tcp => {
+                let Some(index) = self.doors.tcp.iter().position(|(at, _)| *at == address) else {
+                    return;
+                };
+                let (_, listener) = self.doors.tcp.swap_remove(index);
+                self.cx.reactor.close_listener(listener);
+            }
+            Transport::Rdma => self.doors.rdma.unlisten(address),
+        }
+        for mailbox in self.cx.shared.mailboxes() {
+            mailbox.post(Message::CloseAt(entrance, Scope::All));
+        }
+    }
+
+    fn close_at(&mut self, entrance: Entrance, scope: Scope) {
         for (serial, connection) in self.connections.iter_mut().flatten() {
             if scope == Scope::WithoutTls && connection.uses_tls() {
                 continue;
             }
-            if self.entrances.get(serial).is_some_and(|at| is_entrance(address, *at)) {
+            if self.entrances.get(serial).is_some_and(|at| is_entrance(entrance, *at)) {
                 connection.end(&mut self.cx);
             }
         }
@@ -494,12 +512,12 @@ impl Core {
             Message::Ended(route, news) => {
                 self.with(route, |connection, cx| connection.on_notice(cx, news));
             }
-            Message::Listen(socket, address, answer) => {
+            Message::Listen(opening, address, answer) => {
                 // Ignore a failed send: the caller may no longer wait for the answer.
-                let _ = answer.send(self.listen_at(address, socket));
+                let _ = answer.send(self.open_listener(opening, address));
             }
-            Message::Unlisten(address) => self.unlisten(address),
-            Message::CloseAt(address, scope) => self.close_at(address, scope),
+            Message::Unlisten(entrance) => self.unlisten(entrance),
+            Message::CloseAt(entrance, scope) => self.close_at(entrance, scope),
             Message::Stop => self.wind_up(),
         }
     }
@@ -608,7 +626,7 @@ impl Core {
                 return Err(error);
             }
         };
-        self.entrances.insert(serial, local);
+        self.entrances.insert(serial, local.into());
         let port = self.cx.shared.listening.tcp_port_of(local);
         let begun = self.cx.shared.tls.begin(port);
         let guard = begun.map(|(keys, policy)| Guard::new(keys, policy));

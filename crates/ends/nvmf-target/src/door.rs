@@ -144,23 +144,34 @@ impl Door {
     ) -> Result<Self, (SocketAddr, VerbsError)> {
         let any = addresses.first().copied().unwrap_or((std::net::Ipv4Addr::UNSPECIFIED, 0).into());
         let channel = verbs.create_event_channel().map_err(|error| (any, error))?;
-        let listen = |&address: &SocketAddr| {
-            let id = verbs
-                .listen(&channel, address, limits::RDMA_BACKLOG)
-                .map_err(|error| (address, error))?;
-            Ok((verbs.local_addr(&id).unwrap_or(address), id))
-        };
-        let listeners = addresses.iter().map(listen).collect::<Result<_, _>>()?;
-        Ok(Self {
+        let mut door = Self {
             verbs,
-            listeners,
+            listeners: Vec::new(),
             lost: Vec::new(),
             retry_at: None,
             max_entries: MAX_QUEUE_DEPTH,
             links: HashMap::new(),
             sweep_at: 64,
             channel,
-        })
+        };
+        for &address in addresses {
+            door.listen(address).map_err(|error| (address, error))?;
+        }
+        Ok(door)
+    }
+
+    /// Listens at one more address.
+    pub(crate) fn listen(&mut self, address: SocketAddr) -> Result<(), VerbsError> {
+        let id = self.verbs.listen(&self.channel, address, limits::RDMA_BACKLOG)?;
+        let bound = self.verbs.local_addr(&id).unwrap_or(address);
+        self.listeners.push((bound, id));
+        Ok(())
+    }
+
+    /// Stops listening at an address. Connections continue.
+    pub(crate) fn unlisten(&mut self, address: SocketAddr) {
+        self.listeners.retain(|(at, _)| *at != address);
+        self.lost.retain(|at| *at != address);
     }
 
     /// The addresses, with their actual ports.

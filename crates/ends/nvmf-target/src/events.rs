@@ -1,8 +1,9 @@
 //! Events for the target's operator. The target logs each event and passes it to the observer.
 
 use farblock_block::size::Size;
+use farblock_proto::controller::Entrance;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 /// Identifies a host's controller in an event.
@@ -57,9 +58,9 @@ pub enum Event {
     /// A subsystem was removed.
     SubsystemRemoved(String),
     /// The target started to listen on this address.
-    ListenerAdded(SocketAddr),
+    ListenerAdded(Entrance),
     /// The target stopped listening on this address.
-    ListenerRemoved(SocketAddr),
+    ListenerRemoved(Entrance),
     /// A namespace's store failed. The notice limit applies, so not every failure causes this
     /// event.
     StorageFailed {

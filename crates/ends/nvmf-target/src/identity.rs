@@ -1,10 +1,9 @@
 //! Identifiers that stay the same across restarts. Each is derived from the object that it
 //! identifies.
 
-use farblock_proto::controller::HostMark;
+use farblock_proto::controller::{Entrance, HostMark};
 use farblock_reactor::os;
 use farblock_wire::origin::ControllerOrigin;
-use std::net::SocketAddr;
 use uuid::Uuid;
 
 /// The identifiers of a namespace: a UUID, and the NGUID and EUI-64 derived from it.
@@ -46,9 +45,9 @@ pub(crate) fn mark(host: &str) -> HostMark {
 /// Returns the origin of a target that listens on `addresses`. A host that lost a controller may
 /// reconnect to the same origin and get a new controller instance there. The host then knows that
 /// the old process has ended.
-pub(crate) fn origin(addresses: &[SocketAddr]) -> ControllerOrigin {
+pub(crate) fn origin(addresses: &[Entrance]) -> ControllerOrigin {
     let boot = boot();
-    let mut listeners: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    let mut listeners: Vec<String> = addresses.iter().map(Entrance::to_string).collect();
     listeners.sort();
     let network = network(boot.as_deref());
     let place = network.map_or([0; 16], |network| place(&network, &listeners));
@@ -130,7 +129,7 @@ mod tests {
     #[cfg(any(target_os = "linux", windows))]
     fn the_origin_depends_on_the_listeners_and_the_boot() {
         let at = |text: &[&str]| {
-            let addresses: Vec<SocketAddr> = text.iter().map(|it| it.parse().unwrap()).collect();
+            let addresses: Vec<Entrance> = text.iter().map(|it| it.parse().unwrap()).collect();
             origin(&addresses)
         };
         let (one, other) = (at(&["127.0.0.1:1", "[::1]:2"]), at(&["127.0.0.1:1"]));

@@ -79,6 +79,7 @@ pub use config::{Export, RdmaListeners, StartError, Subsystem, TargetConfig, Tls
 pub use control::{Batch, Control};
 pub use events::{Event, Observer, Visitor};
 pub use farblock_block::{LATENCY_STEPS, LatencyCounts, latency_bound_us};
+pub use farblock_proto::controller::{Entrance, Transport};
 pub use farblock_reactor::notices::Notices;
 pub use farblock_secure::Demand;
 pub use farblock_tls::limits::KEYS_PER_HOST as TLS_KEYS_PER_HOST;

@@ -8,12 +8,14 @@ use crate::removal::Share;
 use crate::route::{Asking, Route};
 
 use farblock_proto::capsule::SlotId;
-use farblock_proto::controller::{AccessChange, NamespaceTable, SubsystemId};
+use farblock_proto::controller::{AccessChange, Entrance, NamespaceTable, SubsystemId};
 use farblock_proto::ids::CommandId;
 use farblock_reactor::Waker;
 use farblock_reactor::os::{ListenSocket, Socket};
 use farblock_secure::Controller;
+use farblock_verbs::Provider;
 use farblock_wire::Status;
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
@@ -60,14 +62,31 @@ pub(crate) enum Message {
     /// The changes of this closed queue are known or have ended. Check the waiting commands of this
     /// fenced connection again.
     Ended(Route, EndingId),
-    /// Also listen on this socket, and report the result.
-    Listen(ListenSocket, SocketAddr, Sender<std::io::Result<()>>),
-    /// Stop listening on this address, and close the connections accepted there.
-    Unlisten(SocketAddr),
-    /// Close the connections in this scope that were accepted on this address.
-    CloseAt(SocketAddr, Scope),
+    /// Also listen here, and report the result.
+    Listen(Opening, SocketAddr, Sender<Result<(), String>>),
+    /// Stop listening here, and close the connections accepted there.
+    Unlisten(Entrance),
+    /// Close the connections in this scope that were accepted by this listener.
+    CloseAt(Entrance, Scope),
     /// Complete the accepted commands, close all connections and end.
     Stop,
+}
+
+/// The means to open a listener.
+pub(crate) enum Opening {
+    /// A bound socket.
+    Tcp(ListenSocket),
+    /// The RDMA devices.
+    Rdma(Provider),
+}
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(_) => f.write_str("Tcp"),
+            Self::Rdma(_) => f.write_str("Rdma"),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

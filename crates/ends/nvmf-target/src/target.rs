@@ -11,12 +11,11 @@ use crate::reservations::{self, Keeper, Stores};
 use crate::shared::{Exports, TargetShared, describe, entry, nest, warn_of_same_serial};
 use crate::tls::{TlsTerms, security};
 
-use farblock_proto::controller::{HostChannel, NamespaceInfo, PortId, Registry};
+use farblock_proto::controller::{Entrance, HostChannel, NamespaceInfo, PortId, Registry};
 use farblock_proto::ids::NamespaceId;
 use farblock_proto::limits::IN_CAPSULE_BYTES;
 use farblock_reactor::os::{self, JoinHandle, ListenSocket};
 use farblock_reactor::{Config as ReactorConfig, EngineKind, Reactor};
-use farblock_wire::log::TransportType;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -59,7 +58,7 @@ impl Target {
         config: &TargetConfig,
         sockets: Vec<TcpListener>,
     ) -> Result<Self, StartError> {
-        if config.listeners.is_empty() {
+        if entrances(config).next().is_none() {
             return Err(StartError::NoListener);
         }
         let listeners = bind_all(&config.listeners, sockets)?;
@@ -70,9 +69,10 @@ impl Target {
         let seed = u64::from_ne_bytes(draw()?);
         let tls = TlsTerms::new(config, seed).map_err(StartError::Tls)?;
         let mut door = open_door(config, &tls)?;
-        let rdma = rdma_ports(&addresses, door.as_ref());
-        let (mut registry, exports, stores) = register(config, &addresses, &tls)?;
-        register_rdma(&mut registry, &rdma, &tls)?;
+        let by_tcp = addresses.iter().copied().map(Entrance::from);
+        let by_rdma = door.iter().flat_map(Door::addresses).map(Entrance::rdma);
+        let bound: Vec<_> = by_tcp.chain(by_rdma).collect();
+        let (registry, exports, stores) = register(config, &bound, &tls)?;
         raise_file_limit();
         let cpus = cores(config);
         let most = most_connections(config, exports.count() * cpus.len());
@@ -81,8 +81,8 @@ impl Target {
         let keeps = !stores.is_empty();
         stores.into_iter().for_each(|(key, store)| keeper.keep_in(key, store));
         let shared = Arc::new(TargetShared::new(registry, exports, budget, keeper, tls));
-        shared.listening.begin(&addresses);
-        shared.listening.begin_rdma(&rdma);
+        let provider = config.rdma.as_ref().map(|rdma| rdma.provider.clone());
+        shared.listening.begin(&bound, provider);
         config.subsystems.iter().for_each(|one| shared.authenticator.require(one));
         let mut started = Vec::new();
         let mut threads = Vec::new();
@@ -132,10 +132,16 @@ impl Target {
         &self.addresses
     }
 
-    /// The listen addresses of RDMA, with their actual ports.
+    /// The listeners of the start, with their actual ports: first those of TCP.
+    #[must_use]
+    pub fn entrances(&self) -> Vec<Entrance> {
+        self.shared.listening.first()
+    }
+
+    /// The listen addresses of RDMA at the start, with their actual ports.
     #[must_use]
     pub fn rdma_addresses(&self) -> Vec<SocketAddr> {
-        self.shared.listening.rdma_addresses()
+        self.entrances().into_iter().filter_map(Entrance::rdma_address).collect()
     }
 
     /// Returns the event loop engine in use.
@@ -420,18 +426,21 @@ fn described(subsystem: &Subsystem, nsid: NamespaceId, export: &Export) -> Names
 fn register_listeners(
     registry: &mut Registry,
     config: &TargetConfig,
-    addresses: &[SocketAddr],
+    entrances: &[Entrance],
     tls: &TlsTerms,
 ) -> Result<(), StartError> {
-    for (index, address) in addresses.iter().enumerate() {
-        let listener = entry(PortId(index as u16 + 1), TransportType::TCP, *address);
+    for (index, entrance) in entrances.iter().enumerate() {
+        let listener = entry(PortId(index as u16 + 1), *entrance);
         let port = listener.port;
         let added =
             registry.add_listener(listener).and_then(|()| match config.access.get(&index) {
                 Some(access) => registry.set_port_access(port, access.clone()),
                 None => Ok(()),
             });
-        added.map_err(|error| StartError::Address(address.to_string(), error))?;
+        added.map_err(|error| StartError::Address(entrance.to_string(), error))?;
+        if !entrance.transport.has_tls() {
+            tls.set_policy(port, TlsPolicy::Plain);
+        }
         registry.set_security(port, security(tls.policy(port)));
     }
     Ok(())
@@ -447,38 +456,23 @@ fn most_connections(config: &TargetConfig, volumes: usize) -> usize {
 /// Opens the RDMA listeners, if there are any.
 fn open_door(config: &TargetConfig, tls: &TlsTerms) -> Result<Option<Door>, StartError> {
     let Some(RdmaListeners { provider, addresses }) = &config.rdma else { return Ok(None) };
-    let Some(&first) = addresses.first() else { return Ok(None) };
-    // No setting names this port number, so it has the policy of listeners without a setting.
-    let general = tls.policy(PortId(u16::MAX));
-    if config.tls_listeners.values().chain([&general]).any(|it| *it == TlsPolicy::Required) {
-        return Err(StartError::RdmaTls(first));
+    if addresses.is_empty() {
+        return Ok(None);
+    }
+    let ports = (config.listeners.len() as u16 + 1..).map(PortId);
+    let is_strict = |(_, port): &(_, PortId)| tls.policy(*port) == TlsPolicy::Required;
+    if let Some((&address, _)) = addresses.iter().zip(ports).find(is_strict) {
+        return Err(StartError::RdmaTls(address));
     }
     let opened = Door::open(provider.clone(), addresses);
     opened.map(Some).map_err(|(address, error)| StartError::Rdma(address, error))
 }
 
-/// Returns the RDMA listeners. Their port numbers follow those of the TCP listeners.
-fn rdma_ports(tcp: &[SocketAddr], door: Option<&Door>) -> Vec<(SocketAddr, PortId)> {
-    let addresses = door.map(Door::addresses).unwrap_or_default();
-    let first = tcp.len() as u16 + 1;
-    addresses.into_iter().zip((first..).map(PortId)).collect()
-}
-
-fn register_rdma(
-    registry: &mut Registry,
-    listeners: &[(SocketAddr, PortId)],
-    tls: &TlsTerms,
-) -> Result<(), StartError> {
-    for &(address, port) in listeners {
-        registry
-            .add_listener(entry(port, TransportType::RDMA, address))
-            .map_err(|error| StartError::Address(format!("rdma:{address}"), error))?;
-        tls.set_policy(port, TlsPolicy::Plain);
-        registry.set_security(port, security(TlsPolicy::Plain));
-    }
-    // No host is connected yet, so drop the notifications.
-    while registry.poll_action().is_some() {}
-    Ok(())
+/// The requested listeners: first those of TCP.
+pub(crate) fn entrances(config: &TargetConfig) -> impl Iterator<Item = Entrance> {
+    let by_rdma = config.rdma.iter().flat_map(|rdma| &rdma.addresses);
+    let by_tcp = config.listeners.iter().copied().map(Entrance::from);
+    by_tcp.chain(by_rdma.copied().map(Entrance::rdma))
 }
 
 /// Returns random bytes that peers cannot predict.
@@ -492,7 +486,7 @@ fn draw<const BYTES: usize>() -> Result<[u8; BYTES], StartError> {
 
 fn register(
     config: &TargetConfig,
-    addresses: &[SocketAddr],
+    entrances: &[Entrance],
     tls: &TlsTerms,
 ) -> Result<(Registry, Exports, Stores), StartError> {
     let mut registry = Registry::new();
@@ -500,11 +494,11 @@ fn register(
     registry
         .set_controller_ids(config.controller_ids.clone())
         .map_err(StartError::ControllerIds)?;
-    registry.set_origin(crate::identity::origin(addresses));
+    registry.set_origin(crate::identity::origin(entrances));
     registry.set_process(draw()?);
     let mut exports = Exports::default();
     let mut stores = Stores::new();
-    register_listeners(&mut registry, config, addresses, tls)?;
+    register_listeners(&mut registry, config, entrances, tls)?;
     for referral in &config.referrals {
         registry
             .add_referral(referral.clone())

@@ -2,6 +2,7 @@
 
 use crate::admissions::Reason;
 use crate::config::{TargetConfig, TlsPolicy};
+use crate::target;
 use farblock_proto::controller::{ChannelSecurity, PortId};
 use farblock_reactor::os;
 use farblock_secure::{Concatenation, TlsKey, TlsPsk};
@@ -55,7 +56,8 @@ impl TlsTerms {
             }
         }
         let policy = |index| config.tls_listeners.get(&index).copied().unwrap_or(usual);
-        let ports = (0..config.listeners.len()).map(|at| (PortId(at as u16 + 1), policy(at)));
+        let ports =
+            (0..target::entrances(config).count()).map(|at| (PortId(at as u16 + 1), policy(at)));
         let policies: BTreeMap<_, _> = ports.collect();
         if !keys.is_empty() || policies.values().any(|one| *one == TlsPolicy::Required) {
             farblock_tls::available()?;

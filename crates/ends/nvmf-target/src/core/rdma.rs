@@ -9,11 +9,12 @@ use crate::mailbox::Message;
 use crate::notices::NoticeKind;
 use crate::session::Session;
 use crate::transport::rdma::{Rdma as Transport, Staging};
+use farblock_proto::controller::Entrance;
 use farblock_reactor::{TaskId, os};
-use farblock_verbs::{Verbs, VerbsError};
+use farblock_verbs::{Provider, Verbs, VerbsError};
 use farblock_wire::rdma::RejectStatus;
 use std::cell::RefCell;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 
@@ -46,6 +47,13 @@ impl Rdma {
             .any(|device| device.borrow().is_starved())
     }
 
+    /// Stops listening at an address. The ends of its connections still arrive.
+    pub(super) fn unlisten(&mut self, address: SocketAddr) {
+        if let Some(door) = &mut self.door {
+            door.unlisten(address);
+        }
+    }
+
     /// The registered memory of a request's device, which a core shares among its connections.
     fn staging(&mut self, request: &ConnectionRequest) -> Result<Rc<RefCell<Staging>>, VerbsError> {
         let is_usable = |device: Rc<RefCell<Staging>>| !device.borrow().is_removed;
@@ -73,6 +81,19 @@ impl Core {
         }
         self.doors.rdma.door = door;
         Ok(())
+    }
+
+    /// Also listens at this address.
+    pub(super) fn listen_by_rdma(
+        &mut self,
+        provider: Provider,
+        address: SocketAddr,
+    ) -> Result<(), String> {
+        if let Some(door) = &mut self.doors.rdma.door {
+            return door.listen(address).map_err(|error| error.to_string());
+        }
+        let door = Door::open(provider, &[address]).map_err(|(_, error)| error.to_string())?;
+        self.open(Some(door)).map_err(|error| error.to_string())
     }
 
     /// Handles the events of the connection manager.
@@ -138,6 +159,7 @@ impl Core {
         match self.accept_request(request, task) {
             Ok(transport) => {
                 let (peer, local) = (request.peer, request.local);
+                self.entrances.insert(serial, Entrance::rdma(local));
                 self.begin(task, serial, |route| {
                     Connection::Rdma(Session::new(route, task, transport, peer, local))
                 });

@@ -5,12 +5,14 @@ use crate::change_error::ChangeError;
 use crate::config::TlsPolicy;
 use crate::events::Event;
 use crate::limits;
-use crate::mailbox::{Message, Scope};
+use crate::mailbox::{Message, Opening, Scope};
 use crate::tls::{TlsTerms, security};
 use farblock_proto::capsule::RemoteForm;
-use farblock_proto::controller::{AddressFamily, Listener, PortAccess, PortId};
-use farblock_reactor::os::{self, ListenSocket};
-use farblock_wire::log::TransportType;
+use farblock_proto::controller::{
+    AddressFamily, Entrance, Listener, PortAccess, PortId, Transport,
+};
+use farblock_reactor::os;
+use farblock_verbs::{Provider, VerbsError};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -25,65 +27,64 @@ pub(crate) struct Listening {
     /// Locked while a listener is added or removed. The holder may block.
     all: Mutex<Vec<Listened>>,
     /// The same listeners for the cores, which must not wait for the lock of `all`.
-    entrances: Mutex<Vec<(SocketAddr, PortId)>>,
-    first: OnceLock<Vec<SocketAddr>>,
-    /// RDMA listeners, which stay as long as the target.
-    rdma: OnceLock<Vec<(SocketAddr, PortId)>>,
-    /// The ports of removed listeners, and when they were removed. Their sockets may stay open for
-    /// some time after that.
+    entrances: Mutex<Vec<(Entrance, PortId)>>,
+    first: OnceLock<Vec<Entrance>>,
+    /// The RDMA devices, once a listener needs them.
+    provider: OnceLock<Provider>,
+    /// The TCP ports of removed listeners and the times of removal. A socket closes some time after its
+    /// removal.
     given_up: Mutex<Vec<(u16, Instant)>>,
 }
 
 #[derive(Clone, Copy)]
 struct Listened {
-    address: SocketAddr,
+    entrance: Entrance,
     port: PortId,
     since_start: bool,
 }
 
 impl Listening {
-    pub(crate) fn begin(&self, addresses: &[SocketAddr]) {
+    pub(crate) fn begin(&self, entrances: &[Entrance], provider: Option<Provider>) {
         let port = |index| PortId(index as u16 + 1);
-        let listened = addresses.iter().enumerate().map(|(index, &address)| Listened {
-            address,
+        let listened = entrances.iter().enumerate().map(|(index, &entrance)| Listened {
+            entrance,
             port: port(index),
             since_start: true,
         });
         let listened: Vec<_> = listened.collect();
-        *self.entrances() = listened.iter().map(|it| (it.address, it.port)).collect();
+        *self.entrances() = listened.iter().map(|it| (it.entrance, it.port)).collect();
         *self.all.lock().expect("no holder panics") = listened;
-        let _ = self.first.set(addresses.to_vec());
+        let _ = self.first.set(entrances.to_vec());
+        if let Some(provider) = provider {
+            let _ = self.provider.set(provider);
+        }
     }
 
     /// Returns whether the address is an initial one, even if its listener was removed and added
     /// again.
-    fn is_from_start(&self, address: SocketAddr) -> bool {
-        self.first.get().is_some_and(|all| all.contains(&address))
+    fn is_from_start(&self, entrance: Entrance) -> bool {
+        self.first.get().is_some_and(|all| all.contains(&entrance))
     }
 
-    pub(crate) fn begin_rdma(&self, listeners: &[(SocketAddr, PortId)]) {
-        let _ = self.rdma.set(listeners.to_vec());
+    /// The listeners of the start.
+    pub(crate) fn first(&self) -> Vec<Entrance> {
+        self.first.get().cloned().unwrap_or_default()
     }
 
-    /// The addresses of the RDMA listeners.
-    pub(crate) fn rdma_addresses(&self) -> Vec<SocketAddr> {
-        self.rdma.get().into_iter().flatten().map(|(address, _)| *address).collect()
-    }
-
-    fn is_rdma_port(&self, port: PortId) -> bool {
-        self.rdma.get().is_some_and(|all| all.iter().any(|(_, other)| *other == port))
-    }
-
-    /// Returns the listener that accepted a connection to the local address `local`. RDMA listeners
-    /// have their own port numbers.
-    pub(crate) fn port_of(&self, form: RemoteForm, local: SocketAddr) -> Option<PortId> {
-        let find = |all: &[(SocketAddr, PortId)]| {
-            all.iter().find(|(address, _)| is_entrance(*address, local)).map(|(_, port)| *port)
-        };
-        match form {
-            RemoteForm::Keyed => self.rdma.get().and_then(|all| find(all)),
-            RemoteForm::Transport => find(&self.entrances()),
+    /// The RDMA devices. The first call loads the system's libraries.
+    pub(crate) fn provider(&self) -> Result<Provider, VerbsError> {
+        if let Some(provider) = self.provider.get() {
+            return Ok(provider.clone());
         }
+        let provider = Provider::system()?;
+        Ok(self.provider.get_or_init(|| provider).clone())
+    }
+
+    /// The listener that accepted a connection to `local`.
+    pub(crate) fn port_of(&self, form: RemoteForm, local: SocketAddr) -> Option<PortId> {
+        let local = Entrance { transport: transport(form), address: local };
+        let all = self.entrances();
+        all.iter().find(|(entrance, _)| is_entrance(*entrance, local)).map(|(_, port)| *port)
     }
 
     /// Returns the TCP listener that accepted a connection to the local address `local`.
@@ -106,59 +107,80 @@ impl Listening {
         all
     }
 
-    fn entrances(&self) -> MutexGuard<'_, Vec<(SocketAddr, PortId)>> {
+    fn entrances(&self) -> MutexGuard<'_, Vec<(Entrance, PortId)>> {
         self.entrances.lock().expect("no holder panics")
     }
 
-    pub(crate) fn policies(&self, tls: &TlsTerms) -> BTreeMap<SocketAddr, TlsPolicy> {
+    pub(crate) fn policies(&self, tls: &TlsTerms) -> BTreeMap<Entrance, TlsPolicy> {
         let all = self.all.lock().expect("no holder panics");
-        all.iter().map(|one| (one.address, tls.policy(one.port))).collect()
+        all.iter().map(|one| (one.entrance, tls.policy(one.port))).collect()
     }
 
-    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+    pub(crate) fn all(&self) -> Vec<Entrance> {
         let all = self.all.lock().expect("no holder panics");
-        all.iter().map(|listened| listened.address).collect()
+        all.iter().map(|listened| listened.entrance).collect()
+    }
+
+    pub(crate) fn tcp_addresses(&self) -> Vec<SocketAddr> {
+        self.all().into_iter().filter_map(Entrance::tcp_address).collect()
     }
 }
 
-pub(crate) fn entry(port: PortId, transport: TransportType, address: SocketAddr) -> Listener {
+/// The transport whose remote data have this form.
+pub(crate) fn transport(form: RemoteForm) -> Transport {
+    match form {
+        RemoteForm::Keyed => Transport::Rdma,
+        RemoteForm::Transport => Transport::Tcp,
+    }
+}
+
+/// The refusal of TLS at an RDMA listener.
+const NO_TLS: &str = "NVMe/RDMA has no TLS, so this listener cannot require it: allow hosts \
+                      without a key there, or use a TCP listener";
+
+pub(crate) fn entry(port: PortId, Entrance { transport, address }: Entrance) -> Listener {
     Listener {
         port,
-        transport,
+        transport: transport.kind(),
         family: if address.is_ipv4() { AddressFamily::V4 } else { AddressFamily::V6 },
         address: address.ip().to_string(),
         service: address.port().to_string(),
     }
 }
 
-/// Checks that there is a TLS library if the policy requires TLS. Without a library, the target
-/// would refuse every host.
-fn has_library(policy: TlsPolicy) -> Result<(), ChangeError> {
+/// Returns the policy that a listener can follow. Refuses to require TLS if the transport has none,
+/// or if there is no TLS library: the target would refuse every host.
+fn possible(entrance: Entrance, policy: TlsPolicy) -> Result<TlsPolicy, ChangeError> {
     match policy {
-        TlsPolicy::Required => farblock_tls::available().map_err(ChangeError::Tls),
-        TlsPolicy::Allowed | TlsPolicy::Plain => Ok(()),
+        TlsPolicy::Required if !entrance.transport.has_tls() => Err(refused(entrance, NO_TLS)),
+        _ if !entrance.transport.has_tls() => Ok(TlsPolicy::Plain),
+        TlsPolicy::Required => {
+            farblock_tls::available().map_err(ChangeError::Tls)?;
+            Ok(policy)
+        }
+        TlsPolicy::Allowed | TlsPolicy::Plain => Ok(policy),
     }
 }
 
-fn refused(address: SocketAddr, sentence: impl ToString) -> ChangeError {
-    ChangeError::Address(address.to_string(), sentence.to_string())
+fn refused(entrance: Entrance, sentence: impl ToString) -> ChangeError {
+    ChangeError::Address(entrance.to_string(), sentence.to_string())
 }
 
 impl TargetShared {
     pub(crate) fn set_access(
         &self,
-        address: SocketAddr,
+        entrance: Entrance,
         access: &PortAccess,
     ) -> Result<(), ChangeError> {
         let all = self.listening.all.lock().expect("no holder panics");
-        let found = all.iter().find(|listened| listened.address == address);
+        let found = all.iter().find(|listened| listened.entrance == entrance);
         let port = found
-            .ok_or_else(|| refused(address, "the target does not listen on this address"))?
+            .ok_or_else(|| refused(entrance, "the target does not listen on this address"))?
             .port;
         let mut management = self.lock_running()?;
         let before = management.registry.port_access(Some(port));
         let changed = management.registry.set_port_access(port, access.clone());
-        changed.map_err(|error| refused(address, error))?;
+        changed.map_err(|error| refused(entrance, error))?;
         if before != *access {
             self.ana_changes.fetch_add(1, Ordering::Relaxed);
         }
@@ -168,16 +190,12 @@ impl TargetShared {
 
     /// Sets which hosts must use TLS on a listener. If all hosts must, closes the connections
     /// without TLS.
-    pub(crate) fn set_tls(
-        &self,
-        address: SocketAddr,
-        policy: TlsPolicy,
-    ) -> Result<(), ChangeError> {
-        has_library(policy)?;
+    pub(crate) fn set_tls(&self, entrance: Entrance, policy: TlsPolicy) -> Result<(), ChangeError> {
+        let policy = possible(entrance, policy)?;
         let all = self.listening.all.lock().expect("no holder panics");
-        let found = all.iter().find(|listened| listened.address == address);
+        let found = all.iter().find(|listened| listened.entrance == entrance);
         let port = found
-            .ok_or_else(|| refused(address, "the target does not listen on this address"))?
+            .ok_or_else(|| refused(entrance, "the target does not listen on this address"))?
             .port;
         let mut management = self.lock_running()?;
         let before = self.tls.set_policy(port, policy);
@@ -185,7 +203,7 @@ impl TargetShared {
         self.act(&mut management);
         if policy == TlsPolicy::Required && before != Some(policy) {
             for mailbox in self.mailboxes() {
-                mailbox.post(Message::CloseAt(address, Scope::WithoutTls));
+                mailbox.post(Message::CloseAt(entrance, Scope::WithoutTls));
             }
         }
         Ok(())
@@ -193,43 +211,40 @@ impl TargetShared {
 
     pub(crate) fn listen(
         &self,
-        socket: ListenSocket,
-        address: SocketAddr,
+        opening: Opening,
+        entrance: Entrance,
         access: &PortAccess,
         policy: TlsPolicy,
     ) -> Result<(), ChangeError> {
-        has_library(policy)?;
+        let policy = possible(entrance, policy)?;
         let mut all = self.listening.all.lock().expect("no holder panics");
-        let free = |port: &u16| {
-            let is_tcp = all.iter().any(|listened| listened.port.0 == *port);
-            !is_tcp && !self.listening.is_rdma_port(PortId(*port))
-        };
+        let free = |port: &u16| all.iter().all(|listened| listened.port.0 != *port);
         let port = PortId((1..u16::MAX).find(free).expect("fewer listeners than ports exist"));
         {
             let mut management = self.lock_running()?;
-            let added = management.registry.add_listener(entry(port, TransportType::TCP, address));
-            added.map_err(|error| refused(address, error))?;
+            let added = management.registry.add_listener(entry(port, entrance));
+            added.map_err(|error| refused(entrance, error))?;
             if let Err(error) = management.registry.set_port_access(port, access.clone()) {
                 let _ = management.registry.remove_listener(port);
                 self.act(&mut management);
-                return Err(refused(address, error));
+                return Err(refused(entrance, error));
             }
         }
         self.tls.set_policy(port, policy);
-        self.listening.entrances().push((address, port));
+        self.listening.entrances().push((entrance, port));
         let (sender, receiver) = mpsc::channel();
-        self.mailboxes()[0].post(Message::Listen(socket, address, sender));
+        self.mailboxes()[0].post(Message::Listen(opening, entrance.address, sender));
         // The receive fails if the core has ended, since the message with the sender is then
         // dropped.
         let heard = os::recv(&receiver);
         let mut management = self.lock();
         match heard {
             Ok(Ok(())) => {
-                let since_start = self.listening.is_from_start(address);
-                all.push(Listened { address, port, since_start });
+                let since_start = self.listening.is_from_start(entrance);
+                all.push(Listened { entrance, port, since_start });
                 management.registry.set_security(port, security(policy));
                 self.act(&mut management);
-                self.observed.log_change(&Event::ListenerAdded(address));
+                self.observed.log_change(&Event::ListenerAdded(entrance));
                 Ok(())
             }
             other => {
@@ -238,42 +253,48 @@ impl TargetShared {
                 let _ = management.registry.remove_listener(port);
                 self.act(&mut management);
                 match other {
-                    Ok(Err(error)) => Err(refused(address, error)),
+                    Ok(Err(error)) => Err(refused(entrance, error)),
                     _ => Err(ChangeError::Stopping),
                 }
             }
         }
     }
 
-    /// Stops listening on `address`, and closes the connections that were accepted there.
-    pub(crate) fn unlisten(&self, address: SocketAddr) -> Result<(), ChangeError> {
+    /// Stops listening there, and closes the connections that were accepted there.
+    pub(crate) fn unlisten(&self, entrance: Entrance) -> Result<(), ChangeError> {
         let mut all = self.listening.all.lock().expect("no holder panics");
-        let Some(index) = all.iter().position(|listened| listened.address == address) else {
-            return Err(refused(address, "the target does not listen on this address"));
+        let Some(index) = all.iter().position(|listened| listened.entrance == entrance) else {
+            return Err(refused(entrance, "the target does not listen on this address"));
         };
         let started = all.iter().filter(|listened| listened.since_start).count();
         if all[index].since_start && started == 1 {
             let sentence = "this is the last address that the target was started with, and hosts \
                 know the target by these addresses: keep it, or restart the target without it";
-            return Err(refused(address, sentence));
+            return Err(refused(entrance, sentence));
         }
         let Listened { port, .. } = all.remove(index);
         let mut management = self.lock_running()?;
         let gone = management.registry.remove_listener(port);
-        gone.map_err(|error| refused(address, error))?;
+        gone.map_err(|error| refused(entrance, error))?;
         self.act(&mut management);
         self.listening.entrances().retain(|(_, other)| *other != port);
         self.tls.forget_port(port);
-        self.listening.given_up().push((address.port(), os::now()));
-        self.mailboxes()[0].post(Message::Unlisten(address));
-        self.observed.log_change(&Event::ListenerRemoved(address));
+        if let Some(address) = entrance.tcp_address() {
+            self.listening.given_up().push((address.port(), os::now()));
+        }
+        self.mailboxes()[0].post(Message::Unlisten(entrance));
+        self.observed.log_change(&Event::ListenerRemoved(entrance));
         Ok(())
     }
 }
 
-/// Returns whether a listener on `address` accepted a connection to `local`. An accepted socket has
-/// its listener's address family: an IPv4 wildcard listener accepts no IPv6 connections.
-pub(crate) fn is_entrance(address: SocketAddr, local: SocketAddr) -> bool {
+/// Returns whether a listener at `entrance` accepted a connection to `local`. A connection has its
+/// listener's address family: an IPv4 wildcard listener accepts no IPv6 connections.
+pub(crate) fn is_entrance(entrance: Entrance, local: Entrance) -> bool {
+    if entrance.transport != local.transport {
+        return false;
+    }
+    let (address, local) = (entrance.address, local.address);
     let is_any = address.ip().is_unspecified() && address.is_ipv4() == local.is_ipv4();
     // Two interfaces may have the same link-local address, so compare the zones too.
     let zones = match (address, local) {
@@ -295,14 +316,12 @@ mod tests {
     #[test]
     fn a_connection_matches_only_a_listener_of_its_family() {
         let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let tcp = ["0.0.0.0:1", "[::1]:1", "[::]:2", "127.0.0.1:2", "[::]:3"];
+        let tcp = tcp.map(|text| Entrance::from(at(text)));
         let listening = Listening::default();
-        listening.begin(&[
-            at("0.0.0.0:1"),
-            at("[::1]:1"),
-            at("[::]:2"),
-            at("127.0.0.1:2"),
-            at("[::]:3"),
-        ]);
+        listening.begin(&[&tcp[..], &[Entrance::rdma(at("127.0.0.1:4"))]].concat(), None);
+        let rdma = |local| listening.port_of(RemoteForm::Keyed, at(local));
+        assert_eq!((rdma("127.0.0.1:4"), rdma("127.0.0.1:1")), (Some(PortId(6)), None));
         for (local, port) in [
             ("127.0.0.1:1", Some(1)),
             ("[::1]:1", Some(2)),

@@ -1,28 +1,31 @@
 //! Reports of a running target's state, for people and programs.
 
+use super::listeners::transport;
 use super::{Management, TargetShared};
 use crate::budget::Budget;
 use crate::config::TlsPolicy;
 use farblock_block::{Availability, Namespace};
-use farblock_proto::controller::{Lifecycle, NamespaceInfo, SmartCounters, SubsystemId};
+use farblock_proto::controller::{
+    Entrance, Lifecycle, NamespaceInfo, SmartCounters, SubsystemId, Transport,
+};
 use farblock_proto::ids::{ControllerId, NamespaceId};
 use farblock_reactor::Polling;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A snapshot of a running target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// Listen addresses.
-    pub addresses: Vec<SocketAddr>,
+    /// The listeners.
+    pub addresses: Vec<Entrance>,
     /// The time since the target started.
     pub uptime: Duration,
     /// The number of connections, including those that have not completed Connect.
     pub connections: usize,
-    /// TLS policies by listen address.
-    pub tls: BTreeMap<SocketAddr, TlsPolicy>,
+    /// TLS policies by listener.
+    pub tls: BTreeMap<Entrance, TlsPolicy>,
     /// The time that event loops poll before they sleep.
     pub polling: Polling,
     /// The memory, cores and connections that the target may use.
@@ -90,6 +93,8 @@ pub struct ControllerReport {
     pub peer: Option<IpAddr>,
     /// The local address of the admin queue's connection.
     pub local: String,
+    /// The transport of the admin queue's connection.
+    pub transport: Transport,
     /// Whether the host has enabled the controller.
     pub is_ready: bool,
     /// The number of connected I/O queues.
@@ -111,6 +116,7 @@ impl TargetShared {
             host_id: summary.host_id,
             peer: origins.get(&summary.controller).map(|it| it.address),
             local: summary.local_address.to_owned(),
+            transport: transport(summary.remote),
             is_ready: summary.lifecycle == Lifecycle::Ready,
             io_queues: summary.io_queues,
             errors: summary.errors,
@@ -137,7 +143,7 @@ impl TargetShared {
         origins.retain(|id, _| living(id));
         drop(management);
         Report {
-            addresses: self.listening.addresses(),
+            addresses: self.listening.all(),
             uptime: farblock_reactor::os::elapsed(self.epoch),
             tls: self.listening.policies(&self.tls),
             connections: self.connections.load(Ordering::Relaxed),

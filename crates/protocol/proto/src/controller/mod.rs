@@ -32,6 +32,7 @@ mod connect;
 mod contents;
 mod copy;
 mod discovery;
+mod entrance;
 mod events;
 mod features;
 mod identifiers;
@@ -57,6 +58,7 @@ pub use config::{
 };
 pub use connect::{ConnectRequest, Connected, QueueKind, Refusal};
 pub use copy::{CopyPart, CopyPlan, CopyRanges, CopySource};
+pub use entrance::{Entrance, Transport};
 pub use farblock_wire::log::AnaState;
 pub use identifiers::{HostMark, Identified, NotIts};
 pub use io::{DeallocateRanges, Fuse, IoCommand, data_pointer};

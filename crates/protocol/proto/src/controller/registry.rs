@@ -15,6 +15,7 @@ use super::reservations::{AccessChange, Reserved, Ticket};
 use super::reset::{Instance, Instances};
 use super::state::{Controller, Soonest};
 use super::visibility::NamedHosts;
+use crate::capsule::RemoteForm;
 use crate::ids::{CommandId, ControllerId, NamespaceId, QueueId};
 use crate::time::Instant;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -193,6 +194,8 @@ pub struct ControllerSummary<'a> {
     pub host_id: [u8; 16],
     /// The address to which the host connected.
     pub local_address: &'a str,
+    /// The form in which the transport names remote data.
+    pub remote: RemoteForm,
     /// The controller's state.
     pub lifecycle: Lifecycle,
     /// Keep-alive timeout in milliseconds; 0: no timeout.
@@ -211,6 +214,7 @@ impl ControllerSummary<'_> {
             host_nqn: &controller.host_nqn,
             host_id: controller.host_id,
             local_address: &controller.local_address,
+            remote: controller.remote,
             lifecycle: controller.lifecycle,
             keep_alive_ms: controller.keep_alive.timeout_ms(),
             io_queues: controller.io_queues().count(),
