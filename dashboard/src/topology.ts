@@ -186,11 +186,15 @@ export function rate(flow: number): string {
 }
 
 /**
- * Returns the ANA state of the listeners at an address. A controller's address has no port. So if
+ * Returns the ANA state of the listeners of a controller's transport at its address. A controller's address has no port. So if
  * the address has listeners with different states, the state is unknown, and counts as optimized.
  */
-function access(document: StateDocument | null, address: string): string {
-  const all = Object.entries(document?.listeners ?? {});
+function access(document: StateDocument | null, one: ControllerStatus): string {
+  const address = one.local_address;
+  const isRdma = one.transport === "rdma";
+  const all = Object.entries(document?.listeners ?? {})
+    .filter(([listener]) => listener.startsWith("rdma:") === isRdma)
+    .map(([listener, its]) => [listener.replace("rdma:", ""), its] as const);
   const here = all.filter(([listener]) =>
     [address, `[${address}]`, "0.0.0.0", "[::]"].includes(listener.slice(0, listener.lastIndexOf(":"))),
   );
@@ -232,20 +236,22 @@ function boxes(status: Status, document: StateDocument | null, lost: readonly Lo
     if (one.subsystem === null) continue;
     const nqn = one.host_nqn;
     const address = (one.address ?? "").replace(/:\d+$/, "");
-    const ana = access(document, one.local_address);
+    const ana = access(document, one);
+    const by = one.transport === "rdma" ? ["RDMA"] : [];
     if (!hosts.has(nqn)) {
       const note = (flow: number): string => rate(flow) || address;
       hosts.set(nqn, { key: `host ${nqn}`, title: format.tail(nqn, 24), note, full: nqn, parts: [partKey("host", nqn)] });
     }
     const words = [
       one.ready ? format.plural(one.io_queues, "I/O queue") : "not enabled",
+      ...by,
       ...(ana === "optimized" ? [] : [ana]),
     ].join(" · ");
     controllers.push({
       key: `controller ${one.subsystem} ${one.id}`,
       title: `controller ${one.id}`,
       note: () => words,
-      full: `Controller ${one.id} of ${nqn}, on ${one.local_address}, ${ana}`,
+      full: `Controller ${one.id} of ${nqn}, on ${one.local_address}${by.map((it) => ` (${it})`).join("")}, ${ana}`,
       parts: [partKey("host", nqn)],
       bad: !one.ready || ana === "inaccessible" || ana === "persistent-loss",
     });

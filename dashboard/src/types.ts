@@ -51,6 +51,8 @@ export interface ControllerStatus {
   host_nqn: string;
   address: string | null;
   local_address: string;
+  /** Missing from older versions, which have only TCP. */
+  transport?: "tcp" | "rdma";
   ready: boolean;
   io_queues: number;
   errors: number;

@@ -2,7 +2,7 @@
 
 use crate::host_keys::HostKeys;
 use farblock_block::Namespace;
-use farblock_proto::controller::{ConfigError, PortAccess, Referral, SubsystemConfig};
+use farblock_proto::controller::{ConfigError, Entrance, PortAccess, Referral, SubsystemConfig};
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::{CallBytes, EngineKind, Polling};
 use farblock_secure::TlsKey;
@@ -170,6 +170,16 @@ pub struct TargetConfig {
     /// [`MAX_CONNECTIONS`]: crate::limits::MAX_CONNECTIONS
     #[doc(hidden)]
     pub max_connections: Option<usize>,
+}
+
+impl TargetConfig {
+    /// The requested listeners: first those of TCP.
+    #[must_use]
+    pub fn entrances(&self) -> Vec<Entrance> {
+        let by_rdma = self.rdma.iter().flat_map(|rdma| &rdma.addresses);
+        let by_tcp = self.listeners.iter().copied().map(Entrance::from);
+        by_tcp.chain(by_rdma.copied().map(Entrance::rdma)).collect()
+    }
 }
 
 impl Default for TargetConfig {

@@ -58,7 +58,7 @@ impl Target {
         config: &TargetConfig,
         sockets: Vec<TcpListener>,
     ) -> Result<Self, StartError> {
-        if entrances(config).next().is_none() {
+        if config.entrances().is_empty() {
             return Err(StartError::NoListener);
         }
         let listeners = bind_all(&config.listeners, sockets)?;
@@ -466,13 +466,6 @@ fn open_door(config: &TargetConfig, tls: &TlsTerms) -> Result<Option<Door>, Star
     }
     let opened = Door::open(provider.clone(), addresses);
     opened.map(Some).map_err(|(address, error)| StartError::Rdma(address, error))
-}
-
-/// The requested listeners: first those of TCP.
-pub(crate) fn entrances(config: &TargetConfig) -> impl Iterator<Item = Entrance> {
-    let by_rdma = config.rdma.iter().flat_map(|rdma| &rdma.addresses);
-    let by_tcp = config.listeners.iter().copied().map(Entrance::from);
-    by_tcp.chain(by_rdma.copied().map(Entrance::rdma))
 }
 
 /// Returns random bytes that peers cannot predict.

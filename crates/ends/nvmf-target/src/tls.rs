@@ -2,7 +2,6 @@
 
 use crate::admissions::Reason;
 use crate::config::{TargetConfig, TlsPolicy};
-use crate::target;
 use farblock_proto::controller::{ChannelSecurity, PortId};
 use farblock_reactor::os;
 use farblock_secure::{Concatenation, TlsKey, TlsPsk};
@@ -56,8 +55,7 @@ impl TlsTerms {
             }
         }
         let policy = |index| config.tls_listeners.get(&index).copied().unwrap_or(usual);
-        let ports =
-            (0..target::entrances(config).count()).map(|at| (PortId(at as u16 + 1), policy(at)));
+        let ports = (0..config.entrances().len()).map(|at| (PortId(at as u16 + 1), policy(at)));
         let policies: BTreeMap<_, _> = ports.collect();
         if !keys.is_empty() || policies.values().any(|one| *one == TlsPolicy::Required) {
             farblock_tls::available()?;

@@ -1,14 +1,14 @@
 //! The status of a target, for people and programs.
 
 use crate::{Confinement, LegStatus, MirrorStatus};
-use farblock_state::Limits;
+use farblock_state::{Limits, Transport};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A snapshot of a running target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Status {
-    /// The addresses on which the target listens.
+    /// The addresses on which the target listens, with the prefix `rdma:` for NVMe/RDMA.
     pub listening: Vec<String>,
     /// The TLS policy of each address: `plain`, `allowed` or `required`.
     #[serde(default)]
@@ -167,12 +167,20 @@ pub struct ControllerStatus {
     pub address: Option<String>,
     /// The address of the target to which the host has connected.
     pub local_address: String,
+    /// The transport of the host's connections: `tcp` or `rdma`.
+    #[serde(default = "tcp")]
+    pub transport: String,
     /// Whether the host has enabled the controller.
     pub ready: bool,
     /// The number of connected I/O queues.
     pub io_queues: usize,
     /// The number of refused commands.
     pub errors: u64,
+}
+
+/// The transport of the hosts of older versions, which do not report it.
+fn tcp() -> String {
+    Transport::Tcp.to_string()
 }
 
 impl Status {

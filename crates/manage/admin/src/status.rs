@@ -6,11 +6,10 @@ use farblock_admin_api::{
     SubsystemStatus,
 };
 use farblock_block::Availability;
-use farblock_state::{Document, Host, Limits, Listener, Namespace, Subsystem, Tls};
+use farblock_state::{Document, Entrance, Host, Limits, Listener, Namespace, Subsystem, Tls};
 use farblock_target::{
     Budget, ControllerReport, NamespaceReport, Report, SubsystemReport, TlsPolicy,
 };
-use std::net::SocketAddr;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -84,7 +83,7 @@ pub fn warnings(report: &Report) -> Vec<String> {
         one.allow_any_host || one.hosts.iter().any(|host| !has_key(one, host))
     };
     let mut open = report.subsystems.iter().filter(is_open).map(|one| one.nqn.as_str());
-    let is_reached = |address: &&SocketAddr| {
+    let is_reached = |address: &&Entrance| {
         let is_closed = report.tls.get(*address) == Some(&TlsPolicy::Required);
         !address.ip().to_canonical().is_loopback() && !is_closed
     };
@@ -204,6 +203,7 @@ fn controller(report: &ControllerReport) -> ControllerStatus {
         host_id: Uuid::from_bytes(report.host_id).to_string(),
         address: report.peer.map(|peer| peer.to_canonical().to_string()),
         local_address: report.local.clone(),
+        transport: report.transport.to_string(),
         ready: report.is_ready,
         io_queues: report.io_queues,
         errors: report.errors,

@@ -9,11 +9,10 @@ use farblock_admin_api::Status;
 use farblock_admin_api::{Aside, Confinement};
 #[cfg(unix)]
 use farblock_admin_api::{MirrorOrder, MirrorStatus};
-use farblock_state::{Document, Failed, Host, Kept, Problem, Step, Store, StoreError};
+use farblock_state::{Document, Entrance, Failed, Host, Kept, Problem, Step, Store, StoreError};
 use farblock_state::{doors_kept, merge, steps};
 use farblock_target::{Control, Observer, Report};
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -129,7 +128,7 @@ pub struct Steering {
     /// Whether a client has requested counters since the last [`Steering::rest`].
     asked: AtomicBool,
     /// The addresses at the start. They give the actual port for port 0 in a configuration.
-    started: Vec<SocketAddr>,
+    started: Vec<Entrance>,
     /// The number of changes of the document since the start.
     revision: Arc<AtomicU64>,
     /// The start time, which distinguishes the versions of different runs.
@@ -393,8 +392,10 @@ impl Steering {
     /// The configuration with the actual ports in the place of port 0.
     fn with_ports(&self, configured: &Document) -> Document {
         let named = &configured.listeners;
-        let taken = |address: &SocketAddr| {
-            let is_it = |one: &&SocketAddr| one.ip() == address.ip() && !named.contains_key(one);
+        let taken = |address: &Entrance| {
+            let is_it = |one: &&Entrance| {
+                address.with_port(one.port()) == **one && !named.contains_key(one)
+            };
             let found = self.started.iter().find(is_it).filter(|_| address.port() == 0);
             found.copied().unwrap_or(*address)
         };

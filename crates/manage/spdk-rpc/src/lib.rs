@@ -37,10 +37,9 @@ pub use server::{SpdkServer, serve_spdk};
 
 use farblock_admin::{AUDIT, Open, Refused, Reread, Steering};
 use farblock_admin_api::OpenTimeouts;
-use farblock_state::{Document, Host};
+use farblock_state::{Document, Entrance, Host, Transport};
 use message::{Answer, INVALID_STATE, METHOD_NOT_FOUND, Params, RpcError};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// SPDK's methods for one target; see the [crate] documentation.
@@ -67,11 +66,11 @@ const MAX_ATTEMPTS: usize = 8;
 struct Table {
     opener: Arc<dyn Open>,
     patience: OpenTimeouts,
-    /// The parameters with which a call created the transport; `None` if no call did.
-    transport: Option<serde_json::Map<String, serde_json::Value>>,
+    /// The transports, with the parameters of the calls that created them.
+    transports: BTreeMap<Transport, serde_json::Map<String, serde_json::Value>>,
     subsystems: BTreeMap<String, Extra>,
     /// The listeners that calls have opened.
-    opened: BTreeSet<SocketAddr>,
+    opened: BTreeSet<Entrance>,
     /// The key files, by the names that clients gave them.
     keys: BTreeMap<String, String>,
     /// The counter for generated bdev names.
@@ -83,7 +82,7 @@ struct Table {
 struct Extra {
     /// The addresses that clients added. `None` if another user created the subsystem, which then
     /// listens at every address.
-    listeners: Option<BTreeSet<SocketAddr>>,
+    listeners: Option<BTreeSet<Entrance>>,
     /// The hosts without keys that clients added while the subsystem allows any host. The
     /// subsystem's list gets them once only listed hosts may connect.
     dormant_hosts: BTreeMap<String, Host>,
@@ -103,11 +102,13 @@ impl SpdkRpc {
     /// Creates the methods for the target of `steering`, whose opener must be [`Bdevs::opening`] of
     /// `bdevs`. `opener` opens the storage of bdevs.
     pub fn new(steering: Arc<Steering>, bdevs: Arc<Bdevs>, opener: Arc<dyn Open>) -> Self {
-        let shares = !steering.document().0.subsystems.is_empty();
+        let (document, _) = steering.document();
+        let used = document.listeners.keys().filter(|_| !document.subsystems.is_empty());
+        let transports = used.map(|one| (one.transport, serde_json::Map::new()));
         let table = Table {
             opener,
             patience: OpenTimeouts::default(),
-            transport: shares.then(serde_json::Map::new),
+            transports: transports.collect(),
             subsystems: BTreeMap::new(),
             opened: BTreeSet::new(),
             keys: BTreeMap::new(),

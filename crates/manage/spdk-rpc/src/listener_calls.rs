@@ -5,7 +5,7 @@ use super::message::{Answer, INTERNAL_ERROR, Params, RpcError};
 use super::nvmf_calls::{OfSubsystem, check_target, parse};
 use super::view::{View, is_discovery, shown_address};
 use super::{Method, SpdkRpc, Table, method, refused, unsupported};
-use farblock_state::{Ana, Document, Listener, Tls};
+use farblock_state::{Ana, Document, Entrance, Listener, Tls, Transport};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -29,13 +29,12 @@ struct Address {
 }
 
 impl Address {
-    fn parse(&self) -> Result<SocketAddr, RpcError> {
+    fn parse(&self) -> Result<Entrance, RpcError> {
         let invalid = |field: &str, sentence: &str| {
             RpcError::invalid().because(format!("listen_address.{field}: {sentence}"))
         };
-        if !self.trtype.eq_ignore_ascii_case("tcp") {
-            return Err(invalid("trtype", "farblock supports only TCP"));
-        }
+        let transport = Transport::from_name(&self.trtype)
+            .ok_or_else(|| invalid("trtype", "farblock supports only TCP and RDMA"))?;
         let ip: IpAddr =
             self.traddr.parse().map_err(|_| invalid("traddr", "must be an IP address"))?;
         let family = if ip.is_ipv4() { "ipv4" } else { "ipv6" };
@@ -45,7 +44,7 @@ impl Address {
         let port = self.trsvcid.as_deref().and_then(|port| port.parse().ok());
         let port = port.filter(|&port: &u16| port > 0);
         let port = port.ok_or_else(|| invalid("trsvcid", "must be a port, 1 to 65535"))?;
-        Ok(SocketAddr::new(ip, port))
+        Ok(Entrance { transport, address: SocketAddr::new(ip, port) })
     }
 }
 
@@ -70,8 +69,11 @@ fn add_listener(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     check_subsystem(&document, &asked.nqn)?;
     let address = asked.listen_address.parse()?;
     let state = asked.ana_state.as_deref().map(state_of).transpose()?;
-    if table.transport.is_none() {
-        let sentence = "no transport exists: call nvmf_create_transport with trtype TCP first";
+    if !table.transports.contains_key(&address.transport) {
+        let kind = address.transport.name().to_ascii_uppercase();
+        let sentence = format!(
+            "this transport does not exist: call nvmf_create_transport with trtype {kind} first"
+        );
         return Err(RpcError::invalid().because(sentence));
     }
     let nqn = key(&asked.nqn);
@@ -81,6 +83,10 @@ fn add_listener(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
             RpcError::invalid().because(format!("the subsystem already listens on {address}"))
         );
     }
+    unsupported(
+        asked.secure_channel && !address.transport.has_tls(),
+        "secure_channel: NVMe/RDMA has no TLS",
+    )?;
     let covering = document.listeners.iter().find(|(listener, _)| covers(listener, &address));
     let is_open = covering.is_some_and(|(_, one)| one.tls != Tls::Required);
     unsupported(
@@ -144,15 +150,14 @@ fn unused(
     table: &Table,
     document: &Document,
     nqn: &str,
-    left: &BTreeSet<SocketAddr>,
-    address: &SocketAddr,
-) -> Vec<SocketAddr> {
+    left: &BTreeSet<Entrance>,
+    address: &Entrance,
+) -> Vec<Entrance> {
     let others = document.subsystems.keys().map(String::as_str).chain(["discovery"]);
     let others = others.filter(|other| *other != nqn);
     let listed: Vec<_> = others.map(|other| table.listeners(other, document)).collect();
-    let is_needed = |open: &SocketAddr| {
-        listed.iter().chain([left]).flatten().any(|listed| covers(open, listed))
-    };
+    let is_needed =
+        |open: &Entrance| listed.iter().chain([left]).flatten().any(|listed| covers(open, listed));
     let opened = table.opened.iter().filter(|open| covers(open, address) && !is_needed(open));
     opened.copied().collect()
 }
@@ -180,8 +185,8 @@ fn get_listeners(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
 /// The listener that accepts connections to an address.
 pub(super) fn listener<'a>(
     document: &'a Document,
-    address: &SocketAddr,
-) -> Option<(&'a SocketAddr, &'a Listener)> {
+    address: &Entrance,
+) -> Option<(&'a Entrance, &'a Listener)> {
     document.listeners.iter().find(|(listener, _)| covers(listener, address))
 }
 
@@ -282,7 +287,6 @@ fn key(nqn: &str) -> &str {
 }
 
 /// Whether a listener accepts connections to an address.
-fn covers(listener: &SocketAddr, address: &SocketAddr) -> bool {
-    let all = listener.ip().is_unspecified() && listener.is_ipv4() == address.is_ipv4();
-    listener.port() == address.port() && (listener.ip() == address.ip() || all)
+fn covers(listener: &Entrance, address: &Entrance) -> bool {
+    listener == address || listener.covers(*address)
 }

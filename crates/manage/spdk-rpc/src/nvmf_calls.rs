@@ -8,7 +8,8 @@ use super::view::{View, is_discovery, no_subsystem, shown_address};
 use super::{Extra, Method, SpdkRpc, Table, method, refused, unsupported};
 use farblock_admin::Reread;
 use farblock_proto::controller::{USUAL_ANA_GROUP, limits};
-use farblock_state::{Eui64, Host, Namespace, Subsystem};
+use farblock_proto::limits::KEYED_IN_CAPSULE_BYTES;
+use farblock_state::{Eui64, Host, Namespace, Subsystem, Transport};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
@@ -94,17 +95,17 @@ fn create_transport(_: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: CreateTransport = serde_json::from_value(Value::Object(given.clone()))
         .map_err(|error| RpcError::invalid().because(error))?;
     check_target(asked.tgt_name.as_deref())?;
-    if !asked.trtype.eq_ignore_ascii_case("tcp") {
+    let Some(transport) = Transport::from_name(&asked.trtype) else {
         let message = format!("Invalid transport type '{}'", asked.trtype);
         let error = RpcError::new(INVALID_PARAMETERS, message);
-        return Err(error.because("farblock supports only TCP"));
-    }
+        return Err(error.because("farblock supports only TCP and RDMA"));
+    };
     unsupported(asked.dif_insert_or_strip, "dif_insert_or_strip: farblock has no metadata")?;
-    if table.transport.is_some() {
+    if table.transports.contains_key(&transport) {
         let message = format!("Transport type '{}' already exists", asked.trtype);
         return Err(RpcError::new(INVALID_PARAMETERS, message));
     }
-    table.transport = Some(given);
+    table.transports.insert(transport, given);
     Ok(json!(true))
 }
 
@@ -118,22 +119,25 @@ struct GetTransports {
 fn get_transports(_: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let asked: GetTransports = parse(params)?;
     check_target(asked.tgt_name.as_deref())?;
-    let is_tcp = asked.trtype.is_none_or(|kind| kind.eq_ignore_ascii_case("tcp"));
-    match &table.transport {
-        Some(_) if is_tcp => Ok(json!([transport()])),
-        None if is_tcp => Ok(json!([])),
-        _ => Err(Errno::NoDevice.into()),
-    }
+    let wanted = match asked.trtype.as_deref().map(Transport::from_name) {
+        Some(None) => return Err(Errno::NoDevice.into()),
+        wanted => wanted.flatten(),
+    };
+    let all = table.transports.keys().filter(|one| wanted.is_none_or(|wanted| wanted == **one));
+    Ok(all.map(|one| shown_transport(*one)).collect())
 }
 
 /// The properties of the actual transport, which do not depend on the parameters of its creation.
-fn transport() -> Value {
+fn shown_transport(transport: Transport) -> Value {
     let offered = farblock_target::Subsystem::new("nqn.2026-11.org.farblock:any").config;
     json!({
-        "trtype": "TCP",
+        "trtype": transport.name().to_ascii_uppercase(),
         "max_queue_depth": offered.max_queue_depth,
         "max_io_qpairs_per_ctrlr": offered.max_io_queues,
-        "in_capsule_data_size": offered.in_capsule_bytes,
+        "in_capsule_data_size": match transport {
+            Transport::Tcp => offered.in_capsule_bytes,
+            Transport::Rdma => KEYED_IN_CAPSULE_BYTES,
+        },
         "max_io_size": offered.max_transfer_bytes,
         "max_aq_depth": limits::ADMIN_QUEUE_ENTRIES,
         "dif_insert_or_strip": false,

@@ -101,9 +101,10 @@ fn creation(view: &View, bdev: &Bdev) -> Result<(&'static str, Value), &'static 
 pub(super) fn nvmf(view: &View, table: &Table) -> Vec<Value> {
     let keyring = Keyring::of(table, &view.document);
     let mut calls = Vec::new();
-    if let Some(given) = &table.transport {
+    for (transport, given) in &table.transports {
         let mut params = given.clone();
-        params.entry("trtype").or_insert(json!("TCP"));
+        let kind = transport.name().to_ascii_uppercase();
+        params.entry("trtype").or_insert(json!(kind));
         calls.push(call("nvmf_create_transport", &json!(params)));
     }
     for (nqn, subsystem) in &view.document.subsystems {

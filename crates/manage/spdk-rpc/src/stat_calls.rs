@@ -5,9 +5,11 @@ use super::message::{Answer, Errno, INTERNAL_ERROR, Params, RpcError};
 use super::nvmf_calls::{OfSubsystem, check_target, parse};
 use super::view::{View, is_discovery, shown_address};
 use super::{Method, SpdkRpc, Table, method};
+use farblock_state::{Entrance, Transport};
 use farblock_target::{ControllerReport, IoCounts, Stats};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use uuid::Uuid;
 
@@ -68,12 +70,13 @@ fn get_qpairs(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
                 "thread": "farblock",
                 "hostnqn": one.host_nqn,
             });
+            let transport = one.transport;
             if let Ok(address) = one.local.parse::<SocketAddr>() {
-                shown["listen_address"] = shown_address(&address);
+                shown["listen_address"] = shown_address(&Entrance { transport, address });
             }
             if let Some(peer) = one.peer {
-                let peer = SocketAddr::new(peer.to_canonical(), 0);
-                shown["peer_address"] = shown_address(&peer);
+                let address = SocketAddr::new(peer.to_canonical(), 0);
+                shown["peer_address"] = shown_address(&Entrance { transport, address });
                 shown["peer_address"]["trsvcid"] = json!("");
             }
             shown
@@ -94,6 +97,9 @@ fn get_stats(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
     let report = rpc.steering.report();
     let io_qpairs: usize = report.controllers.iter().map(|one| one.io_queues).sum();
     let total = rpc.steering.counts().total;
+    let used: BTreeSet<_> = report.addresses.iter().map(|one| one.transport).collect();
+    let kind = |one: &Transport| json!({ "trtype": one.name().to_ascii_uppercase() });
+    let transports: Value = used.iter().map(kind).collect();
     Ok(json!({
         "tick_rate": TICK_RATE,
         "poll_groups": [{
@@ -101,7 +107,7 @@ fn get_stats(rpc: &SpdkRpc, _: &mut Table, params: Params) -> Answer {
             "current_admin_qpairs": report.controllers.len(),
             "current_io_qpairs": io_qpairs,
             "completed_nvme_io": total.reads + total.writes + total.others,
-            "transports": [{ "trtype": "TCP" }],
+            "transports": transports,
         }],
     }))
 }

@@ -513,3 +513,20 @@ fn disks_without_an_spdk_bdev_are_not_saved_as_files() {
     let saved = fixture.saved("nvmf_subsystem_add_ns");
     assert_eq!((saved.len(), &saved[0]["namespace"]["bdev_name"]), (1, &json!("a")));
 }
+
+#[test]
+fn a_client_creates_both_transports_and_each_listener_needs_its_own() {
+    let fixture = Fixture::new();
+    fixture.subsystems();
+    fixture.ask("nvmf_create_transport", &json!({ "trtype": "TCP" }));
+    let address = json!({ "trtype": "RDMA", "traddr": "192.0.2.7", "trsvcid": "4420" });
+    let listener = json!({ "nqn": NQN, "listen_address": address });
+    let refused = fixture.answer("nvmf_subsystem_add_listener", &listener)["error"].to_string();
+    assert!(refused.contains("nvmf_create_transport with trtype RDMA"), "{refused}");
+    fixture.ask("nvmf_create_transport", &json!({ "trtype": "rdma" }));
+    let all = fixture.ask("nvmf_get_transports", &json!({}));
+    let kinds: Vec<_> = all.as_array().unwrap().iter().map(|one| &one["trtype"]).collect();
+    assert_eq!(kinds, ["TCP", "RDMA"]);
+    let one = fixture.ask("nvmf_get_transports", &json!({ "trtype": "RDMA" }));
+    assert_eq!((one.as_array().unwrap().len(), &one[0]["in_capsule_data_size"]), (1, &4096.into()));
+}

@@ -4,11 +4,10 @@ use super::bdevs::{Bdev, BdevKind, is_of};
 use super::message::RpcError;
 use super::{Extra, SpdkRpc, Table};
 use farblock_backends::Spec;
-use farblock_state::{Document, Namespace, Subsystem};
+use farblock_state::{Document, Entrance, Namespace, Subsystem};
 use farblock_target::{NamespaceReport, Report};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use uuid::Uuid;
 
 const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
@@ -143,7 +142,7 @@ pub(super) fn no_subsystem(nqn: &str) -> RpcError {
 
 impl Table {
     /// The addresses at which clients let a subsystem listen.
-    pub(super) fn listeners(&self, nqn: &str, document: &Document) -> BTreeSet<SocketAddr> {
+    pub(super) fn listeners(&self, nqn: &str, document: &Document) -> BTreeSet<Entrance> {
         let everywhere = || document.listeners.keys().copied().collect();
         match self.subsystems.get(nqn).and_then(|extra| extra.listeners.as_ref()) {
             Some(listed) => listed.clone(),
@@ -158,9 +157,10 @@ impl Table {
 }
 
 /// An address in SPDK's format.
-pub(super) fn shown_address(address: &SocketAddr) -> Value {
+pub(super) fn shown_address(entrance: &Entrance) -> Value {
+    let Entrance { transport, address } = entrance;
     json!({
-        "trtype": "TCP",
+        "trtype": transport.name().to_ascii_uppercase(),
         "adrfam": if address.is_ipv4() { "IPv4" } else { "IPv6" },
         "traddr": address.ip().to_string(),
         "trsvcid": address.port().to_string(),

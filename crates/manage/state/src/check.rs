@@ -1,11 +1,11 @@
 //! Checks a document, without a running target.
 
-use crate::document::{Demand, Document, Host, Limits, Namespace, Subsystem, VERSION};
+use crate::document::{Demand, Document, Host, Limits, Namespace, Subsystem, Tls, VERSION};
 use crate::eui64::Eui64;
 use crate::json::parse as parse_json;
 use crate::name::KnownNames;
 use crate::problem::Problem;
-use farblock_proto::controller::{SubsystemConfig, limits};
+use farblock_proto::controller::{Entrance, SubsystemConfig, limits};
 use farblock_wire::fabrics::CNTLID_MAX;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,13 +96,19 @@ impl Document {
                 "no host could connect: name at least one listener",
             ));
         }
-        for address in self.listeners.keys().chain(self.referrals.keys()) {
+        let referrals = self.referrals.keys().copied().map(Entrance::from);
+        for address in self.listeners.keys().copied().chain(referrals) {
             if address.port() == 0 {
                 let sentence = "hosts cannot connect to port 0: choose another port";
                 return Err(Problem::new(format!("listeners.{address}"), sentence));
             }
         }
         for (address, listener) in &self.listeners {
+            if listener.tls == Tls::Required && !address.transport.has_tls() {
+                let sentence = "NVMe/RDMA has no TLS, so this listener cannot require it: set tls \
+                    to allowed, or use a TCP listener";
+                return Err(Problem::new(format!("listeners.{address}.tls"), sentence));
+            }
             let field = format!("listeners.{address}.ana_groups");
             listener.ana_groups.keys().try_for_each(|&group| check_group(&field, group))?;
         }

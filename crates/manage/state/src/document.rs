@@ -1,7 +1,7 @@
 //! The document. Each level is a map by name, so that each object has one place and one URL.
 
 use crate::eui64::Eui64;
-use farblock_proto::controller::USUAL_ANA_GROUP;
+use farblock_proto::controller::{Entrance, USUAL_ANA_GROUP};
 use farblock_wire::fabrics::CNTLID_MAX;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,10 +22,11 @@ const BLOCK_BYTES: u32 = 512;
 pub struct Document {
     /// The version of the format: 1.
     pub version: u32,
-    /// The addresses at which the target listens: IP address and port.
-    #[serde(default)]
+    /// The addresses at which the target listens: IP address and port, with the prefix `rdma:` for
+    /// NVMe/RDMA.
+    #[serde(default, with = "crate::entrances")]
     #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, Listener>))]
-    pub listeners: BTreeMap<SocketAddr, Listener>,
+    pub listeners: BTreeMap<Entrance, Listener>,
     /// Other discovery services to which the target refers hosts, by IP address and port.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, Referral>))]
@@ -54,7 +55,7 @@ impl Document {
     }
 }
 
-/// The settings of a TCP listener.
+/// The settings of a listener.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -68,6 +69,7 @@ pub struct Listener {
     pub ana_groups: BTreeMap<u32, Ana>,
     /// The TLS requirement of this listener. A new listener that leaves it out gets the requirement
     /// of the strictest existing listener. The default is that hosts with a TLS key must use TLS.
+    /// NVMe/RDMA has no TLS: such a listener cannot require it, and refuses hosts with a TLS key.
     #[serde(default, skip_serializing_if = "Tls::is_allowed")]
     pub tls: Tls,
 }

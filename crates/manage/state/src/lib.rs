@@ -18,6 +18,7 @@
 mod check;
 mod document;
 mod edit;
+mod entrances;
 mod eui64;
 mod json;
 mod merge;
@@ -32,6 +33,7 @@ pub use document::{Ana, Document, Host, Limits, Listener, Namespace};
 pub use document::{Demand, Referral, Subsystem, Tls, VERSION};
 pub use edit::{doors_kept, keys_kept, patch, pointer, tls_inherited};
 pub use eui64::Eui64;
+pub use farblock_proto::controller::{Entrance, Transport};
 pub use json::parse as parse_json;
 pub use merge::merge;
 pub use name::check_name;

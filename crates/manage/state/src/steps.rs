@@ -7,6 +7,7 @@
 //! the same change removes from the list stay connected.
 
 use crate::document::{Demand, Document, Host, Limits, Listener, Namespace, Subsystem, Tls};
+use farblock_proto::controller::Entrance;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,13 +16,13 @@ use std::net::SocketAddr;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Opens a listener.
-    AddListener(SocketAddr, Listener),
+    AddListener(Entrance, Listener),
     /// Closes a listener, and the connections that it has accepted.
-    RemoveListener(SocketAddr, Listener),
+    RemoveListener(Entrance, Listener),
     /// Changes the settings of a listener.
     ChangeListener {
-        /// The address of the listener.
-        address: SocketAddr,
+        /// The listener.
+        address: Entrance,
         /// The old settings.
         from: Listener,
         /// The new settings.
@@ -203,7 +204,7 @@ pub fn steps(from: &Document, to: &Document) -> Vec<Step> {
 fn changed_listeners<'a>(
     from: &'a Document,
     to: &'a Document,
-) -> Vec<(&'a SocketAddr, &'a Listener, &'a Listener)> {
+) -> Vec<(&'a Entrance, &'a Listener, &'a Listener)> {
     let both = from.listeners.iter().filter_map(|(address, old)| {
         let new = to.listeners.get(address)?;
         (old != new).then_some((address, old, new))

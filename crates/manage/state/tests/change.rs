@@ -583,3 +583,26 @@ fn a_demand_on_a_host_holds_until_it_is_changed() {
     assert_eq!(demanded(&merge(&plain, &other, &old)), Some(Demand::Mutual));
     assert_eq!(demanded(&merge(&old, &other, &old)), None);
 }
+
+#[test]
+fn an_rdma_listener_stands_beside_a_tcp_listener_at_the_same_address() {
+    let text = r#"{"version": 1, "listeners": {
+        "192.0.2.7:4420": {"tls": "required"}, "rdma:192.0.2.7:4420": {"ana": "non-optimized"}}}"#;
+    let both = Document::parse(text).expect("a valid document");
+    let written = serde_json::to_string(&both).unwrap();
+    assert!(written.contains(r#""rdma:192.0.2.7:4420":{"ana":"non-optimized"}"#), "{written}");
+    assert_eq!(Document::parse(&written).unwrap(), both);
+    let mut only_tcp = both.clone();
+    only_tcp.listeners.retain(|one, _| one.rdma_address().is_none());
+    let said: Vec<_> = steps(&only_tcp, &both).iter().map(ToString::to_string).collect();
+    assert_eq!(said, ["listens on rdma:192.0.2.7:4420: namespaces are non-optimized"]);
+    // RDMA has no TLS.
+    let strict = text.replace(r#""ana": "non-optimized""#, r#""tls": "required""#);
+    let refused = Document::parse(&strict).unwrap_err().to_string();
+    assert!(
+        refused.contains("listeners.rdma:192.0.2.7:4420.tls: NVMe/RDMA has no TLS"),
+        "{refused}"
+    );
+    let wrong = Document::parse(&text.replace("rdma:", "roce:")).unwrap_err().to_string();
+    assert!(wrong.contains("rdma:192.0.2.7:4420"), "{wrong}");
+}

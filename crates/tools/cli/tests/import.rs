@@ -51,9 +51,24 @@ fn a_file_in_the_format_of_nvmetcli_is_imported() {
     let listener = document["listeners"].as_object().unwrap().values().next().unwrap();
     assert_eq!(listener["ana_groups"]["2"], "non-optimized");
     assert!(document["referrals"]["192.0.2.9:8009"].is_object(), "{document}");
-    let expected = ["namespace 6", "is not enabled", "port 2", "rdma", LOCKED, "has a key"];
+    let expected = ["namespace 6", "is not enabled", "port 2", "fc", LOCKED, "has a key"];
     expected.iter().for_each(|word| assert!(said.contains(word), "{word}: {said}"));
     assert!(!said.contains("DHHC-1") && said.lines().count() == 3, "{said}");
+}
+
+/// A check of the result needs no RDMA device.
+#[test]
+fn an_rdma_listener_is_imported() {
+    let scratch = Scratch::new();
+    scratch.disk("disk.img", 1 << 20);
+    let json = include_str!("imports/nvmet.json").replace("\"fc\"", "\"rdma\"");
+    let json = json.replace("PORT", "4421").replace("FOLDER", &scratch.text(""));
+    std::fs::write(scratch.path("other.json"), json).unwrap();
+    let made = scratch.run(["config", "import", "other.json"]).ok();
+    assert!(made.out().contains("\"rdma:192.0.2.1:4420\""), "{}", made.out());
+    std::fs::write(scratch.path("farblock.toml"), made.out()).unwrap();
+    let checked = scratch.run(["serve", "--check", "farblock.toml"]).ok();
+    assert!(checked.out().contains("2 listeners"), "{}", checked.out());
 }
 
 /// Imports real output of `nvmetcli save` 0.8 on Linux 6.12. Only the file's path and the port were

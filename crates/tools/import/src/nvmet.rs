@@ -1,7 +1,9 @@
 //! Reads the files in which nvmetcli saves the configuration of the Linux kernel's target.
 
 use super::{Imported, KEYS, is_on, number, said};
-use farblock_state::{Ana, Host, Listener, Namespace, Referral, Subsystem, Tls};
+use farblock_state::{
+    Ana, Entrance, Host, Listener, Namespace, Referral, Subsystem, Tls, Transport,
+};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -128,11 +130,15 @@ fn block_size(imported: &mut Imported, what: &str, path: &str) -> u32 {
 }
 
 /// Returns the address of a port or a referral; `None` if farblock does not support its transport.
-fn address(addr: &Value) -> Option<SocketAddr> {
-    let is_tcp = said(&addr["trtype"]).is_none_or(|kind| kind.eq_ignore_ascii_case("tcp"));
+fn address(addr: &Value) -> Option<Entrance> {
+    let transport = match said(&addr["trtype"]) {
+        Some(kind) => Transport::from_name(kind)?,
+        None => Transport::Tcp,
+    };
     let ip: IpAddr = said(&addr["traddr"])?.parse().ok()?;
     let port = number(&addr["trsvcid"]).and_then(|port| u16::try_from(port).ok())?;
-    (is_tcp && port > 0).then_some(SocketAddr::new(ip, port))
+    let address = SocketAddr::new(ip, port);
+    (port > 0).then_some(Entrance { transport, address })
 }
 
 fn port(imported: &mut Imported, port: &Value) {
@@ -140,7 +146,7 @@ fn port(imported: &mut Imported, port: &Value) {
     let Some(at) = address(addr) else {
         let (kind, traddr) = (&addr["trtype"], &addr["traddr"]);
         imported.note(format!(
-            "port {id} ({kind} {traddr}): farblock listens only on TCP, at IP addresses"
+            "port {id} ({kind} {traddr}): farblock listens only on TCP and RDMA, at IP addresses"
         ));
         return;
     };
@@ -171,8 +177,9 @@ fn port(imported: &mut Imported, port: &Value) {
         }
     }
     let treq = said(&addr["treq"]).unwrap_or_default();
-    let has_tls = said(&addr["tsas"]).is_some_and(|tsas| tsas.starts_with("tls"));
-    if treq == "required" || (has_tls && treq != "not required") {
+    let has_tls =
+        at.transport.has_tls() && said(&addr["tsas"]).is_some_and(|tsas| tsas.starts_with("tls"));
+    if (at.transport.has_tls() && treq == "required") || (has_tls && treq != "not required") {
         listener.tls = Tls::Required;
     }
     if has_tls || listener.tls == Tls::Required {
@@ -180,7 +187,7 @@ fn port(imported: &mut Imported, port: &Value) {
     }
     imported.document.listeners.insert(at, listener);
     for referral in list(&port["referrals"]) {
-        match address(&referral["addr"]) {
+        match address(&referral["addr"]).and_then(Entrance::tcp_address) {
             Some(at) => drop(imported.document.referrals.insert(at, Referral {})),
             None => imported.note(format!("a referral of port {id}: {}", referral["addr"])),
         }

@@ -2,7 +2,9 @@
 
 use super::{Imported, KEYS, is_on, number, said};
 use farblock_secure::{Group, Hash};
-use farblock_state::{Ana, Eui64, Host, Limits, Listener, Namespace, Referral, Subsystem, Tls};
+use farblock_state::{
+    Ana, Entrance, Eui64, Host, Limits, Listener, Namespace, Referral, Subsystem, Tls, Transport,
+};
 use farblock_wire::fabrics::CNTLID_MAX;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +41,7 @@ struct Reader {
     hashes: Vec<String>,
     groups: Vec<String>,
     /// Each listener with each subsystem that it offers.
-    offered: BTreeSet<(SocketAddr, String)>,
+    offered: BTreeSet<(Entrance, String)>,
 }
 
 pub(super) fn read(subsystems: &[Value]) -> Imported {
@@ -260,7 +262,7 @@ impl Reader {
             Some(at) => {
                 let listener = self.imported.document.listeners.entry(at).or_default();
                 listener.ana = state(&params["ana_state"]).unwrap_or(listener.ana);
-                if is_on(&params["secure_channel"]) {
+                if is_on(&params["secure_channel"]) && at.transport.has_tls() {
                     listener.tls = Tls::Required;
                 }
                 self.offered.extend(said(&params["nqn"]).map(|nqn| (at, nqn.to_owned())));
@@ -310,7 +312,7 @@ impl Reader {
     }
 
     fn referral(&mut self, params: &Value) {
-        match address(&params["address"]) {
+        match address(&params["address"]).and_then(Entrance::tcp_address) {
             Some(at) => drop(self.imported.document.referrals.insert(at, Referral {})),
             None => self.imported.note(format!("a referral to {}", params["address"])),
         }
@@ -333,9 +335,10 @@ fn state(value: &Value) -> Option<Ana> {
 }
 
 /// Returns the address of a call; `None` if farblock does not support its transport.
-fn address(it: &Value) -> Option<SocketAddr> {
-    let is_tcp = said(&it["trtype"]).is_some_and(|kind| kind.eq_ignore_ascii_case("tcp"));
+fn address(it: &Value) -> Option<Entrance> {
+    let transport = Transport::from_name(said(&it["trtype"])?)?;
     let ip: IpAddr = said(&it["traddr"])?.parse().ok()?;
     let port = number(&it["trsvcid"]).and_then(|port| u16::try_from(port).ok())?;
-    (is_tcp && port > 0).then_some(SocketAddr::new(ip, port))
+    let address = SocketAddr::new(ip, port);
+    (port > 0).then_some(Entrance { transport, address })
 }

@@ -1,10 +1,9 @@
 //! Writes a document as a configuration file.
 
 use super::Imported;
-use farblock_state::{Host, Listener, Namespace, Subsystem, Tls};
+use farblock_state::{Entrance, Host, Listener, Namespace, Subsystem, Tls};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
-use std::net::SocketAddr;
 
 /// Formats a TOML string. A JSON string is also a valid TOML string if DEL is escaped, too.
 fn quoted(text: impl Display) -> String {
@@ -74,7 +73,7 @@ pub(super) fn of(imported: &Imported) -> String {
     text
 }
 
-fn address(at: &SocketAddr, tls: Tls) -> String {
+fn address(at: &Entrance, tls: Tls) -> String {
     match tls == Tls::default() {
         true => quoted(at),
         false => format!("{{ address = {}, tls = {} }}", quoted(at), quoted(tls.name())),

@@ -5,8 +5,8 @@ use farblock_host::url::Carriage;
 use farblock_host::{HostId, Url};
 use farblock_proto::controller::limits::{MAX_ANA_GROUPS, MAX_NAMESPACE_ID};
 use farblock_secure::Hash;
-use farblock_state::Ana;
 use farblock_state::Tls;
+use farblock_state::{Ana, Entrance, Transport};
 use farblock_wire::fabrics::CNTLID_MAX;
 use farblock_wire::nqn::validate_name;
 use farblock_wire::tcp::{PORT_DISCOVERY, PORT_IO};
@@ -277,55 +277,15 @@ pub fn ana(text: &str) -> Result<Ana, String> {
     })
 }
 
-/// Parses an address to listen on. The port is optional; port 0 selects a free port.
+/// Parses an address to listen on by TCP. The port is optional; port 0 selects a free port.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    if text.starts_with(RDMA) {
-        return Err(format!(
-            "an RDMA listener cannot be changed while the target runs: give it as --listen {text} \
-             when you start the target"
-        ));
-    }
     Ok(text.parse::<Listen>()?.with_port(PORT_IO))
 }
 
-/// The prefix of an address to listen on by RDMA.
-const RDMA: &str = "rdma:";
-
-/// An address to listen on, with its transport.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Entrance {
-    /// `ADDR[:PORT]`
-    Tcp(SocketAddr),
-    /// `rdma:ADDR[:PORT]`
-    Rdma(SocketAddr),
-}
-
-impl Entrance {
-    /// The address of a TCP listener.
-    #[must_use]
-    pub fn tcp(self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(address) => Some(address),
-            Self::Rdma(_) => None,
-        }
-    }
-
-    /// The address of an RDMA listener.
-    #[must_use]
-    pub fn rdma(self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(_) => None,
-            Self::Rdma(address) => Some(address),
-        }
-    }
-}
-
-/// An address to listen on, by TCP or RDMA.
+/// Parses `ADDR[:PORT]` or `rdma:ADDR[:PORT]`. Port 0 selects a free port.
 pub fn entrance(text: &str) -> Result<Entrance, String> {
-    match text.strip_prefix(RDMA) {
-        Some(address) => Ok(Entrance::Rdma(address.parse::<Listen>()?.with_port(PORT_IO))),
-        None => listen_address(text).map(Entrance::Tcp),
-    }
+    let (transport, address) = Entrance::split(text);
+    Ok(Entrance { transport, address: listen_address(address)? })
 }
 
 /// Parses the address of another discovery service. The port is optional.
@@ -525,9 +485,10 @@ pub fn discovery_address(text: &str) -> Result<DiscoveryAddress, String> {
     let url = match farblock_host::url::is_url(text) {
         true => text.parse::<Url>().map_err(|error| error.to_string())?,
         false => {
-            let (carriage, place) = match text.strip_prefix(RDMA) {
-                Some(place) => (Carriage::Rdma, place),
-                None => (Carriage::Tcp, text),
+            let (transport, place) = Entrance::split(text);
+            let carriage = match transport {
+                Transport::Tcp => Carriage::Tcp,
+                Transport::Rdma => Carriage::Rdma,
             };
             let (host, port) = host_and_port(place)?;
             Url { carriage, host, port, ..Url::default() }
@@ -656,11 +617,11 @@ mod tests {
             assert!(listen_address(text).is_err(), "{text}");
         }
         assert!(listen_address("4421").unwrap_err().contains("write 127.0.0.1:4421"));
-        assert!(listen_address("rdma:192.0.2.7").unwrap_err().contains("--listen rdma:192.0.2.7"));
+        assert!(listen_address("rdma:192.0.2.7").is_err());
         let parsed = |text| entrance(text).unwrap();
-        assert_eq!(parsed("rdma:192.0.2.7").rdma(), Some(([192, 0, 2, 7], 4420).into()));
+        assert_eq!(parsed("rdma:192.0.2.7").rdma_address(), Some(([192, 0, 2, 7], 4420).into()));
         assert_eq!(parsed("192.0.2.7:9").tcp(), Some(([192, 0, 2, 7], 9).into()));
-        assert_eq!(parsed("192.0.2.7:9").rdma(), None);
+        assert_eq!(parsed("192.0.2.7:9").rdma_address(), None);
         assert!(entrance("rdma:").is_err());
     }
 

@@ -4,9 +4,11 @@ use crate::error::{Failure, Result};
 use crate::output;
 use crate::table::{Align, Table};
 use farblock_block::size::Size;
+use farblock_host::url::Carriage;
 use farblock_program::reachable::reachable;
 use farblock_program::shell::quoted;
 use farblock_reactor::Polling;
+use farblock_state::{Entrance, Transport};
 use farblock_target::{Subsystem, Target, TargetConfig, TlsPolicy};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -80,11 +82,11 @@ pub(super) fn announce(
     let scheme = if on_tcp.is_secure { "https" } else { "http" };
     let interface = on_tcp.interface.map(|address| format!("{scheme}://{address}"));
     let metrics = on_tcp.counters.map(|address| format!("{scheme}://{address}/metrics"));
-    let addresses = target.addresses();
-    let reachable = reachable(addresses[0]);
+    let addresses = target.entrances();
+    let reachable = near(addresses[0]);
     let printed = if json {
         output::print_json_line(&Listening {
-            listening: addresses,
+            listening: target.addresses(),
             rdma: target.rdma_addresses(),
             engine: target.engine().to_string(),
             pid: std::process::id(),
@@ -111,9 +113,6 @@ pub(super) fn announce(
         for address in addresses {
             let _ = writeln!(text, "listening on {address}");
         }
-        for address in target.rdma_addresses() {
-            let _ = writeln!(text, "listening on rdma:{address}");
-        }
         output::print(&text)
     };
     match printed {
@@ -122,7 +121,7 @@ pub(super) fn announce(
     }
 }
 
-fn describe(text: &mut String, target: &Target, config: &TargetConfig, tcp: SocketAddr) {
+fn describe(text: &mut String, target: &Target, config: &TargetConfig, first: Entrance) {
     let version = env!("CARGO_PKG_VERSION");
     let spin = match config.polling {
         Polling::Adaptive { .. } => String::new(),
@@ -135,12 +134,15 @@ fn describe(text: &mut String, target: &Target, config: &TargetConfig, tcp: Sock
         text.push_str(&namespaces(subsystem).render(2));
         text.push('\n');
     }
-    let connect = connect(config, tcp);
+    let connect = connect(config, first);
     text.push_str("Use it with farblock:\n");
     connect.farblock.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
-    text.push_str("Use it with the Linux kernel (as root, after modprobe nvme-tcp):\n");
+    let kind = first.transport;
+    let _ = writeln!(text, "Use it with the Linux kernel (as root, after modprobe nvme-{kind}):");
     connect.nvme_cli.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
-    if let Some(&address) = target.rdma_addresses().first() {
+    if kind == Transport::Tcp
+        && let Some(&address) = target.rdma_addresses().first()
+    {
         text.push_str(
             "Use it with the Linux kernel over RDMA (as root, after modprobe nvme-rdma):\n",
         );
@@ -196,7 +198,7 @@ fn access(read_only: bool) -> &'static str {
     if read_only { "read only" } else { "read, write" }
 }
 
-fn shared(subsystem: &Subsystem, reachable: SocketAddr) -> SharedSubsystem<'_> {
+fn shared(subsystem: &Subsystem, reachable: Entrance) -> SharedSubsystem<'_> {
     let config = &subsystem.config;
     let namespaces = subsystem.exports.iter().map(|(nsid, export)| {
         let geometry = export.namespace.geometry();
@@ -227,8 +229,12 @@ fn host(address: SocketAddr) -> String {
     }
 }
 
-fn url(address: SocketAddr, nqn: &str, namespace: Option<u32>) -> String {
+fn url(Entrance { transport, address }: Entrance, nqn: &str, namespace: Option<u32>) -> String {
     let url = farblock_host::url::Url {
+        carriage: match transport {
+            Transport::Tcp => Carriage::Tcp,
+            Transport::Rdma => Carriage::Rdma,
+        },
         host: host(address),
         port: Some(address.port()),
         subsystem: Some(nqn.to_owned()),
@@ -238,8 +244,13 @@ fn url(address: SocketAddr, nqn: &str, namespace: Option<u32>) -> String {
     url.to_string()
 }
 
-fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
-    let (host, port) = (host(address), address.port());
+/// A listener with an address that hosts on this machine can use.
+fn near(entrance: Entrance) -> Entrance {
+    Entrance { address: reachable(entrance.address), ..entrance }
+}
+
+fn connect(config: &TargetConfig, address: Entrance) -> Connect {
+    let (host, port, kind) = (host(address.address), address.port(), address.transport);
     // Use the policy of the first listener, whose address the commands contain.
     let policy = config.tls_listeners.get(&0).copied().or(config.tls);
     let (key, tls) = match policy {
@@ -249,7 +260,7 @@ fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
     };
     let mut farblock = vec![format!("farblock discover {address}{key}")];
     let mut nvme_cli =
-        vec![format!("nvme discover --transport=tcp --traddr={host} --trsvcid={port}{tls}")];
+        vec![format!("nvme discover --transport={kind} --traddr={host} --trsvcid={port}{tls}")];
     for subsystem in &config.subsystems {
         let nqn = &subsystem.config.nqn;
         let has_tls = subsystem.keys.values().any(|keys| !keys.tls.is_empty());
@@ -264,7 +275,7 @@ fn connect(config: &TargetConfig, address: SocketAddr) -> Connect {
             });
         }
         nvme_cli.push(format!(
-            "nvme connect --transport=tcp --traddr={host} --trsvcid={port} --nqn={}{nvme_clis}",
+            "nvme connect --transport={kind} --traddr={host} --trsvcid={port} --nqn={}{nvme_clis}",
             quoted(nqn)
         ));
     }

@@ -2,8 +2,9 @@
 
 use clap::{Args, ValueHint};
 pub(crate) use farblock_program::args::Global;
-use farblock_program::values::{self, Entrance};
+use farblock_program::values;
 use farblock_state::Ana;
+use farblock_state::Entrance;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;

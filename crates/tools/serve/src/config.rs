@@ -16,7 +16,7 @@ use farblock_backends::Spec;
 use farblock_proto::controller::{AddressFamily, Referral, USUAL_ANA_GROUP, limits};
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::{Congestion, Polling};
-use farblock_state::{Ana, Document, Eui64, Limits, Listener, Namespace};
+use farblock_state::{Ana, Document, Entrance, Eui64, Limits, Listener, Namespace};
 use farblock_target::{Subsystem, TargetConfig};
 use farblock_wire::fabrics::CNTLID_MAX;
 use farblock_wire::tcp::{PORT_DISCOVERY, PORT_IO};
@@ -25,7 +25,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use toml::Spanned;
@@ -190,10 +190,8 @@ fn open(
 fn check_whole(path: &Path, document: &Document) -> Result<(), String> {
     let mut whole = document.clone();
     // The check refuses port 0, with which the target binds a free port. So check with port 1.
-    let any = |(address, listener): (&SocketAddr, &Listener)| {
-        let mut address = *address;
-        address.set_port(address.port().max(1));
-        (address, listener.clone())
+    let any = |(address, listener): (&Entrance, &Listener)| {
+        (address.with_port(address.port().max(1)), listener.clone())
     };
     whole.listeners = document.listeners.iter().map(any).collect();
     whole.check().map_err(|problem| format!("{}: {problem}", path.display()))
@@ -338,7 +336,8 @@ fn check(
         let bytes = parsed.map_err(|problem| value(memory, "memory", problem))?;
         config.buffer_bytes = Some(bytes);
     }
-    config.listeners = listeners(source, file)?.into_iter().map(|(at, _)| at).collect();
+    let at = listeners(source, file)?.into_iter().map(|(at, _)| at);
+    config.listeners = at.filter_map(Entrance::tcp_address).collect();
     if let Some(ids) = &file.cntlids {
         let parsed = values::controller_ids(ids.as_ref());
         config.controller_ids = parsed.map_err(|problem| value(ids, "cntlids", problem))?;
@@ -367,10 +366,7 @@ fn check(
 }
 
 /// Returns the listeners with their settings.
-fn listeners(
-    source: &Source<'_>,
-    file: &FileConfig,
-) -> Result<Vec<(SocketAddr, Listener)>, String> {
+fn listeners(source: &Source<'_>, file: &FileConfig) -> Result<Vec<(Entrance, Listener)>, String> {
     let usual = usual(source, file)?;
     let Some(listeners) = &file.listeners else {
         return Ok(vec![((Ipv4Addr::LOCALHOST, PORT_IO).into(), usual)]);
@@ -379,12 +375,12 @@ fn listeners(
         let what = "the list is empty, so no host could connect";
         return Err(source.error_with_example(listeners.span(), "listeners", what));
     }
-    let mut all: Vec<(SocketAddr, Listener)> = Vec::new();
+    let mut all: Vec<(Entrance, Listener)> = Vec::new();
     for (index, one) in listeners.as_ref().iter().enumerate() {
         let key = format!("listeners[{index}]");
         let wrong = |problem: String| source.error_with_example(one.span(), &key, problem);
         let ListenerConfig { address, tls } = one.as_ref();
-        let address = values::listen_address(address).map_err(wrong)?;
+        let address = values::entrance(address).map_err(wrong)?;
         let tls = tls.as_deref().map(values::tls_policy).transpose().map_err(wrong)?;
         if all.iter().any(|(other, _)| *other == address) {
             return Err(source.error(one.span(), &key, "it is listed twice: leave one out"));

@@ -89,8 +89,9 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     }
     let own = own.into_iter().flatten().map(|path| folder(path)).chain(default).chain(state);
-    let listens_by_rdma = args.listen.iter().any(|entrance| entrance.rdma().is_some());
-    let own = own.chain(listens_by_rdma.then(|| PathBuf::from(RDMA_DEVICES)));
+    // Later changes may add an RDMA listener or disk.
+    let may_use_rdma = Path::new(RDMA_DEVICES).exists();
+    let own = own.chain(may_use_rdma.then(|| PathBuf::from(RDMA_DEVICES)));
     let keys = args.host_key.iter().chain(&args.tls_key).map(|(_, path)| path);
     let read = keys
         .chain(&args.controller_key)

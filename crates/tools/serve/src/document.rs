@@ -7,7 +7,7 @@ use farblock_admin::{Disks, Opened, rates, sharing};
 use farblock_backends::Spec;
 use farblock_proto::controller::PortAccess;
 use farblock_proto::ids::NamespaceId;
-use farblock_state::{Ana, Document, Host, Listener, Namespace, Referral, Tls};
+use farblock_state::{Ana, Document, Entrance, Host, Listener, Namespace, Referral, Tls};
 use farblock_target::{Export, Subsystem, TargetConfig, TlsPolicy};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -39,7 +39,7 @@ impl Shares {
     pub(super) fn listen_as(&mut self, args: &ServeArgs) {
         let access = common_access(&self.document, args.ana);
         let before = std::mem::take(&mut self.document.listeners);
-        self.document.listeners = listeners(&self.config.listeners, &before, &access, tls(args));
+        self.document.listeners = listeners(&self.config.entrances(), &before, &access, tls(args));
         if let Some(ids) = &args.cntlids {
             self.config.controller_ids = ids.clone();
         }
@@ -47,8 +47,8 @@ impl Shares {
 
     /// Copies from the document those settings that the `TargetConfig` does not have yet.
     pub(super) fn agreed(mut self) -> Self {
-        self.config.access = access(&self.document, &self.config.listeners);
-        self.config.tls_listeners = policies(&self.document, &self.config.listeners);
+        self.config.access = access(&self.document, &self.config.entrances());
+        self.config.tls_listeners = policies(&self.document, &self.config.entrances());
         for subsystem in &mut self.config.subsystems {
             let described = self.document.subsystems.get(&subsystem.config.nqn);
             let namespaces = described.into_iter().flat_map(|described| &described.namespaces);
@@ -107,7 +107,7 @@ pub(super) fn of(config: &TargetConfig) -> Document {
         (given.nqn.clone(), described)
     });
     Document {
-        listeners: listeners(&config.listeners, &BTreeMap::new(), &Listener::default(), None),
+        listeners: listeners(&config.entrances(), &BTreeMap::new(), &Listener::default(), None),
         referrals: referrals.collect(),
         subsystems: subsystems.collect(),
         ..Document::default()
@@ -118,11 +118,11 @@ pub(super) fn of(config: &TargetConfig) -> Document {
 /// or else the policy of that address in `before`. A new address gets the strictest policy in
 /// `before`.
 pub(super) fn listeners(
-    addresses: &[SocketAddr],
-    before: &BTreeMap<SocketAddr, Listener>,
+    addresses: &[Entrance],
+    before: &BTreeMap<Entrance, Listener>,
     access: &Listener,
     tls: Option<Tls>,
-) -> BTreeMap<SocketAddr, Listener> {
+) -> BTreeMap<Entrance, Listener> {
     let strictest = before.values().map(|one| one.tls).max().unwrap_or_default();
     let said = |address| before.get(address).map_or(strictest, |one: &Listener| one.tls);
     let listener = |address| {
@@ -147,13 +147,9 @@ pub(super) fn common_access(document: &Document, ana: Option<Ana>) -> Listener {
 
 /// Returns the document's listeners, with the ports that the target bound.
 #[cfg(unix)]
-pub(super) fn bound(
-    document: &Document,
-    addresses: &[SocketAddr],
-) -> BTreeMap<SocketAddr, Listener> {
-    let listener = |address: &SocketAddr| {
-        let mut asked_for = [*address; 2];
-        asked_for[1].set_port(0);
+pub(super) fn bound(document: &Document, addresses: &[Entrance]) -> BTreeMap<Entrance, Listener> {
+    let listener = |address: &Entrance| {
+        let asked_for = [*address, address.with_port(0)];
         let found = asked_for.iter().find_map(|address| document.listeners.get(address));
         (*address, found.cloned().unwrap_or_default())
     };
@@ -161,13 +157,13 @@ pub(super) fn bound(
 }
 
 /// Returns the ANA states of each listener, by the listener's index.
-pub(super) fn access(document: &Document, addresses: &[SocketAddr]) -> BTreeMap<usize, PortAccess> {
+pub(super) fn access(document: &Document, addresses: &[Entrance]) -> BTreeMap<usize, PortAccess> {
     let listener = |address| document.listeners.get(address);
     let each = addresses.iter().enumerate();
     each.filter_map(|(index, it)| Some((index, farblock_admin::access(listener(it)?)))).collect()
 }
 
-fn policies(document: &Document, addresses: &[SocketAddr]) -> BTreeMap<usize, TlsPolicy> {
+fn policies(document: &Document, addresses: &[Entrance]) -> BTreeMap<usize, TlsPolicy> {
     let listener = |address| document.listeners.get(address);
     let each = addresses.iter().enumerate();
     each.filter_map(|(at, it)| Some((at, farblock_admin::tls_policy(listener(it)?.tls)))).collect()

@@ -47,7 +47,7 @@ use farblock_program::{configuration, error, output, remote, signals, table, val
 use farblock_proto::ids::NamespaceId;
 #[cfg(target_os = "linux")]
 use farblock_state::Document;
-use farblock_state::Tls;
+use farblock_state::{Entrance, Tls};
 use farblock_target::{RdmaListeners, StartError, Subsystem, Target, TargetConfig};
 use farblock_wire::tcp::PORT_IO;
 #[cfg(target_os = "linux")]
@@ -55,13 +55,12 @@ use notify::Notifier;
 use signals::Stop;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use values::Entrance;
+use std::net::{Ipv4Addr, TcpListener};
 
 /// Runs the command.
 pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let sockets = handed_over()?;
-    args.listen.extend(sockets.iter().flat_map(TcpListener::local_addr).map(Entrance::Tcp));
+    args.listen.extend(sockets.iter().flat_map(TcpListener::local_addr).map(Entrance::from));
     let args = &args;
     if let Some(path) = &args.check {
         let in_order = check(path)?;
@@ -155,9 +154,9 @@ fn say_what_is_finished(connections: usize) {
 fn confined_to_node(mut config: TargetConfig, document: &Document) -> TargetConfig {
     let namespaces = document.subsystems.values().flat_map(|one| one.namespaces.values());
     let paths = namespaces.map(|namespace| namespace.path.as_str());
+    let at: Vec<_> = config.entrances().iter().map(|one| one.address).collect();
     if config.cores.is_empty()
-        && let Some(nodes::Near { node, cores }) =
-            nodes::Machine::here().near(paths, &config.listeners)
+        && let Some(nodes::Near { node, cores }) = nodes::Machine::here().near(paths, &at)
         && cores.len() <= farblock_reactor::allowance::loops()
     {
         tracing::info!("disks and network cards are on node {node}: using its cores {cores:?}");
@@ -188,11 +187,13 @@ fn asked_for<'a>(
         Some((path, text)) => config::load(path, text, note)?,
         None => from_paths(args, note)?,
     };
-    if let Some(listeners) = tcp_listeners(args) {
-        shares.config.listeners = listeners;
-    }
-    shares.config.rdma = rdma_listeners(args)?;
-    check_listeners(&shares.config.listeners)?;
+    let listen = match &args.listen[..] {
+        [] => planned(&shares),
+        given => given.to_vec(),
+    };
+    check_listeners(&listen)?;
+    shares.config.listeners = listen.iter().filter_map(|one| one.tcp_address()).collect();
+    shares.config.rdma = rdma_listeners(&listen)?;
     shares.listen_as(args);
     if args.config.is_none() || global.engine != farblock_reactor::EngineKind::Auto {
         shares.config.engine = global.engine;
@@ -203,19 +204,19 @@ fn asked_for<'a>(
     Ok((shares, opening))
 }
 
-/// The TCP listeners of the command line, if it has any.
-fn tcp_listeners(args: &ServeArgs) -> Option<Vec<SocketAddr>> {
-    let all: Vec<_> = args.listen.iter().filter_map(|entrance| entrance.tcp()).collect();
-    (!all.is_empty()).then_some(all)
+/// The listeners of a configuration, or the default: first those of TCP, in the file's order.
+fn planned(shares: &Shares) -> Vec<Entrance> {
+    let by_rdma = shares.document.listeners.keys().filter(|one| one.rdma_address().is_some());
+    let by_tcp = shares.config.listeners.iter().copied().map(Entrance::from);
+    by_tcp.chain(by_rdma.copied()).collect()
 }
 
-/// The RDMA listeners of the command line. Without any, no RDMA library is loaded.
-fn rdma_listeners(args: &ServeArgs) -> Result<Option<RdmaListeners>> {
-    let addresses: Vec<_> = args.listen.iter().filter_map(|entrance| entrance.rdma()).collect();
+/// The RDMA listeners among these. Without any, no RDMA library is loaded.
+fn rdma_listeners(all: &[Entrance]) -> Result<Option<RdmaListeners>> {
+    let addresses: Vec<_> = all.iter().filter_map(|one| one.rdma_address()).collect();
     if addresses.is_empty() {
         return Ok(None);
     }
-    check_listeners(&addresses)?;
     RdmaListeners::here(addresses).map(Some).map_err(Failure::run)
 }
 
@@ -225,8 +226,7 @@ fn rdma_listeners(args: &ServeArgs) -> Result<Option<RdmaListeners>> {
 fn sharing(target: &Target, config: &TargetConfig) -> String {
     let namespaces: usize = config.subsystems.iter().map(|it| it.exports.len()).sum();
     let plural = if namespaces == 1 { "" } else { "s" };
-    let mut at: Vec<_> = target.addresses().iter().map(SocketAddr::to_string).collect();
-    at.extend(target.rdma_addresses().iter().map(|address| format!("rdma:{address}")));
+    let at: Vec<_> = target.entrances().iter().map(Entrance::to_string).collect();
     format!("sharing {namespaces} namespace{plural} at {}", at.join(", "))
 }
 
@@ -312,26 +312,20 @@ fn checked_certificate(_: &ServeArgs) -> Result<()> {
 }
 
 /// Refuses an address that is listed twice, or that another listed address includes.
-fn check_listeners(listeners: &[SocketAddr]) -> Result<()> {
+fn check_listeners(listeners: &[Entrance]) -> Result<()> {
     for (index, address) in listeners.iter().enumerate().filter(|(_, it)| it.port() != 0) {
         if listeners[..index].contains(address) {
             return Err(Failure::usage(format_args!(
                 "{address} is listed twice as a listener: leave one out"
             )));
         }
-        if let Some(all) = listeners.iter().find(|all| covers(all, address)) {
+        if let Some(all) = listeners.iter().find(|all| all.covers(*address)) {
             return Err(Failure::usage(format_args!(
                 "{all} stands for every address, including {address}: leave {address} out"
             )));
         }
     }
     Ok(())
-}
-
-/// Whether a listener at `all` also receives the connections to `address`.
-fn covers(all: &SocketAddr, address: &SocketAddr) -> bool {
-    let same = all.port() == address.port() && all.is_ipv4() == address.is_ipv4();
-    all.ip().is_unspecified() && same && all != address
 }
 
 /// Plans one subsystem with a namespace for each path. Without paths, plans no subsystem.

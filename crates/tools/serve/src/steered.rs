@@ -15,7 +15,7 @@ use farblock_admin_api::places;
 use farblock_proto::controller::{AddressFamily, Referral};
 use farblock_proto::ids::NamespaceId;
 use farblock_spdk_rpc::{Bdevs, SpdkRpc, SpdkServer, serve_spdk};
-use farblock_state::{Ana, Document, Host, Namespace, Store, StoreError, Tls, merge};
+use farblock_state::{Ana, Document, Entrance, Host, Namespace, Store, StoreError, Tls, merge};
 use farblock_target::{HostKeys, Subsystem, Target, TargetConfig};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -118,7 +118,9 @@ fn store(path: &Path) -> Result<Store> {
 }
 
 fn from_document(mut config: TargetConfig, document: Document) -> Result<Shares> {
-    config.listeners = document.listeners.keys().copied().collect();
+    let listen: Vec<_> = document.listeners.keys().copied().collect();
+    config.listeners = listen.iter().filter_map(|one| one.tcp_address()).collect();
+    config.rdma = super::rdma_listeners(&listen)?;
     config.referrals = document.referrals.keys().map(referral).collect();
     for (nqn, described) in &document.subsystems {
         let mut subsystem = Subsystem::new(nqn);
@@ -197,9 +199,9 @@ pub(super) fn begin(
 ) -> Result<Sockets> {
     let Begun { disks, keys, mut document, configured, store } = begun;
     // Replace requested ports by the ports that the target bound.
-    document.listeners = document::bound(&document, target.addresses());
+    document.listeners = document::bound(&document, &target.entrances());
     let again = args.config.clone().map(|path| {
-        let listen = super::tcp_listeners(args);
+        let listen = (!args.listen.is_empty()).then(|| args.listen.clone());
         let given = Given { listen, ana: args.ana, tls: document::tls(args) };
         reader(path, given)
     });
@@ -242,7 +244,7 @@ pub(super) fn begin(
 
 /// Starts the control socket and the servers on TCP.
 fn offer(args: &ServeArgs, target: &Target, steering: &Arc<Steering>) -> Result<Option<Steered>> {
-    let default = places::default_socket(&target.addresses()[0]);
+    let default = target.entrances().first().and_then(|one| places::default_socket(&one.address));
     let control = args.control.clone().or(default).filter(|_| !args.no_control);
     if control.is_none() && !args.no_control {
         tracing::warn!(
@@ -300,7 +302,7 @@ fn offer_spdk(
 
 /// The listener settings of the command line.
 struct Given {
-    listen: Option<Vec<SocketAddr>>,
+    listen: Option<Vec<Entrance>>,
     ana: Option<Ana>,
     tls: Option<Tls>,
 }

@@ -2,7 +2,7 @@
 
 use crate::values;
 use clap::{Args, Subcommand, ValueHint};
-use farblock_state::{Ana, MAX_BURST_MS, MAX_WEIGHT, Tls};
+use farblock_state::{Ana, Entrance, MAX_BURST_MS, MAX_WEIGHT, Tls};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -362,8 +362,8 @@ pub(crate) enum Change {
     },
     /// Add a listener
     AddListener {
-        #[arg(value_parser = values::listen_address)]
-        address: SocketAddr,
+        #[arg(value_parser = values::entrance)]
+        address: Entrance,
         /// TLS policy of the listener: required for every host (required), required for hosts with
         /// a TLS key (allowed), or off (plain) [default: the strictest policy of the other
         /// listeners]
@@ -373,8 +373,8 @@ pub(crate) enum Change {
     },
     /// Set the TLS policy of a listener; disconnects hosts without TLS that the new policy forbids
     SetTls {
-        #[arg(value_parser = values::listen_address)]
-        address: SocketAddr,
+        #[arg(value_parser = values::entrance)]
+        address: Entrance,
         /// required (every host), allowed (hosts with a key), or plain (TLS is off)
         #[arg(hide_possible_values = true)]
         #[arg(value_parser = values::one_of(values::TLS_POLICIES, values::tls_policy))]
@@ -382,8 +382,8 @@ pub(crate) enum Change {
     },
     /// Set the ANA state that hosts see at a listener
     SetAna {
-        #[arg(value_parser = values::listen_address)]
-        address: SocketAddr,
+        #[arg(value_parser = values::entrance)]
+        address: Entrance,
         /// optimized, non-optimized, inaccessible, persistent-loss or change
         #[arg(hide_possible_values = true)]
         #[arg(value_parser = values::one_of(values::ANA_STATES, values::ana))]
@@ -455,7 +455,7 @@ pub(crate) enum Change {
     },
     /// Remove a listener, and close its connections
     RemoveListener {
-        #[arg(value_parser = values::listen_address)]
-        address: SocketAddr,
+        #[arg(value_parser = values::entrance)]
+        address: Entrance,
     },
 }

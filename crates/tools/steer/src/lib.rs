@@ -23,7 +23,7 @@ use farblock_admin_client::{Answer, Client};
 use farblock_program::error::{self, Failure, Result};
 use farblock_program::{output, signals, table, values};
 use farblock_serve::{self as serve, key_reference, tokens};
-use farblock_state::Tls;
+use farblock_state::{Entrance, Tls};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -316,7 +316,7 @@ fn add_subsystem(
 
 /// Adds a listener. An existing listener keeps its settings. A new listener without a `tls`
 /// argument gets the strictest TLS policy of the existing listeners.
-fn add_listener(client: &Client, address: &SocketAddr, tls: Option<Tls>) -> Result<()> {
+fn add_listener(client: &Client, address: &Entrance, tls: Option<Tls>) -> Result<()> {
     let uri = listener_at(address);
     changed(client, "PATCH", &uri, |found| {
         let tls = match found.is_success() {
@@ -442,7 +442,7 @@ fn host_at(nqn: &str, host: &str) -> String {
     format!("{}/hosts/{}", subsystem_at(nqn), encoded(host))
 }
 
-fn listener_at(address: &SocketAddr) -> String {
+fn listener_at(address: &Entrance) -> String {
     format!("/v1/listeners/{}", encoded(&address.to_string()))
 }
 
