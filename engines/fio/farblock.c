@@ -190,9 +190,9 @@ static int farblock_connect(struct thread_data *td, struct fio_file *f, fb_disk 
 	fb_status status;
 
 	/* Without a backslash before each colon, fio cuts nvme+tcp://... to "nvme+tcp". */
-	if (!strcmp(f->file_name, "nvme+tcp")) {
+	if (!strcmp(f->file_name, "nvme+tcp") || !strcmp(f->file_name, "nvme+rdma")) {
 		log_err("farblock: %s is not an address: fio splits filename at colons, so write "
-			"filename=nvme+tcp\\://..., with \\: for each colon\n", f->file_name);
+			"filename=%s\\://..., with \\: for each colon\n", f->file_name, f->file_name);
 		td_verror(td, EINVAL, "filename");
 		return 1;
 	}

@@ -393,15 +393,20 @@ impl Scrape {
             let host = if is_known { label } else { OTHERS.to_owned() };
             let address = one.address.as_deref().filter(|_| is_known).unwrap_or_default();
             let (controllers, queues, errors) =
-                connected.entry((nqn.as_str(), host, address)).or_default();
+                connected.entry((nqn.as_str(), host, address, one.transport.as_str())).or_default();
             *controllers += 1;
             *queues += one.io_queues as u64;
             *errors += one.errors;
         }
         let rows: Vec<_> = connected
             .into_iter()
-            .map(|((nqn, host, address), counts)| {
-                let labels = [("nqn", nqn), ("host_nqn", &host), ("host_addr", address)];
+            .map(|((nqn, host, address, transport), counts)| {
+                let labels = [
+                    ("nqn", nqn),
+                    ("host_nqn", &host),
+                    ("host_addr", address),
+                    ("transport", transport),
+                ];
                 (labels.map(|(name, value)| (name, value.to_owned())).to_vec(), counts)
             })
             .collect();

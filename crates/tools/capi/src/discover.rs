@@ -4,6 +4,7 @@ use crate::fork::Process;
 use crate::memory::{give, handle, text, write_sized};
 use crate::options::{self, fb_options};
 use crate::status::{Failure, fb_status, guard};
+use farblock_host::url::{RDMA_SCHEME, SCHEME};
 use farblock_host::{DiscoveryEntry, Error, Options, Url, discover, entry_url};
 use std::ffi::{CString, c_char};
 use std::ptr::null;
@@ -49,9 +50,9 @@ pub struct fb_entry {
     pub transport: u32,
 }
 
-/// Asks the discovery service at `address`, a `host` or `host:port`, for its entries. Without a
-/// port, the call tries port 8009 and then port 4420. `options` may be null; its options for paths
-/// have no effect here.
+/// Asks the discovery service at `address`, a `host` or `host:port`, for its entries. The prefix
+/// `rdma:` selects NVMe/RDMA. Without a port, the call tries port 8009 and then port 4420. `options`
+/// may be null; its options for paths have no effect here.
 ///
 /// # Safety
 /// Each pointer must be null or valid: `address` for a text, `options` for options, `discovery` for
@@ -120,9 +121,12 @@ pub unsafe extern "C" fn fb_discovery_free(discovery: *mut fb_discovery) {
 }
 
 fn ask(address: &str, options: &Options) -> Result<Vec<DiscoveryEntry>, Failure> {
-    let url: Url = format!("{}{address}", farblock_host::url::SCHEME)
-        .parse()
-        .map_err(|error| Failure::from(Error::Url(error)))?;
+    let (scheme, place) = match address.strip_prefix("rdma:") {
+        Some(place) => (RDMA_SCHEME, place),
+        None => (SCHEME, address),
+    };
+    let url: Url =
+        format!("{scheme}{place}").parse().map_err(|error| Failure::from(Error::Url(error)))?;
     if url.subsystem.is_some() {
         return Err(Failure::argument("the address must be HOST or HOST:PORT, without a name"));
     }
@@ -130,7 +134,7 @@ fn ask(address: &str, options: &Options) -> Result<Vec<DiscoveryEntry>, Failure>
     let ports = url.port.map_or(PORTS.to_vec(), |port| vec![port]);
     for port in ports {
         let place = Url { port: Some(port), ..url.clone() };
-        match discover(&place.address(), options) {
+        match discover(&place.service(), options) {
             Ok(entries) => return Ok(entries),
             Err(error) => failure = Failure::from(error),
         }

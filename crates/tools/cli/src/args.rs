@@ -28,7 +28,8 @@ Examples:
   farblock bench                                compare a remote disk with a local one
   farblock demo                                 watch a mirrored disk survive faults
 
-The URL of a remote disk is nvme+tcp://HOST[:PORT]/NQN[?ns=ID]; quote it in a shell.
+The URL of a remote disk is nvme+tcp://HOST[:PORT]/NQN[?ns=ID], or nvme+rdma:// for RDMA; quote it
+in a shell.
 
 Exit codes: 0 success, 1 failure, 2 wrong usage, 130 stopped by a signal.")]
 pub(crate) struct Cli {

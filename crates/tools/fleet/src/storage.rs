@@ -108,7 +108,7 @@ impl Storage {
         let open = |name: &String| -> Result<Arc<dyn Namespace>, String> {
             let spec = Spec::parse(name).map_err(|error| error.to_string())?;
             self.allowed.check(&spec)?;
-            if name.starts_with("nvme+tcp://") {
+            if farblock_host::url::is_url(name) {
                 return remote(name, &share.nqn);
             }
             spec.open(share.block_size, false).map_err(|error| error.to_string())

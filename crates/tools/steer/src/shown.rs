@@ -250,6 +250,7 @@ fn hosts(status: &Status) -> String {
     let mut table = Table::new(&[
         ("HOST", Align::Left),
         ("ADDRESS", Align::Left),
+        ("TRANSPORT", Align::Left),
         ("SUBSYSTEM", Align::Left),
         ("CONTROLLER", Align::Right),
         ("QUEUES", Align::Right),
@@ -259,6 +260,7 @@ fn hosts(status: &Status) -> String {
         table.row(vec![
             one.host_nqn.clone(),
             one.address.clone().unwrap_or_default(),
+            one.transport.clone(),
             one.subsystem.clone().unwrap_or_else(|| "(discovery)".to_owned()),
             one.id.to_string(),
             one.io_queues.to_string(),

@@ -202,7 +202,10 @@ _ENTRY_KINDS = {1: "referral", 2: "subsystem", 3: "discovery"}
 
 
 def discover(address, *, connect_timeout=5.0, hostnqn=None, hostid=None):
-    """Returns the entries of the discovery service at `address`: "host" or "host:port"."""
+    """Returns the entries of the discovery service at `address`.
+
+    It is "host" or "host:port", with the prefix "rdma:" for NVMe/RDMA.
+    """
     options, _texts = _options(connect_timeout, hostnqn, hostid)
     place = _ffi.new("fb_discovery **")
     _check(_library.fb_discover(_text("address", address), options, place))
