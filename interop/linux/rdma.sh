@@ -1,8 +1,9 @@
 #!/bin/bash
 # rdma.sh SUITE [FARBLOCK]: farblock's RDMA verbs over soft-RoCE in a guest (jobs/rdma.sh). SUITE is
 # the example verbs_suite of farblock-verbs. With the program FARBLOCK also its target and its host,
-# each with the Linux kernel as its peer (jobs/rdma-target.sh, jobs/rdma-host.sh). Runs setup.sh
-# first. Exit code: 0 success, 1 a test failed, 2 misuse.
+# each with the Linux kernel as its peer (jobs/rdma-target.sh, jobs/rdma-host.sh), and its listeners
+# in configurations and at run time (jobs/rdma-faces.sh). Runs setup.sh first. Exit code: 0 success,
+# 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 
@@ -18,7 +19,7 @@ TIMEOUT=300 "$linux_dir/guest.sh" "$linux_dir/jobs/rdma.sh" "$scratch/verbs_suit
 if [ $# = 2 ]; then
     mkdir "$scratch/share"
     strip -o "$scratch/share/farblock" "$2"
-    for job in rdma-target rdma-host; do
+    for job in rdma-target rdma-host rdma-faces; do
         SHARE=$scratch/share TIMEOUT=600 "$linux_dir/guest.sh" "$linux_dir/jobs/$job.sh"
     done
 fi

@@ -5,6 +5,7 @@
 //!
 //! - [`target`]: each step of a connection to a target, in order.
 //! - [`machine`]: this machine's ability to share and attach disks.
+//! - [`rdma`]: this machine's RDMA devices.
 //! - [`sharing`]: the targets that run on this machine.
 //! - [`attachment`]: an attached disk, and its failed paths.
 //! - [`disk`]: a file or block device to share, and its users.
@@ -17,6 +18,7 @@ mod disk;
 mod finding;
 mod first_answer;
 mod machine;
+mod rdma;
 mod refusal;
 #[cfg(unix)]
 mod sharing;
@@ -27,7 +29,7 @@ use args::DoctorArgs;
 use error::{Failure, Result};
 use farblock_daemon as attach;
 use farblock_host::Options;
-use farblock_host::url::{Carriage, Url};
+use farblock_host::url::Url;
 use farblock_program::args::Global;
 use farblock_program::{error, output, remote, table, values};
 use finding::{Finding, Verdict};
@@ -62,12 +64,6 @@ fn examine(args: &DoctorArgs, global: &Global) -> Result<(String, Vec<Finding>)>
         Some(text) if text.starts_with("nvme") && text.contains("://") => {
             let url: Url =
                 text.parse().map_err(|error| Failure::usage(format_args!("{text}: {error}")))?;
-            if url.carriage == Carriage::Rdma {
-                return Err(Failure::usage(
-                    "farblock doctor examines NVMe/TCP only: `farblock id` connects over RDMA, and \
-                     says why it cannot",
-                ));
-            }
             let options = Options {
                 connect_timeout: args.timeout,
                 io_timeout: args.timeout,

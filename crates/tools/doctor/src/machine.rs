@@ -21,6 +21,10 @@ pub(super) fn examine() -> Vec<Finding> {
     let mut findings = vec![version(), identity(HostIdentity::and_source())];
     #[cfg(target_os = "linux")]
     findings.extend(linux::examine());
+    #[cfg(target_os = "linux")]
+    if super::rdma::has_device(super::rdma::DEVICES.as_ref()) {
+        findings.extend(super::rdma::here());
+    }
     findings
 }
 

@@ -1,9 +1,10 @@
 //! Advice for each reason why a connection fails.
 
 use super::finding::Finding;
+use super::rdma;
 use crate::remote;
 use farblock_host::identity::HostIdentity;
-use farblock_host::url::Url;
+use farblock_host::url::{Carriage, Url};
 use farblock_host::{Error, Options};
 use farblock_proto::host::ConnectError;
 use farblock_proto::tcp::TcpRefusal;
@@ -51,6 +52,13 @@ fn advice(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str,
         E::NotReady { .. } | E::ControllerFatal => {
             ("controller", "check the target's log, and restart the target")
         }
+        E::Rdma(sentence) => rdma::advice(sentence),
+        E::Refused if url.carriage == Carriage::Rdma => (
+            "connection",
+            "start the target there (`farblock serve … --listen rdma:ADDR:PORT`), or correct the \
+             port",
+        ),
+        E::Unreachable(sentence) if url.carriage == Carriage::Rdma => rdma::advice(sentence),
         E::Refused | E::Unreachable(_) | E::Unresolved(_) | E::Io(_) => {
             ("connection", "the server answered before: try again, and check the target's log")
         }
@@ -128,7 +136,7 @@ fn names(reason: &ConnectError, url: &Url, options: &Options) -> (&'static str, 
     let nqn = url.subsystem.as_deref().unwrap_or("NQN");
     let options = options.with_url(url);
     let host = options.identity().nqn;
-    let known = farblock_host::discover(&url.address(), &options).unwrap_or_default();
+    let known = farblock_host::discover(&url.service(), &options).unwrap_or_default();
     if *reason == ConnectError::HostNotAllowed {
         let listed = known.iter().any(|entry| entry.is_subsystem() && entry.subnqn == nqn);
         let advice = if listed { proof(&options) } else { not_listed(nqn, &host) };

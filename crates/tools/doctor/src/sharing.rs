@@ -188,6 +188,7 @@ mod tests {
             host_id: id.to_owned(),
             address: Some(from.to_owned()),
             local_address: "192.0.2.7:4420".to_owned(),
+            transport: "tcp".to_owned(),
             ready: true,
             io_queues: 1,
             errors: 0,

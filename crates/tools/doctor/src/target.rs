@@ -1,17 +1,17 @@
 //! Checks each step of a connection to a target, in this order:
 //!
-//! - the name, the TCP connection, and the path MTU;
+//! - the name, and over TCP the connection and the path MTU, over RDMA this machine's devices;
 //! - the first answer, TLS, Connect, and authentication;
 //! - Identify, the namespaces, an I/O queue, and reads of a block over that queue.
 
-use super::finding::Finding;
+use super::finding::{Finding, Verdict};
 use super::first_answer::{self, FirstAnswer};
-use super::{refusal, speed};
+use super::{rdma, refusal, speed};
 use crate::error::os;
 use farblock_block::blocking::Blocking;
 use farblock_block::size::Size;
 use farblock_block::{BlockError, Namespace};
-use farblock_host::url::Url;
+use farblock_host::url::{Carriage, Url};
 use farblock_host::{Controller, Options, RemoteNamespace};
 use farblock_wire::log::AnaState;
 use std::io::{self, ErrorKind};
@@ -41,6 +41,13 @@ pub(super) fn examine(url: &Url, options: &Options) -> Vec<Finding> {
 fn walk(url: &Url, options: &Options, found: &mut Vec<Finding>) -> Result<(), Finding> {
     let time = options.connect_timeout;
     let addresses = resolve(url)?;
+    if url.carriage == Carriage::Rdma {
+        found.extend(rdma::here());
+        if let Some(at) = found.iter().position(|one| one.verdict == Verdict::Problem) {
+            return Err(found.remove(at));
+        }
+        return serves(url, options, found, None);
+    }
     let (stream, address, round_trip) = connect(&addresses, time, found)?;
     found.push(path(&stream));
     drop(stream);
@@ -49,6 +56,18 @@ fn walk(url: &Url, options: &Options, found: &mut Vec<Finding>) -> Result<(), Fi
         let answer = first_answer::ask(address, time);
         found.push(protocol(answer, address, settings.tcp.concatenate)?);
     }
+    serves(url, options, found, Some((address, round_trip)))
+}
+
+/// Checks the steps that are the same over all transports. `reached` is the address that accepted
+/// a TCP connection, and the time that it took.
+fn serves(
+    url: &Url,
+    options: &Options,
+    found: &mut Vec<Finding>,
+    reached: Option<(SocketAddr, Duration)>,
+) -> Result<(), Finding> {
+    let settings = options.with_url(url);
     let begin = Instant::now();
     let controller = Controller::connect_url(url, options)
         .map_err(|error| refusal::finding(&error, url, options))?;
@@ -58,7 +77,9 @@ fn walk(url: &Url, options: &Options, found: &mut Vec<Finding>) -> Result<(), Fi
         "controller",
         format!("it is a {} {} with serial number {}", info.model, info.firmware, info.serial),
     ));
-    found.extend(speed::of_controller(info, &settings, address, round_trip));
+    if let Some((address, round_trip)) = reached {
+        found.extend(speed::of_controller(info, &settings, address, round_trip));
+    }
     if info.discovery {
         found.push(discovery(&controller, url)?);
         return Ok(());

@@ -1,0 +1,87 @@
+//! Opens, changes and closes RDMA listeners of a running target, on the fabric in memory.
+
+use farblock_backends::mem::Mem;
+use farblock_host::{Controller, Options};
+use farblock_proto::controller::{AnaState, PortAccess};
+use farblock_proto::ids::NamespaceId;
+use farblock_target::{
+    Entrance, Export, RdmaListeners, Subsystem, Target, TargetConfig, TlsPolicy, Transport,
+};
+use farblock_verbs::{Network, Provider};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const NQN: &str = "nqn.2026-11.org.farblock:rdma";
+const OWN: [u8; 4] = [192, 0, 2, 2];
+
+fn provider(network: &Network, last: u8) -> Provider {
+    Provider::Memory(network.node([192, 0, 2, last].into()))
+}
+
+/// A target that listens only by RDMA.
+fn target(network: &Network) -> Target {
+    let mut subsystem = Subsystem::new(NQN);
+    subsystem.config.allow_any_host = true;
+    let namespace = Arc::new(Mem::new(512, 1 << 20).expect("a size"));
+    let export = Export { namespace, identity: "disk".to_owned() };
+    subsystem.exports.insert(NamespaceId(1), export);
+    let addresses = vec![(OWN, 4420).into()];
+    let config = TargetConfig {
+        subsystems: vec![subsystem],
+        rdma: Some(RdmaListeners { provider: provider(network, 2), addresses }),
+        ..TargetConfig::default()
+    };
+    Target::start(&config).expect("it starts")
+}
+
+#[test]
+fn listeners_open_and_close_while_the_target_runs() {
+    let network = Network::new();
+    let target = target(&network);
+    let control = target.control();
+    let [first, second] = [4420, 4421].map(|port| Entrance::rdma((OWN, port).into()));
+    assert_eq!(target.entrances(), [first]);
+    let connect = |entrance: Entrance| {
+        let options = Options::default();
+        Controller::connect_by_rdma(provider(&network, 1), entrance.address, NQN, &options)
+    };
+    assert!(connect(second).is_err(), "nothing listens there yet");
+    control.listen(second, &PortAccess::default(), TlsPolicy::Allowed).expect("it listens");
+    let far = PortAccess::all(AnaState::NON_OPTIMIZED);
+    control.set_access(second, &far).expect("it has ANA states");
+    let near = connect(first).expect("the first listener stays");
+    let controller = connect(second).expect("the new listener answers");
+    let report = control.report();
+    assert_eq!(report.addresses, [first, second]);
+    assert_eq!(report.tls[&second], TlsPolicy::Plain);
+    assert!(report.controllers.iter().all(|one| one.transport == Transport::Rdma), "{report:?}");
+    assert_eq!(report.controllers.len(), 2);
+    // A TCP listener with the same port is another listener.
+    let tcp: SocketAddr = ([127, 0, 0, 1], 0).into();
+    let tcp = control.listen(tcp, &PortAccess::default(), TlsPolicy::Allowed).expect("TCP");
+    control.unlisten(second).expect("it closes");
+    let end = Instant::now() + Duration::from_secs(60);
+    while control.report().controllers.len() > 1 {
+        assert!(Instant::now() < end, "the removed listener's connections stay");
+        std::thread::yield_now();
+    }
+    assert!(connect(second).is_err(), "nothing listens there any more");
+    assert_eq!(control.report().addresses, [first, tcp.into()]);
+    control.listen(second, &PortAccess::default(), TlsPolicy::Plain).expect("it listens again");
+    drop((near, controller, connect(second).expect("it answers again")));
+    target.stop().expect("no loop failed");
+}
+
+#[test]
+fn an_rdma_listener_cannot_require_tls() {
+    let network = Network::new();
+    let target = target(&network);
+    let control = target.control();
+    let entrance = target.entrances()[0];
+    let refused = control.set_tls(entrance, TlsPolicy::Required).expect_err("RDMA has no TLS");
+    assert!(refused.to_string().contains("NVMe/RDMA has no TLS"), "{refused}");
+    let other = Entrance::rdma((OWN, 4421).into());
+    let refused = control.listen(other, &PortAccess::default(), TlsPolicy::Required);
+    assert!(refused.is_err_and(|error| error.to_string().contains("rdma:192.0.2.2:4421")));
+}
