@@ -67,7 +67,7 @@ fn begin(opener: Arc<dyn Open>) -> (Target, Steering) {
     let config = TargetConfig { listeners, ..TargetConfig::default() };
     let target = Target::start(&config).unwrap();
     let addresses = target.addresses();
-    let listeners = addresses.iter().map(|address| (*address, Listener::default()));
+    let listeners = addresses.iter().map(|address| ((*address).into(), Listener::default()));
     let document = Document { listeners: listeners.collect(), ..Document::default() };
     let steering = Steering::new(target.control(), opener, document, Disks::new());
     (target, steering)
