@@ -1,9 +1,10 @@
 //! The types of the management API, and small parts that its servers and clients share.
 //!
 //! A process reports the rights that it has dropped ([`Confinement`]). A daemon reports its
-//! attached disk ([`AttachedStatus`]), and a target its [`Status`] and [`Stats`]. A slow disk or key file does not block the process, because
-//! [`OpenTimeouts`] limits the wait. Control sockets are files that only their owner can open
-//! ([`bind_socket`]), in the folders that [`places`] names.
+//! attached disk ([`AttachedStatus`]), and a target its [`Status`] and [`Stats`]. A slow disk or
+//! key file does not block the process, because [`OpenTimeouts`] limits the wait. Control sockets
+//! are files that only their owner can open ([`bind_socket`]), in the folders that [`places`]
+//! names.
 //!
 //! This crate does not know targets, hosts or HTTP. `farblock-admin` serves the API.
 

@@ -1,8 +1,8 @@
 //! A client of targets' management interfaces.
 //!
 //! [`Client`] sends requests to a control socket, or to the interface on TCP, over HTTPS with the
-//! certificates of [`Trust`]. [`running()`] finds the targets of this user. The types of the answers
-//! are in `farblock-admin-api`.
+//! certificates of [`Trust`]. [`running()`] finds the targets of this user. The types of the
+//! answers are in `farblock-admin-api`.
 
 #![cfg(unix)]
 #![forbid(unsafe_code)]
