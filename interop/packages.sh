@@ -7,7 +7,7 @@ needed=(gcc libc6-dev shellcheck jq e2fsprogs mount util-linux procps qemu-utils
     libiscsi-bin tgt libnbd-bin fio fuse3 g++ make pkg-config dpkg-dev zlib1g-dev python3 python3-venv
     systemd zip mandoc fish zsh lintian skopeo umoci chromium fonts-dejavu-core prometheus
     curl iproute2 openssl gnutls-bin libwolfssl-dev ceph-mon ceph-osd ceph-common librbd1
-    libibverbs-dev librdmacm-dev)
+    libibverbs-dev librdmacm-dev protobuf-compiler libprotobuf-dev etcd-server)
 
 die() {
     echo "packages.sh: $*" >&2

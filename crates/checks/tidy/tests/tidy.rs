@@ -44,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("state", &["proto", "wire"]),
     ("group", &["proto", "random"]),
+    ("group-service", &["group", "proto"]),
     ("admin-api", &["state"]),
     ("admin-client", &["admin-api"]),
     ("admin", &["admin-api", "admin-client", "backends", "block", "proto", "state", "target"]),

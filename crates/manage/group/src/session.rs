@@ -38,9 +38,9 @@ pub struct MemberConfig {
     pub weight: u32,
     /// The version of the program.
     pub program: String,
-    /// Whether every earlier process with this name has certainly ended: this process holds the
-    /// lock of the state folder that all of them used, on the same machine.
-    pub predecessor_ended: bool,
+    /// The random numbers of earlier processes that have certainly ended: they held the lock that
+    /// this process now holds, of a state folder on the same machine.
+    pub predecessors: Vec<u64>,
     /// The times.
     pub timing: Timing,
 }
@@ -193,7 +193,8 @@ impl Session {
         // Another process with this name may be alive. Wait for the end of its lease.
         let is_taken = view.alive.contains_key(&config.name) && !is_own;
         let number = free_range(view, &config.name);
-        if is_taken && !config.predecessor_ended || number.is_none() {
+        let has_ended = own.is_some_and(|own| config.predecessors.contains(&own.process));
+        if is_taken && !has_ended || number.is_none() {
             if number.is_none() {
                 out.report(Report::NoRange);
             }
@@ -283,11 +284,12 @@ fn own_record(
 ) -> MemberRecord {
     let last = before.map_or(0, |before| before.incarnation);
     let ended = before.map_or(0, |before| before.ended);
+    let has_ended = before.is_some_and(|before| config.predecessors.contains(&before.process));
     MemberRecord {
         version: VERSION,
         incarnation: own.map_or(last + 1, |own| own.incarnation),
         process: config.process,
-        ended: if config.predecessor_ended && own.is_none() { last } else { ended },
+        ended: if has_ended && own.is_none() { last } else { ended },
         addresses: config.addresses.clone(),
         weight: config.weight,
         program: config.program.clone(),

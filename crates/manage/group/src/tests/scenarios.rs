@@ -233,7 +233,7 @@ fn a_second_process_with_a_name_waits_for_the_lease_and_stops_the_first() {
     let config = crate::MemberConfig {
         name: format!("m{number}"),
         process: 99,
-        predecessor_ended: false,
+        predecessors: Vec::new(),
         ..world.processes[other].member.config().clone()
     };
     let now = world.processes[other].local(world.course.now);

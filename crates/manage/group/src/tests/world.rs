@@ -198,6 +198,9 @@ impl World {
             Some(old) => (old.clock, old.links),
             None => (clock, Links::default()),
         };
+        let old = self.processes.get(number).map(|old| old.member.config());
+        let mut predecessors = old.map(|old| old.predecessors.clone()).unwrap_or_default();
+        predecessors.extend(old.map(|old| old.process));
         let config = MemberConfig {
             group: GROUP.to_owned(),
             name: format!("m{number}"),
@@ -205,7 +208,7 @@ impl World {
             addresses: vec![format!("m{number}.example:4420")],
             weight: 1,
             program: "1".to_owned(),
-            predecessor_ended: true,
+            predecessors,
             timing: timing(),
         };
         let mut process = Process {

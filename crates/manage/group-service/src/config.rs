@@ -1,0 +1,54 @@
+//! The settings of a member.
+
+use crate::watchdog::Watchdog;
+use farblock_group::{FenceKind, Timing};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Certificates for TLS to etcd, as PEM.
+#[derive(Clone, Default, Debug)]
+pub struct EtcdTls {
+    /// The certificates of the authorities that etcd's certificates lead to.
+    pub authorities: Vec<u8>,
+    /// The member's own certificate, with its intermediates, and its key.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// The way to etcd.
+#[derive(Clone, Default, Debug)]
+pub struct EtcdConfig {
+    /// The addresses of etcd's members: `http://HOST:PORT` or `https://HOST:PORT`. One suffices;
+    /// with all of them, the group survives the loss of each.
+    pub endpoints: Vec<String>,
+    /// The name of a user of etcd, and its password.
+    pub user: Option<(String, String)>,
+    /// TLS; necessary for `https://`.
+    pub tls: Option<EtcdTls>,
+}
+
+/// The settings of a member.
+#[derive(Debug)]
+pub struct ServiceConfig {
+    /// The way to etcd.
+    pub etcd: EtcdConfig,
+    /// The name of the group; see [`farblock_group::is_name`].
+    pub group: String,
+    /// The name of this member: the same after each restart.
+    pub name: String,
+    /// The addresses at which hosts reach this member.
+    pub addresses: Vec<String>,
+    /// The weight for placement; usually 100. 0: the member leads no ANA group.
+    pub weight: u32,
+    /// The version of the program.
+    pub program: String,
+    /// The folder of the member's state. A lock in it makes a quick restart possible. `None`: each
+    /// restart waits as if the process had been lost.
+    pub state_folder: Option<PathBuf>,
+    /// The ANA groups of this member's disks, with the kinds of fences of these disks.
+    pub ana_groups: BTreeMap<u32, Vec<FenceKind>>,
+    /// The process from [`watchdog::spawn`](crate::watchdog::spawn). `None`: the member receives no
+    /// permit for an ANA group with a disk whose hard fence is not complete.
+    pub watchdog: Option<Watchdog>,
+    /// The times.
+    pub timing: Timing,
+}

@@ -1,0 +1,72 @@
+//! The seam to the target: its disks, and the events that they report.
+
+use crate::driver::Input;
+use farblock_group::{Holder, MemberEvent, Outcome, Permit, Report};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// The disks of the member, as the group controls them.
+///
+/// The member's thread calls these functions. None of them may block: a thread that waits for a
+/// disk cannot renew permits. Answers go through [`Events`].
+pub trait Disks: Send {
+    /// Makes the disks of an ANA group refuse the victims. Answer:
+    /// [`MemberEvent::FencePlaced`] or [`MemberEvent::FenceFailed`].
+    fn fence(&mut self, group: u32, epoch: u64, victims: Vec<Holder>);
+
+    /// Waits until the context for the new leadership's I/O has seen the barrier, and registers
+    /// this member at the disks. Does no I/O yet. Answer: [`MemberEvent::Entered`] or
+    /// [`MemberEvent::FenceFailed`].
+    fn enter(&mut self, group: u32, epoch: u64, barrier: Option<u64>);
+
+    /// Opens the disks of an ANA group under the permit, and reports the group as optimized. The
+    /// reservations of all earlier [`Self::apply`] must be in force first.
+    fn begin(&mut self, group: u32, epoch: u64);
+
+    /// Gives the permit to all cores. They submit only while `CLOCK_BOOTTIME` is before its end.
+    /// `None`: no core may submit any operation. A permit after `None`, in the same epoch, lets the
+    /// I/O continue.
+    fn publish(&mut self, group: u32, permit: Option<Permit>);
+
+    /// The permit ends soon, and etcd has not renewed it. As [`Self::publish`] with `None`, and in
+    /// addition every core confirms. When no core can submit any more, answer with
+    /// [`Events::parked`], once for each call. Operations that the kernel has may continue. Only
+    /// called for a member with a watchdog, which kills the process if the answer is late.
+    fn park(&mut self, group: u32, epoch: u64);
+
+    /// Reports the group as inaccessible, stops its I/O and closes its disks. Answer:
+    /// [`MemberEvent::Stopped`], when no operation is in flight any more.
+    fn stop(&mut self, group: u32, epoch: u64);
+
+    /// Enforces the reservations of a namespace. Answer: [`MemberEvent::Applied`], when every core
+    /// enforces them and all commands that they forbid have ended.
+    fn apply(&mut self, namespace: &str, index: u64, state: &str);
+
+    /// The result of [`MemberEvent::Propose`].
+    fn answer(&mut self, proposal: u64, outcome: Outcome);
+
+    /// A record for the log and the dashboard.
+    fn report(&mut self, report: &Report);
+}
+
+/// The way from the disks to the member's thread.
+#[derive(Clone, Debug)]
+pub struct Events {
+    sender: UnboundedSender<Input>,
+}
+
+impl Events {
+    pub(crate) fn new(sender: UnboundedSender<Input>) -> Self {
+        Self { sender }
+    }
+
+    /// Passes an event to the member. Does not block. Events after the end of the service have no
+    /// effect.
+    pub fn send(&self, event: MemberEvent) {
+        let _ = self.sender.send(Input::Member(event));
+    }
+
+    /// The answer to [`Disks::park`].
+    pub fn parked(&self, group: u32, epoch: u64) {
+        let _ = self.sender.send(Input::Parked { group, epoch });
+    }
+}

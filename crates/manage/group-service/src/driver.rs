@@ -1,0 +1,288 @@
+//! The member's thread: it connects the state machine, the client of etcd and the disks.
+
+use crate::change::Change;
+use crate::clock;
+use crate::disks::Disks;
+use crate::folder::FolderLock;
+use crate::guard::Guard;
+use crate::status::{GroupStatus, HistoryEntry, StoreStatus};
+use crate::store::EtcdStore;
+use farblock_group::store::{StoreEvent, StoreReply, StoreRequest, Ticket, WatchEvent};
+use farblock_group::{Action, FenceKind, KeySpace, Member, MemberEvent, Permit, Report};
+use farblock_proto::time::Instant;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::task::{JoinHandle, spawn_local};
+
+/// The number of events in [`GroupStatus::history`].
+const HISTORY: usize = 32;
+
+/// The number of attempts at a change that meets others.
+const ATTEMPTS: u32 = 5;
+
+/// The longest sleep: timers of the runtime do not count the time while the machine is suspended.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// A message to the member's thread.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// An input of the state machine.
+    Member(MemberEvent),
+    /// No core can submit in this epoch until the next permit.
+    Parked { group: u32, epoch: u64 },
+    /// The reply to a request.
+    Reply(Ticket, StoreReply),
+    /// A report of the watch with this number.
+    Watch(u64, WatchEvent),
+    /// Answer with the state of the group.
+    Snapshot(SyncSender<GroupStatus>),
+    /// Change the group. Answer: `None` or the reason.
+    Change { change: Change, attempts: u32, answer: Option<SyncSender<Result<(), String>>> },
+    /// The reply to the transaction of a change.
+    Changed(Box<Input>, StoreReply),
+    /// End the thread.
+    Stop,
+}
+
+pub(crate) struct Driver {
+    member: Member,
+    keys: KeySpace,
+    store: EtcdStore,
+    disks: Box<dyn Disks>,
+    guard: Guard,
+    sender: UnboundedSender<Input>,
+    /// The number of the last watch, and its task.
+    watch: (u64, Option<JoinHandle<()>>),
+    /// The ANA groups that this member's disks need.
+    declared: BTreeMap<u32, Vec<FenceKind>>,
+    history: VecDeque<HistoryEntry>,
+    is_leaving: bool,
+    /// Whether the member has ended its lease in order to leave.
+    has_left: bool,
+    _lock: Option<FolderLock>,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        member: Member,
+        store: EtcdStore,
+        disks: Box<dyn Disks>,
+        guard: Guard,
+        sender: UnboundedSender<Input>,
+        declared: BTreeMap<u32, Vec<FenceKind>>,
+        lock: Option<FolderLock>,
+    ) -> Self {
+        Self {
+            keys: KeySpace::new(&member.config().group),
+            member,
+            store,
+            disks,
+            guard,
+            sender,
+            watch: (0, None),
+            declared,
+            history: VecDeque::new(),
+            is_leaving: false,
+            has_left: false,
+            _lock: lock,
+        }
+    }
+
+    /// Runs until [`Input::Stop`], or until all senders have ended.
+    pub(crate) async fn run(mut self, mut inputs: UnboundedReceiver<Input>) {
+        self.tick();
+        loop {
+            let deadline = [self.member.deadline(), self.guard.deadline()];
+            let next = deadline.into_iter().flatten().min();
+            let wait = next.map(|at| at.saturating_duration_since(clock::now()));
+            let wait = wait.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP);
+            tokio::select! {
+                input = inputs.recv() => match input {
+                    Some(Input::Stop) | None => break,
+                    Some(input) => self.take(input),
+                },
+                () = tokio::time::sleep(wait) => self.tick(),
+            }
+        }
+        let groups: Vec<u32> = self.member.view().leaders.keys().copied().collect();
+        groups.into_iter().for_each(|group| self.disks.publish(group, None));
+    }
+
+    fn tick(&mut self) {
+        let now = self.now();
+        self.member.tick(now);
+        self.carry_out();
+    }
+
+    fn now(&mut self) -> Instant {
+        self.member.set_wall_ms(clock::wall_ms());
+        clock::now()
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Member(event) => {
+                if let MemberEvent::Stopped { group, epoch } = event {
+                    self.guard.stopped(group, epoch);
+                }
+                self.is_leaving |= event == MemberEvent::Leave;
+                self.handle(event);
+            }
+            Input::Parked { group, epoch } => self.guard.parked(group, epoch),
+            Input::Reply(ticket, reply) => {
+                let is_apart = self.is_leaving && !self.member.is_joined();
+                self.has_left |= is_apart && reply == StoreReply::Revoked;
+                self.handle(MemberEvent::Store(StoreEvent::Reply(ticket, reply)));
+            }
+            Input::Watch(number, event) if number == self.watch.0 => {
+                self.handle(MemberEvent::Store(StoreEvent::Watch(event)));
+            }
+            Input::Watch(..) | Input::Stop => {}
+            Input::Snapshot(answer) => {
+                let _ = answer.try_send(self.snapshot());
+            }
+            Input::Change { change, attempts, answer } => self.change(change, attempts, answer),
+            Input::Changed(input, reply) => self.changed(*input, &reply),
+        }
+    }
+
+    fn handle(&mut self, event: MemberEvent) {
+        let now = self.now();
+        self.member.handle(now, event);
+        self.carry_out();
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(action) = self.member.poll_action() {
+            match action {
+                Action::Store(ticket, request) => self.send(ticket, request),
+                Action::Fence { group, epoch, victims } => self.disks.fence(group, epoch, victims),
+                Action::Enter { group, epoch, barrier } => self.disks.enter(group, epoch, barrier),
+                Action::Begin { group, epoch } => self.disks.begin(group, epoch),
+                Action::Publish { group, permit } => self.publish(group, permit),
+                Action::Stop { group, epoch } => self.disks.stop(group, epoch),
+                Action::Apply { namespace, index, state } => {
+                    self.disks.apply(&namespace, index, &state);
+                }
+                Action::Answer { proposal, outcome } => self.disks.answer(proposal, outcome),
+                Action::Report(report) => self.report(&report),
+            }
+        }
+        for (group, epoch) in self.guard.due(clock::now()) {
+            self.disks.park(group, epoch);
+        }
+    }
+
+    fn send(&mut self, ticket: Ticket, request: StoreRequest) {
+        let (store, sender) = (self.store.clone(), self.sender.clone());
+        let StoreRequest::Watch { prefix, from } = request else {
+            spawn_local(async move {
+                let reply = store.request(request).await;
+                let _ = sender.send(Input::Reply(ticket, reply));
+            });
+            return;
+        };
+        if let Some(task) = self.watch.1.take() {
+            task.abort();
+        }
+        self.watch.0 += 1;
+        let number = self.watch.0;
+        let report = move |event| {
+            let _ = sender.send(Input::Watch(number, event));
+        };
+        self.watch.1 = Some(spawn_local(async move { store.watch(prefix, from, report).await }));
+    }
+
+    fn publish(&mut self, group: u32, permit: Option<Permit>) {
+        let needs_watchdog = self.needs_watchdog(group);
+        let permit = permit.filter(|permit| !needs_watchdog || self.guard.permit(group, *permit));
+        self.disks.publish(group, permit);
+    }
+
+    /// Whether a disk of the group accepts late operations.
+    fn needs_watchdog(&self, group: u32) -> bool {
+        let view = self.member.view();
+        let its = view.groups.get(&group).into_iter().flat_map(|seen| &seen.record.fences);
+        let holder = view.leaders.get(&group).and_then(|seen| seen.record.holder.as_ref());
+        let mut all = its.chain(holder.into_iter().flat_map(|holder| &holder.fences));
+        all.any(|kind| !kind.is_complete())
+    }
+
+    fn report(&mut self, report: &Report) {
+        if let Some(entry) = HistoryEntry::of(report, clock::wall_ms()) {
+            self.history.push_back(entry);
+            let excess = self.history.len().saturating_sub(HISTORY);
+            self.history.drain(..excess);
+        }
+        if matches!(report, Report::Joined { .. }) {
+            for (group, fences) in self.declared.clone() {
+                self.declare(group, fences);
+            }
+        }
+        self.disks.report(report);
+    }
+
+    fn declare(&self, ana_group: u32, fences: Vec<FenceKind>) {
+        let change = Change::Declare { ana_group, fences };
+        let _ = self.sender.send(Input::Change { change, attempts: ATTEMPTS, answer: None });
+    }
+
+    fn change(
+        &mut self,
+        change: Change,
+        attempts: u32,
+        answer: Option<SyncSender<Result<(), String>>>,
+    ) {
+        if let Change::Declare { ana_group, fences } = &change {
+            self.declared.insert(*ana_group, fences.clone());
+        }
+        let reply = |result| {
+            if let Some(answer) = &answer {
+                let _ = answer.try_send(result);
+            }
+        };
+        if !self.member.is_joined() {
+            return reply(Err("this member has not joined the group yet; try again".to_owned()));
+        }
+        let txn = match change.txn(self.member.view(), &self.keys) {
+            Ok(None) => return reply(Ok(())),
+            Ok(Some(txn)) => txn,
+            Err(reason) => return reply(Err(reason)),
+        };
+        let (store, sender) = (self.store.clone(), self.sender.clone());
+        let input = Input::Change { change, attempts: attempts.saturating_sub(1), answer };
+        spawn_local(async move {
+            let reply = store.request(StoreRequest::Txn(txn)).await;
+            if !matches!(&reply, StoreReply::Done(done) if done.succeeded) {
+                // The watch meanwhile reports the change that was faster.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            let _ = sender.send(Input::Changed(Box::new(input), reply));
+        });
+    }
+
+    fn changed(&mut self, input: Input, reply: &StoreReply) {
+        let Input::Change { change, attempts, answer } = input else { return };
+        let result = match reply {
+            StoreReply::Done(done) if done.succeeded => Ok(()),
+            // Another change was faster, or etcd executed this one twice.
+            _ if attempts > 0 => return self.change(change, attempts, answer),
+            StoreReply::Done(_) => Err("other changes came first; try again".to_owned()),
+            _ => Err("etcd does not answer, or has no quorum; the change may still happen".into()),
+        };
+        if let Some(answer) = answer {
+            let _ = answer.try_send(result);
+        }
+    }
+
+    fn snapshot(&self) -> GroupStatus {
+        let now = clock::now();
+        let store: StoreStatus = self.store.status(self.member.config().timing.hold);
+        let mut status = GroupStatus::of(&self.member, now, store);
+        status.left = self.has_left;
+        status.history = self.history.iter().cloned().collect();
+        status
+    }
+}

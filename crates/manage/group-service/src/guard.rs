@@ -1,0 +1,105 @@
+//! The permits for disks without a complete hard fence, and the watchdog that enforces them.
+//!
+//! ```text
+//!            permit              ends soon             parked
+//!   Idle ------------> Running ------------> Parking ----------> Idle
+//!     ^                 |   ^                   |
+//!     +---- stopped ----+   +----- permit ------+
+//! ```
+//!
+//! The watchdog knows the earliest end of all groups that are Running or Parking, plus half of the
+//! stop margin. It hears of a permit before the cores do.
+
+use crate::watchdog::Watchdog;
+use farblock_group::{Permit, Timing};
+use farblock_proto::time::Instant;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    permit: Permit,
+    /// The number of unanswered questions to the cores.
+    parks: u32,
+    is_parking: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Guard {
+    watchdog: Option<Watchdog>,
+    groups: BTreeMap<u32, Running>,
+    timing: Timing,
+}
+
+impl Guard {
+    pub(crate) fn new(watchdog: Option<Watchdog>, timing: Timing) -> Self {
+        Self { watchdog, groups: BTreeMap::new(), timing }
+    }
+
+    /// Notes a permit. Returns whether the cores may have it.
+    pub(crate) fn permit(&mut self, group: u32, permit: Permit) -> bool {
+        let known = self.groups.get(&group);
+        let parks = known.map_or(0, |known| known.parks);
+        self.groups.insert(group, Running { permit, parks, is_parking: false });
+        let is_set = self.set();
+        if !is_set {
+            self.groups.remove(&group);
+        }
+        is_set
+    }
+
+    fn set(&mut self) -> bool {
+        let end = self.groups.values().map(|group| group.permit.until).min();
+        let end = end.map(|end| end.saturating_add(self.timing.margin / 2));
+        let Some(watchdog) = &mut self.watchdog else { return false };
+        if watchdog.set(end).is_ok() {
+            return true;
+        }
+        self.watchdog = None;
+        false
+    }
+
+    /// The time from which the cores park a group: one margin before the end.
+    fn parks_at(&self, group: &Running) -> Instant {
+        let margin = u64::try_from(self.timing.margin.as_nanos()).unwrap_or(u64::MAX);
+        Instant(group.permit.until.0.saturating_sub(margin))
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let running = self.groups.values().filter(|group| !group.is_parking);
+        running.map(|group| self.parks_at(group)).min()
+    }
+
+    /// The groups, with their epochs, to park now.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<(u32, u64)> {
+        let is_due = |group: &Running| !group.is_parking && now >= self.parks_at(group);
+        let due = self.groups.iter().filter(|(_, group)| is_due(group));
+        let due: Vec<_> = due.map(|(number, group)| (*number, group.permit.epoch)).collect();
+        for (number, _) in &due {
+            let group = self.groups.get_mut(number).expect("it is due");
+            group.is_parking = true;
+            group.parks += 1;
+        }
+        due
+    }
+
+    /// No core submits any more, as an answer to a question.
+    pub(crate) fn parked(&mut self, group: u32, epoch: u64) {
+        let Some(known) = self.groups.get_mut(&group) else { return };
+        if known.permit.epoch != epoch {
+            return;
+        }
+        known.parks = known.parks.saturating_sub(1);
+        if known.is_parking && known.parks == 0 {
+            self.groups.remove(&group);
+            self.set();
+        }
+    }
+
+    /// No operation is in flight any more.
+    pub(crate) fn stopped(&mut self, group: u32, epoch: u64) {
+        if self.groups.get(&group).is_some_and(|known| known.permit.epoch <= epoch) {
+            self.groups.remove(&group);
+            self.set();
+        }
+    }
+}

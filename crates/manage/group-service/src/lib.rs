@@ -1,0 +1,46 @@
+//! Runs a member of a group against a real etcd.
+//!
+//! [`start`] creates a thread with a runtime of its own. The thread connects to etcd, drives a
+//! [`Member`](farblock_group::Member), and passes its orders to the [`Disks`] of the target. No
+//! core of the data path waits for this thread: a core compares `CLOCK_BOOTTIME` ([`now`]) with its
+//! permit.
+//!
+//! | part | task |
+//! |---|---|
+//! | `store.rs` | the client of etcd |
+//! | `driver.rs` | the thread |
+//! | `guard.rs`, [`watchdog`] | a stopped process dies at the end of its permit |
+//! | `folder.rs` | the lock that makes a quick restart possible |
+//! | `change.rs` | an operator's changes |
+//!
+//! **Restart.** A process that ends without [`Service::leave`] keeps its leadership in etcd, and its
+//! successor with the same state folder continues at once. The others take over when the lease in
+//! etcd has ended.
+//!
+//! **Building** needs `protoc` and its standard files: `etcd-client` compiles etcd's interface.
+
+#![cfg(target_os = "linux")]
+#![forbid(unsafe_code)]
+
+mod change;
+mod clock;
+mod config;
+mod disks;
+mod driver;
+mod folder;
+mod guard;
+mod service;
+mod status;
+mod store;
+pub mod watchdog;
+
+pub use clock::now;
+pub use config::{EtcdConfig, EtcdTls, ServiceConfig};
+pub use disks::{Disks, Events};
+pub use service::{Service, StartError, start};
+pub use status::{AnaGroupStatus, GroupStatus, HistoryEntry, MemberStatus, StoreStatus};
+
+pub use farblock_group::{
+    Duty, FenceKind, Holder, MemberEvent, Outcome, Permit, Phase, Proposed, Reason, Report, Timing,
+};
+pub use farblock_proto::time::Instant;
