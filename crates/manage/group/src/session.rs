@@ -65,6 +65,8 @@ pub(crate) struct Session {
     /// The time since which no two successful proofs are far apart.
     steady_since: Option<Instant>,
     last_proof: Option<Instant>,
+    /// The time of the last registration or successful proof.
+    answered: Instant,
     /// The time at which to read everything again, after the end of a watch.
     pub(crate) resync_at: Option<Instant>,
     /// The time before the last request to which the store answered that it has no quorum.
@@ -79,6 +81,7 @@ impl Session {
             next_beat: now,
             steady_since: None,
             last_proof: None,
+            answered: now,
             resync_at: None,
             no_quorum: None,
         }
@@ -137,7 +140,11 @@ impl Session {
         if self.incarnation.is_some() && now >= self.next_beat {
             self.next_beat = now.saturating_add(config.timing.beat());
             self.prove(now, config, keys, out);
-            if let SessionState::Joined { lease } = self.state {
+            // If only the answers are lost, a lease without end would keep the groups leaderless.
+            let hears = now.saturating_duration_since(self.answered) <= config.timing.hold;
+            if let SessionState::Joined { lease } = self.state
+                && hears
+            {
                 out.forget_oldest(&Purpose::Renew);
                 out.send(now, Purpose::Renew, StoreRequest::Renew(lease));
             }
@@ -225,6 +232,7 @@ impl Session {
                 self.state = SessionState::Joined { lease };
                 self.incarnation = Some(own.incarnation);
                 self.next_beat = now;
+                self.answered = now;
                 out.report(Report::Joined { incarnation: own.incarnation });
             }
             None => self.failed(now),
@@ -243,6 +251,7 @@ impl Session {
             self.steady_since = Some(now);
         }
         self.last_proof = Some(now);
+        self.answered = now;
         let own = view.members.get(&config.name);
         if own.is_none_or(|seen| seen.record.process != config.process) {
             self.supersede(out);
