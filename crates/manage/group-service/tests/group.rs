@@ -144,6 +144,7 @@ fn members_of_etcd_die_and_return() {
     let disk = hard_disk();
     let services =
         NAMES.map(|name| member(config(name, etcd.endpoints(), FenceKind::BlockList), &disk));
+    wait_for("members", || services.iter().all(|it| it.snapshot().members.len() == 3));
     let first = wait_for_leader(&services[0]);
     wait_for_writes(&disk, &first);
     etcd.kill(0);
