@@ -100,7 +100,7 @@ const MISTAKES: &[(&str, u64)] = &[
     ("a leader does not fence", 45),
     ("a leader does not wait for the barrier", 41),
     ("a hand-over does not wait for the operations in flight", 41),
-    ("every leader holds over", 122),
+    ("every leader holds over", 10),
     ("a renewed lease permits I/O", 25),
     ("a preempt is answered at its commit", 0),
 ];
