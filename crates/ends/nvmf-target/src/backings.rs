@@ -8,6 +8,7 @@
 use crate::by_namespace::ByNamespace;
 use crate::losses::Losses;
 use crate::pace::Pace;
+use crate::permit::Permit;
 use crate::shares::DEFAULT_WEIGHT;
 use farblock_block::Namespace;
 use farblock_proto::ids::NamespaceId;
@@ -26,6 +27,8 @@ pub(crate) struct Backing {
     pub(crate) namespace: Arc<dyn Namespace>,
     pub(crate) pace: Option<Arc<Pace>>,
     pub(crate) losses: Arc<Losses>,
+    /// The group's permission to use the store; `None`: no group controls it.
+    pub(crate) permit: Option<Arc<Permit>>,
 }
 
 /// An immutable list of a subsystem's stores, shared by the subsystem's queues.
@@ -33,6 +36,7 @@ pub(crate) struct Backing {
 pub(crate) struct Backings {
     all: ByNamespace<Backing>,
     is_paced: bool,
+    is_led: bool,
     hosts: BTreeMap<String, HostTerms>,
 }
 
@@ -47,6 +51,12 @@ pub(crate) struct HostTerms {
 impl Backings {
     pub(crate) fn is_paced(&self) -> bool {
         self.is_paced
+    }
+
+    /// Whether a group controls one of the stores.
+    #[inline]
+    pub(crate) fn is_led(&self) -> bool {
+        self.is_led
     }
 
     pub(crate) fn with_hosts(mut self, hosts: BTreeMap<String, HostTerms>) -> Self {
@@ -90,7 +100,8 @@ impl FromIterator<(NamespaceId, Backing)> for Backings {
     fn from_iter<I: IntoIterator<Item = (NamespaceId, Backing)>>(backings: I) -> Self {
         let all: ByNamespace<Backing> = backings.into_iter().collect();
         let is_paced = all.iter().any(|(_, backing)| backing.pace.is_some());
-        Self { all, is_paced, hosts: BTreeMap::new() }
+        let is_led = all.iter().any(|(_, backing)| backing.permit.is_some());
+        Self { all, is_paced, is_led, hosts: BTreeMap::new() }
     }
 }
 

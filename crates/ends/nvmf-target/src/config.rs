@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use crate::identity;
 use crate::pace::Rates;
+use crate::permit::Permit;
 use crate::reservations::ReservationStore;
 use crate::sharing::Sharing;
 
@@ -138,6 +139,9 @@ pub struct TargetConfig {
     /// subsystem by these numbers. Targets that offer the same subsystem therefore need disjoint
     /// ranges.
     pub controller_ids: RangeInclusive<u16>,
+    /// The permits of the ANA groups that a group of targets controls. The target executes commands
+    /// for their namespaces only while the permit is valid.
+    pub permits: BTreeMap<u32, Arc<Permit>>,
     /// TLS keys by host name: two per host while a key is being rotated. A host with a key here
     /// must use TLS for every subsystem and for discovery. At least one subsystem must also allow
     /// the host.
@@ -190,6 +194,7 @@ impl Default for TargetConfig {
             rdma: None,
             access: BTreeMap::new(),
             controller_ids: 1..=CNTLID_MAX,
+            permits: BTreeMap::new(),
             tls_keys: BTreeMap::new(),
             tls: None,
             tls_listeners: BTreeMap::new(),

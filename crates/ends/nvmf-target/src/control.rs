@@ -3,6 +3,7 @@
 use crate::change_error::ChangeError;
 use crate::config::Export;
 use crate::pace::Rates;
+use crate::quiet::Quiet;
 use crate::removal::Removal;
 use crate::reservations::ReservationStore;
 use crate::shared::TargetShared;
@@ -174,6 +175,15 @@ impl Control {
         sharing: &Sharing,
     ) -> Result<Removal, ChangeError> {
         self.shared.replace_namespace(nqn, nsid, export, Some(sharing))
+    }
+
+    /// Returns the operations that are in flight at a namespace now. The caller first prevents new
+    /// ones, for example by withdrawing the [`Permit`](crate::Permit).
+    ///
+    /// # Errors
+    /// If there is no such subsystem or namespace.
+    pub fn quiet(&self, nqn: &str, nsid: NamespaceId) -> Result<Quiet, ChangeError> {
+        self.shared.quiet(nqn, nsid)
     }
 
     /// Shares only the first `blocks` blocks of a namespace; `None`: all blocks.

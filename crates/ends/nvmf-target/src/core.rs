@@ -177,6 +177,7 @@ impl Core {
                 }
             }
             more = self.settle(&mut done);
+            self.cx.volumes.release_settled();
             while let Some(closed) = self.cx.volumes.close_retired(&self.cx.reactor) {
                 self.cx.in_place.forget(closed);
             }
@@ -509,6 +510,7 @@ impl Core {
                 self.cx.volumes.unclaim(&claim);
             }
             Message::Retire(backing, share) => self.cx.volumes.retire(backing, share),
+            Message::Settle(backing, share) => self.cx.volumes.settle(backing, share),
             Message::Ended(route, news) => {
                 self.with(route, |connection, cx| connection.on_notice(cx, news));
             }

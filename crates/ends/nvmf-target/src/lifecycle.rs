@@ -46,6 +46,8 @@ pub(crate) enum Gate {
     Round,
     /// The command has its turn among the commands that execute in steps.
     Turn,
+    /// The group that controls the namespace permits I/O. The command ends if it does not.
+    Permit,
 }
 
 /// A path: the gates of a command, or of one of its steps.
@@ -95,16 +97,16 @@ impl Path {
 
     /// Returns the gates of the path, in order. This table defines all admission.
     const fn gates(self) -> &'static [Gate] {
-        use Gate::{Access, Claim, Data, Fence, Memory, Pace, Partner, Round, Turn};
+        use Gate::{Access, Claim, Data, Fence, Memory, Pace, Partner, Permit, Round, Turn};
         match self {
-            Self::Plain => &[Access, Pace, Memory, Fence, Access],
-            Self::Requested => &[Access, Pace, Memory, Data, Fence, Access],
-            Self::InCapsule => &[Access, Memory, Data, Pace, Fence, Access],
-            Self::First => &[Access, Memory, Data, Partner, Pace, Fence, Claim, Access],
-            Self::Second => &[Access, Memory, Data, Partner, Access],
-            Self::Read => &[Round, Access],
-            Self::Step => &[Turn, Access],
-            Self::CopyStep => &[Pace, Turn, Access],
+            Self::Plain => &[Access, Pace, Memory, Fence, Permit, Access],
+            Self::Requested => &[Access, Pace, Memory, Data, Fence, Permit, Access],
+            Self::InCapsule => &[Access, Memory, Data, Pace, Fence, Permit, Access],
+            Self::First => &[Access, Memory, Data, Partner, Pace, Fence, Claim, Permit, Access],
+            Self::Second => &[Access, Memory, Data, Partner, Permit, Access],
+            Self::Read => &[Round, Permit, Access],
+            Self::Step => &[Turn, Permit, Access],
+            Self::CopyStep => &[Pace, Turn, Permit, Access],
         }
     }
 

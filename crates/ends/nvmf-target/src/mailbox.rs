@@ -59,6 +59,8 @@ pub(crate) enum Message {
     Unclaimed(Arc<Claim>),
     /// Release this store. The core has received a list without this store before this message.
     Retire(BackingId, Share),
+    /// Drop the share once no operation is in flight at this store.
+    Settle(BackingId, Share),
     /// The changes of this closed queue are known or have ended. Check the waiting commands of this
     /// fenced connection again.
     Ended(Route, EndingId),

@@ -489,7 +489,7 @@ fn register(
         .map_err(StartError::ControllerIds)?;
     registry.set_origin(crate::identity::origin(entrances));
     registry.set_process(draw()?);
-    let mut exports = Exports::default();
+    let mut exports = Exports::new(config.permits.clone());
     let mut stores = Stores::new();
     register_listeners(&mut registry, config, entrances, tls)?;
     for referral in &config.referrals {

@@ -4,6 +4,7 @@
 
 use crate::backings::{Backing, BackingId};
 use crate::claim::Claim;
+use crate::permit::Permit;
 use crate::removal::Share;
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Buffer, Reactor, TaskId, TaskMap};
@@ -20,6 +21,7 @@ struct Volume {
     namespace: Arc<dyn Namespace>,
     task: TaskId,
     queue: Box<dyn Queue>,
+    permit: Option<Arc<Permit>>,
     /// Whether operations may have completed since the last poll.
     dirty: bool,
 }
@@ -50,6 +52,11 @@ pub(crate) struct Volumes {
     /// The queues to close when they are idle, each with the handle that tells the
     /// [`Removal`](crate::removal::Removal) that the core has closed it.
     retired: Vec<(VolumeId, Share)>,
+    /// The queues to watch until they are idle, each with its handle on the
+    /// [`Quiet`](crate::quiet::Quiet).
+    settling: Vec<(VolumeId, Share)>,
+    /// Parked operations that ended because their permit had ended.
+    refused: Vec<Completion>,
     /// The active claims. There are few at a time, so a list suffices.
     claimed: Vec<Claimed>,
 }
@@ -67,7 +74,8 @@ impl Volumes {
         let namespace = Arc::clone(&backing.namespace);
         let task = reactor.add_task();
         let queue = namespace.open(reactor, task).inspect_err(|_| reactor.remove_task(task))?;
-        let volume = Volume { backing: backing.id, namespace, task, queue, dirty: false };
+        let permit = backing.permit.clone();
+        let volume = Volume { backing: backing.id, namespace, task, queue, permit, dirty: false };
         let id = self.free.pop().unwrap_or_else(|| {
             self.volumes.push(None);
             VolumeId(self.volumes.len() - 1)
@@ -117,7 +125,15 @@ impl Volumes {
     pub(crate) fn unclaim(&mut self, claim: &Claim) {
         let Some(place) = self.claimed.iter().position(|it| *it.claim == *claim) else { return };
         for (id, op) in self.claimed.swap_remove(place).parked {
-            self.submit(id, op);
+            let permit = self.at(id).permit.clone();
+            match permit.is_none_or(|permit| permit.is_valid()) {
+                true => self.submit(id, op),
+                false => {
+                    self.mark(id);
+                    // The host of a command with a path error sends it on another path.
+                    self.refused.push(op.complete(Err(BlockError::Disconnected)));
+                }
+            }
         }
     }
 
@@ -170,6 +186,7 @@ impl Volumes {
 
     /// Appends all completed operations to `done`.
     pub(crate) fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.refused);
         while let Some(id) = self.dirty.pop() {
             let volume = self.at(id);
             volume.dirty = false;
@@ -185,15 +202,34 @@ impl Volumes {
         }
     }
 
+    /// Drops `share` once the queue into `backing` is idle.
+    pub(crate) fn settle(&mut self, backing: BackingId, share: Share) {
+        if let Some(&id) = self.index.get(&backing) {
+            self.settling.push((id, share));
+        }
+    }
+
+    /// Drops the shares of the watched queues that are idle.
+    #[inline]
+    pub(crate) fn release_settled(&mut self) {
+        if !self.settling.is_empty() {
+            let mut settling = std::mem::take(&mut self.settling);
+            settling.retain(|(id, _)| !self.is_idle(*id));
+            self.settling = settling;
+        }
+    }
+
+    /// Whether a queue has delivered all its completions and no operation waits for it.
+    fn is_idle(&self, id: VolumeId) -> bool {
+        let volume = self.volumes[id.0].as_ref().expect("the volume is still open");
+        let mut parked = self.claimed.iter().flat_map(|claimed| &claimed.parked);
+        !volume.dirty && volume.queue.in_flight() == 0 && parked.all(|(other, _)| *other != id)
+    }
+
     /// Closes one retired queue that is idle and has delivered all its completions. Returns the
     /// closed queue.
     pub(crate) fn close_retired(&mut self, reactor: &Reactor) -> Option<VolumeId> {
-        let is_idle = |id: VolumeId| {
-            let volume = self.volumes[id.0].as_ref().expect("the volume is still open");
-            let mut parked = self.claimed.iter().flat_map(|claimed| &claimed.parked);
-            !volume.dirty && volume.queue.in_flight() == 0 && parked.all(|(other, _)| *other != id)
-        };
-        let place = self.retired.iter().position(|(id, _)| is_idle(*id))?;
+        let place = self.retired.iter().position(|(id, _)| self.is_idle(*id))?;
         // Keep `_share` until the queue is closed: its drop tells the removal that the core is
         // done.
         let (id, _share) = self.retired.swap_remove(place);
@@ -206,6 +242,7 @@ impl Volumes {
         let Some(Volume { backing, task, queue, .. }) = self.volumes[id.0].take() else { return };
         debug_assert_eq!(queue.in_flight(), 0);
         drop(queue);
+        self.settling.retain(|(settling, _)| *settling != id);
         self.index.remove(&backing);
         self.tasks.remove(task);
         reactor.remove_task(task);

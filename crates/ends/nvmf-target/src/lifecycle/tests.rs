@@ -202,3 +202,12 @@ fn commands_hold_no_memory_while_they_wait_for_rate_limits() {
         assert!(path.may_wait_for_memory());
     }
 }
+
+/// The last two gates only check, so nothing can happen between the permit and the submission.
+#[test]
+fn the_permit_is_checked_after_every_wait() {
+    for path in Path::ALL {
+        let gates = path.gates();
+        assert_eq!(gates[gates.len() - 2..], [Gate::Permit, Gate::Access], "{path:?}");
+    }
+}

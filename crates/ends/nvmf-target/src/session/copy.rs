@@ -155,6 +155,7 @@ impl<T: Transport> Session<T> {
         let Work::Io(command) = self.request(slot).work else {
             unreachable!("the command is a Copy")
         };
+        self.check_permit(slot)?;
         self.check_access(slot)?;
         // The namespaces may have been replaced or have shrunk since the read.
         self.check_part(part)?;

@@ -55,6 +55,7 @@ impl<T: Transport> Gates for Keeper<'_, T> {
             Gate::Claim => session.line_up(cx, slot),
             Gate::Round => session.join_round(cx, slot),
             Gate::Turn => session.wait_for_turn(cx, slot),
+            Gate::Permit => session.check_permit(slot).into(),
         }
     }
 
@@ -129,7 +130,7 @@ impl<T: Transport> Session<T> {
             }
             // [`Session::settle_fused`] handles both halves of a pair. The transport handles a
             // command that waits for data.
-            Gate::Access | Gate::Data | Gate::Partner | Gate::Claim => {}
+            Gate::Access | Gate::Data | Gate::Partner | Gate::Claim | Gate::Permit => {}
         }
     }
 

@@ -25,6 +25,7 @@ mod gates;
 mod io;
 mod namespaces;
 mod paced;
+mod permits;
 mod reserve;
 mod trace;
 mod turns;

@@ -7,7 +7,10 @@ use crate::change_error::ChangeError;
 use crate::config::Export;
 use crate::events::Event;
 use crate::identity;
+use crate::mailbox::Message;
 use crate::pace::{Pace, Rates};
+use crate::permit::Permit;
+use crate::quiet::Quiet;
 use crate::removal::Removal;
 use crate::reservations::{self, ReservationStore};
 use crate::shares::DEFAULT_WEIGHT;
@@ -95,10 +98,16 @@ pub(crate) struct Exports {
     /// For each subsystem, the list that was last built, if no change has made it out of date. The
     /// queues of all hosts share it.
     snapshots: HashMap<SubsystemId, Arc<Backings>>,
+    /// The permits of the ANA groups that a group of targets controls.
+    permits: BTreeMap<u32, Arc<Permit>>,
     last_id: u64,
 }
 
 impl Exports {
+    pub(crate) fn new(permits: BTreeMap<u32, Arc<Permit>>) -> Self {
+        Self { permits, ..Self::default() }
+    }
+
     /// Adds a namespace that the registry already contains.
     pub(crate) fn insert(
         &mut self,
@@ -115,7 +124,7 @@ impl Exports {
         self.last_id += 1;
         let namespace = Arc::clone(&export.namespace);
         let id = BackingId(self.last_id);
-        Backing { id, namespace, pace: None, losses: Arc::default() }
+        Backing { id, namespace, pace: None, losses: Arc::default(), permit: None }
     }
 
     fn of(&mut self, subsystem: SubsystemId) -> &mut BTreeMap<NamespaceId, Exported> {
@@ -146,7 +155,10 @@ impl Exports {
             return Arc::clone(snapshot);
         }
         let exported = self.subsystems.get(&subsystem).into_iter().flatten();
-        let backings = exported.map(|(nsid, exported)| (*nsid, exported.backing.clone()));
+        let permit = |exported: &Exported| self.permits.get(&exported.info.ana_group).cloned();
+        let backings = exported.map(|(nsid, exported)| {
+            (*nsid, Backing { permit: permit(exported), ..exported.backing.clone() })
+        });
         let hosts = self.hosts.get(&subsystem).into_iter().flatten();
         let hosts = hosts.map(|(host, (_, terms))| (host.clone(), terms.clone()));
         let snapshot = Arc::new(backings.collect::<Backings>().with_hosts(hosts.collect()));
@@ -399,6 +411,19 @@ impl TargetShared {
         })?;
         changed_in.into_iter().for_each(|subsystem| self.watch_export(subsystem, nsid));
         Ok(removed.expect("the change replaced the namespace"))
+    }
+
+    /// Returns the operations that are in flight at a namespace.
+    pub(crate) fn quiet(&self, nqn: &str, nsid: NamespaceId) -> Result<Quiet, ChangeError> {
+        let (share, quiet) = Quiet::new();
+        self.change(nqn, |management, subsystem| {
+            let backing = management.exports.find(subsystem, nsid)?.backing.id;
+            for mailbox in self.mailboxes() {
+                mailbox.post(Message::Settle(backing, share.clone()));
+            }
+            Ok(None)
+        })?;
+        Ok(quiet)
     }
 
     pub(crate) fn resize_namespace(

@@ -1,0 +1,34 @@
+//! Waits until a namespace has no operations in flight, without closing it.
+
+use crate::removal::Share;
+use farblock_reactor::os;
+use std::convert::Infallible;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+/// The operations that were in flight at a namespace when the caller asked.
+///
+/// Each core releases its share once it has had no operation in flight at some time since. The
+/// caller first prevents new operations, or this value says little.
+#[derive(Debug)]
+#[must_use = "operations may still be in flight"]
+pub struct Quiet(Receiver<Infallible>);
+
+impl Quiet {
+    pub(crate) fn new() -> (Share, Self) {
+        let (share, shares) = mpsc::channel();
+        (share, Self(shares))
+    }
+
+    /// Waits until no operation is in flight.
+    ///
+    /// # Errors
+    /// Returns `self` if operations are still in flight after `timeout`.
+    pub fn wait(self, timeout: Duration) -> Result<(), Self> {
+        match os::recv_timeout(&self.0, timeout) {
+            Err(RecvTimeoutError::Disconnected) => Ok(()),
+            Err(RecvTimeoutError::Timeout) => Err(self),
+            Ok(never) => match never {},
+        }
+    }
+}
