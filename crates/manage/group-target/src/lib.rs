@@ -1,0 +1,41 @@
+//! The target as a member of a group: carries out the orders of a
+//! [`Member`](farblock_group::Member) at the disks.
+//!
+//! **Overview.** [`Leading`] has one worker thread for each ANA group. A worker opens the disks of
+//! its ANA group when the member begins to lead it, and closes them when it stops. At all other
+//! times the target shares an [`Absent`] namespace with the same size and identity, in the ANA state
+//! Inaccessible. So every member offers the same subsystem, and hosts stay connected to all of them.
+//!
+//! ```text
+//!             begin                opened, permitted
+//!   Absent ----------> Opening -----------------------> Serving <-----+
+//!     ^                   |                             |     | ended  | renewed
+//!     |                   | stop                   stop |     v        |
+//!     +----- closed ------+------- Stopping <-----------+--- Lapsed ---+
+//! ```
+//!
+//! **Permits.** The cores of the target compare the [`Permit`](farblock_target::Permit) of an ANA
+//! group with the clock before each submission. When a permit ends, the worker reports the group as
+//! inaccessible, so that hosts wait or use another path.
+//!
+//! **Stopped processes.** A process that is stopped between its look at the clock and its system
+//! call would continue later, in spite of its permit. The member's watchdog kills it unless the
+//! worker confirms in time that the group is *parked*: no operation is in flight at any core. A core
+//! that is only past its last submission is not sufficient, since a disk may execute an operation in
+//! several system calls.
+//!
+//! **Fences.** A [`FenceKind::None`](farblock_group::FenceKind) needs nothing here: the member waits
+//! until the earlier leader has stopped. This crate reports a failed fence for all other kinds.
+//!
+//! **Not implemented.** Hard fences. Reservations: the target refuses reservation commands for
+//! namespaces that a group controls, since each member would know only its own reservations.
+
+#![forbid(unsafe_code)]
+
+mod absent;
+mod leading;
+pub mod limits;
+mod worker;
+
+pub use absent::Absent;
+pub use leading::{Answer, Handle, Leading, Shared, Sink};

@@ -1,0 +1,233 @@
+//! The worker of one ANA group: opens and closes its disks, and reports its ANA state.
+
+use crate::leading::{Answer, Desk, Shared, Sink};
+use crate::limits::{LOOK, OPEN_AGAIN};
+use farblock_block::Namespace;
+use farblock_group::MemberEvent;
+use farblock_target::{Control, Quiet, Removal, boot_time};
+use farblock_wire::log::AnaState;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+/// An order to a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// The target runs.
+    Attached,
+    Enter(u64),
+    Begin(u64),
+    Stop(u64),
+    /// The group's permit was withdrawn. Answer when no operation is in flight.
+    Park(u64),
+    /// The group has a permit after a time without one.
+    Permitted,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// The disks are closed.
+    Absent,
+    /// The disks are to be opened.
+    Opening(u64),
+    /// The disks are open, and the group is reported as optimized.
+    Serving(u64),
+    /// The disks are open, but the permit has ended.
+    Lapsed(u64),
+}
+
+pub(crate) struct Worker {
+    group: u32,
+    disks: Vec<Shared>,
+    desk: Arc<Desk>,
+    sink: Sink,
+    orders: Receiver<Order>,
+    /// Orders that arrived before the target ran, or during a wait.
+    early: VecDeque<Order>,
+    stage: Stage,
+    /// The number of disks that are open.
+    opened: usize,
+    /// The last error, so that a repeated one is logged once.
+    trouble: Option<String>,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        group: u32,
+        disks: Vec<Shared>,
+        desk: Arc<Desk>,
+        sink: Sink,
+        orders: Receiver<Order>,
+    ) -> Self {
+        let (early, stage) = (VecDeque::new(), Stage::Absent);
+        Self { group, disks, desk, sink, orders, early, stage, opened: 0, trouble: None }
+    }
+
+    /// Executes orders until the member ends.
+    pub(crate) fn run(mut self) {
+        let control = loop {
+            match self.orders.recv() {
+                Ok(Order::Attached) => {
+                    if let Some(control) = self.desk.control() {
+                        break control;
+                    }
+                }
+                Ok(order) => self.early.push_back(order),
+                Err(_) => return,
+            }
+        };
+        while let Some(order) = self.next() {
+            if let Some(order) = order {
+                self.obey(&control, order);
+            }
+            self.advance(&control);
+        }
+    }
+
+    /// The next order; `Some(None)`: the time to look at the permit or the disks has come. `None`:
+    /// the member has ended.
+    fn next(&mut self) -> Option<Option<Order>> {
+        if let Some(order) = self.early.pop_front() {
+            return Some(Some(order));
+        }
+        let timeout = match self.stage {
+            Stage::Absent | Stage::Lapsed(_) => None,
+            Stage::Opening(_) => Some(if self.trouble.is_some() { OPEN_AGAIN } else { LOOK }),
+            Stage::Serving(_) => {
+                let until = self.desk.until(self.group);
+                Some(until.map_or(Duration::ZERO, |it| it.saturating_duration_since(boot_time())))
+            }
+        };
+        let Some(timeout) = timeout else { return self.orders.recv().ok().map(Some) };
+        match self.orders.recv_timeout(timeout) {
+            Ok(order) => Some(Some(order)),
+            Err(RecvTimeoutError::Timeout) => Some(None),
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    fn obey(&mut self, control: &Control, order: Order) {
+        let group = self.group;
+        match order {
+            Order::Attached | Order::Permitted => {}
+            Order::Enter(epoch) => {
+                let identity = format!("epoch-{epoch}");
+                (self.sink)(Answer::Event(MemberEvent::Entered { group, epoch, identity }));
+            }
+            Order::Begin(epoch) => self.stage = Stage::Opening(epoch),
+            Order::Stop(epoch) => {
+                self.close(control);
+                (self.sink)(Answer::Event(MemberEvent::Stopped { group, epoch }));
+            }
+            Order::Park(epoch) => self.park(control, epoch),
+        }
+    }
+
+    /// Moves to the next stage, if the disks and the permit allow it.
+    fn advance(&mut self, control: &Control) {
+        match self.stage {
+            Stage::Absent => {}
+            Stage::Opening(epoch) => {
+                if self.open(control) {
+                    self.stage = Stage::Lapsed(epoch);
+                    self.advance(control);
+                }
+            }
+            Stage::Lapsed(epoch) if self.desk.until(self.group).is_some() => {
+                self.desk.report(self.group, AnaState::OPTIMIZED);
+                self.stage = Stage::Serving(epoch);
+            }
+            Stage::Serving(epoch) if self.desk.until(self.group).is_none() => {
+                self.desk.report(self.group, AnaState::INACCESSIBLE);
+                self.stage = Stage::Lapsed(epoch);
+                // The permit may have been renewed just now.
+                self.advance(control);
+            }
+            Stage::Lapsed(_) | Stage::Serving(_) => {}
+        }
+    }
+
+    /// Opens the disks that are still closed. Returns whether all are open.
+    fn open(&mut self, control: &Control) -> bool {
+        while let Some(disk) = self.disks.get(self.opened) {
+            let opened = (disk.open)();
+            let replaced = opened.and_then(|namespace| replace(control, disk, &namespace));
+            match replaced {
+                Ok(removal) => {
+                    // The cores close their queues into an absent namespace at once.
+                    drop(removal);
+                    self.opened += 1;
+                    self.trouble = None;
+                }
+                Err(problem) => {
+                    if self.trouble.as_ref() != Some(&problem) {
+                        tracing::error!(group = self.group, "cannot lead: {problem}");
+                        self.trouble = Some(problem);
+                    }
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Reports that no operation is in flight, unless another order arrives before.
+    fn park(&mut self, control: &Control, epoch: u64) {
+        if let Stage::Serving(epoch) = self.stage {
+            self.desk.report(self.group, AnaState::INACCESSIBLE);
+            self.stage = Stage::Lapsed(epoch);
+        }
+        if self.wait_until_quiet(control, true) {
+            (self.sink)(Answer::Parked { group: self.group, epoch });
+        }
+    }
+
+    /// Stops the I/O and closes the disks. The permit has been withdrawn.
+    fn close(&mut self, control: &Control) {
+        self.desk.report(self.group, AnaState::INACCESSIBLE);
+        self.wait_until_quiet(control, false);
+        for disk in self.disks.iter().take(std::mem::take(&mut self.opened)) {
+            match replace(control, disk, &disk.absent) {
+                Ok(removal) => wait(removal),
+                Err(problem) => tracing::warn!(group = self.group, "{problem}"),
+            }
+        }
+        (self.stage, self.trouble) = (Stage::Absent, None);
+    }
+
+    /// Waits until no operation is in flight at any core. With `may_end`, ends the wait when an
+    /// order arrives, and returns false.
+    fn wait_until_quiet(&mut self, control: &Control, may_end: bool) -> bool {
+        for disk in self.disks.iter().take(self.opened) {
+            // The namespace is missing only after an operator has removed it, or the target stops.
+            let Ok(mut quiet) = control.quiet(&disk.nqn, disk.nsid) else { continue };
+            while let Err(again) = Quiet::wait(quiet, LOOK) {
+                quiet = again;
+                if may_end && let Ok(order) = self.orders.try_recv() {
+                    self.early.push_back(order);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}
+
+fn replace(
+    control: &Control,
+    disk: &Shared,
+    namespace: &Arc<dyn Namespace>,
+) -> Result<Removal, String> {
+    let export = disk.export(namespace);
+    control
+        .replace_namespace_as(&disk.nqn, disk.nsid, &export, &disk.sharing)
+        .map_err(|error| format!("cannot share {}: {error}", namespace.describe()))
+}
+
+/// Waits until the target has closed a disk.
+fn wait(mut removal: Removal) {
+    while let Err(again) = removal.wait(LOOK) {
+        removal = again;
+    }
+}
