@@ -7,6 +7,7 @@
 use crate::audit;
 use crate::blame::located;
 use crate::events::{Events, Happening, OfTarget, stream};
+use crate::grouped::{self, GroupOrder};
 use crate::metrics::{as_plain_text, render};
 use crate::problems::{Outcome, PROBLEM, Trouble, problem, trouble};
 use crate::steering::{Changed, Refused, Reread, Steering};
@@ -87,6 +88,8 @@ fn yes() -> bool {
         metrics,
         reload,
         mirror,
+        grouped::group_read,
+        grouped::group_order,
         subsystem::read,
         subsystem::replace,
         subsystem::change,
@@ -131,6 +134,7 @@ fn yes() -> bool {
         LegStatus,
         MirrorStatus,
         MirrorOrder,
+        GroupOrder,
         Difference,
         ControllerStatus
     ))
@@ -170,6 +174,7 @@ pub(crate) fn router(steering: Arc<Steering>) -> Router {
         .route("/v1/reload", post(reload))
         .route("/v1/subsystems/{nqn}/namespaces/{nsid}/mirror", post(mirror))
         .route("/metrics", get(metrics))
+        .merge(grouped::router())
         .merge(subsystem::router())
         .merge(namespace::router())
         .merge(host::router())

@@ -52,6 +52,8 @@ mod forward;
 #[cfg(unix)]
 mod gather;
 #[cfg(unix)]
+mod grouped;
+#[cfg(unix)]
 mod guard;
 #[cfg(unix)]
 mod history;
@@ -93,6 +95,8 @@ pub use events::Happening;
 pub use fleet::{ReadFleet, serve_fleet};
 #[cfg(unix)]
 pub use gather::Beside;
+#[cfg(unix)]
+pub use grouped::{GroupOrder, Grouped};
 #[cfg(unix)]
 pub use guard::Token;
 #[cfg(unix)]

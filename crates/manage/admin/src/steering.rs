@@ -1,6 +1,8 @@
 //! A running target, and the document that describes what it shares. All changes go through this
 //! module, one at a time.
 
+#[cfg(unix)]
+use crate::grouped::Grouped;
 use crate::legs::AllLegs;
 use crate::live::Live;
 use crate::opener::{Disks, Keys, Open};
@@ -125,6 +127,8 @@ pub struct Steering {
     shown: Shown,
     configured: Option<Configured>,
     confined: Option<Confined>,
+    #[cfg(unix)]
+    group: Option<Arc<dyn Grouped>>,
     /// Whether a client has requested counters since the last [`Steering::rest`].
     asked: AtomicBool,
     /// The addresses at the start. They give the actual port for port 0 in a configuration.
@@ -178,6 +182,8 @@ impl Steering {
             legs,
             configured: None,
             confined: None,
+            #[cfg(unix)]
+            group: None,
             asked: AtomicBool::new(false),
             epoch: u64::try_from(since.as_micros()).unwrap_or_default(),
         }
@@ -189,6 +195,18 @@ impl Steering {
         self.lock().configured = document;
         self.configured = again;
         self
+    }
+
+    /// Sets the group of which the target is a member.
+    #[cfg(unix)]
+    #[must_use]
+    pub fn grouped(self, group: Arc<dyn Grouped>) -> Self {
+        Self { group: Some(group), ..self }
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn group(&self) -> Option<Arc<dyn Grouped>> {
+        self.group.clone()
     }
 
     /// Sets the function that reports the dropped rights in the status.

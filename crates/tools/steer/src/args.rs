@@ -267,6 +267,39 @@ pub(crate) struct LimitArgs {
     pub(crate) none: bool,
 }
 
+/// Shows the group of a target (`serve --group`), or passes an order to it.
+#[derive(Args, Debug)]
+pub(crate) struct GroupArgs {
+    #[command(subcommand)]
+    pub(crate) order: Option<GroupCommand>,
+
+    /// Print JSON instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// An order for a group. Every member takes it.
+#[derive(Subcommand, Debug)]
+pub(crate) enum GroupCommand {
+    /// Let a member lead an ANA group whenever it is alive
+    Move {
+        #[arg(value_parser = values::ana_group)]
+        ana_group: u32,
+        member: String,
+    },
+    /// Let the group choose the leader of an ANA group again
+    Unpin {
+        #[arg(value_parser = values::ana_group)]
+        ana_group: u32,
+    },
+    /// Hand a member's ANA groups over as soon as other members can lead them
+    Drain { member: String },
+    /// Stop a member from leading, even if no other member can lead
+    Pause { member: String },
+    /// Let a drained or paused member lead again
+    Resume { member: String },
+}
+
 #[derive(Subcommand, Debug)]
 pub(crate) enum Change {
     /// Share a new disk, and print its namespace ID
@@ -453,6 +486,8 @@ pub(crate) enum Change {
         #[arg(value_name = "ADDR[:PORT]", value_parser = values::referral)]
         address: SocketAddr,
     },
+    /// Show the target's group, or change who leads its ANA groups
+    Group(GroupArgs),
     /// Remove a listener, and close its connections
     RemoveListener {
         #[arg(value_parser = values::entrance)]

@@ -6,6 +6,7 @@
 
 pub mod args;
 mod disks;
+mod group;
 mod mirrors;
 mod rates;
 mod shown;
@@ -161,7 +162,8 @@ pub fn status(args: &StatusArgs, is_verbose: bool) -> Result<()> {
             if args.watch && std::io::stdout().is_terminal() {
                 output::print(CLEAR_SCREEN)?;
             }
-            output::print(&format!("{text}{}", attached()))?;
+            let group = group::shown(&client);
+            output::print(&format!("{text}{group}{}", attached()))?;
             before = Some(stats);
         }
         if !args.watch {
@@ -281,6 +283,7 @@ pub fn ctl(args: &CtlArgs) -> Result<()> {
         }
         Change::Verify { nqn, nsid, no_wait } => mirrors::verify(&client, nqn, *nsid, !*no_wait),
         Change::CopySpeed { nqn, nsid, mib } => mirrors::copy_speed(&client, nqn, *nsid, *mib),
+        Change::Group(args) => group::run(&client, args),
         Change::AddReferral { address } => send("PUT", &referral_at(address), Some(&json!({}))),
         Change::RemoveReferral { address } => send("DELETE", &referral_at(address), None),
         Change::RemoveListener { address } => send("DELETE", &listener_at(address), None),

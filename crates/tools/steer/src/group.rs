@@ -1,0 +1,115 @@
+//! `farblock ctl group`: the group of a target.
+
+use super::args::{GroupArgs, GroupCommand};
+use super::{ask, say};
+use crate::error::Result;
+use crate::output;
+use farblock_admin::{Client, GroupOrder};
+use serde_json::{Value, json};
+
+const GROUP: &str = "/v1/group";
+
+/// Shows the group, or passes an order to it.
+pub(super) fn run(client: &Client, args: &GroupArgs) -> Result<()> {
+    if let Some(command) = &args.order {
+        let order = json!(order(command));
+        return say(&ask(client, "POST", GROUP, None, Some(&order))?, "nothing to change\n");
+    }
+    let group = ask(client, "GET", GROUP, None, None)?;
+    match args.json {
+        true => output::print_json(&group.json()),
+        false => output::print(&text(&group.json())),
+    }
+}
+
+fn order(command: &GroupCommand) -> GroupOrder {
+    match command {
+        GroupCommand::Move { ana_group, member } => {
+            GroupOrder::Move { ana_group: *ana_group, member: member.clone() }
+        }
+        GroupCommand::Unpin { ana_group } => GroupOrder::Unpin { ana_group: *ana_group },
+        GroupCommand::Drain { member } => GroupOrder::Drain { member: member.clone() },
+        GroupCommand::Pause { member } => GroupOrder::Pause { member: member.clone() },
+        GroupCommand::Resume { member } => GroupOrder::Resume { member: member.clone() },
+    }
+}
+
+/// Returns the tables of the target's group, or nothing if it has none.
+pub(super) fn shown(client: &Client) -> String {
+    let answer = client.ask("GET", GROUP, None, None).ok();
+    let group = answer.filter(|answer| answer.is_success()).map(|answer| answer.json());
+    group.as_ref().map(text).unwrap_or_default()
+}
+
+/// Returns one line for the group, each member, each ANA group and each of the last events.
+fn text(group: &Value) -> String {
+    let said = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    };
+    let list = |value: &Value| {
+        let all: Vec<_> = value.as_array().into_iter().flatten().map(said).collect();
+        if all.is_empty() { "-".to_owned() } else { all.join(",") }
+    };
+    let mut text = format!("group {}, member {}", said(&group["group"]), said(&group["member"]));
+    match group["store"]["reachable"] == true {
+        true => text.push('\n'),
+        false => text.push_str(&format!(
+            ": etcd does not answer, so changes wait ({})\n",
+            said(&group["store"]["trouble"])
+        )),
+    }
+    for member in group["members"].as_array().into_iter().flatten() {
+        let alive = if member["alive"] == true { "alive" } else { "lost" };
+        text.push_str(&format!(
+            "  member {}: {alive}, {}, leads {}, at {}\n",
+            said(&member["name"]),
+            said(&member["duty"]),
+            list(&member["leads"]),
+            list(&member["addresses"]),
+        ));
+    }
+    for one in group["ana_groups"].as_array().into_iter().flatten() {
+        text.push_str(&format!(
+            "  ANA group {}: {} {}, epoch {}, last change: {}\n",
+            said(&one["number"]),
+            said(&one["phase"]),
+            said(&one["leader"]),
+            said(&one["epoch"]),
+            said(&one["reason"]),
+        ));
+    }
+    for event in group["history"].as_array().into_iter().flatten().rev().take(5) {
+        text.push_str(&format!("  {}\n", said(&event["text"])));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_group_is_shown_with_its_leaders_and_a_silent_store() {
+        let group = json!({
+            "group": "gold", "member": "a",
+            "store": { "reachable": false, "trouble": "connection refused" },
+            "members": [{
+                "name": "a", "alive": true, "duty": "serve", "leads": [1, 2],
+                "addresses": ["192.0.2.1:4420"],
+            }],
+            "ana_groups": [{
+                "number": 1, "phase": "serving", "leader": "a", "epoch": 3, "reason": "lost",
+            }],
+        });
+        let text = text(&group);
+        for part in [
+            "group gold, member a: etcd does not answer, so changes wait (connection refused)\n",
+            "  member a: alive, serve, leads 1,2, at 192.0.2.1:4420\n",
+            "  ANA group 1: serving a, epoch 3, last change: lost\n",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}
