@@ -17,6 +17,11 @@ impl Absent {
     pub fn new(name: &str, geometry: Geometry) -> Self {
         Self { geometry, name: name.to_owned() }
     }
+
+    /// Returns the namespace with another geometry.
+    pub(crate) fn with(&self, geometry: Geometry) -> Self {
+        Self { geometry, name: self.name.clone() }
+    }
 }
 
 impl Namespace for Absent {

@@ -1,5 +1,6 @@
 //! The orders of the member, for all ANA groups.
 
+use crate::absent::Absent;
 use crate::worker::{Order, Worker};
 use farblock_block::Namespace;
 use farblock_group::{Holder, MemberEvent, Permit};
@@ -41,8 +42,9 @@ pub struct Shared {
     pub sharing: Sharing,
     /// The text from which the namespace's identifiers are derived, the same at every member.
     pub identity: String,
-    /// The namespace that the target shares while the disk is closed.
-    pub absent: Arc<dyn Namespace>,
+    /// The namespace that the target shares until the disk has been open. Afterwards the target
+    /// shares one with the disk's last geometry.
+    pub absent: Absent,
     /// Opens the disk. May take long. The error is one sentence.
     pub open: Box<dyn Fn() -> Result<Arc<dyn Namespace>, String> + Send + Sync>,
 }

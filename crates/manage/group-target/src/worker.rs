@@ -150,9 +150,12 @@ impl Worker {
 
     /// Opens the disks that are still closed. Returns whether all are open.
     fn open(&mut self, control: &Control) -> bool {
-        while let Some(disk) = self.disks.get(self.opened) {
+        while let Some(disk) = self.disks.get_mut(self.opened) {
             let opened = (disk.open)();
-            let replaced = opened.and_then(|namespace| replace(control, disk, &namespace));
+            let replaced = opened.and_then(|namespace| {
+                disk.absent = disk.absent.with(namespace.geometry());
+                replace(control, disk, &namespace)
+            });
             match replaced {
                 Ok(removal) => {
                     // The cores close their queues into an absent namespace at once.
@@ -188,7 +191,8 @@ impl Worker {
         self.desk.report(self.group, AnaState::INACCESSIBLE);
         self.wait_until_quiet(control, false);
         for disk in self.disks.iter().take(std::mem::take(&mut self.opened)) {
-            match replace(control, disk, &disk.absent) {
+            let absent: Arc<dyn Namespace> = Arc::new(disk.absent.clone());
+            match replace(control, disk, &absent) {
                 Ok(removal) => wait(removal),
                 Err(problem) => tracing::warn!(group = self.group, "{problem}"),
             }
