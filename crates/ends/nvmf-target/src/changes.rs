@@ -10,6 +10,7 @@ use crate::removal::Removal;
 use crate::shared::{Report, Stats};
 use crate::target;
 use farblock_proto::controller::{Entrance, PortAccess, Referral, Transport};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 impl Control {
@@ -162,6 +163,15 @@ impl Control {
     /// Fails if there is no such referral.
     pub fn remove_referral(&self, referral: &Referral) -> Result<(), ChangeError> {
         self.shared.remove_referral(referral)
+    }
+
+    /// Lists exactly these addresses of other targets in the discovery log page, besides the
+    /// target's own. These targets offer the same subsystems. Notifies hosts if the page changes.
+    ///
+    /// # Errors
+    /// If the page has no room for all of them. It then lists some.
+    pub fn set_peers(&self, peers: &BTreeSet<SocketAddr>) -> Result<(), ChangeError> {
+        self.shared.set_peers(peers)
     }
 
     /// Returns a report of the target's current state.

@@ -8,6 +8,7 @@ mod identifiers;
 mod listeners;
 mod namespaces;
 mod nesting;
+mod peers;
 mod report;
 mod reservations;
 mod stats;

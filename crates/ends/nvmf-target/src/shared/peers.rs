@@ -1,0 +1,50 @@
+//! The addresses of other targets that offer the same subsystems. The discovery log page lists them.
+
+use super::TargetShared;
+use super::listeners::entry;
+use crate::change_error::ChangeError;
+use crate::tls::security;
+use farblock_proto::controller::{Listener, PortId};
+use farblock_wire::log::TransportType;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+/// The first port number of other targets. The target's own listeners have lower numbers.
+const FIRST: u16 = 0x8000;
+
+/// Whether an entry of the discovery log page is the address of another target.
+pub(super) fn is_peer(listener: &Listener) -> bool {
+    listener.port.0 >= FIRST
+}
+
+impl TargetShared {
+    /// Lists exactly these addresses of other targets. Notifies hosts if the page changes.
+    pub(crate) fn set_peers(&self, peers: &BTreeSet<SocketAddr>) -> Result<(), ChangeError> {
+        let mut management = self.lock_running()?;
+        let registry = &mut management.registry;
+        let is_at = |listener: &Listener, address: &SocketAddr| {
+            *listener == entry(listener.port, TransportType::TCP, *address)
+        };
+        let listed: Vec<_> =
+            registry.listeners().iter().filter(|it| is_peer(it)).cloned().collect();
+        for listener in &listed {
+            if !peers.iter().any(|address| is_at(listener, address)) {
+                let _ = registry.remove_listener(listener.port);
+            }
+        }
+        let mut refused = None;
+        for address in peers.iter().filter(|it| !listed.iter().any(|one| is_at(one, it))) {
+            let used: BTreeSet<_> = registry.listeners().iter().map(|it| it.port.0).collect();
+            let free = (FIRST..u16::MAX).find(|port| !used.contains(port));
+            let port = PortId(free.expect("fewer listeners than ports exist"));
+            match registry.add_listener(entry(port, TransportType::TCP, *address)) {
+                Ok(()) => registry.set_security(port, security(self.tls.policy(PortId(1)))),
+                Err(error) => {
+                    refused = Some(ChangeError::Address(address.to_string(), error.to_string()));
+                }
+            }
+        }
+        self.act(&mut management);
+        refused.map_or(Ok(()), Err)
+    }
+}
