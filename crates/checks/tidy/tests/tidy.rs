@@ -44,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("state", &["proto", "wire"]),
     ("group", &["proto", "random"]),
+    ("group-target", &["block", "group", "proto", "reactor", "target", "wire"]),
     ("group-service", &["group", "proto"]),
     ("admin-api", &["state"]),
     ("admin-client", &["admin-api"]),

@@ -7,7 +7,8 @@
 use crate::audit;
 use crate::blame::located;
 use crate::events::{Events, Happening, OfTarget, stream};
-use crate::grouped::{self, GroupOrder};
+use crate::group_orders::GroupOrder;
+use crate::grouped;
 use crate::metrics::{as_plain_text, render};
 use crate::problems::{Outcome, PROBLEM, Trouble, problem, trouble};
 use crate::steering::{Changed, Refused, Reread, Steering};

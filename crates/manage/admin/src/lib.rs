@@ -52,6 +52,8 @@ mod forward;
 #[cfg(unix)]
 mod gather;
 #[cfg(unix)]
+mod group_orders;
+#[cfg(unix)]
 mod grouped;
 #[cfg(unix)]
 mod guard;
@@ -96,7 +98,7 @@ pub use fleet::{ReadFleet, serve_fleet};
 #[cfg(unix)]
 pub use gather::Beside;
 #[cfg(unix)]
-pub use grouped::{GroupOrder, Grouped};
+pub use group_orders::{GroupOrder, Grouped};
 #[cfg(unix)]
 pub use guard::Token;
 #[cfg(unix)]

@@ -2,7 +2,7 @@
 //! module, one at a time.
 
 #[cfg(unix)]
-use crate::grouped::Grouped;
+use crate::group_orders::Grouped;
 use crate::legs::AllLegs;
 use crate::live::Live;
 use crate::opener::{Disks, Keys, Open};

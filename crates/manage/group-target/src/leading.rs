@@ -1,118 +1,14 @@
 //! The orders of the member, for all ANA groups.
 
-use crate::absent::Absent;
+use crate::desk::{Desk, LeadingAnswer, LedNamespace, Sink};
 use crate::worker::{Order, Worker};
-use farblock_block::Namespace;
 use farblock_group::{Holder, MemberEvent, Permit};
-use farblock_proto::controller::PortAccess;
-use farblock_proto::ids::NamespaceId;
-use farblock_proto::time::Instant;
-use farblock_target::{Control, Export, Permit as Cell, Sharing, boot_time};
-use farblock_wire::log::AnaState;
+use farblock_target::{Control, Permit as Cell, boot_time};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// An answer to the member.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answer {
-    /// An event for the member.
-    Event(MemberEvent),
-    /// No core submits an operation of this epoch before the next permit, and none is in flight.
-    Parked {
-        /// The ANA group.
-        group: u32,
-        /// The epoch.
-        epoch: u64,
-    },
-}
-
-/// Receives the answers for the member. Any thread calls it.
-pub type Sink = Arc<dyn Fn(Answer) + Send + Sync>;
-
-/// A namespace that the group leads.
-pub struct Shared {
-    /// The subsystem.
-    pub nqn: String,
-    /// The number in the subsystem.
-    pub nsid: NamespaceId,
-    /// The namespace's settings, with its ANA group.
-    pub sharing: Sharing,
-    /// The text from which the namespace's identifiers are derived, the same at every member.
-    pub identity: String,
-    /// The namespace that the target shares until the disk has been open. Afterwards the target
-    /// shares one with the disk's last geometry.
-    pub absent: Absent,
-    /// Opens the disk. May take long. The error is one sentence.
-    pub open: Box<dyn Fn() -> Result<Arc<dyn Namespace>, String> + Send + Sync>,
-}
-
-impl Shared {
-    pub(crate) fn export(&self, namespace: &Arc<dyn Namespace>) -> Export {
-        Export { namespace: Arc::clone(namespace), identity: self.identity.clone() }
-    }
-}
-
-/// The state that the workers and the member's thread share.
-pub(crate) struct Desk {
-    /// The permits of all ANA groups, which the target's cores read.
-    permits: BTreeMap<u32, Arc<Cell>>,
-    until: Mutex<BTreeMap<u32, Instant>>,
-    target: Mutex<Option<(Control, Vec<SocketAddr>)>>,
-    access: Mutex<BTreeMap<u32, AnaState>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Desk {
-    fn new(groups: impl Iterator<Item = u32>) -> Self {
-        Self {
-            permits: groups.map(|group| (group, Arc::default())).collect(),
-            until: Mutex::default(),
-            target: Mutex::default(),
-            access: Mutex::default(),
-        }
-    }
-
-    /// The end of the group's permit, if it has not ended.
-    pub(crate) fn until(&self, group: u32) -> Option<Instant> {
-        let until = locked(&self.until).get(&group).copied();
-        until.filter(|until| boot_time() < *until)
-    }
-
-    /// Gives a permit to all cores. Returns the end of the previous one.
-    fn publish(&self, group: u32, until: Option<Instant>) -> Option<Instant> {
-        let mut all = locked(&self.until);
-        if let Some(cell) = self.permits.get(&group) {
-            cell.publish(until);
-        }
-        match until {
-            Some(until) => all.insert(group, until),
-            None => all.remove(&group),
-        }
-    }
-
-    pub(crate) fn control(&self) -> Option<Control> {
-        locked(&self.target).as_ref().map(|(control, _)| control.clone())
-    }
-
-    /// Reports the ANA state of a group on all listeners.
-    pub(crate) fn report(&self, group: u32, state: AnaState) {
-        let Some((control, addresses)) = locked(&self.target).clone() else { return };
-        let mut access = locked(&self.access);
-        access.insert(group, state);
-        let access = PortAccess { usual: AnaState::INACCESSIBLE, groups: access.clone() };
-        for address in addresses {
-            if let Err(error) = control.set_access(address, &access) {
-                tracing::warn!("cannot report the state of ANA group {group}: {error}");
-            }
-        }
-    }
-}
 
 /// The disks of a member. The member's thread calls it; no function blocks.
 pub struct Leading {
@@ -126,8 +22,8 @@ impl Leading {
     ///
     /// # Errors
     /// If the system cannot start a thread.
-    pub fn start(shared: Vec<Shared>, sink: Sink) -> io::Result<(Self, Handle)> {
-        let mut groups: BTreeMap<u32, Vec<Shared>> = BTreeMap::new();
+    pub fn start(shared: Vec<LedNamespace>, sink: Sink) -> io::Result<(Self, Handle)> {
+        let mut groups: BTreeMap<u32, Vec<LedNamespace>> = BTreeMap::new();
         for one in shared {
             groups.entry(one.sharing.ana_group).or_default().push(one);
         }
@@ -156,7 +52,7 @@ impl Leading {
     pub fn fence(&mut self, group: u32, epoch: u64, victims: &[Holder]) {
         let is_hard = |victim: &Holder| victim.fences.iter().any(|fence| fence.is_complete());
         let cannot = victims.iter().any(is_hard) || !self.workers.contains_key(&group);
-        (self.sink)(Answer::Event(match cannot {
+        (self.sink)(LeadingAnswer::Event(match cannot {
             true => MemberEvent::FenceFailed { group, epoch },
             false => MemberEvent::FencePlaced { group, epoch, barrier: None },
         }));
@@ -183,7 +79,7 @@ impl Leading {
         }
     }
 
-    /// Withdraws the permit, which ends soon. Answer: [`Answer::Parked`].
+    /// Withdraws the permit, which ends soon. LeadingAnswer: [`LeadingAnswer::Parked`].
     pub fn park(&mut self, group: u32, epoch: u64) {
         self.desk.publish(group, None);
         self.order(group, Order::Park(epoch));
@@ -205,12 +101,12 @@ impl Handle {
     /// The permits for [`TargetConfig::permits`](farblock_target::TargetConfig::permits).
     #[must_use]
     pub fn permits(&self) -> BTreeMap<u32, Arc<Cell>> {
-        self.desk.permits.clone()
+        self.desk.permits()
     }
 
     /// Lets the workers execute their orders at this target, which listens on these addresses.
     pub fn attach(&self, control: Control, addresses: Vec<SocketAddr>) {
-        *locked(&self.desk.target) = Some((control, addresses));
+        self.desk.attach(control, addresses);
         for worker in self.workers.values() {
             let _ = worker.send(Order::Attached);
         }

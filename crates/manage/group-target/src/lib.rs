@@ -3,8 +3,9 @@
 //!
 //! **Overview.** [`Leading`] has one worker thread for each ANA group. A worker opens the disks of
 //! its ANA group when the member begins to lead it, and closes them when it stops. At all other
-//! times the target shares an [`Absent`] namespace with the same size and identity, in the ANA state
-//! Inaccessible. So every member offers the same subsystem, and hosts stay connected to all of them.
+//! times the target shares an [`Absent`] namespace with the same size and identity, in the ANA
+//! state Inaccessible. So every member offers the same subsystem, and hosts stay connected to all
+//! of them.
 //!
 //! ```text
 //!             begin                opened, permitted
@@ -19,13 +20,14 @@
 //! inaccessible, so that hosts wait or use another path.
 //!
 //! **Stopped processes.** A process that is stopped between its look at the clock and its system
-//! call would continue later, in spite of its permit. The member's watchdog kills it unless the
-//! worker confirms in time that the group is *parked*: no operation is in flight at any core. A core
-//! that is only past its last submission is not sufficient, since a disk may execute an operation in
-//! several system calls.
+//! call would continue later, in spite of its permit. The member's watchdog kills it, unless the
+//! worker confirms in time that the group is *parked*: no operation is in flight at any core. A
+//! core that is only past its last submission is not sufficient, since a disk may execute an
+//! operation in several system calls.
 //!
-//! **Fences.** A [`FenceKind::None`](farblock_group::FenceKind) needs nothing here: the member waits
-//! until the earlier leader has stopped. This crate reports a failed fence for all other kinds.
+//! **Fences.** A [`FenceKind::None`](farblock_group::FenceKind) needs nothing here: the member
+//! waits until the earlier leader has stopped. This crate reports a failed fence for all other
+//! kinds.
 //!
 //! **Not implemented.** Hard fences. Reservations: the target refuses reservation commands for
 //! namespaces that a group controls, since each member would know only its own reservations.
@@ -33,9 +35,11 @@
 #![forbid(unsafe_code)]
 
 mod absent;
+mod desk;
 mod leading;
 pub mod limits;
 mod worker;
 
 pub use absent::Absent;
-pub use leading::{Answer, Handle, Leading, Shared, Sink};
+pub use desk::{LeadingAnswer, LedNamespace, Sink};
+pub use leading::{Handle, Leading};

@@ -1,6 +1,6 @@
 //! The worker of one ANA group: opens and closes its disks, and reports its ANA state.
 
-use crate::leading::{Answer, Desk, Shared, Sink};
+use crate::desk::{Desk, LeadingAnswer, LedNamespace, Sink};
 use crate::limits::{LOOK, OPEN_AGAIN};
 use farblock_block::Namespace;
 use farblock_group::MemberEvent;
@@ -19,7 +19,7 @@ pub(crate) enum Order {
     Enter(u64),
     Begin(u64),
     Stop(u64),
-    /// The group's permit was withdrawn. Answer when no operation is in flight.
+    /// The group's permit was withdrawn. LeadingAnswer when no operation is in flight.
     Park(u64),
     /// The group has a permit after a time without one.
     Permitted,
@@ -39,7 +39,7 @@ enum Stage {
 
 pub(crate) struct Worker {
     group: u32,
-    disks: Vec<Shared>,
+    disks: Vec<LedNamespace>,
     desk: Arc<Desk>,
     sink: Sink,
     orders: Receiver<Order>,
@@ -55,7 +55,7 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(
         group: u32,
-        disks: Vec<Shared>,
+        disks: Vec<LedNamespace>,
         desk: Arc<Desk>,
         sink: Sink,
         orders: Receiver<Order>,
@@ -113,12 +113,12 @@ impl Worker {
             Order::Attached | Order::Permitted => {}
             Order::Enter(epoch) => {
                 let identity = format!("epoch-{epoch}");
-                (self.sink)(Answer::Event(MemberEvent::Entered { group, epoch, identity }));
+                (self.sink)(LeadingAnswer::Event(MemberEvent::Entered { group, epoch, identity }));
             }
             Order::Begin(epoch) => self.stage = Stage::Opening(epoch),
             Order::Stop(epoch) => {
                 self.close(control);
-                (self.sink)(Answer::Event(MemberEvent::Stopped { group, epoch }));
+                (self.sink)(LeadingAnswer::Event(MemberEvent::Stopped { group, epoch }));
             }
             Order::Park(epoch) => self.park(control, epoch),
         }
@@ -182,7 +182,7 @@ impl Worker {
             self.stage = Stage::Lapsed(epoch);
         }
         if self.wait_until_quiet(control, true) {
-            (self.sink)(Answer::Parked { group: self.group, epoch });
+            (self.sink)(LeadingAnswer::Parked { group: self.group, epoch });
         }
     }
 
@@ -220,7 +220,7 @@ impl Worker {
 
 fn replace(
     control: &Control,
-    disk: &Shared,
+    disk: &LedNamespace,
     namespace: &Arc<dyn Namespace>,
 ) -> Result<Removal, String> {
     let export = disk.export(namespace);

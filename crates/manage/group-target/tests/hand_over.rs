@@ -6,7 +6,7 @@ use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_block::blocking::Blocking;
 use farblock_block::{Geometry, Namespace};
 use farblock_group::{MemberEvent, Permit};
-use farblock_group_target::{Absent, Answer, Handle, Leading, Shared};
+use farblock_group_target::{Absent, Handle, Leading, LeadingAnswer, LedNamespace};
 use farblock_host::disk::DiskOptions;
 use farblock_host::{Disk, Options, Url};
 use farblock_proto::controller::PortAccess;
@@ -29,13 +29,13 @@ const LONG: Duration = Duration::from_secs(3600);
 struct Member {
     leading: Leading,
     _handle: Handle,
-    answers: Receiver<Answer>,
+    answers: Receiver<LeadingAnswer>,
     target: Target,
 }
 
-fn shared(path: &Path) -> Shared {
+fn shared(path: &Path) -> LedNamespace {
     let path = path.to_owned();
-    Shared {
+    LedNamespace {
         nqn: NQN.to_owned(),
         nsid: NamespaceId(1),
         sharing: Sharing::default(),
@@ -79,10 +79,12 @@ impl Member {
     fn lead(&mut self, epoch: u64) {
         self.leading.fence(1, epoch, &[]);
         let placed = MemberEvent::FencePlaced { group: 1, epoch, barrier: None };
-        assert_eq!(self.answer(), Answer::Event(placed));
+        assert_eq!(self.answer(), LeadingAnswer::Event(placed));
         self.leading.enter(1, epoch);
-        assert!(matches!(self.answer(), Answer::Event(MemberEvent::Entered { epoch: it, .. })
-            if it == epoch));
+        assert!(
+            matches!(self.answer(), LeadingAnswer::Event(MemberEvent::Entered { epoch: it, .. })
+            if it == epoch)
+        );
         self.leading.begin(1, epoch);
         self.permit(epoch, LONG);
     }
@@ -90,10 +92,10 @@ impl Member {
     fn stop(&mut self, epoch: u64) {
         self.leading.publish(1, None);
         self.leading.stop(1, epoch);
-        assert_eq!(self.answer(), Answer::Event(MemberEvent::Stopped { group: 1, epoch }));
+        assert_eq!(self.answer(), LeadingAnswer::Event(MemberEvent::Stopped { group: 1, epoch }));
     }
 
-    fn answer(&self) -> Answer {
+    fn answer(&self) -> LeadingAnswer {
         self.answers.recv_timeout(WAIT_LIMIT).expect("an answer")
     }
 
@@ -159,7 +161,7 @@ fn a_host_follows_the_leader_and_waits_while_no_member_has_a_permit() {
 
     // A parked leader confirms, and continues with the next permit.
     leader.leading.park(1, 5);
-    assert_eq!(leader.answer(), Answer::Parked { group: 1, epoch: 5 });
+    assert_eq!(leader.answer(), LeadingAnswer::Parked { group: 1, epoch: 5 });
     leader.permit(5, LONG);
     user.write(0, &[78; BLOCK as usize]).expect("the leader continues");
     assert!(has(path, 78));
