@@ -12,6 +12,7 @@ use crate::target;
 use farblock_proto::controller::{Entrance, PortAccess, Referral, Transport};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 
 impl Control {
     /// Offers a subsystem, with its namespaces, on every listener.
@@ -172,6 +173,19 @@ impl Control {
     /// If the page has no room for all of them. It then lists some.
     pub fn set_peers(&self, peers: &BTreeSet<SocketAddr>) -> Result<(), ChangeError> {
         self.shared.set_peers(peers)
+    }
+
+    /// Sets the controller identifiers of other targets of the same subsystems whose controllers
+    /// have ended: they execute no more commands. A host that lost such a controller then learns
+    /// from this target that it need not wait for it (Cross-Controller Reset).
+    pub fn set_ended_controllers(&self, ended: Vec<RangeInclusive<u16>>) {
+        self.shared.set_ended_controllers(ended);
+    }
+
+    /// Closes the connections of all hosts, so that this target executes no command that is still
+    /// on its way. Hosts may connect again at once.
+    pub fn disconnect_hosts(&self) {
+        self.shared.disconnect_hosts();
     }
 
     /// Returns a report of the target's current state.

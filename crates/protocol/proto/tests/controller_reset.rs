@@ -123,3 +123,21 @@ fn a_host_can_reset_only_its_own_controllers() {
     }
     assert!(registry.controllers().any(|controller| controller.controller == victim.id));
 }
+
+#[test]
+fn the_ended_controllers_of_other_targets_need_no_reset() {
+    let (mut registry, _) = registry();
+    registry.set_controller_ids(1..=9).expect("a range");
+    let (host, own) = (Host::ready(&mut registry), Host::ready(&mut registry));
+    let own = name(&mut registry, &own);
+    let foreign = CrossControllerReset { icid: 17, ..own };
+    let unknown = CrossControllerReset { icid: 27, cirn: own.cirn ^ 1 << 40, ..own };
+    registry.set_ended_controllers(vec![10..=19]);
+    let outcome = reset(&mut registry, &host, foreign);
+    assert_eq!(outcome, AdminOutcome::Reset { instance: Instance(u64::MAX) });
+    assert!(drain(&mut registry).is_empty(), "no controller of this target ends");
+    assert_eq!(reset(&mut registry, &host, unknown), invalid(), "a target that may be alive");
+    registry.set_ended_controllers(Vec::new());
+    let unknown = CrossControllerReset { icid: 17, ..unknown };
+    assert_eq!(reset(&mut registry, &host, unknown), invalid(), "the target has returned");
+}

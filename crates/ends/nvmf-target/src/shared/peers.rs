@@ -3,11 +3,13 @@
 use super::TargetShared;
 use super::listeners::entry;
 use crate::change_error::ChangeError;
+use crate::mailbox::{Message, Scope};
 use crate::tls::security;
 use farblock_proto::controller::{Listener, PortId};
 use farblock_wire::log::TransportType;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 
 /// The first port number of other targets. The target's own listeners have lower numbers.
 const FIRST: u16 = 0x8000;
@@ -18,6 +20,20 @@ pub(super) fn is_peer(listener: &Listener) -> bool {
 }
 
 impl TargetShared {
+    /// Sets the controller identifiers of other targets whose controllers have ended.
+    pub(crate) fn set_ended_controllers(&self, ended: Vec<RangeInclusive<u16>>) {
+        self.lock().registry.set_ended_controllers(ended);
+    }
+
+    /// Closes the connections of all hosts.
+    pub(crate) fn disconnect_hosts(&self) {
+        for address in self.listening.addresses() {
+            for mailbox in self.mailboxes() {
+                mailbox.post(Message::CloseAt(address, Scope::All));
+            }
+        }
+    }
+
     /// Lists exactly these addresses of other targets. Notifies hosts if the page changes.
     pub(crate) fn set_peers(&self, peers: &BTreeSet<SocketAddr>) -> Result<(), ChangeError> {
         let mut management = self.lock_running()?;

@@ -10,6 +10,8 @@ use super::cipher::Cipher;
 use super::registry::{Action, Registry, TeardownReason};
 use super::state::Controller;
 use crate::ids::ControllerId;
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 use farblock_wire::origin::{ControllerOrigin, ProcessName};
 use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::{Sqe, Status};
@@ -17,6 +19,9 @@ use farblock_wire::{Sqe, Status};
 /// A controller instance, by its serial number in the registry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Instance(pub u64);
+
+/// An ended instance of another target. No instance of this registry has this number.
+const ELSEWHERE: Instance = Instance(u64::MAX);
 
 /// Issues the numbers and names of controller instances. The name is the enciphered number of the
 /// instance, so a host that knows some names cannot guess others.
@@ -77,6 +82,12 @@ impl Registry {
         self.process = Some(ProcessName(random));
     }
 
+    /// Sets the controller identifiers of other targets of the same subsystems whose controllers
+    /// execute no more commands. A Cross-Controller Reset of such a controller succeeds at once.
+    pub fn set_ended_controllers(&mut self, ended: Vec<RangeInclusive<u16>>) {
+        self.ended = ended;
+    }
+
     pub(super) fn next_instance(&mut self) -> Instance {
         let instance = Instance(self.instances.count);
         self.instances.count += 1;
@@ -90,6 +101,9 @@ impl Registry {
         sqe: &Sqe,
     ) -> Result<Instance, Status> {
         let name = CrossControllerReset::parse(sqe);
+        if self.ended.iter().any(|ids| ids.contains(&name.icid)) {
+            return Ok(ELSEWHERE);
+        }
         // The name may belong to a controller of another target or of an earlier run. Refuse the
         // command, because the registry does not know whether that controller has ended.
         let instance = self.instances.find(&name).ok_or(Status::INVALID_FIELD.with_dnr())?;
