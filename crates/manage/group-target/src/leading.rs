@@ -85,6 +85,14 @@ impl Leading {
         self.order(group, Order::Park(epoch));
     }
 
+    /// Closes the connections of all hosts. A member that lost its lease must do this before it
+    /// leads again.
+    pub fn disconnect_hosts(&self) {
+        if let Some(control) = self.desk.control() {
+            control.disconnect_hosts();
+        }
+    }
+
     /// Executes [`Action::Stop`](farblock_group::Action::Stop).
     pub fn stop(&mut self, group: u32, epoch: u64) {
         self.order(group, Order::Stop(epoch));
