@@ -46,8 +46,6 @@ pub struct Registry {
     pub(super) origin: Option<ControllerOrigin>,
     /// The process name for Identify Controller, if configured.
     pub(super) process: Option<ProcessName>,
-    /// The controller identifiers of other targets whose controllers have ended.
-    pub(super) ended: Vec<RangeInclusive<u16>>,
     /// GENCTR of the discovery log page.
     pub(super) discovery_generation: u64,
     /// An empty namespace table, for all discovery controllers.
@@ -249,7 +247,6 @@ impl Registry {
             instances: Instances::default(),
             origin: None,
             process: None,
-            ended: Vec::new(),
             discovery_generation: 0,
             no_namespaces: Arc::new(NamespaceTable::new(0, crate::limits::MAX_TRANSFER_BYTES, [])),
             actions: VecDeque::new(),

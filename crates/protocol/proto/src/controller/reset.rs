@@ -29,6 +29,8 @@ const ELSEWHERE: Instance = Instance(u64::MAX);
 pub(super) struct Instances {
     cipher: Cipher,
     count: u64,
+    /// The controller identifiers of other targets whose controllers have ended.
+    ended: Vec<RangeInclusive<u16>>,
 }
 
 /// CIRN is the enciphered instance number. CIU is derived from the instance number with this bit
@@ -37,7 +39,7 @@ const UNIQUIFIER: u64 = 1 << 63;
 
 impl Default for Instances {
     fn default() -> Self {
-        Self { cipher: Cipher::new([0; 16]), count: 0 }
+        Self { cipher: Cipher::new([0; 16]), count: 0, ended: Vec::new() }
     }
 }
 
@@ -85,7 +87,7 @@ impl Registry {
     /// Sets the controller identifiers of other targets of the same subsystems whose controllers
     /// execute no more commands. A Cross-Controller Reset of such a controller succeeds at once.
     pub fn set_ended_controllers(&mut self, ended: Vec<RangeInclusive<u16>>) {
-        self.ended = ended;
+        self.instances.ended = ended;
     }
 
     pub(super) fn next_instance(&mut self) -> Instance {
@@ -101,7 +103,7 @@ impl Registry {
         sqe: &Sqe,
     ) -> Result<Instance, Status> {
         let name = CrossControllerReset::parse(sqe);
-        if self.ended.iter().any(|ids| ids.contains(&name.icid)) {
+        if self.instances.ended.iter().any(|ids| ids.contains(&name.icid)) {
             return Ok(ELSEWHERE);
         }
         // The name may belong to a controller of another target or of an earlier run. Refuse the
