@@ -5,5 +5,5 @@ use std::time::Duration;
 /// The pause before a disk that could not be opened is opened again.
 pub const OPEN_AGAIN: Duration = Duration::from_millis(500);
 
-/// The interval at which a worker looks at its orders while operations are in flight.
-pub const LOOK: Duration = Duration::from_millis(5);
+/// The longest single wait for operations in flight. The worker then waits again.
+pub const LOOK: Duration = Duration::from_secs(1);

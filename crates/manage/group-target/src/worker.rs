@@ -4,7 +4,7 @@ use crate::desk::{Desk, LeadingAnswer, LedNamespace, Sink};
 use crate::limits::{LOOK, OPEN_AGAIN};
 use farblock_block::Namespace;
 use farblock_group::MemberEvent;
-use farblock_target::{Control, Quiet, Removal, boot_time};
+use farblock_target::{Control, Removal, boot_time};
 use farblock_wire::log::AnaState;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(crate) struct Worker {
     desk: Arc<Desk>,
     sink: Sink,
     orders: Receiver<Order>,
-    /// Orders that arrived before the target ran, or during a wait.
+    /// Orders that arrived before the target ran.
     early: VecDeque<Order>,
     stage: Stage,
     /// The number of disks that are open.
@@ -93,7 +93,7 @@ impl Worker {
         }
         let timeout = match self.stage {
             Stage::Absent | Stage::Lapsed(_) => None,
-            Stage::Opening(_) => Some(if self.trouble.is_some() { OPEN_AGAIN } else { LOOK }),
+            Stage::Opening(_) => Some(OPEN_AGAIN),
             Stage::Serving(_) => {
                 let until = self.desk.until(self.group);
                 Some(until.map_or(Duration::ZERO, |it| it.saturating_duration_since(boot_time())))
@@ -175,21 +175,21 @@ impl Worker {
         true
     }
 
-    /// Reports that no operation is in flight, unless another order arrives before.
+    /// Reports when no operation is in flight. The group is inaccessible until then, even if its
+    /// permit is renewed.
     fn park(&mut self, control: &Control, epoch: u64) {
         if let Stage::Serving(epoch) = self.stage {
             self.desk.report(self.group, AnaState::INACCESSIBLE);
             self.stage = Stage::Lapsed(epoch);
         }
-        if self.wait_until_quiet(control, true) {
-            (self.sink)(LeadingAnswer::Parked { group: self.group, epoch });
-        }
+        self.wait_until_quiet(control);
+        (self.sink)(LeadingAnswer::Parked { group: self.group, epoch });
     }
 
     /// Stops the I/O and closes the disks. The permit has been withdrawn.
     fn close(&mut self, control: &Control) {
         self.desk.report(self.group, AnaState::INACCESSIBLE);
-        self.wait_until_quiet(control, false);
+        self.wait_until_quiet(control);
         for disk in self.disks.iter().take(std::mem::take(&mut self.opened)) {
             let absent: Arc<dyn Namespace> = Arc::new(disk.absent.clone());
             match replace(control, disk, &absent) {
@@ -200,21 +200,15 @@ impl Worker {
         (self.stage, self.trouble) = (Stage::Absent, None);
     }
 
-    /// Waits until no operation is in flight at any core. With `may_end`, ends the wait when an
-    /// order arrives, and returns false.
-    fn wait_until_quiet(&mut self, control: &Control, may_end: bool) -> bool {
+    /// Waits until no operation is in flight at any core.
+    fn wait_until_quiet(&self, control: &Control) {
         for disk in self.disks.iter().take(self.opened) {
             // The namespace is missing only after an operator has removed it, or the target stops.
             let Ok(mut quiet) = control.quiet(&disk.nqn, disk.nsid) else { continue };
-            while let Err(again) = Quiet::wait(quiet, LOOK) {
+            while let Err(again) = quiet.wait(LOOK) {
                 quiet = again;
-                if may_end && let Ok(order) = self.orders.try_recv() {
-                    self.early.push_back(order);
-                    return false;
-                }
             }
         }
-        true
     }
 }
 
