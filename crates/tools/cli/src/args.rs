@@ -75,6 +75,10 @@ pub(crate) enum Command {
     Detach(DetachArgs),
     #[command(hide = true)]
     Attachment(PartArgs),
+    /// Kills its parent process if that misses the end of a group's permit
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    Watchdog,
     #[cfg_attr(not(windows), command(hide = true))]
     Service(ServiceArgs),
     Bench(Box<crate::bench::BenchArgs>),

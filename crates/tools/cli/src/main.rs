@@ -36,6 +36,10 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    #[cfg(target_os = "linux")]
+    if matches!(cli.command, Command::Watchdog) {
+        return serve::group::run_watchdog();
+    }
     let runs_for_long = match &cli.command {
         Command::Serve(_) | Command::Attachment(_) => true,
         // With `steer`, the user interface logs every change.
@@ -157,12 +161,11 @@ fn run(cli: Cli) -> Result<()> {
         Command::Authenticate(args) => attach::authenticate(&args),
         Command::Detach(args) => attach::detach(&args),
         Command::Attachment(args) => attach::part(args, global),
+        #[cfg(target_os = "linux")]
+        Command::Watchdog => unreachable!("started above"),
         Command::Service(args) => attach::service::run(&args, global),
         Command::Keys(args) => keys::run(&args),
-        Command::Whoami(mut args) => {
-            args.json |= cli.json;
-            whoami::run(&args)
-        }
+        Command::Whoami(args) => whoami::run(args.json || cli.json),
         Command::Completions(args) => completions::run(&args),
         Command::Bench(args) => bench::run(*args, cli.json, global),
     }

@@ -1,6 +1,5 @@
 //! `farblock whoami`: prints the identity that this host presents to targets.
 
-use crate::args::WhoamiArgs;
 use crate::error::Result;
 use crate::output;
 use farblock_host::HostIdentity;
@@ -8,7 +7,7 @@ use farblock_host::identity::Source;
 use serde_json::json;
 
 /// Runs the command.
-pub(crate) fn run(args: &WhoamiArgs) -> Result<()> {
+pub(crate) fn run(as_json: bool) -> Result<()> {
     let (HostIdentity { nqn, id }, source) = HostIdentity::and_source();
     let (kept, folder) = match source {
         Source::System(folder) => ("for this machine", Some(folder)),
@@ -17,7 +16,7 @@ pub(crate) fn run(args: &WhoamiArgs) -> Result<()> {
             ("nowhere: this user has no home folder, so each command has a new identity", None)
         }
     };
-    if args.json {
+    if as_json {
         let folder = folder.map(|folder| folder.display().to_string());
         let id = id.to_string();
         return output::print_json(&json!({ "host_nqn": nqn, "host_id": id, "kept_in": folder }));

@@ -150,6 +150,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::service_address)]
     pub(crate) metrics: Option<SocketAddr>,
 
+    #[cfg(target_os = "linux")]
+    #[command(flatten)]
+    pub(crate) group: GroupArgs,
+
     #[command(flatten)]
     pub(crate) ui: UiArgs,
 
@@ -167,6 +171,46 @@ pub struct ServeArgs {
     /// Stop when the standard input ends: for programs that run farblock as a child process
     #[arg(long, hide = true)]
     pub(crate) end_with_input: bool,
+}
+
+/// Options of a group of targets.
+#[cfg(target_os = "linux")]
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct GroupArgs {
+    /// Share the disks as a member of this group: two to sixteen targets with the same disks. One
+    /// member at a time, the leader, does I/O on a disk; hosts with paths to several members follow
+    /// it. Every member names the same disks in the same order: files on a shared file system,
+    /// shared block devices or Ceph images
+    #[arg(long, value_name = "NAME", requires = "etcd", value_parser = group_name)]
+    #[arg(conflicts_with_all = ["config", "check", "spdk_rpc", "persist", "ana", "cntlids"])]
+    pub(crate) group: Option<String>,
+
+    /// Addresses of etcd, which keeps the group's records
+    #[arg(long, value_name = "URL[,URL]", value_delimiter = ',', requires = "group")]
+    pub(crate) etcd: Vec<String>,
+
+    /// Name of this member, the same after each restart [default: this machine's name]
+    #[arg(long, value_name = "NAME", requires = "group", value_parser = group_name)]
+    pub(crate) member: Option<String>,
+
+    /// Address at which hosts reach this member (repeatable) [default: the addresses of --listen]
+    #[arg(long, value_name = "HOST:PORT", requires = "group")]
+    pub(crate) advertise: Vec<String>,
+
+    /// Longest time from the submission of a write until the disk has executed it or never will. A
+    /// new leader waits this long in addition, because nothing makes these disks refuse the earlier
+    /// leader
+    #[arg(long, value_name = "SECONDS", requires = "group")]
+    #[arg(value_parser = values::seconds, default_value = "5")]
+    pub(crate) disk_flight: std::time::Duration,
+}
+
+#[cfg(target_os = "linux")]
+fn group_name(text: &str) -> Result<String, String> {
+    match farblock_group::is_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("use 1 to 63 lower-case letters, digits, dots and hyphens".to_owned()),
+    }
 }
 
 /// Options of the dashboard.

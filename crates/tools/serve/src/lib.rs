@@ -9,6 +9,8 @@ mod confined;
 pub mod dashboard;
 mod disks;
 mod document;
+#[cfg_attr(not(target_os = "linux"), path = "group/none.rs")]
+pub mod group;
 mod identity;
 mod keys;
 mod located;
@@ -70,6 +72,7 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     // Read the configuration only once: it may be a pipe.
     let written = args.config.as_deref().map(configuration::read).transpose()?;
     let written = written.as_deref();
+    let wished = group::prepare(args)?;
     // Confine the process before it starts a thread: threads started earlier would keep their
     // rights.
     #[cfg(target_os = "linux")]
@@ -93,15 +96,18 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let Shares { config, disks, document } = shares.distinguished().agreed();
     #[cfg(target_os = "linux")]
     let config = confined_to_node(config, &document);
+    let (config, member) = group::join(wished, config, args, &stop)?;
     let target = Target::start_with(&config, sockets).map_err(|error| explain(&error, args))?;
     #[cfg(unix)]
     let steering = {
         let keys = steered::keys(&config);
-        let begun = steered::Begun { disks, document, configured, keys, store };
+        let group = member.as_ref().map(group::Member::grouped);
+        let begun = steered::Begun { disks, document, configured, keys, store, group };
         steered::begin(args, &target, begun, hangup)?
     };
     #[cfg(not(unix))]
     let steering = without_steering(args, (disks, document, configured, hangup))?;
+    member.iter().for_each(|member| member.attach(&target));
     warn(&target);
     announce::announce(&target, &config, on_tcp(&steering), args.json, global.quiet)?;
     #[cfg(target_os = "linux")]
@@ -114,8 +120,14 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     stop.wait();
     #[cfg(target_os = "linux")]
     manager.stopping("finishing accepted commands");
+    member.into_iter().for_each(|member| member.leave(global.quiet));
     #[cfg(unix)]
     drop(steering);
+    finish(target, global)
+}
+
+/// Completes the accepted commands, and stops the target.
+fn finish(target: Target, global: &Global) -> Result<()> {
     if !global.quiet {
         say_what_is_finished(target.connections());
     }
@@ -339,7 +351,8 @@ fn from_paths<'a>(
     let specs = args.paths.iter().map(|path| disks::parse_os(path)).collect::<Result<Vec<_>, _>>();
     let specs = specs.map_err(Failure::Usage)?;
     elsewhere::memory_doubt(&specs.iter().collect::<Vec<_>>()).map(&mut *note);
-    let nqn = args.nqn.clone().unwrap_or_else(|| disks::default_nqn(&specs, note));
+    let nqn = args.nqn.clone().or_else(|| group::nqn(args));
+    let nqn = nqn.unwrap_or_else(|| disks::default_nqn(&specs, note));
     values::doubt(&nqn).map(&mut *note);
     let mut subsystem = Subsystem::new(&nqn);
     let only_with_tls = document::tls(args) == Some(Tls::Required);
@@ -364,7 +377,7 @@ fn from_paths<'a>(
     shares.document.subsystems.entry(nqn.clone()).or_default().hosts.extend(hosts);
     for (nsid, spec) in (1..).zip(&specs) {
         let described = document::namespace(spec, args.block_size, args.read_only);
-        shares.describe(&nqn, NamespaceId(nsid), described);
+        shares.describe(&nqn, NamespaceId(nsid), group::described(args, nsid, described));
     }
     Ok((shares, Box::new(move |shares, note| open_paths(args, &specs, shares, note))))
 }
@@ -375,6 +388,9 @@ fn open_paths(
     mut shares: Shares,
     note: &mut dyn FnMut(String),
 ) -> Result<Shares> {
+    if group::is_wished(args) {
+        return group::absent(args, specs, shares);
+    }
     let gathering = identity::Gathering::begin();
     for (nsid, spec) in (1..).zip(specs) {
         let opened = disks::open(spec, None, args.block_size, args.read_only, note);

@@ -20,11 +20,11 @@ fn system_id() -> Option<String> {
 }
 
 #[cfg(unix)]
-fn name() -> String {
+pub(crate) fn name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 #[cfg(not(unix))]
-fn name() -> String {
+pub(crate) fn name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "localhost".to_owned())
 }

@@ -173,6 +173,8 @@ pub(super) struct Begun {
     pub(super) configured: Document,
     /// The store for changes; `None` without `--persist`.
     pub(super) store: Option<Store>,
+    /// The group of the target, if it has one.
+    pub(super) group: Option<Arc<dyn farblock_admin::Grouped>>,
 }
 
 pub(super) fn keys(config: &TargetConfig) -> Keys {
@@ -197,7 +199,7 @@ pub(super) fn begin(
     begun: Begun,
     hangup: Hangup,
 ) -> Result<Sockets> {
-    let Begun { disks, keys, mut document, configured, store } = begun;
+    let Begun { disks, keys, mut document, configured, store, group } = begun;
     // Replace requested ports by the ports that the target bound.
     document.listeners = document::bound(&document, &target.entrances());
     let again = args.config.clone().map(|path| {
@@ -215,6 +217,9 @@ pub(super) fn begin(
         .configured(configured, again);
     if let Some(store) = store {
         steering = steering.kept_in(store);
+    }
+    if let Some(group) = group {
+        steering = steering.grouped(group);
     }
     #[cfg(target_os = "linux")]
     {

@@ -1,0 +1,330 @@
+//! Two targets form a group with a real etcd and share one file. A host with paths to both writes
+//! while leadership moves, the leader is killed, and the leader is stopped for a while. The file
+//! shows whether a write was lost or came late.
+//!
+//! These tests need etcd (Debian: etcd-server), so they run only if they are asked for:
+//! `cargo test -p farblock --test group -- --ignored --nocapture`
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use farblock_block::{Namespace, Op};
+use farblock_host::disk::DiskOptions;
+use farblock_host::{Disk, Options, Url};
+use farblock_reactor::{Config, Reactor};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use support::{Scratch, has, signal, until};
+
+const BLOCK: usize = 4096;
+const BLOCKS: u64 = 256;
+/// The number of writes in flight, each in its own part of the disk.
+const DEPTH: u64 = 4;
+
+fn free() -> SocketAddr {
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    socket.local_addr().expect("it is bound")
+}
+
+/// A process that ends with this value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn etcd(scratch: &Scratch) -> (Running, String) {
+    assert!(has("etcd"), "install etcd (Debian: etcd-server)");
+    let (client, peer) = (format!("http://{}", free()), format!("http://{}", free()));
+    let child = Command::new("etcd")
+        .args(["--name", "one", "--data-dir", &scratch.text("etcd")])
+        .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+        .args(["--initial-cluster", &format!("one={peer}"), "--unsafe-no-fsync"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let running = Running(child.expect("etcd starts"));
+    let address = client.trim_start_matches("http://").to_owned();
+    until("etcd listens", || std::net::TcpStream::connect(&address).is_ok());
+    (running, client)
+}
+
+struct Group {
+    scratch: Scratch,
+    etcd: (Running, String),
+    members: Vec<Option<Running>>,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Group {
+    fn new(members: usize) -> Self {
+        let scratch = Scratch::new();
+        scratch.disk("disk.img", BLOCK as u64 * BLOCKS);
+        let etcd = etcd(&scratch);
+        let addresses: Vec<_> = (0..members).map(|_| free()).collect();
+        let mut group = Self { scratch, etcd, members: Vec::new(), addresses };
+        for index in 0..members {
+            group.members.push(None);
+            group.start(index);
+        }
+        group
+    }
+
+    fn name(index: usize) -> String {
+        format!("m{index}")
+    }
+
+    fn control(&self, index: usize) -> String {
+        self.scratch.text(&format!("control-{index}"))
+    }
+
+    /// Starts a member, and waits until it serves hosts.
+    fn start(&mut self, index: usize) {
+        let address = self.addresses[index].to_string();
+        let (name, etcd) = (Self::name(index), &self.etcd.1);
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.scratch.path(&format!("log-{index}")))
+            .expect("a log");
+        let mut command = self.scratch.command(["serve", "disk.img", "--block-size", "4096"]);
+        command.args(["--group", "gold", "--etcd", etcd, "--member", &name]);
+        command.args(["--listen", &address, "--control", &self.control(index)]);
+        command.args(["--state-dir", &self.scratch.text(&format!("state-{index}"))]);
+        command.args(["--disk-flight", "500ms", "-v"]);
+        command.stdout(Stdio::null()).stderr(log);
+        self.members[index] = Some(Running(command.spawn().expect("it starts")));
+        until("the member listens", || std::net::TcpStream::connect(&address).is_ok());
+    }
+
+    fn pid(&self, index: usize) -> u32 {
+        self.members[index].as_ref().expect("it runs").0.id()
+    }
+
+    /// The group as a member sees it.
+    fn seen_by(&self, index: usize) -> serde_json::Value {
+        let control = self.control(index);
+        let outcome = self.scratch.run(["ctl", "--control", &control, "group", "--json"]);
+        outcome.ok().json()
+    }
+
+    fn leader(&self, seen_by: usize) -> Option<usize> {
+        let seen = self.seen_by(seen_by);
+        let group = &seen["ana_groups"][0];
+        let name = (group["phase"] == "serving").then(|| group["leader"].as_str()).flatten()?;
+        (0..self.members.len()).find(|index| Self::name(*index) == name)
+    }
+
+    fn wait_for_leader(&self, seen_by: usize, is_it: impl Fn(usize) -> bool) -> usize {
+        let mut found = None;
+        until("a member leads", || {
+            found = self.leader(seen_by).filter(|index| is_it(*index));
+            found.is_some()
+        });
+        found.expect("found just now")
+    }
+
+    fn urls(&self) -> Vec<Url> {
+        let nqn = self.nqn();
+        let url = |address| format!("nvme+tcp://{address}/{nqn}?ns=1").parse().expect("a URL");
+        self.addresses.iter().map(url).collect()
+    }
+
+    fn nqn(&self) -> String {
+        let status = self.scratch.run(["status", "--control", &self.control(0), "--json"]);
+        let status = status.ok().json();
+        status["subsystems"][0]["nqn"].as_str().expect("a name").to_owned()
+    }
+
+    fn logs(&self) {
+        for index in 0..self.members.len() {
+            let path = self.scratch.path(&format!("log-{index}"));
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            eprintln!("--- {}\n{text}", Self::name(index));
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.logs();
+        }
+    }
+}
+
+/// The result of a writer.
+struct Written {
+    /// The number in each block whose write the target has confirmed.
+    confirmed: Vec<u64>,
+    writes: u64,
+    longest: Duration,
+}
+
+/// Writes increasing numbers to all blocks, with one write in flight in each part of the disk.
+struct Writer {
+    ends: Arc<AtomicBool>,
+    thread: JoinHandle<Written>,
+}
+
+impl Writer {
+    fn start(urls: Vec<Url>) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&ends);
+        let thread = std::thread::spawn(move || write(&urls, &until));
+        Self { ends, thread }
+    }
+
+    fn stop(self) -> Written {
+        self.ends.store(true, Ordering::Relaxed);
+        self.thread.join().expect("every write succeeds")
+    }
+}
+
+fn connect(urls: &[Url]) -> Disk {
+    let connection =
+        Options { hostnqn: Some("nqn.2014-08.org.example:group".to_owned()), ..Options::default() };
+    let options = DiskOptions {
+        connection,
+        reconnect_delay: Duration::from_millis(500),
+        ctrl_loss_timeout: None,
+        ..DiskOptions::default()
+    };
+    Disk::connect(urls, &options).expect("connected")
+}
+
+fn write(urls: &[Url], ends: &AtomicBool) -> Written {
+    let disk = connect(urls);
+    let reactor = Reactor::new(&Config::default()).expect("an engine");
+    let task = reactor.add_task();
+    let mut queue = disk.open(&reactor, task).expect("a queue");
+    let mut written =
+        Written { confirmed: vec![0; BLOCKS as usize], writes: 0, longest: Duration::ZERO };
+    let mut under_way = vec![None; DEPTH as usize];
+    let (mut done, mut ready, mut number) = (Vec::new(), Vec::new(), 0);
+    while !ends.load(Ordering::Relaxed) || under_way.iter().any(Option::is_some) {
+        for (part, slot) in under_way.iter_mut().enumerate() {
+            if slot.is_none() && !ends.load(Ordering::Relaxed) {
+                number += 1;
+                let lba = number / DEPTH % (BLOCKS / DEPTH) * DEPTH + part as u64;
+                let mut buffer = reactor.buffers().take(BLOCK);
+                buffer.chunks_exact_mut(8).for_each(|it| it.copy_from_slice(&number.to_le_bytes()));
+                queue.submit(Op::write(lba, 1, buffer, part as u64));
+                *slot = Some((lba, number, Instant::now()));
+            }
+        }
+        queue.poll(&mut done);
+        for completion in done.drain(..) {
+            let slot = under_way[completion.token as usize].take();
+            let (lba, number, since) = slot.expect("it is under way");
+            assert_eq!(completion.result, Ok(()), "a write failed");
+            written.confirmed[lba as usize] = number;
+            written.writes += 1;
+            written.longest = written.longest.max(since.elapsed());
+        }
+        reactor.poll(Some(Duration::from_millis(5)), &mut ready).expect("the loop continues");
+    }
+    written
+}
+
+/// Checks that every block of the file has the last confirmed number.
+fn verify(group: &Group, written: &Written, what: &str) {
+    let file = std::fs::File::open(group.scratch.path("disk.img")).expect("the disk");
+    let mut block = vec![0; BLOCK];
+    for (lba, confirmed) in (0..).zip(&written.confirmed) {
+        file.read_exact_at(&mut block, lba * BLOCK as u64).expect("a block");
+        let mut numbers = block.chunks_exact(8);
+        let is_it = numbers.all(|number| number == confirmed.to_le_bytes());
+        let found = u64::from_le_bytes(block[..8].try_into().expect("8 bytes"));
+        assert!(is_it, "{what}: block {lba} has {found}, and {confirmed} was confirmed last");
+    }
+    eprintln!("{what}: {} writes, the longest took {:?}", written.writes, written.longest);
+}
+
+#[test]
+#[ignore = "needs etcd"]
+fn a_planned_move_loses_no_write() {
+    let group = Group::new(2);
+    let leader = group.wait_for_leader(0, |_| true);
+    let writer = Writer::start(group.urls());
+    std::thread::sleep(Duration::from_secs(2));
+    let mut from = leader;
+    for _ in 0..3 {
+        let to = 1 - from;
+        let (control, name) = (group.control(0), Group::name(to));
+        group.scratch.run(["ctl", "--control", &control, "group", "move", "1", &name]).ok();
+        from = group.wait_for_leader(0, |index| index == to);
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    verify(&group, &writer.stop(), "planned move");
+}
+
+#[test]
+#[ignore = "needs etcd"]
+fn a_killed_leader_loses_no_write() {
+    let mut group = Group::new(2);
+    let leader = group.wait_for_leader(0, |_| true);
+    let writer = Writer::start(group.urls());
+    std::thread::sleep(Duration::from_secs(2));
+    group.members[leader] = None;
+    group.wait_for_leader(1 - leader, |index| index == 1 - leader);
+    std::thread::sleep(Duration::from_secs(2));
+    group.start(leader);
+    std::thread::sleep(Duration::from_secs(2));
+    verify(&group, &writer.stop(), "kill -9 of the leader");
+}
+
+#[test]
+#[ignore = "needs etcd"]
+fn a_quick_restart_of_the_leader_is_no_failover() {
+    let mut group = Group::new(2);
+    let leader = group.wait_for_leader(0, |_| true);
+    let writer = Writer::start(group.urls());
+    std::thread::sleep(Duration::from_secs(2));
+    group.members[leader] = None;
+    group.start(leader);
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(group.leader(1 - leader), Some(leader));
+    verify(&group, &writer.stop(), "kill -9 and restart of the leader");
+}
+
+#[test]
+#[ignore = "needs etcd"]
+fn a_stopped_leader_writes_nothing_late() {
+    let group = Group::new(2);
+    let leader = group.wait_for_leader(0, |_| true);
+    let writer = Writer::start(group.urls());
+    std::thread::sleep(Duration::from_secs(2));
+    signal(group.pid(leader), "STOP");
+    group.wait_for_leader(1 - leader, |index| index == 1 - leader);
+    std::thread::sleep(Duration::from_secs(3));
+    signal(group.pid(leader), "CONT");
+    std::thread::sleep(Duration::from_secs(1));
+    let written = writer.stop();
+    std::thread::sleep(Duration::from_secs(2));
+    verify(&group, &written, "SIGSTOP and SIGCONT of the leader");
+}
+
+#[test]
+#[ignore = "needs etcd"]
+fn a_member_that_is_terminated_hands_over_first() {
+    let mut group = Group::new(2);
+    let leader = group.wait_for_leader(0, |_| true);
+    let writer = Writer::start(group.urls());
+    std::thread::sleep(Duration::from_secs(2));
+    signal(group.pid(leader), "TERM");
+    let mut member = group.members[leader].take().expect("it runs");
+    assert!(member.0.wait().expect("it ends").success());
+    group.wait_for_leader(1 - leader, |index| index == 1 - leader);
+    std::thread::sleep(Duration::from_secs(1));
+    verify(&group, &writer.stop(), "SIGTERM of the leader");
+}

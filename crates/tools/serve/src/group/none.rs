@@ -1,0 +1,62 @@
+//! A target without a group: only Linux has groups.
+
+use super::document::Shares;
+use crate::args::ServeArgs;
+use crate::error::Result;
+use crate::signals::Stop;
+use farblock_backends::Spec;
+use farblock_target::{Target, TargetConfig};
+
+/// The wish to join a group, which no target on this system has.
+pub(super) enum Wished {}
+
+/// A member of a group, which no target on this system is.
+pub(super) enum Member {}
+
+pub(super) fn prepare(_: &ServeArgs) -> Result<Option<Wished>> {
+    Ok(None)
+}
+
+pub(super) fn is_wished(_: &ServeArgs) -> bool {
+    false
+}
+
+pub(super) fn nqn(_: &ServeArgs) -> Option<String> {
+    None
+}
+
+pub(super) fn described(
+    _: &ServeArgs,
+    _: u32,
+    namespace: farblock_state::Namespace,
+) -> farblock_state::Namespace {
+    namespace
+}
+
+pub(super) fn absent(_: &ServeArgs, _: &[Spec], shares: Shares) -> Result<Shares> {
+    Ok(shares)
+}
+
+pub(super) fn join(
+    _: Option<Wished>,
+    config: TargetConfig,
+    _: &ServeArgs,
+    _: &Stop,
+) -> Result<(TargetConfig, Option<Member>)> {
+    Ok((config, None))
+}
+
+impl Member {
+    pub(super) fn attach(&self, _: &Target) {
+        match *self {}
+    }
+
+    #[cfg(unix)]
+    pub(super) fn grouped(&self) -> std::sync::Arc<dyn farblock_admin::Grouped> {
+        match *self {}
+    }
+
+    pub(super) fn leave(self, _: bool) {
+        match self {}
+    }
+}
