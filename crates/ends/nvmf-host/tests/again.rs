@@ -135,8 +135,8 @@ fn an_operation_of_several_commands_is_retried_as_a_whole() {
     }
 }
 
-/// Starts a target that answers every command with a path error after `delay`, while `misleads` is
-/// set. Also returns the count of these answers.
+/// Starts a target that answers every I/O command with a path error after `delay`, while `misleads`
+/// is set. Also returns the count of these answers.
 fn misleading(delay: Duration, misleads: &Arc<AtomicBool>) -> (Peer, Arc<AtomicUsize>) {
     let tries = Arc::new(AtomicUsize::new(0));
     let (counter, misleads) = (Arc::clone(&tries), Arc::clone(misleads));

@@ -99,8 +99,9 @@ struct Method {
 type Call = fn(&SpdkRpc, &mut Table, Params) -> Answer;
 
 impl SpdkRpc {
-    /// Creates the methods for the target of `steering`, whose opener must be [`Bdevs::opening`] of
-    /// `bdevs`. `opener` opens the storage of bdevs.
+    /// Creates the methods for the target of `steering`. The target must open its namespaces with
+    /// the opener from [`Bdevs::opening`] of `bdevs`. The methods open the storage of new bdevs
+    /// with `opener`.
     pub fn new(steering: Arc<Steering>, bdevs: Arc<Bdevs>, opener: Arc<dyn Open>) -> Self {
         let (document, _) = steering.document();
         let used = document.listeners.keys().filter(|_| !document.subsystems.is_empty());

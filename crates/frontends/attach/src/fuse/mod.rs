@@ -6,11 +6,11 @@
 //! kernel.
 //!
 //! **Contract.** The file has the size of the namespace, and is writable if the namespace is.
-//! `fsync` and the `close` of a writer are flushes. A write with `O_DSYNC` is durable. The file's
-//! size and mode do not change. `O_TRUNC` has no effect, as with a device. Truncating to another
-//! size fails (except `truncate` by path to 0, which the server cannot distinguish from `O_TRUNC`).
-//! Programs can read and write any range of bytes. For a partial block, the server reads the block,
-//! changes it and writes it back, while other writes wait.
+//! `fsync` and the `close` of a writer are flushes. A write with `O_DSYNC` is durable. Programs
+//! cannot change the file's size, mode or owner. `O_TRUNC` has no effect, as with a device.
+//! Truncating to another size fails (except `truncate` by path to 0, which the server cannot
+//! distinguish from `O_TRUNC`). Programs can read and write any range of bytes. For a partial
+//! block, the server reads the block, changes it and writes it back, while other writes wait.
 //!
 //! `fallocate` punches a hole by a write zeroes that may deallocate. A hole must read as zeroes,
 //! which [`Command::Deallocate`](farblock_block::Command::Deallocate) does not promise. If the

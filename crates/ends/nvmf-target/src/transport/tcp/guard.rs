@@ -66,7 +66,8 @@ impl Guard {
         Self { stage, plain: SendBatch::new(), sealed: Cursor::default(), left_bytes: 0 }
     }
 
-    /// Returns the owner of the host's TLS key.
+    /// Returns the host's TLS key, with the host and subsystem that may use it. `None` while
+    /// TLS is not established.
     pub(super) fn peer(&self) -> Option<&Named> {
         match &self.stage {
             Stage::Open(tls) => tls.peer().map(|named| &**named),
