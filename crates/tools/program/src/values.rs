@@ -620,7 +620,7 @@ mod tests {
         assert!(listen_address("rdma:192.0.2.7").is_err());
         let parsed = |text| entrance(text).unwrap();
         assert_eq!(parsed("rdma:192.0.2.7").rdma_address(), Some(([192, 0, 2, 7], 4420).into()));
-        assert_eq!(parsed("192.0.2.7:9").tcp(), Some(([192, 0, 2, 7], 9).into()));
+        assert_eq!(parsed("192.0.2.7:9").tcp_address(), Some(([192, 0, 2, 7], 9).into()));
         assert_eq!(parsed("192.0.2.7:9").rdma_address(), None);
         assert!(entrance("rdma:").is_err());
     }

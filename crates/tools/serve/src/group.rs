@@ -70,13 +70,13 @@ pub(super) fn prepare(args: &ServeArgs) -> Result<Option<Wished>> {
 
 /// The addresses at which hosts reach this member.
 fn addresses(args: &ServeArgs) -> Result<Vec<String>> {
-    if args.listen.iter().any(|entrance| entrance.rdma().is_some()) {
+    if args.listen.iter().any(|entrance| entrance.rdma_address().is_some()) {
         return Err(Failure::usage("--group works over TCP only: remove the rdma: listeners"));
     }
     if !args.group.advertise.is_empty() {
         return Ok(args.group.advertise.clone());
     }
-    let listeners = super::tcp_listeners(args).unwrap_or_default();
+    let listeners: Vec<_> = args.listen.iter().filter_map(|one| one.tcp_address()).collect();
     let is_known = |it: &std::net::SocketAddr| it.port() != 0 && !it.ip().is_unspecified();
     match !listeners.is_empty() && listeners.iter().all(is_known) {
         true => Ok(listeners.iter().map(ToString::to_string).collect()),

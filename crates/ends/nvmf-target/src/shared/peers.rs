@@ -5,8 +5,7 @@ use super::listeners::entry;
 use crate::change_error::ChangeError;
 use crate::mailbox::{Message, Scope};
 use crate::tls::security;
-use farblock_proto::controller::{Listener, PortId};
-use farblock_wire::log::TransportType;
+use farblock_proto::controller::{Entrance, Listener, PortId};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -27,9 +26,9 @@ impl TargetShared {
 
     /// Closes the connections of all hosts.
     pub(crate) fn disconnect_hosts(&self) {
-        for address in self.listening.addresses() {
+        for entrance in self.listening.all() {
             for mailbox in self.mailboxes() {
-                mailbox.post(Message::CloseAt(address, Scope::All));
+                mailbox.post(Message::CloseAt(entrance, Scope::All));
             }
         }
     }
@@ -39,7 +38,7 @@ impl TargetShared {
         let mut management = self.lock_running()?;
         let registry = &mut management.registry;
         let is_at = |listener: &Listener, address: &SocketAddr| {
-            *listener == entry(listener.port, TransportType::TCP, *address)
+            *listener == entry(listener.port, Entrance::from(*address))
         };
         let listed: Vec<_> =
             registry.listeners().iter().filter(|it| is_peer(it)).cloned().collect();
@@ -53,7 +52,7 @@ impl TargetShared {
             let used: BTreeSet<_> = registry.listeners().iter().map(|it| it.port.0).collect();
             let free = (FIRST..u16::MAX).find(|port| !used.contains(port));
             let port = PortId(free.expect("fewer listeners than ports exist"));
-            match registry.add_listener(entry(port, TransportType::TCP, *address)) {
+            match registry.add_listener(entry(port, Entrance::from(*address))) {
                 Ok(()) => registry.set_security(port, security(self.tls.policy(PortId(1)))),
                 Err(error) => {
                     refused = Some(ChangeError::Address(address.to_string(), error.to_string()));
