@@ -141,7 +141,8 @@ impl Session {
             self.next_beat = now.saturating_add(config.timing.beat());
             self.prove(now, config, keys, out);
             // If only the answers are lost, a lease without end would keep the groups leaderless.
-            let hears = now.saturating_duration_since(self.answered) <= config.timing.hold;
+            let hears = now.saturating_duration_since(self.answered) <= config.timing.hold
+                || crate::has_mistake("a renewed lease permits I/O");
             if let SessionState::Joined { lease } = self.state
                 && hears
             {

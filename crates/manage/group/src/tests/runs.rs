@@ -98,7 +98,7 @@ const MISTAKES: &[(&str, u64)] = &[
     ("a permit lasts three holds", 12),
     ("a takeover does not compare", 1),
     ("a leader does not fence", 45),
-    ("a leader does not wait for the barrier", 41),
+    ("a leader does not wait for the barrier", 63),
     ("a hand-over does not wait for the operations in flight", 41),
     ("every leader holds over", 10),
     ("a renewed lease permits I/O", 25),
