@@ -359,9 +359,12 @@ fn ended_controllers(seen: &GroupStatus) -> Vec<RangeInclusive<u16>> {
                 && group.leader.as_ref().is_some_and(|leader| *leader != member.name)
                 && !group.victims.contains(&member.name)
         };
-        seen.joined && !member.alive && seen.ana_groups.iter().all(is_settled)
+        !member.alive && seen.ana_groups.iter().all(is_settled)
     };
-    let gone = seen.members.iter().filter(|it| it.name != seen.member).filter(is_out);
+    // A member that is cut off from etcd does not know whether another one has returned.
+    let is_current = seen.joined && seen.store.reachable;
+    let others = seen.members.iter().filter(|it| is_current && it.name != seen.member);
+    let gone = others.filter(is_out);
     gone.filter_map(|member| member.controller_ids).map(|(first, last)| first..=last).collect()
 }
 
