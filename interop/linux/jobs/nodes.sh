@@ -42,7 +42,7 @@ say "the same on disks of one node"
 sed -i -e "s#^drives = .*#drives = [\"${far[0]}\", \"${far[1]}\"]#" \
     -e '/^verify_seconds/d' -e 's/^runtime_seconds.*/runtime_seconds = 0.3/' plan.toml
 check "it runs" ./farblock --quiet fleet run plan.toml --loopback --allow-writes --json report.json
-equal "why there is no set by node" '["all drives are at node 1",[1,1],[[1],[1]]]' \
+equal "why there is no set by node" '["all drives are at NUMA node 1",[1,1],[[1],[1]]]' \
     "$(jq -c '.sets[0] | [.not_by_node, [.sets[].node], [.sets[].processors]]' report.json)"
 
 say "a target"

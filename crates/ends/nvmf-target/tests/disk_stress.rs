@@ -26,7 +26,8 @@ const BLOCKS: u64 = 64;
 const DEPTH: usize = 16;
 /// The default duration of a run. `DISK_SECONDS=n` makes it longer.
 const RUN: Duration = Duration::from_secs(4);
-/// On a busy machine that recovers slowly, a run takes at most this long.
+/// A run with too few faults continues for at most this long. A busy machine recovers slowly from
+/// each fault.
 const LONGEST_RUN: Duration = Duration::from_secs(60);
 const RECONNECTS: u64 = 4;
 /// The number of damaged PDUs that a run needs in each direction.

@@ -120,13 +120,13 @@ pub(crate) struct RunArgs {
     pub(crate) wide: bool,
 }
 
-/// Run an agent, which shares drives or generates load for a controller with the token
+/// Run an agent, which shares drives or generates load for a controller
 ///
-/// A controller with the token can make the agent share memory and the drives of --drive, connect
-/// to any address that this machine reaches, and read and write all these disks. The connection to
-/// the controller is not encrypted. Therefore the agent must listen on the loopback, behind a
-/// tunnel. --unencrypted also allows other addresses, for private networks. The agent runs until it
-/// receives SIGINT (Ctrl-C) or SIGTERM.
+/// A controller needs the token of --token-file. It can make the agent share memory and the drives
+/// of --drive, connect to any address that this machine reaches, and read and write all these
+/// disks. The connection to the controller is not encrypted. Therefore the agent must listen on the
+/// loopback, behind a tunnel. --unencrypted also allows other addresses, for private networks. The
+/// agent runs until it receives SIGINT (Ctrl-C) or SIGTERM.
 #[derive(Args, Debug)]
 pub(crate) struct AgentArgs {
     /// Address to listen on

@@ -46,7 +46,7 @@ pub(crate) fn groups(
         }
         Ok(nodes) => {
             let node = nodes.into_keys().next();
-            let why = node.map(|node| format!("all drives are at node {node}"));
+            let why = node.map(|node| format!("all drives are at NUMA node {node}"));
             Ok((vec![whole(node, in_turn(share)?)], why))
         }
         Err(why) => Ok((vec![whole(None, in_turn(share)?)], Some(why))),
@@ -57,13 +57,13 @@ pub(crate) fn groups(
 fn by_node(drives: &[String], machine: &Machine) -> Result<BTreeMap<usize, Vec<usize>>, String> {
     let online = machine.nodes().len();
     if online < 2 {
-        return Err("the machine has only one node".to_owned());
+        return Err("the machine has only one NUMA node".to_owned());
     }
     let mut nodes = BTreeMap::<usize, Vec<usize>>::new();
     for (index, drive) in drives.iter().enumerate() {
         let spec = Spec::parse(drive).map_err(|error| error.to_string())?;
         let node = machine.of_spec(&spec).ok_or_else(|| {
-            format!("the machine has {online} nodes, and the node of {drive} is unknown")
+            format!("the machine has {online} NUMA nodes, and the node of {drive} is unknown")
         })?;
         nodes.entry(node).or_default().push(index);
     }
@@ -119,7 +119,7 @@ mod tests {
         let halves = vec![vec![0, 1], vec![2, 3]];
         assert_eq!(of(&four[..2], 0, true), Ok((vec![vec![0], vec![1]], None)));
         assert_eq!(of(&four, 2, false), Ok((halves.clone(), None)));
-        let why = Some("the machine has only one node".to_owned());
+        let why = Some("the machine has only one NUMA node".to_owned());
         assert_eq!(of(&four, 2, true), Ok((halves, why)));
         let odd = of(&four[..3], 2, true).unwrap_err();
         assert_eq!(
@@ -173,10 +173,11 @@ mod tests {
         let (groups, why) = of(&[one; 4]);
         let halves = vec![vec![0, 1], vec![2, 3]];
         let at_one = Group { namespaces: halves.clone(), ..group(1, &[2], &[]) };
-        assert_eq!((groups, why.as_deref()), (vec![at_one], Some("all drives are at node 1")));
+        assert_eq!((groups, why.as_deref()), (vec![at_one], Some("all drives are at NUMA node 1")));
 
         let (groups, why) = of(&[zero, one, one, unknown]);
         assert_eq!((groups[0].node, &groups[0].namespaces), (None, &halves));
-        assert_eq!(why.unwrap(), "the machine has 2 nodes, and the node of /dev/null is unknown");
+        let unknown = "the machine has 2 NUMA nodes, and the node of /dev/null is unknown";
+        assert_eq!(why.unwrap(), unknown);
     }
 }

@@ -377,12 +377,14 @@ fn sets(made: &SetsReport) -> String {
     let SetsReport { target, sets, not_by_node } = made;
     let by = |set: &SetReport| match (&set.node, set.processors.as_slice()) {
         (None, _) => String::new(),
-        (Some(node), []) => format!(" (node {node})"),
-        (Some(node), all) => format!(" (node {node}, served by its processors {})", list(all)),
+        (Some(node), []) => format!(" (NUMA node {node})"),
+        (Some(node), all) => {
+            format!(" (NUMA node {node}, served by its processors {})", list(all))
+        }
     };
     let set = |set: &SetReport| format!("{}{}", times(&set.drives), by(set));
     let sets: Vec<String> = sets.iter().map(set).collect();
-    let why = not_by_node.as_ref().map(|why| format!("; no set per node, because {why}"));
+    let why = not_by_node.as_ref().map(|why| format!("; no set per NUMA node, because {why}"));
     format!("sets of {target}: {}{}", sets.join("; "), why.unwrap_or_default())
 }
 

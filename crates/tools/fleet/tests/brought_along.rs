@@ -36,7 +36,7 @@ fn the_six_patterns_plan_runs_four_hosts_on_two_sets_of_four_drives() {
     // The NUMA node of memory is unknown on every machine.
     assert!(made.not_by_node.is_some(), "{made:?}");
     let text = farblock_fleet::text::render_within(&report, usize::MAX);
-    let said = "4 × limit:2000/s,mem:8MiB; 4 × limit:2000/s,mem:8MiB; no set per node";
+    let said = "4 × limit:2000/s,mem:8MiB; 4 × limit:2000/s,mem:8MiB; no set per NUMA node";
     assert!(text.contains(said), "{text}");
     for action in &report.actions {
         assert_eq!(action.clients, 4, "{action:?}");
