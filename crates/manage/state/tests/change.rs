@@ -246,7 +246,7 @@ fn an_invalid_document_names_the_field() {
         ),
         (&[], r#"{"version": 2}"#, "version", "documents of version 1"),
         (&[], r#"{"colour": "red"}"#, "colour", "unknown field `colour`"),
-        (&[], r#"{"listeners": {"host:1": {}}}"#, "listeners.host:1", "invalid socket address"),
+        (&[], r#"{"listeners": {"host:1": {}}}"#, "listeners.host:1", "not an IP address and port"),
         (&[], r#"{"listeners": {"127.0.0.1:0": {}}}"#, "listeners.127.0.0.1:0", "port 0"),
         (&["subsystems"], r#"{"nonsense": {"hosts": 7}}"#, "subsystems.nonsense.hosts", "map"),
         (&["subsystems"], r#"{"nonsense": [null, null]}"#, "subsystems.nonsense", "a list"),
