@@ -1,6 +1,6 @@
 //! The seam to the target: its disks, and the events that they report.
 
-use crate::driver::Input;
+use crate::input::Input;
 use farblock_group::{Holder, MemberEvent, Outcome, Permit, Report};
 use tokio::sync::mpsc::UnboundedSender;
 

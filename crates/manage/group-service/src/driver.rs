@@ -5,9 +5,10 @@ use crate::clock;
 use crate::disks::Disks;
 use crate::folder::FolderLock;
 use crate::guard::Guard;
+use crate::input::Input;
 use crate::status::{GroupStatus, HistoryEntry, StoreStatus};
 use crate::store::EtcdStore;
-use farblock_group::store::{StoreEvent, StoreReply, StoreRequest, Ticket, WatchEvent};
+use farblock_group::store::{StoreEvent, StoreReply, StoreRequest, Ticket};
 use farblock_group::{Action, FenceKind, KeySpace, Member, MemberEvent, Permit, Report};
 use farblock_proto::time::Instant;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,27 +25,6 @@ const ATTEMPTS: u32 = 5;
 
 /// The longest sleep: timers of the runtime do not count the time while the machine is suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-
-/// A message to the member's thread.
-#[derive(Debug)]
-pub(crate) enum Input {
-    /// An input of the state machine.
-    Member(MemberEvent),
-    /// No core can submit in this epoch until the next permit.
-    Parked { group: u32, epoch: u64 },
-    /// The reply to a request.
-    Reply(Ticket, StoreReply),
-    /// A report of the watch with this number.
-    Watch(u64, WatchEvent),
-    /// Answer with the state of the group.
-    Snapshot(SyncSender<GroupStatus>),
-    /// Change the group. Answer: `None` or the reason.
-    Change { change: Change, attempts: u32, answer: Option<SyncSender<Result<(), String>>> },
-    /// The reply to the transaction of a change.
-    Changed(Box<Input>, StoreReply),
-    /// End the thread.
-    Stop,
-}
 
 pub(crate) struct Driver {
     member: Member,

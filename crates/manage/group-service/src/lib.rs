@@ -13,7 +13,7 @@
 //! | `folder.rs` | the lock that makes a quick restart possible |
 //! | `change.rs` | an operator's changes |
 //!
-//! **Restart.** A process that ends without [`Service::leave`] keeps its leadership in etcd, and its
+//! **Restart.** A process that ends without [`Service::leave`] keeps its leadership in etcd. Its
 //! successor with the same state folder continues at once. The others take over when the lease in
 //! etcd has ended.
 //!
@@ -29,6 +29,7 @@ mod disks;
 mod driver;
 mod folder;
 mod guard;
+mod input;
 mod service;
 mod status;
 mod store;

@@ -33,7 +33,7 @@ struct Endpoint {
     client: RefCell<Option<Client>>,
 }
 
-struct Shared {
+struct Endpoints {
     endpoints: Vec<Endpoint>,
     options: ConnectOptions,
     /// The time limit of a request.
@@ -47,7 +47,7 @@ struct Shared {
 /// A client of etcd, on the thread of the member.
 #[derive(Clone)]
 pub(crate) struct EtcdStore {
-    shared: Rc<Shared>,
+    shared: Rc<Endpoints>,
 }
 
 impl EtcdStore {
@@ -75,7 +75,7 @@ impl EtcdStore {
             options = options.with_tls(its);
         }
         let endpoint = |url: &String| Endpoint { url: url.clone(), client: RefCell::new(None) };
-        let shared = Shared {
+        let shared = Endpoints {
             endpoints: config.endpoints.iter().map(endpoint).collect(),
             options,
             limit,
