@@ -13,6 +13,7 @@
 mod attached;
 mod confinement;
 mod fleet;
+mod group_order;
 mod legs;
 mod open_timeouts;
 #[cfg(unix)]
@@ -25,6 +26,7 @@ mod status;
 pub use attached::{AttachedPath, AttachedStatus, ReadAttached};
 pub use confinement::Confinement;
 pub use fleet::{FleetHost, FleetStatus};
+pub use group_order::GroupOrder;
 pub use legs::{Difference, LegStatus, MirrorOrder, MirrorStatus, part_name};
 pub use open_timeouts::{Aside, OpenTimeouts, STUCK_MAX, Wanted};
 #[cfg(unix)]

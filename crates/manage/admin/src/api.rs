@@ -7,7 +7,6 @@
 use crate::audit;
 use crate::blame::located;
 use crate::events::{Events, Happening, OfTarget, stream};
-use crate::group_orders::GroupOrder;
 use crate::grouped;
 use crate::metrics::{as_plain_text, render};
 use crate::problems::{Outcome, PROBLEM, Trouble, problem, trouble};
@@ -19,6 +18,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use farblock_admin_api::Confinement;
+use farblock_admin_api::GroupOrder;
 use farblock_admin_api::Stats;
 use farblock_admin_api::{
     AnaStatus, BudgetStatus, ControllerStatus, NamespaceStatus, Status, SubsystemStatus,

@@ -1,8 +1,7 @@
-//! The group of which a target is a member, and an operator's orders for it.
+//! The group of which a target is a member.
 
-use serde::{Deserialize, Serialize};
+use farblock_admin_api::GroupOrder;
 use serde_json::Value;
-use std::fmt;
 
 /// The group of a target.
 pub trait Grouped: Send + Sync {
@@ -14,51 +13,4 @@ pub trait Grouped: Send + Sync {
     /// # Errors
     /// One sentence.
     fn order(&self, order: &GroupOrder) -> Result<(), String>;
-}
-
-/// An operator's order for a group. Any member takes it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(tag = "order", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum GroupOrder {
-    /// This member leads the ANA group whenever it is alive.
-    Move {
-        /// The ANA group.
-        ana_group: u32,
-        /// The member.
-        member: String,
-    },
-    /// The group itself chooses the leader of the ANA group again.
-    Unpin {
-        /// The ANA group.
-        ana_group: u32,
-    },
-    /// The member leads ANA groups again.
-    Resume {
-        /// The member.
-        member: String,
-    },
-    /// The member hands its ANA groups over as soon as another member can lead them.
-    Drain {
-        /// The member.
-        member: String,
-    },
-    /// The member stops leading, even if no other member can lead.
-    Pause {
-        /// The member.
-        member: String,
-    },
-}
-
-impl fmt::Display for GroupOrder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Move { ana_group, member } => {
-                write!(f, "{member} is to lead ANA group {ana_group}")
-            }
-            Self::Unpin { ana_group } => write!(f, "the group chooses the leader of {ana_group}"),
-            Self::Resume { member } => write!(f, "{member} may lead again"),
-            Self::Drain { member } => write!(f, "{member} hands its ANA groups over"),
-            Self::Pause { member } => write!(f, "{member} stops leading"),
-        }
-    }
 }

@@ -1,7 +1,6 @@
 //! The HTTP interface of a target that is a member of a group: shows the group, and passes an
 //! operator's orders to it.
 
-use crate::group_orders::GroupOrder;
 use crate::problems::{Outcome, PROBLEM, Trouble, trouble};
 use crate::steering::Steering;
 use axum::Router;
@@ -10,6 +9,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use farblock_admin_api::GroupOrder;
 use serde_json::Value;
 use std::sync::Arc;
 

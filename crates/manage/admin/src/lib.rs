@@ -98,7 +98,7 @@ pub use fleet::{ReadFleet, serve_fleet};
 #[cfg(unix)]
 pub use gather::Beside;
 #[cfg(unix)]
-pub use group_orders::{GroupOrder, Grouped};
+pub use group_orders::Grouped;
 #[cfg(unix)]
 pub use guard::Token;
 #[cfg(unix)]

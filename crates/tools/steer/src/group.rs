@@ -4,7 +4,8 @@ use super::args::{GroupArgs, GroupCommand};
 use super::{ask, say};
 use crate::error::Result;
 use crate::output;
-use farblock_admin::{Client, GroupOrder};
+use farblock_admin_api::GroupOrder;
+use farblock_admin_client::Client;
 use serde_json::{Value, json};
 
 const GROUP: &str = "/v1/group";

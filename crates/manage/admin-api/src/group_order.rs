@@ -1,0 +1,51 @@
+//! An operator's orders for the group of a target.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// An operator's order for a group. Any member takes it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(tag = "order", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum GroupOrder {
+    /// This member leads the ANA group whenever it is alive.
+    Move {
+        /// The ANA group.
+        ana_group: u32,
+        /// The member.
+        member: String,
+    },
+    /// The group itself chooses the leader of the ANA group again.
+    Unpin {
+        /// The ANA group.
+        ana_group: u32,
+    },
+    /// The member leads ANA groups again.
+    Resume {
+        /// The member.
+        member: String,
+    },
+    /// The member hands its ANA groups over as soon as another member can lead them.
+    Drain {
+        /// The member.
+        member: String,
+    },
+    /// The member stops leading, even if no other member can lead.
+    Pause {
+        /// The member.
+        member: String,
+    },
+}
+
+impl fmt::Display for GroupOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Move { ana_group, member } => {
+                write!(f, "{member} is to lead ANA group {ana_group}")
+            }
+            Self::Unpin { ana_group } => write!(f, "the group chooses the leader of {ana_group}"),
+            Self::Resume { member } => write!(f, "{member} may lead again"),
+            Self::Drain { member } => write!(f, "{member} hands its ANA groups over"),
+            Self::Pause { member } => write!(f, "{member} stops leading"),
+        }
+    }
+}
