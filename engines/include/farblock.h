@@ -435,8 +435,8 @@ extern "C" {
 #endif // __cplusplus
 
 // Asks the discovery service at `address`, a `host` or `host:port`, for its entries. The prefix
-// `rdma:` selects NVMe/RDMA. Without a port, the call tries port 8009 and then port 4420. `options`
-// may be null; its options for paths have no effect here.
+// `rdma:` selects NVMe/RDMA. Without a port, the call tries port 8009 and then port 4420.
+// `options` may be null; its options for paths have no effect here.
 //
 // # Safety
 // Each pointer must be null or valid: `address` for a text, `options` for options, `discovery` for

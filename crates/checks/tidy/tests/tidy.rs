@@ -115,6 +115,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "program",
             "proto",
             "reactor",
+            "verbs",
             "wire",
         ],
     ),

@@ -132,8 +132,8 @@ pub struct TargetConfig {
     pub listeners: Vec<SocketAddr>,
     /// RDMA devices and listen addresses; port 0 takes a free port. `None`: no RDMA.
     pub rdma: Option<RdmaListeners>,
-    /// ANA access by index in `listeners`; the indexes of RDMA listeners follow. On a listener without an entry, every namespace is in
-    /// the ANA Optimized state.
+    /// ANA access by index in `listeners`; the indexes of RDMA listeners follow. On a listener
+    /// without an entry, every namespace is in the ANA Optimized state.
     pub access: BTreeMap<usize, PortAccess>,
     /// The range of controller identifiers to allocate. Hosts identify the controllers of a
     /// subsystem by these numbers. Targets that offer the same subsystem therefore need disjoint
@@ -281,8 +281,8 @@ impl fmt::Display for StartError {
             Self::RdmaTls(address) => write!(
                 f,
                 "cannot listen on rdma:{address} while every host must use TLS: NVMe/RDMA has no \
-                 TLS; allow hosts without a key there (tls = \"allowed\", --tls allowed), or listen by \
-                 TCP only"
+                 TLS; allow hosts without a key there (tls = \"allowed\", --tls allowed), or \
+                 listen by TCP only"
             ),
             Self::Tls(error) => write!(f, "cannot require TLS of hosts: {error}"),
         }

@@ -69,9 +69,7 @@ impl Target {
         let seed = u64::from_ne_bytes(draw()?);
         let tls = TlsTerms::new(config, seed).map_err(StartError::Tls)?;
         let mut door = open_door(config, &tls)?;
-        let by_tcp = addresses.iter().copied().map(Entrance::from);
-        let by_rdma = door.iter().flat_map(Door::addresses).map(Entrance::rdma);
-        let bound: Vec<_> = by_tcp.chain(by_rdma).collect();
+        let bound = bound(&addresses, door.as_ref());
         let (registry, exports, stores) = register(config, &bound, &tls)?;
         raise_file_limit();
         let cpus = cores(config);
@@ -466,6 +464,13 @@ fn open_door(config: &TargetConfig, tls: &TlsTerms) -> Result<Option<Door>, Star
     }
     let opened = Door::open(provider.clone(), addresses);
     opened.map(Some).map_err(|(address, error)| StartError::Rdma(address, error))
+}
+
+/// The open listeners: first those of TCP.
+fn bound(by_tcp: &[SocketAddr], door: Option<&Door>) -> Vec<Entrance> {
+    let by_rdma = door.map(Door::addresses).unwrap_or_default();
+    let by_tcp = by_tcp.iter().copied().map(Entrance::from);
+    by_tcp.chain(by_rdma.into_iter().map(Entrance::rdma)).collect()
 }
 
 /// Returns random bytes that peers cannot predict.

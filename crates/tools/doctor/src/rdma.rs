@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const QUEUE_LOCKED_BYTES: u64 = 16 << 20;
 const DEVICE: &str = "RDMA device";
 
-/// What the system reports about RDMA.
+/// The system's reports about RDMA.
 pub(super) struct System<'a> {
     /// The folder of the devices: `/sys/class/infiniband`.
     pub(super) devices: &'a Path,

@@ -25,7 +25,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use toml::Spanned;
@@ -336,8 +336,7 @@ fn check(
         let bytes = parsed.map_err(|problem| value(memory, "memory", problem))?;
         config.buffer_bytes = Some(bytes);
     }
-    let at = listeners(source, file)?.into_iter().map(|(at, _)| at);
-    config.listeners = at.filter_map(Entrance::tcp_address).collect();
+    config.listeners = tcp(listeners(source, file)?);
     if let Some(ids) = &file.cntlids {
         let parsed = values::controller_ids(ids.as_ref());
         config.controller_ids = parsed.map_err(|problem| value(ids, "cntlids", problem))?;
@@ -363,6 +362,10 @@ fn check(
         disks.push(namespaces(source, directory, &key, entry)?);
     }
     Ok((config, disks))
+}
+
+fn tcp(listeners: Vec<(Entrance, Listener)>) -> Vec<SocketAddr> {
+    listeners.into_iter().filter_map(|(at, _)| at.tcp_address()).collect()
 }
 
 /// Returns the listeners with their settings.

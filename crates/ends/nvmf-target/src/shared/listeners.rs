@@ -31,8 +31,8 @@ pub(crate) struct Listening {
     first: OnceLock<Vec<Entrance>>,
     /// The RDMA devices, once a listener needs them.
     provider: OnceLock<Provider>,
-    /// The TCP ports of removed listeners and the times of removal. A socket closes some time after its
-    /// removal.
+    /// The TCP ports of removed listeners and the times of removal. A socket closes some time after
+    /// its removal.
     given_up: Mutex<Vec<(u16, Instant)>>,
 }
 
