@@ -1,4 +1,5 @@
-//! The addresses of other targets that offer the same subsystems. The discovery log page lists them.
+//! The addresses of other targets that offer the same subsystems. The discovery log page lists
+//! them.
 
 use super::TargetShared;
 use super::listeners::entry;
