@@ -18,7 +18,7 @@ pub struct Permit {
 impl Permit {
     /// Sets the end of the permission, in [`boot_time`]. `None`: no core may submit any operation.
     pub fn publish(&self, until: Option<Instant>) {
-        // Relaxed is sufficient: a core that must not miss this store receives a message afterwards.
+        // Relaxed is sufficient: a core that must see this store receives a message afterwards.
         self.until_ns.store(until.map_or(0, |until| until.0), Ordering::Relaxed);
     }
 

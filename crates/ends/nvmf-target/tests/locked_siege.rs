@@ -5,7 +5,8 @@
 //! The figures are in docs/security.md:
 //!
 //! ```text
-//! SIEGE_STRANGERS=20000 cargo test -p farblock-target --test locked_siege -- --nocapture without_keys
+//! SIEGE_STRANGERS=20000 \
+//!     cargo test -p farblock-target --test locked_siege -- --nocapture without_keys
 //! ```
 //!
 //! Without SIEGE_STRANGERS, 4,000 strangers attack: they still outnumber by far what the target

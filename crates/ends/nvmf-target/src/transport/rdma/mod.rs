@@ -17,7 +17,8 @@
 //!   receive. So a host that keeps to the queue's depth always finds a receive.
 //! - **Fairness.** Connections take registered memory in turn. A host that does not take its
 //!   responses loses its connection, soon if others wait for memory.
-//! - **Memory.** The receives and the data in flight count towards the memory limits. Before Connect a queue has one receive. Data move through registered memory of the
+//! - **Memory.** The receives and the data in flight count towards the memory limits. Before
+//!   Connect a queue has one receive. Data move through registered memory of the
 //!   core ([`Staging`]); the transport copies between this memory and the session's buffers.
 //! - **Errors.** A wrong key or length, a message longer than its receive, and a command beyond the
 //!   queue's depth close this queue pair, and no other.
