@@ -10,7 +10,7 @@ BUILT = target/$(FARBLOCK_PROFILE:dev=debug)
 BINARY = $(BUILT)/farblock
 PRODUCT = $(CARGO) build --profile $(FARBLOCK_PROFILE) --locked
 
-.PHONY: demo test needs packages build lint fix quick unit sanitize interop ceph spdk-rpc schemathesis package test-windows built-for-guests built-for-guests-and-windows bench-peers bench-fio bench-attach bench-counters bench-cost bench-network performance engines dashboard library released install uninstall header dist deb image
+.PHONY: demo test needs needs-of-whole packages build lint fix quick unit sanitize interop ceph spdk-rpc schemathesis package test-windows built-for-guests built-for-guests-and-windows bench-peers bench-fio bench-attach bench-counters bench-cost bench-network performance engines dashboard library released install uninstall header dist deb image
 
 PREFIX ?= /usr/local
 
@@ -45,12 +45,16 @@ test:
 needs:
 	@contrib/needs.sh "$(CARGO)"
 
+## The same for the whole program, which needs more than its parts.
+needs-of-whole:
+	@contrib/needs.sh "$(CARGO)" --whole
+
 ## Installs the Debian packages that the tests need. interop/linux/setup.sh downloads the guest's
 ## packages.
 packages:
 	interop/packages.sh
 
-build: needs
+build: needs-of-whole
 	$(PRODUCT) -p farblock
 
 ## Lints. The checks that take seconds run first. The tidy tests use the features of `make unit`, so
@@ -100,7 +104,7 @@ library: needs
 
 ## Builds the program and libfarblock with the same features, so that cargo builds shared crates
 ## once.
-released: needs
+released: needs-of-whole
 	$(PRODUCT) -p farblock -p farblock-capi
 
 ## Installs the program, systemd's units, manual pages, completions and libfarblock, below PREFIX in

@@ -1,9 +1,10 @@
 #!/bin/sh
-# needs.sh CARGO [--compiler-later]: reports in one sentence which programs a build needs and this
-# machine lacks, and how to install them. --compiler-later: if apt-get exists, ignores a missing C
-# compiler, which a later step installs. Exit code: 0 nothing is missing, 1 something is.
+# needs.sh CARGO [--compiler-later | --whole]: reports in one sentence which programs a build needs
+# and this machine lacks, and how to install them. --compiler-later: if apt-get exists, ignores a
+# missing C compiler, which a later step installs. --whole: also reports what only the whole program
+# needs, and its parts do not. Exit code: 0 nothing is missing, 1 something is.
 set -u
-cargo=${1:?usage: needs.sh CARGO [--compiler-later]}
+cargo=${1:?usage: needs.sh CARGO [--compiler-later | --whole]}
 here=$(cd "$(dirname "$0")" && pwd)
 wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$here/../Cargo.toml" | head -n 1)
 rustup="curl --proto =https --tlsv1.2 -sSf https://sh.rustup.rs | sh"
@@ -47,3 +48,15 @@ command -v cc >/dev/null 2>&1 || {
     lacks "building needs a C compiler to link with, and there is no cc: install $how, and run this" \
         "command again."
 }
+
+# The client of etcd is generated from etcd's description of its calls.
+if [ "${2:-}" = --whole ] && ! command -v "${PROTOC:-protoc}" >/dev/null 2>&1; then
+    how="the Protocol Buffers compiler of your distribution"
+    for one in "apt-get:apt-get install protobuf-compiler libprotobuf-dev" \
+        "dnf:dnf install protobuf-compiler protobuf-devel" "zypper:zypper install protobuf-devel" \
+        "apk:apk add protoc protobuf-dev" "pacman:pacman -S protobuf"; do
+        ! command -v "${one%%:*}" >/dev/null 2>&1 || { how="'${one#*:}' as root"; break; }
+    done
+    lacks "building farblock needs protoc, and this machine has none: install $how, and run this" \
+        "command again."
+fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # needs.sh: tests contrib/needs.sh on machines without Rust, with an older Rust, and without a C
-# compiler. A folder of programs simulates each machine.
+# compiler or protoc. A folder of programs simulates each machine.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -10,10 +10,10 @@ for tool in sh sed head awk sort tail dirname printf; do
     ln -s "$(command -v "$tool" || echo "/usr/bin/$tool")" "$work/bin/$tool"
 done
 program() { printf '#!/bin/sh\n%s\n' "$2" >"$work/bin/$1"; chmod +x "$work/bin/$1"; }
-# says EXPECTED: needs.sh must fail with one line that contains this text.
+# says EXPECTED [OPTION]: needs.sh must fail with one line that contains this text.
 says() {
-    local said
-    ! said=$(env -i PATH="$work/bin" HOME="$work" "$work/bin/sh" "$here/../needs.sh" cargo 2>&1) ||
+    local said needs=("$here/../needs.sh" cargo ${2:+"$2"})
+    ! said=$(env -i PATH="$work/bin" HOME="$work" "$work/bin/sh" "${needs[@]}" 2>&1) ||
         { echo "needs.sh: nothing is missing, where '$1' is" >&2; exit 1; }
     [ "$(wc -l <<<"$said")" = 1 ] && grep -qF -- "$1" <<<"$said" ||
         { echo "needs.sh: '$1' is not in: $said" >&2; exit 1; }
@@ -30,3 +30,6 @@ program apt-get :
 says "'apt-get install gcc libc6-dev' as root"
 program cc :
 env -i PATH="$work/bin" HOME="$work" "$work/bin/sh" "$here/../needs.sh" cargo
+says "'apt-get install protobuf-compiler libprotobuf-dev' as root" --whole
+program protoc :
+env -i PATH="$work/bin" HOME="$work" "$work/bin/sh" "$here/../needs.sh" cargo --whole
