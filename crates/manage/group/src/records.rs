@@ -41,9 +41,13 @@ pub struct MemberRecord {
     pub incarnation: u64,
     /// A random number of the process, by which it recognizes its own record.
     pub process: u64,
-    /// All incarnations up to this one have certainly ended: the next process of the same machine
-    /// has confirmed it, or a supervisor.
+    /// All incarnations after `ended_from` up to this one have certainly ended: the next process of
+    /// the same machine has confirmed it, or a supervisor.
     pub ended: u64,
+    /// Up to this incarnation, processes may still run: the process after it used another state
+    /// folder, and could not confirm their end.
+    #[serde(default)]
+    pub ended_from: u64,
     /// The addresses at which hosts and other members reach the member: `NAME:PORT` or
     /// `ADDRESS:PORT`.
     pub addresses: Vec<String>,

@@ -293,13 +293,16 @@ fn own_record(
     range: u16,
 ) -> MemberRecord {
     let last = before.map_or(0, |before| before.incarnation);
-    let ended = before.map_or(0, |before| before.ended);
+    let (ended_from, ended) = before.map_or((0, 0), |before| (before.ended_from, before.ended));
     let has_ended = before.is_some_and(|before| config.predecessors.contains(&before.process));
+    let confirms = has_ended && own.is_none();
     MemberRecord {
         version: VERSION,
         incarnation: own.map_or(last + 1, |own| own.incarnation),
         process: config.process,
-        ended: if has_ended && own.is_none() { last } else { ended },
+        ended: if confirms { last } else { ended },
+        // An earlier process may still run if the process after it could not confirm its end.
+        ended_from: if confirms && ended + 1 < last { last - 1 } else { ended_from },
         addresses: config.addresses.clone(),
         weight: config.weight,
         program: config.program.clone(),
@@ -331,3 +334,7 @@ fn registration(
         reads: [&member, &alive].map(|key| Read::Key(keys.name(key))).to_vec(),
     }
 }
+
+#[cfg(test)]
+#[path = "tests/restarts.rs"]
+mod tests;

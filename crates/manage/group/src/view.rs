@@ -171,7 +171,9 @@ impl View {
     /// Whether a process of a member has certainly ended.
     #[must_use]
     pub fn has_ended(&self, member: &str, incarnation: u64) -> bool {
-        self.members.get(member).is_some_and(|seen| seen.record.ended >= incarnation)
+        self.members.get(member).is_some_and(|Seen { record, .. }| {
+            record.ended_from < incarnation && incarnation <= record.ended
+        })
     }
 
     /// The tasks of a member.
