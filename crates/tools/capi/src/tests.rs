@@ -398,7 +398,7 @@ fn invalid_queue_calls_are_refused() {
         fails(fb_submit(queue, null()), fb_status::Argument, "null");
         fails(fb_submit(queue, &fb_op { kind: 77, ..read }), fb_status::Argument, "77");
         fails(fb_submit(queue, &fb_op { flags: 1, ..read }), fb_status::Argument, "0x1");
-        fails(fb_submit(queue, &fb_op { disk: 1, ..read }), fb_status::Argument, "no disk 1");
+        fails(fb_submit(queue, &fb_op { disk: 1, ..read }), fb_status::Argument, "is for disk 1");
         fails(fb_submit(queue, &fb_op { reserved: 1, ..read }), fb_status::Argument, "reserved");
         fails(fb_submit(queue, &fb_op { offset: 1, ..read }), fb_status::Alignment, "offset");
         fails(fb_submit(queue, &fb_op { offset: SIZE, ..read }), fb_status::Range, "outside");

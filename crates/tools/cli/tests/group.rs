@@ -2,8 +2,7 @@
 //! while leadership moves, the leader is killed, and the leader is stopped for a while. The file
 //! shows whether a write was lost or came late.
 //!
-//! These tests need etcd (Debian: etcd-server), so they run only if they are asked for:
-//! `cargo test -p farblock --test group -- --ignored --nocapture`
+//! `cargo test -p farblock --test group -- --nocapture` prints the longest operations.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -251,7 +250,6 @@ fn verify(group: &Group, written: &Written, what: &str) {
 }
 
 #[test]
-#[ignore = "needs etcd"]
 fn a_planned_move_loses_no_write() {
     let group = Group::new(2);
     let leader = group.wait_for_leader(0, |_| true);
@@ -269,7 +267,6 @@ fn a_planned_move_loses_no_write() {
 }
 
 #[test]
-#[ignore = "needs etcd"]
 fn a_killed_leader_loses_no_write() {
     let mut group = Group::new(2);
     let leader = group.wait_for_leader(0, |_| true);
@@ -284,7 +281,6 @@ fn a_killed_leader_loses_no_write() {
 }
 
 #[test]
-#[ignore = "needs etcd"]
 fn a_quick_restart_of_the_leader_is_no_failover() {
     let mut group = Group::new(2);
     let leader = group.wait_for_leader(0, |_| true);
@@ -298,7 +294,6 @@ fn a_quick_restart_of_the_leader_is_no_failover() {
 }
 
 #[test]
-#[ignore = "needs etcd"]
 fn a_stopped_leader_writes_nothing_late() {
     let group = Group::new(2);
     let leader = group.wait_for_leader(0, |_| true);
@@ -315,7 +310,6 @@ fn a_stopped_leader_writes_nothing_late() {
 }
 
 #[test]
-#[ignore = "needs etcd"]
 fn a_member_that_is_terminated_hands_over_first() {
     let mut group = Group::new(2);
     let leader = group.wait_for_leader(0, |_| true);
