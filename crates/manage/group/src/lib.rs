@@ -107,10 +107,10 @@
 //!
 //! **Not implemented.** Drivers of fences; `farblock-group-service` has the client of etcd. A
 //! leader whose disk stalls while the store answers keeps its group: the driver cannot report this
-//! yet. A time limit for a
-//! fence: the driver answers every [`Action::Fence`] and [`Action::Enter`]. Changing the fences of
-//! an ANA group while a member leads it: the new list applies to the next leader. Non-optimized
-//! access through other members. Removing a dead member and its range of controller identifiers.
+//! yet. A time limit for a fence: the driver answers every [`Action::Fence`] and
+//! [`Action::Enter`]. Changing the fences of an ANA group while a member leads it: the new list
+//! applies to the next leader. Non-optimized access through other members. Removing a dead member
+//! and its range of controller identifiers.
 
 #![forbid(unsafe_code)]
 
