@@ -523,7 +523,8 @@ def errors_are_spdks():
         rpc(*listen)
         refused(-32602, invalid, *listen)
         refused(-32602, invalid, *listen[:-2], "-s", "x")
-        refused(-32602, "Invalid transport type 'rdma'", "nvmf_create_transport", "-t", "rdma")
+        unknown = ["nvmf_create_transport", "-t", "vfiouser"]
+        refused(-32602, "Invalid transport type 'vfiouser'", *unknown)
         rpc("nvmf_subsystem_remove_listener", NQN, *address)
         refused(-32602, invalid, "nvmf_subsystem_remove_listener", NQN, *address)
         refused(-32602, invalid, "nvmf_subsystem_remove_host", NQN, HOST)
