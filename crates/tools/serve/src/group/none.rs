@@ -1,8 +1,8 @@
-//! A target without a group: only Linux has groups.
+//! A target without a group: only on Linux does `serve` have the options of groups.
 
 use super::document::Shares;
 use crate::args::ServeArgs;
-use crate::error::{Failure, Result};
+use crate::error::Result;
 use crate::signals::Stop;
 use farblock_backends::Spec;
 use farblock_target::{Target, TargetConfig};
@@ -13,11 +13,8 @@ pub(super) enum Wished {}
 /// A member of a group, which no target on this system is.
 pub(super) enum Member {}
 
-pub(super) fn prepare(args: &ServeArgs) -> Result<Option<Wished>> {
-    match args.group.group {
-        Some(_) => Err(Failure::usage("--group works on Linux only: remove it")),
-        None => Ok(None),
-    }
+pub(super) fn prepare(_: &ServeArgs) -> Result<Option<Wished>> {
+    Ok(None)
 }
 
 pub(super) fn is_wished(_: &ServeArgs) -> bool {
