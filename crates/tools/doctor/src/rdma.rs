@@ -135,6 +135,13 @@ fn gid(port: &Port) -> Option<Finding> {
     })
 }
 
+/// Whether the kernel ignores the limit of locked memory for this process.
+#[cfg(target_os = "linux")]
+fn may_lock_any() -> bool {
+    use rustix::thread::{CapabilitySet, capabilities};
+    capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::IPC_LOCK))
+}
+
 /// Returns a problem if a queue needs more locked memory than this user may have.
 fn locked(limit_bytes: Option<u64>) -> Option<Finding> {
     let bytes = limit_bytes.filter(|bytes| *bytes < QUEUE_LOCKED_BYTES)?;
@@ -199,7 +206,7 @@ pub(super) fn here() -> Vec<Finding> {
     examine(&System {
         devices: Path::new(DEVICES),
         library: farblock_verbs::Provider::system().map(drop).map_err(|error| error.to_string()),
-        locked_bytes: getrlimit(Resource::Memlock).current,
+        locked_bytes: getrlimit(Resource::Memlock).current.filter(|_| !may_lock_any()),
     })
 }
 
