@@ -1,4 +1,5 @@
-# Guest job: RDMA listeners of a configuration, of farblock ctl and of SPDK's calls, over soft-RoCE.
+# Guest job: RDMA listeners of a configuration and of farblock ctl, doctor, and two paths, over
+# soft-RoCE.
 # /host has the program farblock.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh

@@ -1,5 +1,5 @@
-//! What the fuzz targets run: each function takes the bytes of the fuzzer as input, and panics if a
-//! check fails. `make test` also runs them on random input.
+//! The functions that the fuzz targets call. Each takes the bytes of the fuzzer as input, and
+//! panics if a check fails. `make test` also runs them on random input.
 
 mod concatenation;
 mod secrets;

@@ -45,7 +45,7 @@ pub enum Error {
     },
     /// The controller's answer is invalid, or describes an unsupported feature.
     Answer {
-        /// What the host had asked about.
+        /// The subject of the host's request.
         what: String,
         /// The reason.
         reason: InfoError,

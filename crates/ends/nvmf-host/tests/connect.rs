@@ -377,8 +377,8 @@ fn discovery_rereads_a_log_page_that_changes() {
     let entries = discover(&peer.address(), &options()).unwrap();
     assert_eq!(entries.len(), 37);
     assert!(entries.iter().all(|entry| entry.port_id == 2), "records of two generations");
-    // The library returns the name unchanged, with its control characters: whoever prints it must
-    // escape it.
+    // The library returns the name unchanged, with its control characters. A program that prints
+    // the name must escape them.
     assert_eq!(entries[36].subnqn, "nqn.2024-01.example:disk36\u{1b}[31m");
     assert!(entries[0].is_subsystem() && entries[0].is_tcp());
     assert_eq!(farblock_host::entry_address(&entries[0]), "127.0.0.1:4420");

@@ -142,10 +142,10 @@ impl Control {
     ///
     /// # Errors
     /// Fails if the target does not listen there, or the address is the last of those that the
-    /// target started with. A host that has lost its controller reconnects and compares these first
-    /// addresses with those of its old controller. If they are equal, it concludes that the old
-    /// process has ended. Therefore this process must keep at least one of these addresses, so that
-    /// no other process can listen on all of them.
+    /// target started with. A host that has lost its controller reconnects, and compares the
+    /// target's initial addresses with those of the lost controller. If they are equal, the host
+    /// concludes that the old process has ended. Therefore this process must keep at least one of
+    /// its initial addresses, so that no other process can listen on all of them.
     pub fn unlisten(&self, entrance: impl Into<Entrance>) -> Result<(), ChangeError> {
         self.shared.unlisten(entrance.into())
     }

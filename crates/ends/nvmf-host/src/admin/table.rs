@@ -33,8 +33,8 @@ pub(super) struct Done {
     pub(super) intact: bool,
 }
 
-/// The commands of an admin queue. For the transport, each command is an operation of its own, and
-/// the index of the operation is the number of the command's slot.
+/// The commands of an admin queue. The transport treats each command as one operation, whose index
+/// is the number of the command's slot.
 pub(super) struct Table<T: Transport> {
     reactor: Reactor,
     slots: Vec<Option<Pending<T>>>,

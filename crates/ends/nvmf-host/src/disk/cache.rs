@@ -141,7 +141,7 @@ pub(super) struct Answer {
     pub(super) connections: u64,
 }
 
-/// What the boot of a newly connected path tells about acknowledged writes.
+/// The fate of acknowledged writes, as the boot of a newly connected path shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Meeting {
     /// Nothing is lost.

@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 /// A keeper's message to one of the disk's queues: a connected queue on the keeper's path, or the
 /// reason why there is none.
 pub(super) struct Arrival {
-    // Declared before `session`, so that the queue is dropped first: the keeper must be the one
-    // that drops the last reference to the session.
+    // Rust drops fields in the order of their declarations. The queue must be dropped before
+    // `session`, because only the keeper may drop the last reference to the session.
     pub(super) queue: Result<ConnectedQueue, Error>,
     pub(super) session: Arc<Session>,
 }

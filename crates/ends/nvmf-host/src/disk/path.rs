@@ -175,8 +175,8 @@ impl Path {
 
     /// Returns the controller with which another path must compare its candidate, and the
     /// namespace's size if the disk already uses this controller. `is_before` says whether this
-    /// path has a lower number than the other one. If both paths have candidates at the same time,
-    /// the one with the higher number compares.
+    /// path has a lower number than the other path. If both paths have candidates at the same
+    /// time, the path with the higher number compares.
     pub(super) fn settled_controller(&self, is_before: bool) -> Option<(Controller, Option<u64>)> {
         let state = self.lock();
         if let Some(session) = &state.session {

@@ -44,8 +44,8 @@ const ROUNDS: usize = 4;
 
 /// The connection of this queue on one path.
 struct Leg {
-    // Declared before `session`, so that the queue is dropped first: the keeper must be the one
-    // that drops the last reference to the session.
+    // Rust drops fields in the order of their declarations. The queue must be dropped before
+    // `session`, because only the keeper may drop the last reference to the session.
     queue: IoQueue,
     session: Arc<Session>,
     /// Whether the target has a volatile cache.
