@@ -39,24 +39,32 @@ fi
 if [ "${2:-}" = --compiler-later ] && command -v apt-get >/dev/null 2>&1; then
     exit 0
 fi
-command -v cc >/dev/null 2>&1 || {
-    how="the package gcc of your distribution"
-    for one in "apt-get:apt-get install gcc libc6-dev" "dnf:dnf install gcc" \
-        "zypper:zypper install gcc" "apk:apk add build-base" "pacman:pacman -S gcc"; do
-        ! command -v "${one%%:*}" >/dev/null 2>&1 || { how="'${one#*:}' as root"; break; }
+# how_to FALLBACK PROGRAM:COMMAND...: prints the command of the first package manager that this
+# machine has, or FALLBACK.
+how_to() {
+    fallback=$1
+    shift
+    for one in "$@"; do
+        command -v "${one%%:*}" >/dev/null 2>&1 || continue
+        echo "'${one#*:}' as root"
+        return
     done
-    lacks "building needs a C compiler to link with, and there is no cc: install $how, and run this" \
-        "command again."
+    echo "$fallback"
+}
+command -v cc >/dev/null 2>&1 || {
+    how=$(how_to "the package gcc of your distribution" "apt-get:apt-get install gcc libc6-dev" \
+        "dnf:dnf install gcc" "zypper:zypper install gcc" "apk:apk add build-base" \
+        "pacman:pacman -S gcc")
+    lacks "building needs a C compiler to link with, and there is no cc: install $how, and run" \
+        "this command again."
 }
 
 # The client of etcd is generated from etcd's description of its calls.
-if [ "${2:-}" = --whole ] && ! command -v "${PROTOC:-protoc}" >/dev/null 2>&1; then
-    how="the Protocol Buffers compiler of your distribution"
-    for one in "apt-get:apt-get install protobuf-compiler libprotobuf-dev" \
+[ "${2:-}" != --whole ] || command -v "${PROTOC:-protoc}" >/dev/null 2>&1 || {
+    how=$(how_to "the Protocol Buffers compiler of your distribution" \
+        "apt-get:apt-get install protobuf-compiler libprotobuf-dev" \
         "dnf:dnf install protobuf-compiler protobuf-devel" "zypper:zypper install protobuf-devel" \
-        "apk:apk add protoc protobuf-dev" "pacman:pacman -S protobuf"; do
-        ! command -v "${one%%:*}" >/dev/null 2>&1 || { how="'${one#*:}' as root"; break; }
-    done
+        "apk:apk add protoc protobuf-dev" "pacman:pacman -S protobuf")
     lacks "building farblock needs protoc, and this machine has none: install $how, and run this" \
         "command again."
-fi
+}

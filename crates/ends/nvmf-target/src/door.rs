@@ -211,18 +211,15 @@ impl Door {
         if self.retry_at.is_none_or(|at| at > now) {
             return found;
         }
-        let (verbs, channel, listeners) = (&self.verbs, &self.channel, &mut self.listeners);
-        self.lost.retain(|&address| match verbs.listen(channel, address, limits::RDMA_BACKLOG) {
-            Ok(id) => {
-                listeners.push((address, id));
-                found.push(address);
-                false
+        for address in std::mem::take(&mut self.lost) {
+            match self.listen(address) {
+                Ok(()) => found.push(address),
+                Err(error) => {
+                    tracing::debug!("cannot listen at rdma:{address} again: {error}");
+                    self.lost.push(address);
+                }
             }
-            Err(error) => {
-                tracing::debug!("cannot listen at rdma:{address} again: {error}");
-                true
-            }
-        });
+        }
         self.retry_at = (!self.lost.is_empty()).then_some(now + limits::RDMA_LISTEN_PERIOD);
         found
     }

@@ -1,9 +1,8 @@
 //! Waits until a namespace has no operations in flight, without closing it.
 
-use crate::removal::Share;
-use farblock_reactor::os;
+use crate::removal::{Share, are_released};
 use std::convert::Infallible;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 /// The operations that were in flight at a namespace when the caller asked.
@@ -25,10 +24,6 @@ impl Quiet {
     /// # Errors
     /// Returns `self` if operations are still in flight after `timeout`.
     pub fn wait(self, timeout: Duration) -> Result<(), Self> {
-        match os::recv_timeout(&self.0, timeout) {
-            Err(RecvTimeoutError::Disconnected) => Ok(()),
-            Err(RecvTimeoutError::Timeout) => Err(self),
-            Ok(never) => match never {},
-        }
+        if are_released(&self.0, timeout) { Ok(()) } else { Err(self) }
     }
 }

@@ -9,8 +9,18 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Duration;
 
-/// A core's handle on a [`Removal`]. The core drops the handle when it has closed its queue.
+/// A core's part in a [`Removal`] or in [`Quiet`](crate::Quiet). The core drops it when it has done
+/// its part.
 pub(crate) type Share = Sender<Infallible>;
+
+/// Waits until every core has dropped its [`Share`]. Returns whether they all have.
+pub(crate) fn are_released(shares: &Receiver<Infallible>, timeout: Duration) -> bool {
+    match os::recv_timeout(shares, timeout) {
+        Err(RecvTimeoutError::Disconnected) => true,
+        Err(RecvTimeoutError::Timeout) => false,
+        Ok(never) => match never {},
+    }
+}
 
 /// A namespace that is being removed. Its last operations may still be under way.
 ///
@@ -42,11 +52,7 @@ impl Removal {
     /// Returns `self` if the removal is not over after `timeout`. A slow disk may take unbounded
     /// time.
     pub fn wait(self, timeout: Duration) -> Result<(), Self> {
-        match os::recv_timeout(&self.shares, timeout) {
-            Err(RecvTimeoutError::Disconnected) => Ok(()),
-            Err(RecvTimeoutError::Timeout) => Err(self),
-            Ok(never) => match never {},
-        }
+        if are_released(&self.shares, timeout) { Ok(()) } else { Err(self) }
     }
 }
 

@@ -17,13 +17,10 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use farblock_admin_api::Confinement;
-use farblock_admin_api::GroupOrder;
-use farblock_admin_api::Stats;
 use farblock_admin_api::{
-    AnaStatus, BudgetStatus, ControllerStatus, NamespaceStatus, Status, SubsystemStatus,
+    AnaStatus, BudgetStatus, Confinement, ControllerStatus, Difference, GroupOrder, LegStatus,
+    MirrorOrder, MirrorStatus, NamespaceStatus, Stats, Status, SubsystemStatus,
 };
-use farblock_admin_api::{Difference, LegStatus, MirrorOrder, MirrorStatus};
 use farblock_state::{
     Ana, Document, Host, Limits, Listener, Namespace, Problem, Referral, Subsystem, Tls,
 };

@@ -1,6 +1,6 @@
 //! The member's thread: it connects the state machine, the client of etcd and the disks.
 
-use crate::change::Change;
+use crate::change::{ATTEMPTS, Change};
 use crate::clock;
 use crate::disks::Disks;
 use crate::folder::FolderLock;
@@ -19,9 +19,6 @@ use tokio::task::{JoinHandle, spawn_local};
 
 /// The number of events in [`GroupStatus::history`].
 const HISTORY: usize = 32;
-
-/// The number of attempts at a change that meets others.
-const ATTEMPTS: u32 = 5;
 
 /// The longest sleep: timers of the runtime do not count the time while the machine is suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -197,8 +194,8 @@ impl Driver {
             self.history.drain(..excess);
         }
         if matches!(report, Report::Joined { .. }) {
-            for (group, fences) in self.declared.clone() {
-                self.declare(group, fences);
+            for (group, fences) in &self.declared {
+                self.declare(*group, fences.clone());
             }
         }
         self.disks.report(report);
@@ -215,9 +212,6 @@ impl Driver {
         attempts: u32,
         answer: Option<SyncSender<Result<(), String>>>,
     ) {
-        if let Change::Declare { ana_group, fences } = &change {
-            self.declared.insert(*ana_group, fences.clone());
-        }
         let reply = |result| {
             if let Some(answer) = &answer {
                 let _ = answer.try_send(result);

@@ -1,6 +1,6 @@
 //! Starts and stops a member, and passes an operator's changes to it.
 
-use crate::change::Change;
+use crate::change::{ATTEMPTS, Change};
 use crate::clock;
 use crate::config::ServiceConfig;
 use crate::disks::{Disks, Events};
@@ -10,7 +10,7 @@ use crate::guard::Guard;
 use crate::input::Input;
 use crate::status::GroupStatus;
 use crate::store::EtcdStore;
-use farblock_group::{Duty, FenceKind, Member, MemberConfig, MemberEvent, is_name};
+use farblock_group::{Duty, Member, MemberConfig, MemberEvent, is_name};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt;
 use std::sync::mpsc::sync_channel;
@@ -21,9 +21,6 @@ use tokio::task::LocalSet;
 
 /// The time limit of an operator's change: five attempts at a request to etcd, and their pauses.
 const CHANGE_LIMIT: Duration = Duration::from_secs(10);
-
-/// The number of attempts at a change.
-const ATTEMPTS: u32 = 5;
 
 /// The reason for which a member cannot start, as one sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -118,12 +115,6 @@ pub struct Service {
 }
 
 impl Service {
-    /// The way to pass events to the member.
-    #[must_use]
-    pub fn events(&self) -> Events {
-        Events::new(self.sender.clone())
-    }
-
     /// The group as this member sees it now.
     #[must_use]
     pub fn snapshot(&self) -> GroupStatus {
@@ -138,14 +129,6 @@ impl Service {
         let _ = self.sender.send(input);
         let late = |_| Err("etcd does not answer in time; the change may still happen".to_owned());
         answers.recv_timeout(CHANGE_LIMIT).unwrap_or_else(late)
-    }
-
-    /// Adds an ANA group, or kinds of fences to one. A new kind applies from the next leader on.
-    ///
-    /// # Errors
-    /// One sentence. The member declares the group again whenever it joins.
-    pub fn declare(&self, ana_group: u32, fences: Vec<FenceKind>) -> Result<(), String> {
-        self.change(Change::Declare { ana_group, fences })
     }
 
     /// Chooses the member that leads an ANA group while it is alive.
@@ -176,7 +159,7 @@ impl Service {
     /// over. Returns whether it is done.
     #[must_use]
     pub fn leave(self, limit: Duration) -> bool {
-        self.events().send(MemberEvent::Leave);
+        let _ = self.sender.send(Input::Member(MemberEvent::Leave));
         let end = Instant::now() + limit;
         loop {
             if self.snapshot().left {

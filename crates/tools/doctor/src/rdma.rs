@@ -135,13 +135,6 @@ fn gid(port: &Port) -> Option<Finding> {
     })
 }
 
-/// Whether the kernel ignores the limit of locked memory for this process.
-#[cfg(target_os = "linux")]
-fn may_lock_any() -> bool {
-    use rustix::thread::{CapabilitySet, capabilities};
-    capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::IPC_LOCK))
-}
-
 /// Returns a problem if a queue needs more locked memory than this user may have.
 fn locked(limit_bytes: Option<u64>) -> Option<Finding> {
     let bytes = limit_bytes.filter(|bytes| *bytes < QUEUE_LOCKED_BYTES)?;
@@ -199,29 +192,32 @@ pub(super) fn advice(sentence: &str) -> (&'static str, &'static str) {
     ("connection", advice)
 }
 
+/// The folder of this machine's RDMA devices. Only Linux has RDMA.
+pub(super) const DEVICES: &str = "/sys/class/infiniband";
+
 /// This machine's RDMA.
-#[cfg(target_os = "linux")]
 pub(super) fn here() -> Vec<Finding> {
-    use rustix::process::{Resource, getrlimit};
     examine(&System {
         devices: Path::new(DEVICES),
         library: farblock_verbs::Provider::system().map(drop).map_err(|error| error.to_string()),
-        locked_bytes: getrlimit(Resource::Memlock).current.filter(|_| !may_lock_any()),
+        locked_bytes: locked_limit(),
     })
 }
 
-/// The folder of this machine's RDMA devices.
+/// The limit of locked memory in bytes; `None` if this process may lock any amount.
 #[cfg(target_os = "linux")]
-pub(super) const DEVICES: &str = "/sys/class/infiniband";
+fn locked_limit() -> Option<u64> {
+    use rustix::process::{Resource, getrlimit};
+    use rustix::thread::{CapabilitySet, capabilities};
+    // The kernel ignores the limit for such a process.
+    let may_lock_any =
+        capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::IPC_LOCK));
+    getrlimit(Resource::Memlock).current.filter(|_| !may_lock_any)
+}
 
-/// Only Linux has RDMA.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn here() -> Vec<Finding> {
-    examine(&System {
-        devices: Path::new(""),
-        library: farblock_verbs::Provider::system().map(drop).map_err(|error| error.to_string()),
-        locked_bytes: None,
-    })
+fn locked_limit() -> Option<u64> {
+    None
 }
 
 #[cfg(test)]

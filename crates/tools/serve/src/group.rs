@@ -330,9 +330,13 @@ impl Member {
 
 /// Keeps the target's knowledge of the other members up to date, until the member leaves.
 fn follow_members(service: &Weak<Joined>, control: &Control) {
-    let (mut known, mut listed) = (Vec::new(), false);
+    let (mut known, mut listed, mut ended) = (Vec::new(), false, Vec::new());
     while let Some(seen) = service.upgrade().and_then(|it| Some(it.lock().as_ref()?.snapshot())) {
-        control.set_ended_controllers(ended_controllers(&seen));
+        let now_ended = ended_controllers(&seen);
+        if now_ended != ended {
+            control.set_ended_controllers(now_ended.clone());
+            ended = now_ended;
+        }
         let others = seen.members.into_iter().filter(|it| it.alive && it.name != seen.member);
         let others: Vec<_> = others.flat_map(|it| it.addresses).collect();
         if others != known || !listed {
