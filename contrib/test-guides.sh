@@ -12,7 +12,7 @@ die() {
     echo "test-guides.sh: $*" >&2
     exit 1
 }
-for need in curl fio ip qemu-img unshare; do
+for need in curl etcd fio ip qemu-img unshare; do
     command -v "$need" >/dev/null || die "install what has $need (interop/packages.sh does)"
 done
 work=$(mktemp -d)
@@ -33,7 +33,7 @@ run() {
     folder=$work/$(basename "$guide" .md)
     mkdir -p "$folder/runtime"
     script "$guide" >"$folder/run.sh"
-    grep -q farblock "$folder/run.sh" || die "$guide has nothing to run"
+    grep -q '^farblock ' "$folder/run.sh" || die "$guide has no sh block that runs farblock"
     (
         cd "$folder"
         unset NOTIFY_SOCKET LISTEN_FDS LISTEN_PID
@@ -50,12 +50,13 @@ for guide in "$here"/../docs/guides/*.md; do
     [ "${guide##*/}" = README.md ] || guides+=("$guide")
 done
 for guide in "${guides[@]}"; do
-    run "$guide"
+    # RDMA needs a device of the kernel. The guest job rdma-faces runs these commands.
+    [ "${guide##*/}" = rdma.md ] || run "$guide"
 done
 # Every link must lead to a file.
 for guide in "${guides[@]}" "$here/../docs/guides/README.md"; do
-    grep -o '](\([^)#:]*\)' "$guide" | cut -c3- | while read -r link; do
+    { grep -o '](\([^)#:]*\)' "$guide" || true; } | cut -c3- | while read -r link; do
         [ -e "$(dirname "$guide")/$link" ] || die "$guide: there is no $link"
     done
 done
-echo "guides: ${#guides[@]} texts do what they say"
+echo "guides: $((${#guides[@]} - 1)) texts do what they say"
