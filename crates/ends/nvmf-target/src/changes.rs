@@ -141,8 +141,8 @@ impl Control {
     /// Stops listening on an address and closes the connections accepted there.
     ///
     /// # Errors
-    /// Fails if the target does not listen there, or the address is the last of those that the
-    /// target started with. A host that has lost its controller reconnects, and compares the
+    /// Fails if the target does not listen there, or the address is the last one left of the
+    /// target's initial addresses. A host that has lost its controller reconnects, and compares the
     /// target's initial addresses with those of the lost controller. If they are equal, the host
     /// concludes that the old process has ended. Therefore this process must keep at least one of
     /// its initial addresses, so that no other process can listen on all of them.
@@ -175,15 +175,16 @@ impl Control {
         self.shared.set_peers(peers)
     }
 
-    /// Sets the controller identifiers of other targets of the same subsystems whose controllers
-    /// have ended: they execute no more commands. A host that lost such a controller then learns
-    /// from this target that it need not wait for it (Cross-Controller Reset).
+    /// Sets the identifiers of ended controllers of other targets that offer the same subsystems.
+    /// An ended controller executes no more commands. A host that lost such a controller sends a
+    /// Cross-Controller Reset to this target, and learns that it need not wait for the lost
+    /// controller.
     pub fn set_ended_controllers(&self, ended: Vec<RangeInclusive<u16>>) {
         self.shared.set_ended_controllers(ended);
     }
 
-    /// Closes the connections of all hosts, so that this target executes no command that is still
-    /// on its way. Hosts may connect again at once.
+    /// Closes the connections of all hosts, so that this target executes none of the commands that
+    /// hosts have sent but the target has not received. Hosts may connect again at once.
     pub fn disconnect_hosts(&self) {
         self.shared.disconnect_hosts();
     }

@@ -177,7 +177,7 @@ pub struct TargetConfig {
 }
 
 impl TargetConfig {
-    /// The requested listeners: first those of TCP.
+    /// Returns the requested listeners: those for TCP, then those for RDMA.
     #[must_use]
     pub fn entrances(&self) -> Vec<Entrance> {
         let by_rdma = self.rdma.iter().flat_map(|rdma| &rdma.addresses);
@@ -239,7 +239,7 @@ pub enum StartError {
     NoListener,
     /// The target cannot listen on this address by RDMA.
     Rdma(SocketAddr, VerbsError),
-    /// Every host must use TLS at this listener, which RDMA does not have.
+    /// The policy of this RDMA listener requires TLS, and NVMe/RDMA has no TLS.
     RdmaTls(SocketAddr),
     /// The configuration requires TLS, and the target cannot load a TLS library.
     Tls(TlsError),

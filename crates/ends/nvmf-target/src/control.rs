@@ -39,8 +39,8 @@ impl Control {
     /// Without a batch, each change sends the whole list of namespaces to every core, so the time
     /// for thousands of changes grows with the square of their number.
     ///
-    /// A [`Removal`] ends only after the batch has ended or [`Control::send_changes`] was called,
-    /// since the cores do not know of it earlier.
+    /// A [`Removal`] ends only after the batch has ended or [`Control::send_changes`] was called:
+    /// the cores learn of the removal only then.
     pub fn batch(&self) -> Batch {
         self.shared.begin_batch();
         Batch(Arc::clone(&self.shared))
@@ -181,7 +181,7 @@ impl Control {
     /// ones, for example by withdrawing the [`Permit`](crate::Permit).
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace.
+    /// Fails if there is no such subsystem or namespace.
     pub fn quiet(&self, nqn: &str, nsid: NamespaceId) -> Result<Quiet, ChangeError> {
         self.shared.quiet(nqn, nsid)
     }

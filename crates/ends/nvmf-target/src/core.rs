@@ -33,11 +33,12 @@ use std::time::{Duration, Instant};
 
 mod rdma;
 
-/// The listeners, which core 0 has.
+/// The target's listeners. Only core 0 has any.
 #[derive(Default)]
 struct Doors {
     tcp: Vec<(SocketAddr, farblock_reactor::ListenerId)>,
-    /// Also the registered memory of the RDMA devices that connections of this core use.
+    /// The RDMA listeners. Every core also keeps the registered memory of its RDMA connections
+    /// here.
     rdma: rdma::Rdma,
 }
 
@@ -111,7 +112,7 @@ impl Core {
         Ok(())
     }
 
-    /// Also listens here.
+    /// Opens a further listener.
     fn open_listener(&mut self, opening: Opening, address: SocketAddr) -> Result<(), String> {
         match opening {
             Opening::Tcp(socket) => {
@@ -121,7 +122,7 @@ impl Core {
         }
     }
 
-    /// Stops listening there. Every core closes its connections that were accepted there.
+    /// Closes a listener. Every core closes the connections that this listener accepted.
     fn unlisten(&mut self, entrance: Entrance) {
         let Entrance { transport, address } = entrance;
         match transport {

@@ -185,7 +185,7 @@ impl Door {
         watch(reactor, task, self.verbs.event_source(&self.channel)).map(drop)
     }
 
-    /// Grants queues that use at most a quarter of a core's memory limit.
+    /// Limits the queue depth, so that a queue uses at most a quarter of a core's memory limit.
     pub(crate) fn limit(&mut self, core_bytes: usize) {
         let entry_bytes = limits::RDMA_ENTRY_BYTES + Sqe::LEN + KEYED_IN_CAPSULE_BYTES as usize;
         let most = core_bytes / 4 / entry_bytes;
@@ -199,13 +199,13 @@ impl Door {
         self.retry_at = None;
     }
 
-    /// The time at which to call [`Self::listen_again`].
+    /// The time of the next attempt to replace lost listeners; `None` if no listener is lost.
     pub(crate) fn retry_at(&self) -> Option<Instant> {
         self.retry_at
     }
 
-    /// Listens again at the addresses of lost listeners, if it is time. Returns the addresses where
-    /// this succeeded.
+    /// Listens again at the addresses of lost listeners, if [`Self::retry_at`] has passed. Returns
+    /// the addresses where this succeeded.
     pub(crate) fn listen_again(&mut self, now: Instant) -> Vec<SocketAddr> {
         let mut found = Vec::new();
         if self.retry_at.is_none_or(|at| at > now) {

@@ -13,9 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 pub(crate) struct Losses {
     count: AtomicU64,
-    /// The number of failures reported to each host, by the hash of its name. Beyond
-    /// [`limits::FLUSHING_HOSTS`] hosts, a further host learns only that flushes failed which it
-    /// sent itself.
+    /// The number of failures reported to each host, by the hash of its name. At most
+    /// [`limits::FLUSHING_HOSTS`] hosts have an entry. A further host learns only of the failures
+    /// of its own flushes.
     heard: Mutex<HashMap<u64, u64>>,
 }
 

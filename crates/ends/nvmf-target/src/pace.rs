@@ -1,9 +1,10 @@
-//! Rate limits: of all hosts on one namespace, and of one host on all namespaces of a subsystem.
+//! Rate limits. One kind limits all hosts together at one namespace. The other kind limits one host
+//! over all namespaces of a subsystem.
 //!
 //! A budget is a single point in time: the allowance up to this time has been spent. Each command
-//! moves this time forward by its cost. It may start when the clock reaches the time before the
-//! move, or up to one burst earlier. So the cores can share a budget with one atomic update per
-//! command.
+//! moves this time forward by its cost. The command may start when the clock reaches the time
+//! before the move, or up to one burst earlier. So the cores can share a budget with one atomic
+//! update per command.
 //!
 //! A connection books only its first waiting command of each kind. So the waiting connections take
 //! turns, and a closing connection has few bookings to return.
@@ -129,7 +130,7 @@ impl Budget {
             return 0;
         }
         let cost = self.cost(amount);
-        // Allowance that was not spent expires, except for the allowance of one burst.
+        // Allowance that was not spent expires, except for one burst.
         let unspent = now.saturating_sub(burst);
         let found = self.spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent| {
             Some(spent.max(unspent).saturating_add(cost))
@@ -175,7 +176,7 @@ impl Pace {
     /// Books a command in all its budgets. Returns the time at which the command may start.
     pub(crate) fn book(&self, cost: Cost, now: Instant) -> Instant {
         let since = now.saturating_duration_since(self.epoch).as_nanos();
-        // Begin with the allowance of one burst unspent.
+        // Start with one burst of unspent allowance.
         let now = (since as u64).saturating_add(self.burst);
         let budgets = self.budgets_of(cost);
         let starts = budgets.map(|(budget, amount)| budget.book(amount, now, self.burst));

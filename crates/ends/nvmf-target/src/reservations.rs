@@ -55,7 +55,7 @@ pub(crate) struct Desk {
     pub(crate) spreading: HashMap<u64, (usize, SubsystemId, NamespaceId)>,
 }
 
-/// A job for the keeper's thread: store the reservations of a namespace.
+/// A job for the keeper's thread: make the reservations of a namespace durable.
 struct Save {
     key: (SubsystemId, NamespaceId),
     serial: u64,
@@ -169,7 +169,7 @@ impl Keeper {
     }
 }
 
-/// The accesses that reservations deny to a connection's host.
+/// The accesses that other hosts' reservations deny to the host of a connection.
 #[derive(Default)]
 pub(crate) struct Limits {
     rights: ByNamespace<Rights>,
@@ -219,8 +219,8 @@ impl Limits {
     }
 }
 
-/// The owner of a connection for reservations. A session keeps this even after its queue has
-/// closed.
+/// The subsystem and host of a connection, for reservations. A session keeps its `Owner` even after
+/// its queue has closed.
 pub(crate) struct Owner {
     pub(crate) subsystem: SubsystemId,
     pub(crate) host: HostId,
@@ -255,8 +255,8 @@ impl<K: PartialEq> Barriers<K> {
         self.barriers.retain(|(other, _)| other != key);
     }
 
-    /// Notes that all operations of a command have ended. Returns the changes that waited for no
-    /// other command.
+    /// Notes that all operations of a command have ended. Returns the changes for which this was
+    /// the last command to end.
     pub(crate) fn ended(&mut self, command: UnderWay) -> Vec<K> {
         let is_over = |(_, under_way): &mut (K, Vec<UnderWay>)| {
             under_way.retain(|other| *other != command);

@@ -49,8 +49,8 @@ impl Target {
     }
 
     /// Starts like [`Self::start`], with open sockets for some of the listen addresses. A service
-    /// manager can keep these sockets open while the target restarts. Hosts that connect during the
-    /// restart then wait.
+    /// manager can keep these sockets open while the target restarts, so that hosts that connect
+    /// meanwhile wait instead of failing.
     ///
     /// # Errors
     /// Fails for the same reasons as [`Self::start`].
@@ -84,7 +84,7 @@ impl Target {
         config.subsystems.iter().for_each(|one| shared.authenticator.require(one));
         let mut started = Vec::new();
         let mut threads = Vec::new();
-        // Each core waits until this cell is set. It is set when the mailboxes of all cores exist.
+        // Each core waits for this cell, which is set once all cores have their mailboxes.
         let gate = Arc::new(OnceLock::new());
         let TargetConfig { engine, polling, call_bytes, .. } = *config;
         shared.set_polling(polling);
@@ -130,13 +130,14 @@ impl Target {
         &self.addresses
     }
 
-    /// The listeners of the start, with their actual ports: first those of TCP.
+    /// Returns the listeners of the start, with their actual ports: those for TCP, then those for
+    /// RDMA.
     #[must_use]
     pub fn entrances(&self) -> Vec<Entrance> {
         self.shared.listening.first()
     }
 
-    /// The listen addresses of RDMA at the start, with their actual ports.
+    /// Returns the RDMA listen addresses of the start, with their actual ports.
     #[must_use]
     pub fn rdma_addresses(&self) -> Vec<SocketAddr> {
         self.entrances().into_iter().filter_map(Entrance::rdma_address).collect()
@@ -243,8 +244,8 @@ impl CoreStart {
     }
 }
 
-/// Stops the target when dropped. Each core owns one of these. Without it, the other cores would
-/// still pass connections to a core that has ended.
+/// Each core owns one of these. When its thread ends, even by a panic, the drop stops the whole
+/// target. Otherwise the other cores would still pass connections to this core.
 struct EndsTarget(Arc<TargetShared>);
 
 impl Drop for EndsTarget {
@@ -355,7 +356,7 @@ fn bind_all(
     addresses.iter().map(&mut listen).collect()
 }
 
-/// Binds one more address. While the address is in use, retries for `patience`.
+/// Binds one further address. While the address is in use, retries for `patience`.
 pub(crate) fn bind_within(
     address: SocketAddr,
     others: &[SocketAddr],
@@ -444,8 +445,8 @@ fn register_listeners(
     Ok(())
 }
 
-/// Returns the most connections that the configuration and the limits of this process allow, with
-/// this many open volumes.
+/// Returns the most connections that the configuration and the limits of this process allow, if it
+/// has this many open queues into namespaces.
 fn most_connections(config: &TargetConfig, volumes: usize) -> usize {
     let most = config.max_connections.unwrap_or(limits::MAX_CONNECTIONS);
     most.min(descriptors(volumes)).min(budget::connections())
@@ -466,7 +467,7 @@ fn open_door(config: &TargetConfig, tls: &TlsTerms) -> Result<Option<Door>, Star
     opened.map(Some).map_err(|(address, error)| StartError::Rdma(address, error))
 }
 
-/// The open listeners: first those of TCP.
+/// Returns the open listeners: those for TCP, then those for RDMA.
 fn bound(by_tcp: &[SocketAddr], door: Option<&Door>) -> Vec<Entrance> {
     let by_rdma = door.map(Door::addresses).unwrap_or_default();
     let by_tcp = by_tcp.iter().copied().map(Entrance::from);

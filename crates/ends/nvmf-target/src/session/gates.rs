@@ -15,7 +15,7 @@ use farblock_proto::ids::NamespaceId;
 use farblock_reactor::os;
 use farblock_wire::Status;
 
-/// A session, together with the data that one command needs while it passes its gates.
+/// A session, together with the data of the command that passes its gates.
 struct Keeper<'a, T> {
     session: &'a mut Session<T>,
     cx: &'a mut Context,

@@ -289,7 +289,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Records a failed flush, so that every other host of the namespace gets an error, too. If the
-    /// sender has disconnected, its next connection also gets the error.
+    /// host that sent the flush has disconnected, its next connection also gets the error.
     #[cold]
     fn note_loss(&mut self, slot: SlotId) {
         let Work::Io(IoCommand::Flush { .. }) = self.request(slot).work else { return };
@@ -348,7 +348,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Handles the notice about a closed queue. Starts the commands that waited for no other queue.
+    /// Handles the notice about a closed queue. Starts the commands that no longer wait for any
+    /// closed queue.
     pub(crate) fn on_notice(&mut self, cx: &mut Context, news: EndingId) {
         let Some(fence) = &mut self.fence else { return };
         for (slot, _) in fence.on_notice(news) {

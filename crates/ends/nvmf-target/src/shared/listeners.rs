@@ -60,18 +60,18 @@ impl Listening {
         }
     }
 
-    /// Returns whether the address is an initial one, even if its listener was removed and added
-    /// again.
+    /// Returns whether the target started with this address. That stays true if the listener was
+    /// removed and added again.
     fn is_from_start(&self, entrance: Entrance) -> bool {
         self.first.get().is_some_and(|all| all.contains(&entrance))
     }
 
-    /// The listeners of the start.
+    /// Returns the initial listeners.
     pub(crate) fn first(&self) -> Vec<Entrance> {
         self.first.get().cloned().unwrap_or_default()
     }
 
-    /// The RDMA devices. The first call loads the system's libraries.
+    /// Returns the RDMA devices. The first call loads the system's libraries.
     pub(crate) fn provider(&self) -> Result<Provider, VerbsError> {
         if let Some(provider) = self.provider.get() {
             return Ok(provider.clone());
@@ -80,7 +80,7 @@ impl Listening {
         Ok(self.provider.get_or_init(|| provider).clone())
     }
 
-    /// The listener that accepted a connection to `local`.
+    /// Returns the listener that accepted a connection to `local`.
     pub(crate) fn port_of(&self, form: RemoteForm, local: SocketAddr) -> Option<PortId> {
         let local = Entrance { transport: transport(form), address: local };
         let all = self.entrances();
@@ -126,7 +126,7 @@ impl Listening {
     }
 }
 
-/// The transport whose remote data have this form.
+/// Returns the transport whose remote data have this form.
 pub(crate) fn transport(form: RemoteForm) -> Transport {
     match form {
         RemoteForm::Keyed => Transport::Rdma,
@@ -134,7 +134,7 @@ pub(crate) fn transport(form: RemoteForm) -> Transport {
     }
 }
 
-/// The refusal of TLS at an RDMA listener.
+/// The error for a listener that requires TLS and uses RDMA.
 const NO_TLS: &str = "NVMe/RDMA has no TLS, so this listener cannot require it: allow hosts \
                       without a key there, or use a TCP listener";
 
@@ -260,7 +260,7 @@ impl TargetShared {
         }
     }
 
-    /// Stops listening there, and closes the connections that were accepted there.
+    /// Closes a listener, and closes the connections that it accepted.
     pub(crate) fn unlisten(&self, entrance: Entrance) -> Result<(), ChangeError> {
         let mut all = self.listening.all.lock().expect("no holder panics");
         let Some(index) = all.iter().position(|listened| listened.entrance == entrance) else {

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
-/// The first port number of other targets. The target's own listeners have lower numbers.
+/// The first port identifier of other targets. The target's own listeners have lower identifiers.
 const FIRST: u16 = 0x8000;
 
 /// Whether an entry of the discovery log page is the address of another target.

@@ -70,7 +70,7 @@ impl TargetShared {
         }
     }
 
-    /// Notes that a core has applied a change, and that the commands that it forbids have ended
+    /// Notes that a core has applied a change: all commands that the change forbids have ended
     /// there.
     pub(crate) fn applied(&self, serial: u64) {
         let mut management = self.lock();
