@@ -66,7 +66,7 @@ fn a_delayed_write_of_a_lost_queue_does_not_overwrite_its_successors_write() {
     for &engine in EngineKind::HERE {
         let (target, _admin, controller, gate) = with_a_lost_write(engine);
         let mut queue = io_once_free(target.addresses()[0], controller);
-        // Other blocks and namespaces respond as fast as before.
+        // Reads of other blocks and namespaces complete at once.
         assert_eq!(read(&mut queue, 1, BLOCK as u32).data, vec![0; BLOCK]);
         let mut sqe = blocks(2, 0, 1, SglDescriptor::transport(BLOCK as u32));
         sqe.nsid = 2.into();

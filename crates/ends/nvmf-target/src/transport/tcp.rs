@@ -185,7 +185,7 @@ impl Transport for Tcp {
                 left.checked_sub(buffer.len()).expect("the host sends at most the announced bytes");
             self.outbox.payload(std::mem::take(&mut held), buffer, range);
         }
-        // If data were missing, the host would take the next bytes for them.
+        // If data were missing, the host would interpret the following bytes as data.
         assert!(left == 0 && held == 0, "{left} of {length} bytes are missing, {held} held");
         if let Some(digest) = digest {
             self.outbox.bytes(&digest.finish());

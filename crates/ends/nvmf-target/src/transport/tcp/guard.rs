@@ -66,8 +66,8 @@ impl Guard {
         Self { stage, plain: SendBatch::new(), sealed: Cursor::default(), left_bytes: 0 }
     }
 
-    /// Returns the host's TLS key, with the host and subsystem that may use it. `None` while
-    /// TLS is not established.
+    /// Returns the owner of the host's TLS key: the host and subsystem that may use it. `None`
+    /// while TLS is not established.
     pub(super) fn peer(&self) -> Option<&Named> {
         match &self.stage {
             Stage::Open(tls) => tls.peer().map(|named| &**named),
@@ -376,7 +376,8 @@ fn pressed_bytes(left: u32, kept: Option<usize>) -> u32 {
     record_bytes.max(limits::SMALL_RECEIVE_BYTES)
 }
 
-/// Returns the event for a host whose TLS handshake failed, with the names that the host offered.
+/// Returns the event for a host whose TLS handshake failed. The event contains the names that the
+/// host offered.
 fn not_by_tls(address: IpAddr, error: &TlsError) -> Event {
     let identity = match error {
         TlsError::UnknownIdentity { offered, .. } => offered.first(),
