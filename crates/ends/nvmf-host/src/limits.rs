@@ -135,8 +135,8 @@ pub const FINISH_PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Interval between reads of an unusable path's access state, in addition to reads after events.
 pub const ACCESS_PERIOD: Duration = Duration::from_millis(500);
 
-/// Default path timeout of a disk with several paths. With it, almost half a second is left for the
-/// failover if it is to take at most one second.
+/// Default path timeout of a disk with several paths. It leaves almost half a second for the rest
+/// of a failover that takes at most one second.
 pub const PATH_TIMEOUT: Duration = Duration::from_millis(600);
 
 /// Time for which [`Disk::connect`](crate::Disk::connect) waits for the other paths after the first

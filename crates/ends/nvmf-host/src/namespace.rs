@@ -183,8 +183,8 @@ impl Namespace for RemoteNamespace {
     }
 }
 
-/// A connected I/O queue that is not on an event loop yet. It releases its queue identifier when it
-/// is dropped before it was moved to an event loop.
+/// A connected I/O queue that is not on an event loop yet. If it is dropped before its move to an
+/// event loop, it releases its queue identifier.
 pub(crate) struct ConnectedQueue {
     namespace: RemoteNamespace,
     qid: u16,

@@ -63,8 +63,8 @@ struct AdminState {
 #[derive(Default)]
 struct Queues {
     used: Vec<bool>,
-    /// The index where the next search starts. Identifiers are given out in turn, so that one that
-    /// was just released is used last: the controller may still be closing its queue.
+    /// The index where the next search starts. The host assigns identifiers in turn, so that it
+    /// reuses a just released one last: the controller may still be closing that queue.
     next: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The NVMe/TCP target: subsystems and controllers on reactor cores.
+//! The NVMe/TCP and NVMe/RDMA target: subsystems and controllers on reactor cores.
 //!
 //! **Design.** [`Target::start`] binds the listeners and starts one thread per core, each with its
 //! own reactor. A connection is one queue pair. It belongs to the same core from accept to close.

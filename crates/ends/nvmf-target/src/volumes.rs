@@ -219,7 +219,8 @@ impl Volumes {
         }
     }
 
-    /// Returns whether a queue has delivered all its completions and has no parked operations.
+    /// Returns whether a queue has neither operations in flight nor parked ones, and has delivered
+    /// all completions.
     fn is_idle(&self, id: VolumeId) -> bool {
         let volume = self.volumes[id.0].as_ref().expect("the volume is still open");
         let mut parked = self.claimed.iter().flat_map(|claimed| &claimed.parked);

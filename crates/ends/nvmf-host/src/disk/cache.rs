@@ -94,8 +94,8 @@ impl Boots {
         others.map(|(_, boot)| *boot).filter(|boot| !self.over.contains(boot)).collect()
     }
 
-    /// Returns the boots that may have ended. If `path` is new, it may lead to any of the known
-    /// machines after a reboot. So these are all boots that no answer of another path confirms.
+    /// Returns the boots that may have ended; none if `path` is not new. A new path may lead to any
+    /// known machine after a reboot, so these are all other boots that no answer confirms.
     fn silent(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<Boot> {
         let lives = |boot| answers.iter().any(|answer| answer.boot == Some(boot));
         let others = self.of_paths.iter().map(|(_, boot)| *boot).filter(|_| self.is_new(path));
@@ -226,7 +226,7 @@ impl Cache {
     }
 
     /// Decides whether a path that now leads to this controller reveals lost writes. `answers` are
-    /// the results of probes of other paths. If writes may be lost, `record` stores this first.
+    /// the results of probes of other paths. If writes may be lost, `record` stores the loss first.
     pub(super) fn connected(
         &self,
         path: usize,

@@ -147,7 +147,7 @@ fn is_breach(error: &Error) -> bool {
     }
 }
 
-/// The disk's queues for which this session has connected a queue.
+/// The disk's queues for which this session has connected an I/O queue.
 #[derive(Default)]
 struct Served {
     done: HashSet<u64>,
@@ -391,7 +391,7 @@ impl Keeper {
     }
 
     /// Stores the UUIDs of the remote namespaces that make up the disk. If the disk is itself a
-    /// part of one of them, refuses the path: reads would go around in a circle forever.
+    /// part of one of them, refuses the path: reads would never end.
     async fn learn_contents(&self, namespace: &RemoteNamespace) -> Result<(), Error> {
         if self.hub.nesting.consists_of(namespace.contents()) {
             self.tell(Change::Parts).await;
@@ -644,8 +644,8 @@ impl Keeper {
         self.retired.retain(|session| Arc::strong_count(session) > 1);
     }
 
-    /// Asks through a live controller to end the commands of every lost controller. Returns true if
-    /// no lost controller is left.
+    /// Asks the target, through a live controller, to end the commands of every lost controller.
+    /// Returns true if no lost controller is left.
     async fn finish_lost(&self, through: &Session) -> bool {
         let lost = self.hub.unfinished();
         for fencing in &lost {

@@ -139,8 +139,8 @@ pub enum DiskState {
     Dead,
 }
 
-/// The keepers of a disk: the futures that keep its paths connected. The drop closes the disk and
-/// waits until the keepers have ended.
+/// The keepers of a disk: the futures that keep its paths connected. Dropping this value closes the
+/// disk and waits until the keepers have ended.
 struct Life {
     hub: Arc<Hub>,
     /// Receivers that resolve when the keepers have ended.
@@ -190,7 +190,7 @@ impl Disk {
         record: impl Record + 'static,
     ) -> Result<Disk, Error> {
         Disk::connect_with(urls, options, |hub| {
-            // Controllers of another subsystem cannot be closed through this one.
+            // The target closes controllers only through a controller of their own subsystem.
             predecessor.controllers.retain(|life| life.url.subsystem == urls[0].subsystem);
             hub.succeed(predecessor, Box::new(record));
         })
@@ -311,8 +311,8 @@ impl Disk {
         }
     }
 
-    /// The kind of operation that the target refuses although the disk is connected, with the
-    /// reason. For example, another host may hold a reservation. Returns `None` once an operation
+    /// One sentence: the kind of operation that the target refuses although the disk is connected,
+    /// and the reason. For example, another host may hold a reservation. `None` once an operation
     /// of the same kind has succeeded.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {

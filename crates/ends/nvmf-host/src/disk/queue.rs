@@ -81,7 +81,7 @@ pub(super) struct DiskQueue {
     waiting: VecDeque<u32>,
     held: Vec<(u32, Arc<Session>)>,
     done: Vec<Completion>,
-    /// Whether the last poll returned a flush that failed in order to report lost writes.
+    /// Whether the last poll returned a flush that the disk failed in order to report lost writes.
     tells: bool,
     last: usize,
     /// Whether an event other than a completion has occurred, so that the queue must check the

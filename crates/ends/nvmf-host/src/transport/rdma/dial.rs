@@ -60,7 +60,7 @@ impl RdmaAddress {
         RdmaAddress { host, port, found: None, first: None, provider: Some(provider) }
     }
 
-    /// As [`Address::beginning_with`](crate::transport::dial::Address::beginning_with).
+    /// See [`Address::beginning_with`](crate::transport::dial::Address::beginning_with).
     pub(crate) fn beginning_with(self, first: Option<SocketAddr>) -> RdmaAddress {
         RdmaAddress { first, ..self }
     }
@@ -166,7 +166,7 @@ impl Drop for Attempt<'_> {
 }
 
 impl Attempt<'_> {
-    /// The next event, which must be this one.
+    /// Waits for the next event, which must be of type `expected`.
     async fn expect(
         &self,
         expected: CmEventType,
@@ -187,7 +187,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// An identifier with a device and a route.
+    /// Returns a connection identifier with a resolved address and route.
     async fn route(&self, address: SocketAddr) -> Result<ProviderId, ConnectError> {
         let time = self.caller.options.connect_timeout.min(limits::RESOLVE_TIME);
         let time_ms = time.as_millis().max(1) as u32;
@@ -246,7 +246,7 @@ impl Greeted {
             Attempt { verbs, channel: channel.clone(), mailbox, caller, watch: watched };
         let id = attempt.route(address).await?;
         let device = verbs.device(&id).map_err(refused)?;
-        // One more entry than commands in flight.
+        // The queue needs one more entry than commands in flight.
         let entries = caller.sqsize_z + 1;
         let queue = QueuePair::new(verbs, &id, entries, device.max_qp_wr).map_err(refused)?;
         verbs.connect(&id, &parameters(caller, &device)).map_err(refused)?;
@@ -259,7 +259,7 @@ impl Greeted {
                 "the controller has room for {least} commands in a queue: use this queue depth"
             )));
         }
-        // The channel's events now go to the keeper.
+        // From now on, [`keep`] receives the channel's events.
         attempt.watch.take().into_iter().for_each(|it| unwatch(caller.local.reactor(), it));
         let ends = Arc::new(Ends::default());
         let (for_keeper, keeper_verbs) = (Arc::clone(&ends), verbs.clone());
@@ -318,7 +318,7 @@ impl Greeted {
         let deadline: Instant = os::now() + self.timeout;
         let mut found = Vec::new();
         loop {
-            // Look first: answers before the end count.
+            // Read this flag before polling: an answer that arrives before the end still counts.
             let has_left = self.connected.as_ref().is_some_and(|it| it.ends.has_left());
             let polled = self.queue().poll(&mut found);
             match found.pop() {

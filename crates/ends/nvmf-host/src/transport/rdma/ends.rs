@@ -1,5 +1,5 @@
-//! The end of a connection. The connection manager reports it on a separate channel. A future on
-//! the control loop waits there, so a queue's event loop need not look at two channels.
+//! Notices when a connection ends. The connection manager reports this on a separate channel. A
+//! future on the control loop waits there, so a queue's event loop need not look at two channels.
 
 use crate::control::{Local, Mailbox};
 use farblock_reactor::{Reactor, TaskId, Waker, WatchId};
@@ -24,7 +24,7 @@ impl Ends {
         self.has_left.load(Ordering::SeqCst)
     }
 
-    /// Wakes this task when the controller leaves, instead of an earlier one.
+    /// Sets the task to wake when the controller leaves, in place of an earlier task.
     pub(super) fn attend(&self, waker: Waker) {
         *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
         if self.has_left() {
@@ -99,7 +99,8 @@ pub(super) async fn keep(
     watch.ok().flatten().into_iter().for_each(|watch| unwatch(local.reactor(), watch));
 }
 
-/// Wakes a task for the events of a source. The watch of a descriptor must be ended.
+/// Wakes a task for the events of a source. If this returns a watch, the caller must end it with
+/// [`unwatch`].
 pub(super) fn watch(
     reactor: &Reactor,
     task: TaskId,
@@ -113,7 +114,7 @@ pub(super) fn watch(
         Source::Call(call) => {
             let waker = reactor.waker(task);
             call.set(move || waker.wake());
-            // There may be events already.
+            // Events may have arrived before the watch started.
             reactor.notify(task);
             Ok(None)
         }

@@ -12,7 +12,8 @@ pub(super) const STAGING_SLAB_BYTES: usize = 1 << 20;
 /// The smallest part of this memory that a command takes, in bytes.
 pub(super) const STAGING_CHUNK_BYTES_MIN: usize = 4096;
 
-/// RDMA READs of a controller that a queue answers at the same time, if the device can.
+/// A queue answers at most this many RDMA READs of the controller at the same time, or fewer if the
+/// device supports fewer.
 pub(super) const READS: u8 = 16;
 
 /// The time that the resolution of an address or a route may take, at most.

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-/// Requests that one call posts.
+/// The maximum number of requests that one call posts.
 const BATCH: usize = 16;
 
 /// The descriptor of a command without data. Linux nvmet refuses a data block that is not keyed,
@@ -60,7 +60,8 @@ struct Capsule {
     chunk: Option<(Chunk, usize)>,
 }
 
-/// A queue pair. Fields are dropped in this order: the connection ends before its memory.
+/// A queue pair. Fields are dropped in this order: the connection closes before its memory is
+/// freed.
 pub(super) struct QueuePair {
     pub(super) verbs: Provider,
     pub(super) id: ProviderId,
@@ -143,8 +144,8 @@ impl QueuePair {
     /// A chunk of registered memory; `None` if all of it is in use.
     ///
     /// # Errors
-    /// If a transfer is larger than any that the host supports, for example because of a length
-    /// that a controller reports, or if the device registers no memory.
+    /// Fails if a transfer is larger than the host supports, for example because a controller
+    /// reports a wrong length, or if the device registers no memory.
     pub(super) fn take(&mut self, bytes: usize) -> Result<Option<Chunk>, VerbsError> {
         if bytes > limits::STAGING_SLAB_BYTES {
             let error = std::io::Error::other(format!("a transfer of {bytes} bytes is too large"));
@@ -187,7 +188,7 @@ impl QueuePair {
         self.sends.outbox.push_back(Capsule { sqe, chunk: Some((chunk, Sqe::LEN + data.len())) });
     }
 
-    /// Posts receives, and queued commands as far as the send queue has room.
+    /// Posts receives, and as many queued commands as the send queue has room for.
     pub(super) fn post(&mut self) -> Result<(), Failure> {
         self.post_receives()?;
         while !self.sends.outbox.is_empty() && self.sends.has_room() {
@@ -232,7 +233,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Adds the next responses to `found`; without any, arms the queue for the next completion.
+    /// Adds the next responses to `found`. If there are none, arms the queue for the next
+    /// completion.
     pub(super) fn poll(&mut self, found: &mut Vec<Cqe>) -> Result<(), Failure> {
         let mut out = [Completion::default(); BATCH];
         loop {
@@ -268,7 +270,7 @@ impl QueuePair {
         }
     }
 
-    /// Ends the connection. The peer learns of it.
+    /// Disconnects the queue pair, which notifies the peer.
     pub(super) fn disconnect(&self) {
         if let Err(error) = self.verbs.disconnect(&self.id) {
             tracing::debug!("{error}");

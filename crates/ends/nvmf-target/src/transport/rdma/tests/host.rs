@@ -252,7 +252,7 @@ impl ScriptedHost {
         host
     }
 
-    /// Uses up all receives, and posts none again.
+    /// Uses up all receives without posting any again.
     pub(super) fn takes_no_responses(&mut self) {
         self.withheld = u16::MAX;
         for _ in 0..self.entries {
