@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn rdma_has_its_own_scheme_and_no_options_of_tcp() {
+    fn rdma_urls_have_their_own_scheme_and_no_tcp_options() {
         let url = parse("nvme+rdma://192.0.2.7/n?ns=1");
         assert_eq!((url.carriage, url.port_or_default()), (Carriage::Rdma, 4420));
         assert_eq!(url.to_string(), "nvme+rdma://192.0.2.7/n?ns=1");

@@ -187,8 +187,8 @@ impl Core {
         Ok(())
     }
 
-    /// Starts a round of the hosts' shares (see [`crate::shares`]): refills every share, then
-    /// resumes the connections that waited for it.
+    /// Starts a round (see [`crate::shares`]): refills every host's allowance, then resumes the
+    /// connections that waited for the round.
     fn begin_round(&mut self) {
         self.cx.shares.tick();
         while let Some(key) = self.cx.shares.next() {

@@ -250,7 +250,7 @@ impl Fence {
     }
 }
 
-/// A host of a subsystem: the two names from the Connect data.
+/// Identifies a host of a subsystem by the names and the host identifier in its Connect data.
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct HostKey {
     subsystem: [u8; 256],

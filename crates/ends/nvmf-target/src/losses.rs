@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_host_gets_each_loss_once() {
+    fn each_host_learns_of_each_loss_once() {
         let losses = Losses::default();
         losses.meet("a");
         losses.meet("b");

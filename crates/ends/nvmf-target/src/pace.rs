@@ -158,7 +158,7 @@ impl Budget {
 pub(crate) struct Pace {
     epoch: Instant,
     burst: u64,
-    /// The outer array holds commands, then bytes. The inner arrays hold all, reads, writes.
+    /// The outer index selects commands or bytes. The inner index selects all, reads or writes.
     budgets: [[Budget; 3]; 2],
 }
 
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_start_as_each_budget_allows() {
+    fn commands_start_when_all_their_budgets_allow() {
         let burst = Duration::from_millis(20);
         let (read, write) = (cost(PaceKind::Read, 4096), cost(PaceKind::Write, 4096));
         let commands = Rate { all: 100, ..Rate::default() };

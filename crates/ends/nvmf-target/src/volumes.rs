@@ -130,7 +130,7 @@ impl Volumes {
                 true => self.submit(id, op),
                 false => {
                     self.mark(id);
-                    // The host of a command with a path error sends it on another path.
+                    // After a path error, the host sends the command on another path.
                     self.refused.push(op.complete(Err(BlockError::Disconnected)));
                 }
             }

@@ -539,7 +539,7 @@ impl Drop for DiskQueue {
         self.table.abandon().for_each(|buffer| pool.give(buffer));
         self.done.drain(..).filter_map(|done| done.buffer).for_each(|buffer| pool.give(buffer));
         self.reactor.remove_task(self.task);
-        // The last reference's drop closes the disk, which takes too long for an event loop.
+        // Dropping the last reference closes the disk, which takes too long for an event loop.
         let life = self.life.take();
         if life.as_ref().is_some_and(|life| Arc::strong_count(life) == 1) {
             // If the system cannot start a thread, the drop occurs here and blocks.

@@ -256,7 +256,7 @@ mod tests {
     use crate::route::ConnectionKey;
 
     #[test]
-    fn a_connection_that_withdraws_and_returns_has_one_turn() {
+    fn a_connection_that_leaves_and_rejoins_a_line_has_one_turn() {
         let (mut turns, mut core) = (Turns::default(), InPlace::default());
         let (line, other) = (VolumeId(1), VolumeId(2));
         let (greedy, modest) = (ConnectionKey(1), ConnectionKey(2));

@@ -340,7 +340,7 @@ impl Greeted {
     }
 }
 
-/// The request's parameters. The controller READs this host's data.
+/// Returns the parameters of the connection request. They let the controller READ this host's data.
 fn parameters(caller: &Caller<'_>, device: &Device) -> ConnParam {
     let entries = caller.sqsize_z + 1;
     let mut private_data = vec![0; CmRequest::LEN];

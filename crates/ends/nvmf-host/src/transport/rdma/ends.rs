@@ -61,7 +61,7 @@ fn wake(waker: &Mutex<Option<Waker>>) {
     waker.into_iter().for_each(|waker| waker.wake());
 }
 
-/// Waits for the end of a connection until the connection is dropped.
+/// Reports the end of a connection to its [`Ends`]. Returns once the connection is dropped.
 pub(super) async fn keep(
     local: Local,
     verbs: Provider,

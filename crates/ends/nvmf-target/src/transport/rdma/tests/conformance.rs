@@ -35,7 +35,7 @@ fn near(block_size: u32) -> Arc<dyn Namespace> {
 }
 
 #[test]
-fn conforms() {
+fn a_namespace_over_rdma_conforms() {
     for &engine in EngineKind::HERE {
         Suite::new(engine).run(&near);
     }
