@@ -465,7 +465,9 @@ pub(crate) fn check_request(command: &Command, data: &[u8]) -> Result<(), Error>
         Data::ToController(length) => (length, data.len()),
     };
     if given != length as usize {
-        return Err(Error::Options(format!("an admin command with {length} bytes got {given}")));
+        return Err(Error::Options(format!(
+            "an admin command for {length} bytes came with {given} bytes"
+        )));
     }
     if length > limits::ADMIN_TRANSFER_BYTES {
         return Err(Error::Options(format!("{length} bytes are too many for an admin command")));

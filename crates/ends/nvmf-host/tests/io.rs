@@ -680,7 +680,7 @@ fn admin_commands_transfer_data_in_both_directions() {
         assert!(data == bytes, "{length}");
     }
     let wrong = setup.controller.admin(&command(0xc1, Data::ToController(8)), &[0; 4]);
-    assert!(wrong.unwrap_err().to_string().contains("with 8 bytes got 4"));
+    assert!(wrong.unwrap_err().to_string().contains("for 8 bytes came with 4 bytes"));
     let huge = command(0xc2, Data::FromController(u32::MAX));
     assert!(setup.controller.admin(&huge, &[]).unwrap_err().to_string().contains("too many"));
     let unknown = setup.controller.admin(&command(0x99, Data::None), &[]).unwrap().0;

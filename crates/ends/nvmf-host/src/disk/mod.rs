@@ -451,7 +451,9 @@ fn check(urls: &[Url], options: &DiskOptions) -> Result<u32, Error> {
         }
     }
     if options.reconnect_delay.is_zero() {
-        return wrong("a reconnect delay of 0 would try without a pause".to_owned());
+        return wrong(
+            "a reconnect delay of 0 would retry without a pause: use 1 ms or more".to_owned(),
+        );
     }
     Ok(nsid)
 }

@@ -470,7 +470,13 @@ impl<T: Transport> Commands<T> for Table<T> {
                     tracing::info!(nsid, ?command, lba, blocks, "a data digest does not match");
                 }
                 Judgement::Short => {
-                    tracing::info!(nsid, ?command, lba, blocks, "success without all the data");
+                    tracing::info!(
+                        nsid,
+                        ?command,
+                        lba,
+                        blocks,
+                        "the controller reported success without moving all data"
+                    );
                 }
             });
         }

@@ -30,7 +30,7 @@ pub(super) enum Failure {
     Request(Status),
     /// A verb failed.
     Verb(VerbsError),
-    /// The controller sent a message that is no response.
+    /// The controller sent a message of this many bytes that is not a response.
     Message(usize),
     /// The controller invalidated this key. The host never requests that.
     Invalidated(u32),
@@ -41,8 +41,12 @@ impl fmt::Display for Failure {
         match self {
             Self::Request(status) => write!(f, "an RDMA request failed: {status}"),
             Self::Verb(error) => error.fmt(f),
-            Self::Invalidated(key) => write!(f, "it invalidated the key {key:#x} unasked"),
-            Self::Message(bytes) => write!(f, "a message of {bytes} bytes is no response"),
+            Self::Invalidated(key) => {
+                write!(f, "it invalidated the key {key:#x} without a request")
+            }
+            Self::Message(bytes) => {
+                write!(f, "it sent a message of {bytes} bytes, which is not a response")
+            }
         }
     }
 }
