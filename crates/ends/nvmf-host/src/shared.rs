@@ -64,7 +64,7 @@ struct AdminState {
 struct Queues {
     used: Vec<bool>,
     /// The index where the next search starts. The host assigns identifiers in turn, so that it
-    /// reuses a just released one last: the controller may still be closing that queue.
+    /// reuses a released identifier late: the controller may still be closing that queue.
     next: usize,
 }
 

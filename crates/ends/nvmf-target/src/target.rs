@@ -130,14 +130,13 @@ impl Target {
         &self.addresses
     }
 
-    /// Returns the listeners of the start, with their actual ports: those for TCP, then those for
-    /// RDMA.
+    /// Returns the initial listeners, with their actual ports: those for TCP, then those for RDMA.
     #[must_use]
     pub fn entrances(&self) -> Vec<Entrance> {
         self.shared.listening.first()
     }
 
-    /// Returns the RDMA listen addresses of the start, with their actual ports.
+    /// Returns the initial RDMA listen addresses, with their actual ports.
     #[must_use]
     pub fn rdma_addresses(&self) -> Vec<SocketAddr> {
         self.entrances().into_iter().filter_map(Entrance::rdma_address).collect()

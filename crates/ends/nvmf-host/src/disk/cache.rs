@@ -415,7 +415,7 @@ mod tests {
         let cache = inherited();
         assert_eq!((connect(&cache, 1, 1), connect_beside(&cache, 0, 2, false)), (0, 1));
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
-        // The same case without a predecessor.
+        // Repeat this case without a predecessor.
         let cache = Cache::default();
         connect(&cache, 1, 1);
         cache.wrote();

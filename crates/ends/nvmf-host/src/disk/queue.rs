@@ -400,8 +400,8 @@ impl DiskQueue {
             }
             !session.fencing.is_finished()
         });
-        // Try each waiting operation once. One that may not start yet, such as a write that must
-        // wait for a lost controller, must not block the others.
+        // Try each waiting operation once. An operation that may not start yet, such as a write
+        // that must wait for a lost controller, must not block the others.
         for _ in 0..self.waiting.len() {
             let Some(path) = self.choose() else { break };
             let index = self.waiting.pop_front().expect("counted");

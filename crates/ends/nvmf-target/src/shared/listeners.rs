@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Listening {
     /// Locked while a listener is added or removed. The holder may block.
     all: Mutex<Vec<Listened>>,
-    /// The same listeners for the cores, which must not wait for the lock of `all`.
+    /// A copy for the cores, which must not wait for the lock of `all`.
     entrances: Mutex<Vec<(Entrance, PortId)>>,
     first: OnceLock<Vec<Entrance>>,
     /// The RDMA devices, once a listener needs them.
