@@ -170,7 +170,7 @@ impl Control {
     /// target's own. These targets offer the same subsystems. Notifies hosts if the page changes.
     ///
     /// # Errors
-    /// If the page has no room for all of them. It then lists some.
+    /// Fails if the page has no room for all addresses. The page then lists some of them.
     pub fn set_peers(&self, peers: &BTreeSet<SocketAddr>) -> Result<(), ChangeError> {
         self.shared.set_peers(peers)
     }

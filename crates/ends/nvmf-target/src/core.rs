@@ -387,7 +387,7 @@ impl Core {
         if let Some(wanted_bytes) = cx.memory.next_epoch(is_starved) {
             self.evict(wanted_bytes);
         }
-        // Let all parked connections retry. Those that still lack memory park again.
+        // Let all parked connections retry. Connections that still lack memory park again.
         self.to_unpark = self.cx.parked.len();
         let cx = &mut self.cx;
         let is_over = cx.memory.is_calm() && !is_starved;

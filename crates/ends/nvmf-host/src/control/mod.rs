@@ -56,9 +56,9 @@ pub fn hold() -> Held {
     Held(LOOPS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Whether the calling thread may wait for work on a control loop. It must not wait on the loop's
-/// own thread, or on a thread for which the loop waits. After a simulation has failed, no thread
-/// may wait, because no thread runs any more.
+/// Whether the calling thread may wait for work on a control loop. The loop's own thread must not
+/// wait, and neither must a thread for which the loop waits. After a simulation has failed, no
+/// thread may wait, because no thread runs any more.
 pub(crate) fn may_wait() -> bool {
     let has_failed = os::is_simulated() && std::thread::panicking();
     !is_here() && !is_aside() && !has_failed

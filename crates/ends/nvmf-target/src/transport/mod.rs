@@ -45,7 +45,7 @@ pub(crate) trait Transport: Sized {
     /// room, continues it.
     fn finish_tick(session: &mut Session<Self>, cx: &mut Context);
 
-    /// Parses deferred input. It is the session's turn.
+    /// Parses deferred input, since it is the session's turn.
     fn resume(session: &mut Session<Self>, cx: &mut Context);
 
     /// Starts a command's data transfer. Once the data have arrived, the transport calls

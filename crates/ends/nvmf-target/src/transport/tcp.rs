@@ -268,8 +268,8 @@ impl Session<Tcp> {
         };
         let tcp = &mut self.transport;
         tcp.sending = true;
-        // Memory counts as held since the start of the whole batch. This send may be a later
-        // portion of the batch.
+        // This send may be a later portion of a batch. The memory of a batch counts as held since
+        // the batch's first send.
         if !goes_on {
             tcp.sending_since = cx.memory.epoch();
         }
