@@ -60,8 +60,8 @@ impl Store {
         Ok(Handled::Yes)
     }
 
-    /// Executes a write and answers it. Or sends no answer, and executes the write after the
-    /// connection is lost.
+    /// Executes and answers a write, or sends no answer and executes the write after the connection
+    /// is lost.
     fn write(self: &Arc<Store>, to: &mut Connection, capsule: &Capsule) -> io::Result<Handled> {
         let lba = capsule.sqe.cdw10.get() as usize;
         let value = u64::from_le_bytes(capsule.data[..8].try_into().expect("eight bytes"));

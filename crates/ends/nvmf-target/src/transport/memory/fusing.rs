@@ -430,8 +430,8 @@ fn a_stopping_target_finishes_accepted_fused_pairs() {
     one.io.is_heard();
     let first = one.io.send(&compare(8), &[0; 512], true);
     let stops = thread::spawn(move || target.stop());
-    // The first half is either refused because no second half can follow any more, or it arrived
-    // while the queue was closing.
+    // Either the target refuses the first half, because no second half can follow any more, or the
+    // half arrived while the queue was closing.
     let alone = one.io.answer(first).expect("the connection is open").status;
     assert!([MISSING, Status::ABORTED_SQ_DELETION].contains(&alone), "{alone:?}");
     gate.open_up();

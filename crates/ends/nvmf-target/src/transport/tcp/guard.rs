@@ -318,8 +318,8 @@ impl Session<Tcp> {
         let was_let_in = !self.is_waiting();
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let peer = self.peer;
-            // Report a failed handshake only. If the host was already connected, it is reported as
-            // disconnected instead.
+            // Report a failed handshake only. If the host was already connected, the target reports
+            // that it has disconnected instead.
             if !was_let_in {
                 cx.shared.observed.tell(&not_by_tls(peer.ip(), error));
             }
