@@ -56,7 +56,7 @@ fn run() -> Result<(), Box<dyn Error>> {
                 Err(error) => println!("{error}"),
             },
             "force" => break,
-            _ => return Err("a line is none of: users, stop, force".into()),
+            _ => return Err("unknown input line: expected users, stop or force".into()),
         }
     }
     Ok(server.stop(true)?)

@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let namespace = spec.open(block_size, config.read_only)?;
     let server = Server::start(&config, namespace)?;
-    let address = server.address().ok_or("it listens nowhere")?;
+    let address = server.address().ok_or("the server has no listening address")?;
     println!("ready {}", address.uri(&config.export));
     io::stdin().lock().lines().next();
     server.stop()?;

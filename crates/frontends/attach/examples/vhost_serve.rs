@@ -1,4 +1,4 @@
-//! Serves a disk to a virtual machine until standard input has another line or ends.
+//! Serves a disk to a virtual machine until standard input ends, or has a line other than `resize`.
 //!
 //!     vhost_serve SPEC|URL SOCKET [--block 512] [--queues N] [--serial TEXT]
 //!                 [--engine auto|uring|portable] [--read-only]
@@ -57,6 +57,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     while Arc::strong_count(&server) > 1 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    Arc::into_inner(server).ok_or("somebody holds the server")?.stop()?;
+    Arc::into_inner(server).ok_or("another reference to the server exists")?.stop()?;
     Ok(())
 }

@@ -7,7 +7,7 @@
 #[allow(dead_code, reason = "messages of other kinds")]
 mod inboxes;
 #[path = "../../../loops/reactor/tests/loom_loop/mod.rs"]
-#[allow(dead_code, reason = "its tasks are not told apart here")]
+#[allow(dead_code, reason = "these tests do not distinguish its tasks")]
 mod loom_loop;
 mod sync {
     pub(crate) use crate::loom_loop::waker::Waker;

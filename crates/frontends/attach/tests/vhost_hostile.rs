@@ -23,7 +23,8 @@ fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The device returns a chain without room for a status as 0 bytes written. The ring continues.
+/// The device returns a chain without room for a status, and reports 0 bytes written. The ring
+/// continues.
 #[test]
 fn invalid_descriptor_chains_are_returned_unserved() {
     for engine in ENGINES {

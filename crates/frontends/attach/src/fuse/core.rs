@@ -63,8 +63,8 @@ pub(super) struct Requests {
     dirty: bool,
     /// True after the current merge (a read-modify-write of partial blocks) has completed.
     merged: bool,
-    /// The number of requests answered in this tick. The next fields hold the bytes that they held,
-    /// and the buffers of their writes.
+    /// The number of requests answered in this tick. The next two fields are the bytes that these
+    /// requests held, and the buffers of the writes among them.
     answered: usize,
     released_bytes: usize,
     written: Vec<Buffer>,
@@ -76,7 +76,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Makes the state that the calling thread runs.
+    /// Makes the state of the core that the calling thread runs.
     pub(super) fn new(seat: Seat, shared: Arc<MountShared>) -> Requests {
         let Seat { index, count, queue, queue_task, reactor, mail } = seat;
         Requests {
@@ -360,7 +360,8 @@ impl Requests {
         }
     }
 
-    /// Sends a report to the arbiter, which decides on the first core which core may merge.
+    /// Sends a report to the arbiter. The arbiter is on the first core, and decides which core may
+    /// merge.
     fn report(&mut self, report: Option<Report>) {
         if let Some(report) = report {
             self.shared.inboxes().post(0, Message::Report(self.index, report));

@@ -31,7 +31,7 @@ const REMEMBER: Duration = Duration::from_secs(3600);
 /// fails.
 const FORGET: Duration = Duration::ZERO;
 
-/// The handle of an open file, which states whether the file was opened for writing.
+/// The handle of a file that was opened for reading only. [`WRITES`] is the handle of all others.
 const READS: FileHandle = FileHandle(0);
 const WRITES: FileHandle = FileHandle(1);
 
@@ -123,8 +123,8 @@ fn caller(request: &Request) -> Caller {
 /// The command that executes a `fallocate`. `None` if the server does not support the mode.
 ///
 /// A hole must read as zeroes: programs rely on this. So does the loop device, which punches holes
-/// to zero ranges. `Deallocate` does not promise zeroes. A write zeroes that may deallocate zeroes
-/// the range and frees its space.
+/// to zero ranges. `Deallocate` does not promise zeroes. `WriteZeroes` with `deallocate` zeroes the
+/// range and frees its space.
 fn zeroing(mode: i32, geometry: &Geometry) -> Option<Command> {
     let flags = FallocateFlags::from_bits_retain(mode.cast_unsigned());
     match flags - FallocateFlags::KEEP_SIZE {

@@ -22,8 +22,8 @@ pub(super) trait Work {
 pub(super) enum Message {
     /// The namespace's geometry has changed.
     Resized,
-    /// Check whether the core may stop. All cores receive this message once the last request is
-    /// answered while they are stopping.
+    /// Check whether the core may stop. All cores of a stopping server receive this message once
+    /// the last request is answered.
     Look,
     /// An order from the arbiter to the gate that admits the core's writes (see
     /// [`farblock_frontend::writes`]).

@@ -54,7 +54,7 @@ pub enum MountError {
     Stale(PathBuf, io::Error),
     /// `allow_other` needs the line `user_allow_other` in `/etc/fuse.conf`, which is missing.
     OthersNotAllowed,
-    /// The process that mounts for this process refuses, with this sentence.
+    /// The process that mounts for this process refuses, and gives this reason.
     Refused(String),
     /// Another error from the kernel or the helper.
     System(PathBuf, io::Error),

@@ -107,7 +107,8 @@ impl Context {
         self.report(report);
     }
 
-    /// Sends a report to the arbiter, which decides on the first core which core may merge.
+    /// Sends a report to the arbiter. The arbiter is on the first core, and decides which core may
+    /// merge.
     fn report(&mut self, report: Option<Report>) {
         if let Some(report) = report {
             self.shared.post(0, Message::Report(self.index, report));
@@ -138,7 +139,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Makes the state that the calling thread runs.
+    /// Makes the state of the core that the calling thread runs.
     pub(super) fn new(seat: Seat, shared: Arc<ExportShared>) -> Clients {
         let Seat { index, count, queue, queue_task, reactor, mail } = seat;
         let cx = Context {
@@ -251,8 +252,8 @@ impl Clients {
         }
     }
 
-    /// Makes a new client wait for the operations of disconnected clients, but not for connected
-    /// clients.
+    /// Makes a new client wait for the operations of disconnected clients, but not for those of
+    /// connected clients.
     fn admit(&mut self, admission: Weak<Admission>) {
         let mut leaving = Vec::new();
         for (key, connection) in self.connections.iter_mut() {

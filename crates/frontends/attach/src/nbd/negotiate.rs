@@ -68,7 +68,7 @@ pub(super) fn max_payload_bytes(geometry: &Geometry) -> u32 {
 /// The result of a negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Agreement {
-    /// The server answers reads with structured replies.
+    /// True if the server answers reads with structured replies.
     pub(super) structured: bool,
     /// True if the client has queried the block sizes. It must then obey them.
     pub(super) knows_block_sizes: bool,

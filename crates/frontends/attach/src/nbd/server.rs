@@ -45,7 +45,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// A default configuration: no name, as writable as the namespace, at this address.
+    /// A default configuration: listens on this address, has no export name, and is as writable as
+    /// the namespace.
     #[must_use]
     pub fn new(listen: Option<Address>) -> Config {
         let (export, engine, polling) = Default::default();

@@ -132,7 +132,8 @@ impl Driver {
     ) -> Result<Vec<u8>, Error> {
         let mut command = uapi::Control { data, ..of(id) };
         let mut all = Vec::new();
-        // A user other than root must prove the ownership of the device.
+        // For users other than root, the driver checks the permissions of the character device at
+        // this path.
         if self.unprivileged || operation == control::GET_DEV_INFO2 {
             all.extend(node(id).into_os_string().into_encoded_bytes());
             all.push(0);

@@ -13,8 +13,8 @@ pub const MAX_DEPTH: u16 = 4096;
 /// of this size, but only the parts that requests have touched take memory.
 pub const REQUEST_BYTES: u32 = PIECE_BYTES;
 
-/// The most bytes of one discard or write zeroes. A longer range would occupy a target for a long
-/// time. The kernel's requests also cannot describe more than 4 GiB.
+/// The most bytes of one discard or Write Zeroes request. A longer range would occupy a target for
+/// a long time. The kernel's requests also cannot describe more than 4 GiB.
 pub const RANGE_BYTES: u32 = 256 << 20;
 
 /// The memory that all request buffers of a device get in advance, in bytes. Each buffer gets at

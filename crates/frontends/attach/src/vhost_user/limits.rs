@@ -23,16 +23,16 @@ pub const MAX_REQUEST_BYTES: u64 = 32 << 20;
 /// operations, so that their buffers fit the pool.
 pub const PIECE_BYTES: u32 = 1 << 20;
 
-/// The most data buffers that the requests of one ring hold at once, in bytes. Above this limit
-/// requests stay in the ring, except for a single request. The limit is smaller if the process may
-/// use only little memory ([`farblock_reactor::allowance`]).
+/// The most data buffers that the requests of one ring hold at once, in bytes. Above this limit the
+/// next request waits, unless the ring has no other request in progress. The limit is smaller if
+/// the process may use only little memory ([`farblock_reactor::allowance`]).
 pub const QUEUE_BUFFER_BYTES: usize = 64 << 20;
 
-/// The most ranges of one discard or write zeroes.
+/// The most ranges of one discard or Write Zeroes request.
 pub const MAX_RANGES: u32 = 16;
 
-/// The most sectors of one write zeroes. The limit is low enough that one request does not delay
-/// others much.
+/// The most sectors of one Write Zeroes request. The limit is low enough that one request does not
+/// delay others much.
 pub const MAX_ZEROES_SECTORS: u32 = (256 << 20) / 512;
 
 /// The most bytes in the body of a monitor's message.

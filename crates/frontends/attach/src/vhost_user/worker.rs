@@ -86,7 +86,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Makes the state that the calling thread runs.
+    /// Makes the state of the worker that the calling thread runs.
     pub(super) fn new(seat: Seat, shared: Arc<DeviceShared>) -> Worker {
         let Seat { index, queue, queue_task, reactor, mail, .. } = seat;
         Worker {
@@ -280,7 +280,7 @@ impl Worker {
         self.dirty = true;
     }
 
-    /// The first block and the number of blocks of a range. The error is a status, if the range is
+    /// The first block and the number of blocks of a range. Returns an error status if the range is
     /// invalid for `command`.
     fn blocks(&self, command: Command, sector: u64, sectors: u64) -> Result<(u64, u32), u8> {
         let per_block = u64::from(self.geometry.block_size) / SECTOR_BYTES;
@@ -353,7 +353,8 @@ impl Worker {
         chain::copy_to(&ring.guest, segments, 0, id).ok_or(status::IOERR)
     }
 
-    /// Executes a discard or write zeroes. Checks all ranges before it starts the first one.
+    /// Executes a discard or Write Zeroes request. Checks all ranges before it starts the first
+    /// one.
     fn ranges(&mut self, head: u16) -> Result<(), u8> {
         const MAX_BYTES: usize = RANGE_BYTES * limits::MAX_RANGES as usize;
         let request = &self.slots[usize::from(head)].request;

@@ -405,8 +405,8 @@ impl Vm {
         self.read(DATA, length as usize)
     }
 
-    /// Sends a discard or write zeroes with these ranges of sector, sectors and flags. Returns the
-    /// status.
+    /// Sends a discard or Write Zeroes request with these ranges (sector, number of sectors,
+    /// flags). Returns the status.
     pub fn ranges(&mut self, kind: u32, ranges: &[(u64, u32, u32)]) -> u8 {
         let mut bytes = Vec::new();
         for (sector, sectors, flags) in ranges {

@@ -115,10 +115,10 @@ fn path_of(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 
-/// Replaces a free device by a new one. Returns the number of the new device. A used device keeps
-/// its last user's settings: the read-only flag, partitions, the scheduler and other values below
-/// `queue/`, and udev's data about an old file system. These settings belong to the device, not to
-/// its file, so a new device with the same number has none of them.
+/// Replaces a free device by a new one. Returns the number of the new device. A device that was in
+/// use before keeps its last user's settings: the read-only flag, partitions, the scheduler and
+/// other values below `queue/`, and udev's data about an old file system. These settings belong to
+/// the device, not to its file, so a new device with the same number has none of them.
 fn fresh(control: &File, number: u32) -> u32 {
     match ioctl::remove(control, number) {
         // If another process has made the device again meanwhile, that device is also new.
@@ -223,8 +223,8 @@ pub fn backing_file(device: &Path) -> Option<PathBuf> {
     Some(text.strip_suffix('\n').unwrap_or(&text).into())
 }
 
-/// Opens a device. Only the call that attaches the file needs `write`, which must match the
-/// configuration. All other calls open for reading. Root needs no write access for them, and a
+/// Opens a device. Only the caller that attaches a file to it passes `write`, which must match the
+/// configuration. All other callers open for reading. Root needs no write access for them, and a
 /// read-only device cannot be opened for writing.
 fn open(path: &Path, write: bool, flags: OFlags) -> Result<File, Error> {
     let flags = flags.bits().cast_signed();

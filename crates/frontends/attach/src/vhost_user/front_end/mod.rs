@@ -38,7 +38,7 @@ pub const REQUEST_BYTES: u32 = 1 << 20;
 /// The most shared memory, in bytes.
 pub const MEMORY_BYTES: u64 = 4 << 30;
 
-/// The address of a disk, and the load on it.
+/// The address of a disk, and the number and size of its rings and requests.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The path of the back end's socket.
