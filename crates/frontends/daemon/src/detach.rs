@@ -104,7 +104,7 @@ fn end_uses(folder: &Folder, force: bool) {
 fn clear(folder: &Folder, force: bool) -> Result<()> {
     let name = folder.name();
     let Some(lock) = folder.lock(Role::Supervisor) else {
-        return Err(Failure::run(format_args!("another command attaches {name} at present: wait")));
+        return Err(Failure::run(format_args!("another command is attaching {name}: wait")));
     };
     let stranded = list::users_of_broken(folder);
     list::clean_up(folder, force).map_err(|error| refused(&name, error))?;

@@ -139,7 +139,8 @@ fn watched(folder: &Folder) -> AttachedStatus {
     }
 }
 
-/// Removes the locations of keys from an address, because visitors of a page must not see them.
+/// Removes the locations of keys from an address, because everyone who may open the status page
+/// sees the address.
 #[cfg(target_os = "linux")]
 fn without_keys(url: &str) -> String {
     // A newer version may have written a URL with parameters that this version does not know.

@@ -1,5 +1,5 @@
-//! Records of the controllers of removed attachments that may still execute commands. Such a
-//! command could take effect after a later attachment has written to the same disk. So a file
+//! Records of controllers that removed attachments used, and that may still execute commands. Such
+//! a command could take effect after a later attachment has written to the same disk. So a file
 //! beside the removed folder keeps the names of the controllers until they can do no more harm. The
 //! next attachment of the disk first resets these controllers. Every command removes expired files,
 //! and the oldest files if there are too many.

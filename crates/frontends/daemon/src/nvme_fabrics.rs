@@ -11,9 +11,9 @@
 //! [`Connection::disconnect`] refuses while the disk is in use and names the users, unless forced.
 //! [`Connection::find`] finds an earlier connection again.
 //!
-//! With the kernel's multipath, one namespace over several connections is one block device. To
-//! disconnect one of them only removes a path. This module still refuses that while the disk is in
-//! use, because it does not judge how many paths suffice.
+//! With the kernel's multipath, one namespace over several connections is one block device.
+//! Disconnecting one of them removes only a path. This module still refuses while the disk is in
+//! use, because it cannot know how many paths the user needs.
 //!
 //! No data pass through this module: it is a way to attach, not a frontend.
 //!

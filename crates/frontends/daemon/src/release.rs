@@ -2,8 +2,8 @@
 //! stops swap, and removes loop, device-mapper and RAID devices on it.
 //!
 //! This module never kills a process that uses the disk: it retries a busy step. Each step runs in
-//! a separate process, because it can wait for the disk, and so for the target, forever. This
-//! process does not wait past its deadline.
+//! a separate process, because it can wait for the disk, and so for the target, forever. The
+//! calling process never waits past the deadline.
 
 use super::status::{Use, UseKind};
 use super::system;
@@ -250,8 +250,8 @@ fn holders(folder: &Path) -> Vec<PathBuf> {
     holders.map(|holder| Path::new("/dev").join(holder.file_name())).collect()
 }
 
-/// Returns the loop devices on a device (`major:minor`), and those on files of the file system in
-/// that device, wherever it is mounted.
+/// Returns the loop devices on a device (`major:minor`), and the loop devices on files of the
+/// device's file system, wherever that is mounted.
 fn loop_devices_above(number: &str, device: &Path) -> Vec<PathBuf> {
     let Some(number) = device_number(number) else { return Vec::new() };
     let is_above =

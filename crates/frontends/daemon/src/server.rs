@@ -46,7 +46,7 @@ pub(super) struct Saved {
 
 /// Events for the main thread.
 enum Event {
-    /// SIGTERM, SIGINT or the supervisor requests the server to end.
+    /// The supervisor or a signal (SIGTERM, SIGINT) asks the server to exit.
     Signal,
     /// The supervisor has exited, so no process would restart this server.
     SupervisorGone,
@@ -78,7 +78,7 @@ pub(super) struct DaemonShared {
     saved: Mutex<Saved>,
     /// The reason why the server could not write the state file.
     unsaved: Mutex<Option<String>>,
-    /// The trouble text after a broker has exited that cannot be replaced.
+    /// The trouble text, if a broker has exited and cannot be replaced.
     unbrokered: Mutex<Option<String>>,
 }
 

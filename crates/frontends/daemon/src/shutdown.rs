@@ -1,10 +1,10 @@
-//! Stops the uses of a disk when its supervisor must end.
+//! Stops the uses of a disk (mounts, swap, stacked devices) when its supervisor must exit.
 //!
-//! During a shutdown the disk must outlive its users. systemd stops all services, including this
-//! one, before it unmounts file systems that an administrator mounted. So the supervisor waits
-//! until the other services have stopped, and then stops the uses itself. At its deadline it writes
-//! back as much data as it can, logs the remaining users, and detaches the disk by force, before
-//! systemd kills it.
+//! During a shutdown the disk must outlive its users. systemd stops all services, including the
+//! supervisor's, before it unmounts file systems that an administrator mounted. So the supervisor
+//! waits until the other services have stopped, and then stops the uses itself. At its deadline it
+//! writes back as much data as it can, logs the remaining users, and detaches the disk by force,
+//! before systemd kills it.
 
 use super::control::{self, ControlRequest};
 use super::folder::{Folder, Role};

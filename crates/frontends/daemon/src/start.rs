@@ -298,7 +298,10 @@ fn supervise(folder: Folder, global: &Global) -> Result<()> {
     assert!(folder.is_held(Role::Supervisor), "the command passed the lock");
     system::begin_daemon().map_err(|error| Failure::run(os(&error)))?;
     let mut client = Client { channel: Some(Arc::new(channel)), way_failed: false };
-    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "nothing is adopted there"))]
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(unused_mut, reason = "only Linux can adopt a server")
+    )]
     let mut supervisor = Supervisor::new(folder, lock, global)?;
     let begun = match begin.adopt {
         #[cfg(target_os = "linux")]

@@ -349,7 +349,7 @@ impl<'a> Supervisor<'a> {
         Ok((Arc::new(channel), child))
     }
 
-    /// Requests a server to exit as soon as no process uses the disk.
+    /// Asks a server to exit as soon as no process uses the disk.
     fn end(&mut self, server: &Channel) {
         #[cfg(target_os = "linux")]
         if self.was_ready && !self.ending {

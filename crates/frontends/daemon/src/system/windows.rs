@@ -287,7 +287,7 @@ pub(in super::super) fn begin_daemon() -> io::Result<()> {
 }
 
 /// Detaches a command from this process's console: Ctrl-C then reaches only the supervisor, which
-/// requests the server to end.
+/// asks the server to exit.
 pub(in super::super) fn make_server(command: &mut Command) {
     command.creation_flags(CREATE_NO_WINDOW);
 }

@@ -156,7 +156,7 @@ pub(super) trait Attached: Send {
     fn stop(&mut self, force: bool) -> Result<(), StopError>;
 }
 
-/// The condition of a disk that the kernel connects.
+/// The condition of a disk whose target the kernel itself connects to.
 pub(super) struct Condition {
     pub(super) state: AttachmentState,
     pub(super) trouble: Option<String>,

@@ -31,7 +31,8 @@ const PROCESS_TIME: Duration = Duration::from_secs(2);
 /// The functions with which farblock asks the loop driver.
 pub(in super::super::super) const ASK: Ask = Ask { backings: ask, only_asks };
 
-/// The serializable form of the library's [`DriverAnswer`]; no value stands for no answer.
+/// The serializable form of the library's [`DriverAnswer`]. A missing value means that the driver
+/// has not answered.
 #[derive(Serialize, Deserialize, Clone, Copy)]
 enum Below {
     File { device: u64, inode: u64 },
