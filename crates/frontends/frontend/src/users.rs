@@ -213,7 +213,8 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
             device_number(&number).is_some_and(|number| it.is_on_device(number, &device))
         };
         users.extend(loops.iter().filter(above).map(|it| User::loop_device(it, &device)));
-        // Most other namespaces also have this namespace's mounts.
+        // If this mount namespace has the device mounted, do not search others: most of them have
+        // the same mounts.
         if !number.is_empty() && !mounts.iter().any(|mount| mount.device == number) {
             users.extend(elsewhere(&number));
         }
@@ -254,8 +255,8 @@ fn swaps_among(folders: &[PathBuf], swaps: &[u8]) -> Vec<PathBuf> {
     swap_names(swaps).filter(lies_there).collect()
 }
 
-/// The sysfs folders of a device, its partitions, and all devices on top of these: `loops` on a
-/// device, or on a file of its file system, among them.
+/// The sysfs folders of a device, its partitions, and all devices on top of these. They include
+/// each of `loops` that is on one of these devices, or on a file of a device's file system.
 fn stack(folder: &Path, loops: &[LoopDevice]) -> Vec<PathBuf> {
     let mut found = with_partitions(folder);
     let mut at = 0;

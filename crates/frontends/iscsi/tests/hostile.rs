@@ -68,14 +68,14 @@ const FAULTS: &[Fault] = &[
         Some(PROTOCOL_ERROR),
     ),
     (
-        "unasked data that was not agreed",
+        "unsolicited data that the login did not allow",
         |client| {
             client.command(&cdb16(0x8a, 0, 0, 8), WRITE, 4096, &[0; 512]);
         },
         Some(PROTOCOL_ERROR),
     ),
     (
-        "a tag twice",
+        "the tag of a task in progress",
         |client| {
             client.command(&cdb16(0x8a, 0, 0, 8), WRITE | FINAL, 4096, &[]);
             assert_eq!(client.take().opcode(), 0x31);
@@ -102,7 +102,7 @@ const FAULTS: &[Fault] = &[
         Some(PROTOCOL_ERROR),
     ),
     (
-        "data that ends too soon",
+        "less data than the target requested",
         |client| {
             let tag = client.command(&cdb16(0x8a, 0, 0, 8), WRITE | FINAL, 4096, &[]);
             let transfer = client.take().word(20);
@@ -111,7 +111,7 @@ const FAULTS: &[Fault] = &[
         Some(PROTOCOL_ERROR),
     ),
     (
-        "data beyond what was asked for",
+        "more data than the target requested",
         |client| {
             let tag = client.command(&cdb16(0x8a, 0, 0, 8), WRITE | FINAL, 4096, &[]);
             let transfer = client.take().word(20);

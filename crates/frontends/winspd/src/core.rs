@@ -98,7 +98,7 @@ impl Task {
 }
 
 impl<A: Answer> Worker<A> {
-    /// Makes the state that the calling thread runs.
+    /// Makes the state of the worker that the calling thread runs.
     pub(crate) fn new(seat: Seat, shared: Arc<UnitShared>, answers: A) -> Worker<A> {
         let Seat { queue, reactor, .. } = seat;
         Worker {

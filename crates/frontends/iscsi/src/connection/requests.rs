@@ -300,7 +300,8 @@ impl Connection {
         }
         let task = header.referenced_tag.get();
         let what = match function {
-            // The target has already answered the task, because all earlier requests have arrived.
+            // The target has already answered a task that it does not find, because all earlier
+            // requests have arrived.
             function::ABORT_TASK if self.find(task).is_none() => {
                 self.answer_function(tag, outcome::NO_TASK);
                 return;
