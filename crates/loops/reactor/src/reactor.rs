@@ -25,9 +25,9 @@ use farblock_mem::BufferPool;
 
 /// The number of checks for work between two reads of the clock, while the loop busy-polls.
 const LOOKS_PER_CLOCK: u32 = 8;
-/// The interval at which a busy-polling loop yields its processor. The thread that must answer may
-/// run on the same processor, or a kernel thread that carries loopback traffic. Without the yield,
-/// they would wait for milliseconds, until the scheduler's next tick.
+/// The interval at which a busy-polling loop yields its processor. The same processor may have to
+/// run the thread that must answer, or a kernel thread that carries loopback traffic. Without the
+/// yield, they would wait for milliseconds, until the scheduler's next tick.
 const YIELD_EVERY: Duration = Duration::from_micros(20);
 
 /// A yield that takes longer than this shows that other threads use the processor, perhaps the
@@ -56,7 +56,7 @@ struct LoopState {
     engine: Engine,
     tasks: Tasks,
     spin: Spin,
-    /// When the last wait ended, and so the current work began.
+    /// The time at which the last wait ended and the current work began.
     working_since: Instant,
     woken: Vec<Woken>,
     offers: Offers,
@@ -263,7 +263,7 @@ impl Reactor {
         self.with(|engine, cx| engine.send(cx, stream.0, batch));
     }
 
-    /// Sends last bytes on a stream that the caller then closes. Sends as much as the socket
+    /// Sends the final bytes on a stream that the caller then closes. Sends as much as the socket
     /// accepts immediately, even without another [`poll`](Reactor::poll). Does not wait and causes
     /// no event. Sends nothing while a send is outstanding, because the bytes would arrive in the
     /// middle of that send.
@@ -271,8 +271,8 @@ impl Reactor {
         self.with(|engine, _| engine.send_final(stream.0, bytes));
     }
 
-    /// Closes a stream. Outstanding operations complete first, unfinished operations with
-    /// [`io::ErrorKind::ConnectionAborted`]. Then [`Event::Closed`] follows. The system still
+    /// Closes a stream. Outstanding operations complete first; those that are not finished fail
+    /// with [`io::ErrorKind::ConnectionAborted`]. Then [`Event::Closed`] follows. The system still
     /// transmits data from earlier sends.
     pub fn close(&self, stream: StreamId) {
         self.with(|engine, cx| engine.close(cx, stream.0));

@@ -8,9 +8,9 @@
 //! - If looking does not make the load faster, it must not use much more CPU time than the work.
 //! - On busy processors, looking takes CPU time from the thread for which the loop waits.
 //!
-//! How long the loop waits for work does not tell whether looking pays. A wait of 50 us may mean
-//! that the peer sleeps as well, or that a user sends 20,000 commands a second. So the loop runs
-//! trials, and compares the numbers of bytes that arrive per second:
+//! The length of a wait does not show whether looking pays. A wait of 50 us may mean that the peer
+//! sleeps as well, or that a user sends 20,000 commands a second. So the loop runs trials, and
+//! compares the numbers of bytes that arrive per second:
 //!
 //! ```text
 //!           a window of short sleeps               a window of looking
@@ -466,8 +466,8 @@ mod tests {
 
     #[test]
     fn a_loop_spins_for_a_peer_that_answers_large_batches() {
-        // 32 commands get their responses together, after 150 us. Sleeping costs a quarter of the
-        // rate.
+        // 32 commands get their responses together, after 150 us. Sleeping lowers the rate by a
+        // quarter.
         let mut host = Loop::new(us(60));
         for _ in 0..1000 {
             host.cycle(host.now + us(150));

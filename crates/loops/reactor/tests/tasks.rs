@@ -274,8 +274,7 @@ fn processor_time() -> Option<Duration> {
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Ask Windows instead of reading Linux's file: under Wine, that file would describe another
-/// process.
+/// Asks Windows, because under Wine the file that Linux provides would describe another process.
 #[cfg(windows)]
 fn processor_time() -> Option<Duration> {
     use windows_sys::Win32::Foundation::FILETIME;

@@ -79,8 +79,8 @@ pub(crate) struct WorldState {
     serial: u64,
     net: Net,
     media: Media,
-    /// The number of restarts of each machine. Empty until [`World::reboot`] is called, since the
-    /// world counts power cuts instead.
+    /// The number of restarts of each machine. Empty until the first call of [`World::reboot`];
+    /// until then, the world counts power cuts instead.
     boots: BTreeMap<u32, u64>,
     /// The pending events of each engine, by engine number.
     engines: HashMap<u64, News>,
@@ -508,8 +508,8 @@ pub(crate) fn sleep_until(deadline: Option<Instant>) {
     block_until(deadline, WaitsFor::Nobody, || false);
 }
 
-/// Lets other threads run until the condition holds or the deadline has passed. The condition may
-/// only depend on what `waits_for` names.
+/// Lets other threads run until the condition holds or the deadline has passed. Only the events
+/// that `waits_for` names may change the condition.
 pub(crate) fn block_until(
     deadline: Option<Instant>,
     waits_for: WaitsFor,

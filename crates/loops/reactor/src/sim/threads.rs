@@ -23,7 +23,7 @@ const STACK_BYTES: usize = 2 << 20;
 
 type Suspend = Yielder<(), Waits>;
 
-/// What a waiting thread waits for, apart from its deadline.
+/// The events that can end a thread's wait before its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitsFor {
     /// The action of any other thread, so each round must check the condition.
@@ -34,7 +34,7 @@ pub(crate) enum WaitsFor {
     Nobody,
 }
 
-/// Why a thread is suspended: its deadline, and what it waits for.
+/// The deadline of a suspended thread, and the events that can end its wait earlier.
 #[derive(Clone, Copy)]
 struct Waits {
     until: Option<Instant>,

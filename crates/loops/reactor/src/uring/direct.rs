@@ -1,9 +1,10 @@
 //! Sends and receives with plain system calls while the loop busy-polls ("looks").
 //!
 //! The ring is best for many operations, and for sleeping. For a single receive it is slower. If no
-//! data is there yet, the kernel registers the receive, and the arriving segment only marks it. It
-//! completes when the loop next enters the kernel. A loop that does not sleep can read the socket
-//! directly. So the engine first only records the operations on a stream. Then each turn decides:
+//! data is there yet, the kernel registers the receive. An arriving segment then only marks the
+//! receive, which completes when the loop next enters the kernel. A loop that does not sleep can
+//! read the socket directly. So the engine first only records the operations on a stream. Then each
+//! turn decides:
 //!
 //! ```text
 //!                  +--- looking, few streams ---> direct call, no waiting --> event
