@@ -129,7 +129,7 @@ class ReconnectTest(unittest.TestCase):
                 self.assertIsInstance(self.interrupt(call), KeyboardInterrupt)
             # The calls no longer hold the buffer, so the program can resize it.
             buffer.extend(b"more")
-            # If a handler raises no exception, the call continues. Otherwise it raises the exception.
+            # The call continues, unless a handler raises an exception: then the call raises it.
             heard = []
             self.addCleanup(signal.signal, signal.SIGUSR1, signal.getsignal(signal.SIGUSR1))
             signal.signal(signal.SIGUSR1, lambda *_: heard.append(1) or self.target.start())
