@@ -22,7 +22,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a detach, including the flush and the wait for the last user.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// As [`DETACH_TIMEOUT`], for a forced detach, which flushes only briefly.
+/// Time limit for a forced detach, which flushes only briefly.
 const FORCED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time limit for unmounting everything that is stacked on a disk.
@@ -32,7 +32,7 @@ const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for the exit of an attachment's processes.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
-/// As [`WAIT_LIMIT`], if this command has not signalled the processes.
+/// Time limit for the exit of processes that this command has not signalled.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs the command.

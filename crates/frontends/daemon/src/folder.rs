@@ -331,7 +331,7 @@ impl Folder {
         let _ = fs::remove_dir(&self.0);
     }
 
-    /// As [`Folder::remove`], but keeps the record of controllers that may still execute commands.
+    /// Removes the attachment, but keeps the record of controllers that may still execute commands.
     pub(super) fn remove_unfinished(&self, lock: Lock) {
         leftover::keep(self);
         self.remove(lock);

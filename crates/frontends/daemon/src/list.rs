@@ -56,7 +56,7 @@ pub(super) fn status(folder: &Folder) -> Option<Status> {
     status_by(folder, &ControlRequest::Status)
 }
 
-/// As [`status`], but sends this request to the server.
+/// Returns the status as [`status`] does, with this request to the server.
 fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     if folder.is_held(Role::Server) {
         if let Some(status) = said(folder, request) {

@@ -22,8 +22,8 @@ const PATH_STATES: [&str; 4] = ["connecting", "live", "reconnecting", "failed"];
 /// Prefix of all metric names.
 const PREFIX: &str = "farblock_host";
 
-/// The bounds of latency buckets, in microseconds. They reach higher than those of a target,
-/// because I/O that waits for a path takes seconds.
+/// The bounds of latency buckets, in microseconds. The highest bound exceeds the bounds of a
+/// target's latencies, because I/O that waits for a path takes seconds.
 const BOUNDS_US: std::ops::RangeInclusive<u64> = 8..=1 << 26;
 
 type Labels<'a> = Vec<(&'static str, &'a str)>;
@@ -117,7 +117,7 @@ fn latencies(text: &mut String, all: &[Status]) {
     }
 }
 
-/// As [`family`], for histograms.
+/// Writes the samples of histograms.
 fn histograms<'a>(
     text: &mut String,
     name: &str,

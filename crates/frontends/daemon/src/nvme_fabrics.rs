@@ -11,7 +11,7 @@
 //! [`Connection::disconnect`] refuses while the disk is in use and names the users, unless forced.
 //! [`Connection::find`] finds an earlier connection again.
 //!
-//! With the kernel's multipath, one namespace over several connections is one block device.
+//! With multipath, the kernel makes one block device of a namespace, even over several connections.
 //! Disconnecting one of them removes only a path. This module still refuses while the disk is in
 //! use, because it cannot know how many paths the user needs.
 //!

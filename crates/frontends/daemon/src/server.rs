@@ -34,7 +34,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const OTHERS_TURN: Duration = Duration::from_millis(5);
 /// Time limit for a flush. If it expires, the detach fails.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
-/// As [`FLUSH_TIMEOUT`], for a forced detach, which continues when it expires.
+/// Time limit for a flush before a forced detach. If it expires, the detach continues.
 const FORCED_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The state that a server saves for its successor.
@@ -484,8 +484,8 @@ impl DaemonShared {
         self.status_with(|attached| attached.users())
     }
 
-    /// As [`DaemonShared::status`], but without users, for frequent requests: the search for users
-    /// reads the open files of every process.
+    /// Returns the current status without users, for frequent requests: the search for users reads
+    /// the open files of every process.
     pub(super) fn status_without_users(&self) -> Status {
         self.status_with(|_| Vec::new())
     }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Time limit for users if the supervisor is a service. Its unit allows five minutes
 /// (TimeoutStopSec).
 const SERVICE_TIME: Duration = Duration::from_secs(180);
-/// As [`SERVICE_TIME`], for a disk that was attached from a shell: systemd may kill the shell's
+/// Time limit for users of a disk that was attached from a shell: systemd may kill the shell's
 /// scope after 45 seconds.
 const SHELL_TIME: Duration = Duration::from_secs(30);
 /// Polling interval for users and for services that stop.

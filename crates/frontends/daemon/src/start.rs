@@ -171,8 +171,8 @@ fn check_mountpoint(settings: &Settings, runtime: &Path) -> Result<()> {
     }
 }
 
-/// Sets the namespace of URLs without one. It is the namespace of another URL, or the only
-/// namespace of the target.
+/// Adds a namespace ID to the URLs that lack one: the ID in another URL, or the ID of the target's
+/// only namespace.
 fn choose_namespace(settings: &mut Settings) -> Result<()> {
     if settings.urls.iter().all(|url| url.namespace.is_some()) {
         return Ok(());
@@ -190,8 +190,8 @@ fn choose_namespace(settings: &mut Settings) -> Result<()> {
     Ok(())
 }
 
-/// Returns true if the caller can resume the attachment of dead processes, because the URLs and the
-/// way are the same. Otherwise removes its leftovers, and returns false.
+/// Returns true if the caller can resume an attachment whose processes died, because its URLs and
+/// its way are the same. Otherwise removes the leftovers of that attachment, and returns false.
 fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     let Some(saved) = folder.read_json::<Saved>("state.json") else { return Ok(false) };
     let Some(before) = folder.read_json::<Settings>("settings.json") else { return Ok(false) };

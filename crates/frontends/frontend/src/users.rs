@@ -19,7 +19,7 @@ pub struct User {
     pub pid: Option<u32>,
     /// The name of the process's command. Empty if the kernel is the user.
     pub command: String,
-    /// How the user uses the disk: the end of a sentence.
+    /// The use of the disk, as the end of a sentence.
     pub what: String,
     /// The loop device, if the user is a loop device.
     pub device: Option<PathBuf>,
@@ -255,8 +255,9 @@ fn swaps_among(folders: &[PathBuf], swaps: &[u8]) -> Vec<PathBuf> {
     swap_names(swaps).filter(lies_there).collect()
 }
 
-/// The sysfs folders of a device, its partitions, and all devices on top of these. They include
-/// each of `loops` that is on one of these devices, or on a file of a device's file system.
+/// The sysfs folders of a device, its partitions, and all devices on top of these. Of the loop
+/// devices `loops`, includes those that are on one of these devices, or on a file of its file
+/// system.
 fn stack(folder: &Path, loops: &[LoopDevice]) -> Vec<PathBuf> {
     let mut found = with_partitions(folder);
     let mut at = 0;

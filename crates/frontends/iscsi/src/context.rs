@@ -83,7 +83,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Logs a warning about an initiator, or only counts it if there were too many.
+    /// Logs a warning about an initiator, or only counts the warning if there were too many.
     pub(crate) fn complain(&self, kind: &'static str, peer: SocketAddr, log: impl FnOnce()) {
         self.complaints.say(kind, &peer.to_string(), log);
     }

@@ -1,4 +1,4 @@
-//! [`Buffer`]: memory with one owner, who reads and writes it and may lend it to the kernel.
+//! [`Buffer`]: memory with one owner. The owner reads and writes it, and may lend it to the kernel.
 
 use std::alloc::{self, Layout};
 use std::cell::Cell;

@@ -1,6 +1,6 @@
-//! Limits the rate of log lines about peers, so that a peer cannot flood the log. In each period,
-//! the first few lines of each kind of event and each peer are logged. Further lines are only
-//! counted, and one line reports their number.
+//! Limits the rate of log lines about peers, so that a peer cannot flood the log. In each period, a
+//! server logs the first few lines of each kind of event and each peer. It only counts further
+//! lines, and reports their number in one line.
 
 use std::collections::HashMap;
 use std::hash::Hash;

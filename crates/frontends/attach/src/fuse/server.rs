@@ -351,8 +351,8 @@ impl Server {
     /// reports its changes.
     ///
     /// The kernel drops the cached size, and reads the new size when a program next queries the
-    /// file. (This process must not query the file. If this process were killed meanwhile, its end
-    /// would wait for its own answer.) A loop device needs a call of
+    /// file. (This process must not query the file itself. If it were killed during the query, its
+    /// exit would wait for an answer that only it could give.) A loop device needs a call of
     /// [`loop_device::resize`](super::loop_device::resize).
     ///
     /// # Errors

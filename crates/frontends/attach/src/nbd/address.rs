@@ -29,7 +29,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// The NBD URI of an export at this address. Most clients accept such a URI.
+    /// The NBD URI of an export at this address, in the form that most clients accept.
     #[must_use]
     pub fn uri(&self, export: &str) -> String {
         let export = escape(export.as_bytes());

@@ -50,7 +50,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Logs a warning about a client, or only counts it if there were too many.
+    /// Logs a warning about a client, or only counts the warning if there were too many.
     pub(super) fn complain(&self, kind: &'static str, peer: &str, log: impl FnOnce()) {
         self.shared.complaints.say(kind, peer, log);
     }
@@ -252,8 +252,8 @@ impl Clients {
         }
     }
 
-    /// Makes a new client wait for the operations of disconnected clients, but not for those of
-    /// connected clients.
+    /// Makes a new client wait until the operations of disconnected clients have completed.
+    /// Connected clients do not delay it.
     fn admit(&mut self, admission: Weak<Admission>) {
         let mut leaving = Vec::new();
         for (key, connection) in self.connections.iter_mut() {

@@ -39,8 +39,8 @@ pub const KEPT_BATCH_BYTES: usize = 64 << 10;
 /// costs less than another system call.
 pub const DIRECT_RECEIVE_BYTES: usize = 16 << 10;
 
-/// The size of the receive after a large payload, in bytes. It has room for the next header and
-/// little of its data.
+/// The size of the receive after a large payload, in bytes. The receive has room for the next
+/// header and for little of the data that follows the header.
 pub const HEADER_RECEIVE_BYTES: u32 = 256;
 
 /// The longest option data, in bytes. The server skips and refuses a longer option.

@@ -2,8 +2,9 @@
 //! this file has `unsafe`.
 //!
 //! Two kinds of io_uring carry commands. [`Control`] has large entries for `/dev/ublk-control`, and
-//! its caller waits for each command. Each queue has a [`Commands`]. It passes the kernel a buffer
-//! with every command. When the command completes with a request, the kernel returns the buffer.
+//! its caller waits for each command. Each queue has a [`Commands`], which passes the kernel a
+//! buffer with every command. When the command completes with a request, the kernel returns the
+//! buffer.
 //!
 //! The queue's ring runs deferred work only when its thread enters the ring (`DEFER_TASKRUN`). The
 //! driver copies data only in such work or while it takes a command. So the kernel accesses buffers

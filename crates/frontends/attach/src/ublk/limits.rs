@@ -29,7 +29,7 @@ pub const MAX_BLOCK_BYTES: u32 = 4096;
 /// The longest [`Config::identifier`](super::Config::identifier), in bytes.
 pub const MAX_IDENTIFIER_BYTES: usize = 256;
 
-/// The longest time that a forced stop waits for requests in flight. Then it fails them.
+/// The longest time that a forced stop waits for requests in flight, before it fails them.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest wait until a device's character device exists and is accessible. udev may have to

@@ -54,7 +54,8 @@ impl Channel {
     /// Returns the end that this process inherited.
     pub(in super::super) fn inherited() -> io::Result<Channel> {
         let input = io::stdin().as_fd().try_clone_to_owned()?;
-        // This call fails unless standard input is a socket, as farblock's processes pass it.
+        // This call fails unless standard input is a socket. Farblock's own processes pass a
+        // socket.
         rustix::net::sockopt::socket_type(&input)?;
         Ok(Channel(input))
     }

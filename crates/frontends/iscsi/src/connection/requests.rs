@@ -18,7 +18,8 @@ enum Turn {
     Now,
     /// The request's number is outside of the window or a duplicate: drop the request.
     Ignored,
-    /// The initiator skipped a number, although a single connection preserves the order.
+    /// The initiator skipped a number. On a single connection, the skipped command cannot arrive
+    /// later.
     Broken,
 }
 

@@ -129,7 +129,7 @@ fn fresh(control: &File, number: u32) -> u32 {
                 if path_of(new).exists() {
                     return new;
                 }
-                // This container has only the device nodes that it had at its start.
+                // In a container, `/dev` gets no node for a new device. Remove the device again.
                 let _ = ioctl::remove(control, new);
             }
         }
