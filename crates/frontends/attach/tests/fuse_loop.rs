@@ -116,7 +116,7 @@ fn a_reused_loop_device_has_default_settings() {
         loop_device::detach(&device.0, false).expect("no process uses the device");
         served.stop();
     }
-    // Clear these settings for users of the device other than farblock.
+    // Clear these settings for the next user of the device, which may not be farblock.
     let _ = output("blockdev", &["--setrw", "--setra", "256", &free]);
 }
 

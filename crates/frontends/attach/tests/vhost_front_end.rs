@@ -1,4 +1,5 @@
-//! The vhost-user front end is a namespace, so it runs the conformance suite, through rings.
+//! The vhost-user front end is a namespace, so the conformance suite can test it, and thereby the
+//! rings.
 #![cfg(target_os = "linux")]
 
 use farblock_attach::vhost_user::front_end::{self, FrontEnd};

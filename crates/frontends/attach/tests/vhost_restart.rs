@@ -95,7 +95,7 @@ impl Drop for GateQueue {
     }
 }
 
-/// A server ends with requests in flight, as if it had been killed. The next server executes these
+/// A server stops with requests in flight, as if it had been killed. The next server executes these
 /// requests in order, and the guest gets each answer once.
 #[test]
 fn a_successor_completes_the_requests_in_flight() {
@@ -124,7 +124,7 @@ fn a_successor_completes_the_requests_in_flight() {
         let (gate, state) = Gate::around(&inner);
         state.open();
         served.server = Some(Server::start(&served.config, gate).expect("it starts"));
-        // QEMU passes the index of the used ring here. In this test, the index is the same.
+        // QEMU passes the index of the used ring here. This test passes the same index.
         vm.attach(&served, u64::MAX);
         for _ in 0..sectors.len() {
             let (id, written) = vm.used(0).expect("an answer");

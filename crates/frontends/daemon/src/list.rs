@@ -259,8 +259,8 @@ fn table(all: &[Status]) -> String {
     format!("{}{between}{notes}", table.render(0))
 }
 
-/// Whether the server has dropped its rights, and the rights that it could not drop. `--json` shows
-/// why a way keeps its rights.
+/// Whether the server has dropped its rights, and the rights that it could not drop. `--json` also
+/// shows the reason why a server keeps its rights.
 fn sandbox(confinement: Option<&Confinement>) -> (&'static str, &[String]) {
     match confinement {
         None => ("-", &[]),

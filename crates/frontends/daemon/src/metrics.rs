@@ -1,7 +1,8 @@
 //! Formats the states of attachments in Prometheus' text format, for node_exporter's textfile
 //! collector. Most hosts already run node_exporter, so farblock needs no daemon that listens.
 //!
-//! The label values are bounded: attachment names, paths, and reasons from a short list.
+//! The number of label values is limited: they are attachment names, paths, and reasons from a
+//! short list.
 
 use super::status::{AttachmentState, Counts, Latency, Status};
 use farblock_block::latency_bound_us;

@@ -12,8 +12,8 @@
 //! [`Connection::find`] finds an earlier connection again.
 //!
 //! With multipath, the kernel makes one block device of a namespace, even over several connections.
-//! Disconnecting one of them removes only a path. This module still refuses while the disk is in
-//! use, because it cannot know how many paths the user needs.
+//! Disconnecting one of these connections removes only a path. This module still refuses while the
+//! disk is in use, because it cannot know how many paths the user needs.
 //!
 //! No data pass through this module: it is a way to attach, not a frontend.
 //!
@@ -331,7 +331,7 @@ pub fn connect(options: &Options) -> Result<Connection, Error> {
 
 impl Connection {
     /// Finds a connection by its controller's number and subsystem. If the namespace is missing at
-    /// present, the result has `device` as given.
+    /// present, the result contains the given `device`.
     ///
     /// # Errors
     /// If the controller does not exist, or its number now belongs to another subsystem.

@@ -112,7 +112,8 @@ impl Release {
             if is_swap(&device) {
                 self.run("swapoff", &[device.as_os_str()]);
             }
-            // By now, propagation has removed the copies of these mounts.
+            // By now, mount propagation has removed most copies of these mounts elsewhere. Unmount
+            // the rest.
             self.unmount_elsewhere(&number);
         }
     }

@@ -21,7 +21,8 @@ pub(super) trait Privileged: Send {
     type Request: Serialize + DeserializeOwned;
     type Answer: Serialize + DeserializeOwned;
 
-    /// Performs a request that has these descriptors. May return a descriptor with the answer.
+    /// Performs a request that arrived with these descriptors. May return a descriptor with the
+    /// answer.
     fn carry_out(
         &mut self,
         request: Self::Request,

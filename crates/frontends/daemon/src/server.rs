@@ -576,7 +576,7 @@ impl DaemonShared {
             tracing::error!("the flush after the detach failed: {error:?}");
         }
         if is_used {
-            // The users of the disk may have commands in flight.
+            // Users of the disk may still have commands in flight, so keep the controllers' names.
             leftover::keep(&self.folder);
         }
         *slot = None;

@@ -30,8 +30,8 @@ const WAIT_LIMIT: Duration = Duration::from_secs(3);
 const FORCED_TIMEOUT: Duration = Duration::from_secs(30);
 const OWN_SERVICES: &str = "farblock-attach@";
 
-/// Ensures that a server exits in time after a request to end. `is_service` says whether a service
-/// manager waits for the supervisor and finally kills it.
+/// Ensures that a server exits in time after a request to end. With `is_service`, a service manager
+/// waits for the supervisor, and kills it at the end.
 pub(super) fn see_to_end(folder: &Folder, is_service: bool) {
     let stopping = is_stopping();
     let time = match (is_service, stopping) {

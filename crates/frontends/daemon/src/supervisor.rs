@@ -97,7 +97,7 @@ enum End {
 /// The way in which a server's process exited.
 enum Ended {
     With(ExitStatus),
-    /// The process has exited, but was not a child of this process.
+    /// The process has exited. Its status is unknown, because it was not a child of this process.
     Unseen,
     Not,
 }
@@ -162,8 +162,8 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    /// Supervises until the disk is detached. `resume` says that the first server continues the
-    /// work of a dead server.
+    /// Supervises until the disk is detached. With `resume`, the first server continues the work of
+    /// a dead server.
     pub(super) fn run(mut self, mut resume: bool, audience: &mut dyn Audience) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         let mut dead_since = None;
@@ -285,7 +285,7 @@ impl<'a> Supervisor<'a> {
         Ok(End::Died { why, ready })
     }
 
-    /// Returns the adopted server, or a new server that has the order to serve.
+    /// Returns the adopted server, or starts a new server and orders it to serve.
     fn server(&mut self, resume: bool) -> io::Result<(Arc<Channel>, Option<Child>)> {
         if let Some(channel) = self.adopted.take() {
             return Ok((Arc::new(channel), None));

@@ -263,7 +263,7 @@ mod tests {
             }
         }
 
-        /// Does one random step of the possible ones.
+        /// Executes one possible step, chosen at random.
         fn step(&mut self) {
             match self.random.below(4) {
                 0 => {

@@ -82,7 +82,7 @@ impl Context {
     }
 
     /// Lists the connection, so that the core wakes it when buffers are returned. `starving` is the
-    /// connection's flag that it is listed.
+    /// connection's flag; it is true while the connection is listed.
     pub(super) fn starve(&mut self, key: ConnectionKey, starving: &mut bool) {
         if !std::mem::replace(starving, true) {
             self.starved.push(key);

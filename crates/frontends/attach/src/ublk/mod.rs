@@ -8,8 +8,8 @@
 //!
 //! **Contract.** The device has the namespace's size, block size, preferred I/O sizes, write and
 //! discard support, and volatile cache if there is one. The namespace itself executes flushes,
-//! writes with FUA, discards and write zeroes. Errors reach the program that caused them, because
-//! the server retries nothing. From Linux 6.16 on, the device shows a new size at once
+//! writes with FUA, discards, and Write Zeroes requests. Errors reach the program that caused them,
+//! because the server retries nothing. From Linux 6.16 on, the device shows a new size at once
 //! ([`Server::resized`]).
 //!
 //! **Recovery.** A recoverable device remains when its server dies, and its users' requests wait

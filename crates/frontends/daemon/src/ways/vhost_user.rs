@@ -28,7 +28,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     });
     let server = Server::start(&config, start.namespace()?).map_err(sentence)?;
     if start.resume {
-        // The guest may have another size from the previous server.
+        // The guest may still use another size, which the previous server reported.
         server.resized();
     }
     Ok(Box::new(VhostUser { server: Some(server), socket }))

@@ -477,7 +477,8 @@ impl Connection {
     }
 
     /// Aborts the task with this tag, or all tasks if `tag` is `None`. Returns the number of
-    /// aborted tasks that have not ended. `barrier` answers the abort request when they have.
+    /// aborted tasks that have not ended. `barrier` answers the abort request once these tasks have
+    /// ended.
     pub(crate) fn abort(&mut self, cx: &mut Context, barrier: u32, tag: Option<u32>) -> usize {
         let mut waiting = 0;
         for index in 0..self.tasks.len() {

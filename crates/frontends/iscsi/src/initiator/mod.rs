@@ -6,10 +6,10 @@
 //! pending output. Commands wait in the initiator while the target's command window is closed. A
 //! write's command carries as much data as the target accepts; the rest follows on R2T.
 //!
-//! **Contract.** The contract of [`farblock_block`], without Write Zeroes. Each queue takes one
-//! session, which ends with the queue. So at most [`Config::sessions`] queues can ever be opened.
-//! When a session disconnects, its operations fail. The initiator checks the target's answers, and
-//! closes the session after an invalid answer.
+//! **Contract.** The namespace fulfils the contract of [`farblock_block`], but does not support
+//! Write Zeroes. Each queue takes one session, which ends with the queue. So at most
+//! [`Config::sessions`] queues can ever be opened. When a session disconnects, its operations fail.
+//! The initiator checks the target's answers, and closes the session after an invalid answer.
 //!
 //! **Not implemented.** Authentication, digests, discovery, aborts, logouts and reconnecting. The
 //! initiator is not for production disks.

@@ -115,8 +115,8 @@ fn path_of(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 
-/// Replaces a free device by a new one. Returns the number of the new device. A device that was in
-/// use before keeps its last user's settings: the read-only flag, partitions, the scheduler and
+/// Replaces a free device with a new one. Returns the number of the new device. A device that was
+/// in use before keeps its last user's settings: the read-only flag, partitions, the scheduler and
 /// other values below `queue/`, and udev's data about an old file system. These settings belong to
 /// the device, not to its file, so a new device with the same number has none of them.
 fn fresh(control: &File, number: u32) -> u32 {

@@ -218,7 +218,7 @@ fn clear_read_only(device: Device) {
     }
 }
 
-/// Replaces the dead connections of a device by connections to this server, which must have the
+/// Replaces the dead connections of a device with connections to this server, which must have the
 /// same disk. Waiting requests then continue.
 ///
 /// # Errors

@@ -7,9 +7,10 @@
 //! reports its answer. As in Linux's driver, a request has one descriptor that points to a table of
 //! its own. Each side sets the index from which it wants notifications (`VIRTIO_F_EVENT_IDX`).
 //!
-//! **Contract.** The contract of [`farblock_block`]. Each open queue has its own ring, so at most
-//! [`Config::queues`] queues can be open. Operations that do not fit into the ring wait in the
-//! front end. The front end copies data between the operation's buffer and the shared memory.
+//! **Contract.** The namespace fulfils the contract of [`farblock_block`]. Each open queue has its
+//! own ring, so at most [`Config::queues`] queues can be open. Operations that do not fit into the
+//! ring wait in the front end. The front end copies data between the operation's buffer and the
+//! shared memory.
 //!
 //! **Not implemented.** Reconnecting: if the back end dies, operations wait forever. Noticing a new
 //! size of the disk. Deallocating.

@@ -14,7 +14,7 @@ use std::time::Duration;
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// A made-up address of the memory in the monitor. Messages identify rings by such addresses.
 const HERE: u64 = 0x7000_0000_0000;
-/// The features that this driver accepts, the same as Linux's driver.
+/// The features that this driver accepts. Linux's driver accepts the same features.
 const WANTED: u64 = feature::SIZE_MAX
     | feature::SEG_MAX
     | feature::RO
