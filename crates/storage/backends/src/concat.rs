@@ -26,8 +26,8 @@ impl Concat {
         Concat::of(children.into_iter().map(|child| (child, None)).collect())
     }
 
-    /// Like [`Concat::new`], but each child may have a number of bytes: the concatenation then uses
-    /// only this many bytes from its start.
+    /// Like [`Concat::new`], but the caller may limit each child: with `Some(bytes)`, the
+    /// concatenation uses only the first `bytes` bytes of the child.
     pub fn of(parts: Vec<(Arc<dyn Namespace>, Option<u64>)>) -> Result<Concat, OpenError> {
         let (children, fronts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let mut geometries = set::geometries("a concatenation", &children)?;

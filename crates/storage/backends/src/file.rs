@@ -67,7 +67,7 @@ impl FileOptions {
         FileOptions { read_only: true, ..self }
     }
 
-    /// For a file that the caller unlinks while it is open, since the contents need not last.
+    /// Logs no warning if the caller unlinks the open file, because its contents need not last.
     pub fn temporary(self) -> FileOptions {
         FileOptions { temporary: true, ..self }
     }
@@ -242,8 +242,9 @@ impl FileDisk {
     }
 
     /// Like [`FileDisk::lengthen`], but calls `is_wanted` after it has read the current size. The
-    /// file is extended only if `is_wanted` returns true. The size query may hang with its storage,
-    /// and a caller that has timed out meanwhile can cancel in this way.
+    /// file is extended only if `is_wanted` returns true. The size query hangs if the storage
+    /// hangs. A caller that has timed out meanwhile then returns false, and the file keeps its
+    /// size.
     pub fn lengthen_while(
         &self,
         bytes: u64,

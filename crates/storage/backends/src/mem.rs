@@ -272,7 +272,7 @@ struct Chunk {
     bytes: RwLock<Bytes>,
     /// The current or former address of the bytes. With it, a prefetch need not take the lock.
     address: AtomicPtr<u8>,
-    /// The number of next reads to copy instead of lending memory.
+    /// The number of coming reads that copy the bytes instead of borrowing them.
     not_lent: AtomicU8,
 }
 

@@ -18,8 +18,8 @@ use farblock_block::size::Size;
 pub struct Range {
     place: RangePlace,
     /// Declared before `inner`, so that a dropped range releases its reservation first. Once
-    /// `inner` is dropped, another namespace may have its address, and the reservation would apply
-    /// to that one.
+    /// `inner` is dropped, another namespace may have its address, and the reservation would then
+    /// apply to the new namespace.
     _taken: Option<Taken>,
     inner: Arc<dyn Namespace>,
 }

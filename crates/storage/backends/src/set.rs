@@ -1,4 +1,4 @@
-//! Several namespaces (the children) as one: the common part of stripe sets and concatenations.
+//! Combines several namespaces (the children) into one, for stripe sets and concatenations.
 //!
 //! A [`Layout`] places the blocks on the children. The set splits reads and writes and their
 //! buffers without copying. Write zeroes and deallocate move no data, and the blocks of a range on

@@ -17,7 +17,7 @@ use farblock_block::size::Size;
 
 pub use crate::set::MAX_CHILDREN;
 
-/// Several namespaces as one, with chunks in turn on each.
+/// Several namespaces as one: consecutive chunks are on consecutive namespaces.
 pub struct Stripe {
     chunk_blocks: u32,
     set: Set<Chunks>,

@@ -218,7 +218,7 @@ fn the_conformance_suite_finds_every_flaw() {
 }
 
 #[test]
-#[ignore = "takes the suite's whole patience"]
+#[ignore = "waits for the suite's full time limit"]
 fn the_conformance_suite_finds_a_lost_operation() {
     assert!(!passes(Flaw::SwallowsOne));
 }

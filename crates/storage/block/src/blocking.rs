@@ -87,17 +87,17 @@ impl Blocking {
         self.geometry
     }
 
-    /// Fills `data` from `lba`.
+    /// Reads into `data` the blocks from `lba` on.
     pub fn read(&mut self, lba: u64, data: &mut [u8]) -> Result<(), BlockError> {
         self.transfer(Command::Read, lba, false, Data::Into(data))
     }
 
-    /// Writes `data` from `lba`.
+    /// Writes `data` to the blocks from `lba` on.
     pub fn write(&mut self, lba: u64, data: &[u8]) -> Result<(), BlockError> {
         self.transfer(Command::Write, lba, false, Data::From(data))
     }
 
-    /// Writes `data` from `lba`. The data is durable on return.
+    /// Writes `data` to the blocks from `lba` on. The data is durable on return.
     pub fn write_durable(&mut self, lba: u64, data: &[u8]) -> Result<(), BlockError> {
         self.transfer(Command::Write, lba, true, Data::From(data))
     }

@@ -18,9 +18,9 @@ pub enum Change {
     /// cached it has restarted. The namespace reports this before any operation that follows the
     /// loss.
     Loss,
-    /// The contents may differ from the users' writes. The underlying file or disk was truncated,
-    /// replaced or swapped for a copy, or this may have happened while it was disconnected. The
-    /// namespace reports this before its next use.
+    /// The blocks may no longer hold the data that users wrote. The underlying file or disk was
+    /// truncated, replaced or swapped for a copy, or this may have happened while it was
+    /// disconnected. The namespace reports this before its next use.
     Contents,
     /// The remote namespaces that its [parts](crate::Namespace::parts) consist of have changed.
     Parts,

@@ -45,8 +45,8 @@ pub enum BlockError {
 }
 
 impl BlockError {
-    /// Maps an error of the operating system. Unspecific errors become `ReadFailed` or
-    /// `WriteFailed`, depending on `command`.
+    /// Maps an error of the operating system. Errors without their own variant become `ReadFailed`
+    /// or `WriteFailed`, depending on `command`.
     pub fn from_io(command: Command, error: &io::Error) -> BlockError {
         use io::ErrorKind as Kind;
         let failed = if command.reads() { BlockError::ReadFailed } else { BlockError::WriteFailed };

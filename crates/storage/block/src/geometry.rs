@@ -63,8 +63,8 @@ impl Geometry {
     /// Checks that `command` is valid on the `blocks` blocks from `lba`. A frontend must check this
     /// before it submits an operation. A backend must check it again.
     ///
-    /// `blocks` is wider than the block count of an operation, so that a frontend can check a
-    /// peer's number before it narrows the number.
+    /// `blocks` has 64 bits, although an operation has a 32-bit block count: a frontend checks the
+    /// number from its peer before it converts the number.
     pub fn check(&self, command: Command, lba: u64, blocks: u64) -> Result<(), BlockError> {
         if command == Command::Flush {
             return Ok(());

@@ -1,7 +1,8 @@
 //! A histogram of the durations of operations. One core adds to it, and any thread may read it.
 //!
 //! Only the core that owns a [`Latency`] adds to it, so adding takes a load and a store, without a
-//! lock. The owner must keep the values of two cores on different cache lines.
+//! lock. Code that stores the [`Latency`] values of several cores must put them on different cache
+//! lines.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -62,7 +62,7 @@ impl Token {
         self.0
     }
 
-    /// Consumes the token and returns its value. It is for a decorator that replaces the
+    /// Consumes the token and returns its value. A decorator uses this when it replaces the
     /// submitter's token.
     pub fn finish(self) -> u64 {
         let value = self.0;

@@ -98,8 +98,8 @@ impl Image {
         })?;
         let opened = told.recv_timeout(limits::OPEN);
         let (handle, facts) = opened.unwrap_or_else(|_| {
-            // The keeper may have opened the image just after the time limit. No user will ever
-            // drop this image, so tell the keeper to close it.
+            // The keeper may have opened the image just after the time limit. No caller gets this
+            // image and drops it, so tell the keeper to close it.
             let _ = keeper.send(Message::Close);
             Err(error::stuck(name))
         })?;

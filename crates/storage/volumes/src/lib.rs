@@ -17,8 +17,8 @@
 //! retries a failed read on another leg. A read never returns older data than an earlier read.
 //! After a power cut the legs may hold different data; the mirror makes them equal before it reads.
 //!
-//! **The mirror puts a leg that fails *out***: it stops using the leg. It never puts out the last
-//! leg in sync, but reports the errors of this leg as its own.
+//! **The mirror puts a failed leg *out***: it stops using the leg. It never puts out the last leg
+//! in sync, but reports the errors of this leg as its own.
 //!
 //! **The mirror refuses split histories.** If two legs were each written without the other, the
 //! mirror never joins them. An operator decides which one to keep.

@@ -9,16 +9,16 @@ pub const MAX_LEGS: usize = 8;
 /// The number of bytes at the end of each leg for its record and the bitmap.
 pub const RESERVED_BYTES: u64 = 1 << 20;
 /// If a leg has no record at its end, its size may have changed, so the mirror searches at the ends
-/// of former sizes. It tries this many steps of a MiB below the present size, and then as many
-/// sizes in whole GiB.
+/// of former sizes. It tries this many sizes below the present one, in steps of 1 MiB, and then the
+/// same number of sizes in whole GiB.
 pub const FORMER_ENDS: u64 = 512;
 /// The smallest region, in bytes. A region is the unit of tracking changes.
 pub const MIN_REGION_BYTES: u64 = 64 << 10;
 /// A mirror has at most this many regions. With so many, the bitmap takes 32 KiB, and the state in
 /// memory 1 MiB.
 pub const MAX_REGIONS: u64 = 1 << 18;
-/// The keeper copies or compares at most this many bytes at once. During this time, writes to their
-/// region wait.
+/// The keeper copies or compares at most this many bytes at once. During this time, writes to the
+/// region of these bytes wait.
 pub const CHUNK_BYTES: u64 = 256 << 10;
 /// Operations wait at most this long for an unavailable leg. Then the mirror puts the leg out and
 /// continues without it.
@@ -29,16 +29,16 @@ pub const HOPE: Duration = Duration::from_secs(20);
 /// The interval at which the keeper checks that a leg in sync has the last record written to it.
 pub const AUDIT_EVERY: Duration = Duration::from_secs(5);
 /// At its start, the mirror waits at most this long if every leg with all data may still execute
-/// writes of an earlier process. It exceeds a host's wait for a target that does not answer: 3
-/// keep-alive periods of 5 s and the longest command quiesce time (65 s).
+/// writes of an earlier process. This is longer than a host waits for a target that does not
+/// answer: 3 keep-alive periods of 5 s and the longest command quiesce time (65 s).
 pub const LATE: Duration = Duration::from_secs(90);
-/// The time until the first attempt to add a leg again that was put out.
+/// The time between putting a leg out and the first attempt to add it again.
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The interval between attempts to add a leg again grows up to this value.
 pub const LAST_RETRY: Duration = Duration::from_secs(60);
-/// The number of generations that a record remembers. If the record of a leg is older, the mirror
-/// overwrites the whole leg when it is certain that the leg has no write that the other legs lack.
-/// Otherwise the mirror refuses the leg.
+/// The number of generations that a record remembers. If the record of a leg is older than these,
+/// the mirror overwrites the whole leg when it is certain that the leg has no write that the other
+/// legs lack. Otherwise the mirror refuses the leg.
 pub const HISTORY: usize = 400;
 /// The interval at which the keeper clears idle regions from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);

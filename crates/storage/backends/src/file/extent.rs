@@ -20,9 +20,9 @@ pub(super) struct Extent {
     end_blocks: AtomicU64,
     /// Whether a write has started since `look_for_cut` last ran.
     is_written: AtomicBool,
-    /// Whether the last two checks found the same size, or no write started between them. If the
-    /// file has its full size again later, then another program has restored it, and not one of our
-    /// own writes.
+    /// Whether the last two checks found the same size, or no write started between them. If so,
+    /// and the file later has its full size again, another program has restored the size, not one
+    /// of our own writes.
     is_quiet: AtomicBool,
     /// Whether an event loop can query the size without blocking for long.
     is_near: bool,

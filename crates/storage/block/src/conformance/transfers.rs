@@ -70,7 +70,8 @@ pub(super) fn large_transfers_are_read_back(context: &mut Context<'_>) {
     }
 }
 
-/// A frontend may pass any part of a buffer, for example the bytes after a header in a receive.
+/// A frontend may pass any part of a buffer, for example the bytes after the header in a receive
+/// buffer.
 pub(super) fn a_buffer_may_have_any_address(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();

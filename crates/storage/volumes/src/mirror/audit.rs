@@ -57,7 +57,7 @@ enum Shown {
 impl Keeper {
     /// Registers that a leg has the record of the present generation. `doubts` is the doubt count
     /// of the leg before the write. If the count has grown since, another disk may have got the
-    /// record. False if the mirror has then put the leg out.
+    /// record. In this case, returns false if the mirror has put the leg out.
     pub(crate) fn has_record(&mut self, leg: usize, doubts: u64) -> bool {
         let slot = self.slots[leg];
         self.slots[leg] = 1 - slot;

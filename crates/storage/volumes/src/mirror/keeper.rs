@@ -331,7 +331,8 @@ impl Keeper {
         None
     }
 
-    /// Writes a record that legs are behind which were put out. True if no such record is missing.
+    /// Writes a record that the legs which are out are behind, unless a record says so already.
+    /// True if the records say so.
     fn record_absence(&mut self) -> bool {
         let out = self.shared.all() & !self.shared.written();
         let is_known = out & !self.shared.behind() == 0;

@@ -59,8 +59,8 @@ pub trait LegSource: Send + Sync {
         Ok(())
     }
 
-    /// Whether to continue opening the mirror. False if the process shall stop while it waits for
-    /// the leg.
+    /// Whether to continue opening the mirror. False if the process must stop instead of waiting
+    /// for the leg.
     fn is_wanted(&self) -> bool {
         true
     }
@@ -240,7 +240,7 @@ impl Mirror {
             let is_used = state == LegState::InSync && shared.unproven() & bit(at) == 0;
             let reason = match is_used {
                 // The last leg in sync keeps this state even while it is unavailable. The reason
-                // tells that it is.
+                // then says that the leg is unavailable.
                 true if !leg.is_there() => Some(leg.absence()),
                 true => leg.growth(),
                 false => Some(reason).filter(|reason| !reason.is_empty()),

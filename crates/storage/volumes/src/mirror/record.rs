@@ -102,8 +102,8 @@ pub(crate) struct Record {
     /// The index of the leg that has this record.
     pub(crate) leg: usize,
     pub(crate) standings: Vec<Standing>,
-    /// A random number per generation, the newest first. Two legs find their common history with
-    /// them.
+    /// A random number per generation, the newest first. These numbers show which generations two
+    /// legs have in common.
     pub(crate) history: Vec<u64>,
     /// For each leg, the newest generation that it is known to have durably; 0 if unknown. If a leg
     /// has an older record than this, it was restored to an earlier state.
@@ -281,8 +281,8 @@ impl Record {
     /// Before a leg writes alone, it records that the other legs are behind. When one of them
     /// returns, the leg gets two more records. So the leg wrote nothing alone in each of these
     /// cases:
-    /// - Its record says that some leg is in sync that is also in sync in this record.
-    /// - It has got no record after the last one that this record knows it to have.
+    /// - Some leg is in sync according to both records.
+    /// - It has got no record after the generation that this record lists for it.
     /// - Its record says that the leg itself is behind.
     pub(crate) fn outlived(&self, other: &Record) -> bool {
         let is_forgotten = other.generation + self.history.len() as u64 <= self.generation;
@@ -443,8 +443,8 @@ mod tests {
         assert!(!here.went_past(&unrelated));
     }
 
-    /// The records of a mirror of two legs: that of the first leg, which ran long without the
-    /// second leg, and the last record of the second leg.
+    /// The records of the two legs of a mirror: the record of the first leg, which ran for long
+    /// without the second leg, and the last record of the second leg.
     fn long_alone() -> (Record, Record) {
         let mut before = Record::new(Uuid::nil(), 512, 64 << 20, 2).unwrap();
         (before.generation, before.history, before.had) = (9, vec![5; 9], vec![8, 8]);

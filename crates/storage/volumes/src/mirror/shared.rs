@@ -65,8 +65,8 @@ pub(crate) struct Leg {
     /// Whether the leg is in this machine.
     pub(crate) is_local: bool,
     state: AtomicU8,
-    /// How often the leg was opened. A queue that was opened on an earlier instance of the leg must
-    /// be replaced.
+    /// The number of times that the leg was opened. A queue that was opened on an earlier instance
+    /// of the leg must be replaced.
     pub(crate) instance: AtomicU64,
     opened: Mutex<Option<Opened>>,
     /// The number of writes that have completed for their callers although this leg, which is out,
@@ -230,7 +230,7 @@ pub(crate) struct Shared {
     /// The limit in bytes per second for copies to legs that catch up, and for verify; 0 means no
     /// limit.
     pub(crate) copy_speed: AtomicU64,
-    /// The UUIDs of the namespaces that consist of this mirror, or of which it is a part.
+    /// The UUIDs of the namespaces whose data is, wholly or partly, on this mirror.
     pub(super) wholes: Mutex<Vec<[u8; 16]>>,
     queues: Mutex<Vec<(u64, Waker)>>,
     next_queue: AtomicU64,

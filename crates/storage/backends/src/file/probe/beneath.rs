@@ -158,8 +158,8 @@ fn is_partition_of(part: Underlying, whole: Underlying) -> bool {
 /// Another user of the layer: a file system, or a program that has locked the layer.
 fn user_of(part: &Layer, read_only: bool) -> Option<String> {
     match (part.way, part.thing) {
-        // Only a read-only open needs this check: a writable open is exclusive, so it fails by
-        // itself.
+        // Only a read-only open needs this check: a writable open is exclusive, so it fails if the
+        // device has another user.
         (Way::Itself, Underlying::Device(number)) if read_only => writer_of_device(number),
         (Way::Loop, Underlying::Device(number)) => user_of_device(number, read_only),
         (Way::Loop, Underlying::File { .. }) => user_of_file(part, read_only),

@@ -19,7 +19,7 @@ use rustix::fs::OFlags;
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 /// The loop devices whose file systems have not responded so far.
 static UNANSWERED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-/// A list of all mounts is used for this time before it is read again.
+/// farblock reuses a list of all mounts for this time before it reads the mounts again.
 const MOUNTS_TIME: Duration = Duration::from_secs(1);
 /// The last list of all mounts, and when it was read.
 static RECENT_MOUNTS: Mutex<Option<(Instant, Arc<BTreeSet<String>>)>> = Mutex::new(None);
@@ -46,7 +46,8 @@ impl Loop {
     }
 }
 
-/// All loop devices that have a file. `device` is the number of a file system that has responded.
+/// All loop devices that have a file. `device` is the number of a file system that is known to
+/// respond.
 pub(super) fn all(device: u64) -> Vec<Loop> {
     let files = loop_device::listed(Path::new("/sys/block"));
     // Most machines have no loop devices. Do not read the mounts then.

@@ -73,7 +73,8 @@ fn claim_bytes(file: &File, path: &Path, read_only: bool) -> Result<(), FileProb
     }
 }
 
-/// Whether another program uses a permission that farblock denies, or denies one that it needs.
+/// Whether another program uses a permission that farblock denies, or denies a permission that
+/// farblock needs.
 pub(in crate::file) fn is_refused(file: &File, read_only: bool) -> bool {
     let used = EXCLUSIVE.iter().map(|permission| USED + permission);
     let unshared = needed(read_only).iter().map(|permission| UNSHARED + permission);
