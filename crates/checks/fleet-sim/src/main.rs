@@ -38,7 +38,7 @@ struct Options {
     #[arg(long)]
     json: bool,
 
-    /// Draw the recovery times to this SVG file
+    /// Draw the recovery times into this SVG file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     svg: Option<PathBuf>,
 }

@@ -275,14 +275,14 @@ mod tests {
         let second = Duration::from_secs;
         let mut still =
             Standstill { longest: second(60), flowing: 0, refused: 7, since: second(10) };
-        assert!(!still.is_reached(second(100), 0, 7), "a waiting host is not unreached");
+        assert!(!still.is_reached(second(100), 0, 7), "no target has refused a host");
         assert!(!still.is_reached(second(69), 0, 8), "the load may continue");
         assert!(still.is_reached(second(70), 0, 8));
         assert!(!still.is_reached(second(71), 1, 9), "one more host does I/O");
         assert!(!still.is_reached(second(200), 1, 9), "no host was refused since then");
         assert!(still.is_reached(second(201), 1, 10));
         still.begin_anew(second(201), 1, 10);
-        assert!(!still.is_reached(second(260), 1, 11), "the lost hosts are back");
+        assert!(!still.is_reached(second(260), 1, 11), "the time starts anew");
         assert!(still.is_reached(second(261), 1, 11));
     }
 

@@ -21,15 +21,15 @@ use std::time::Duration;
 
 const BLOCK_BYTES: u32 = 512;
 const DISK_BYTES: u64 = 1 << 20;
-/// The address before the first target's. The addresses of targets follow in the order of their
-/// numbers.
+/// The address just before the address of the first target. The addresses of targets follow in the
+/// order of their numbers.
 const TARGETS: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 const PORT: u16 = 4420;
 /// The number of the first target's machine, which is above the numbers of all hosts.
 const FIRST_TARGET: u32 = 1 << 20;
 /// The maximum delay of a piece of a stream in the network.
 const NET_DELAY: Duration = Duration::from_micros(100);
-/// The pause before a host queries a discovery service again that has not answered.
+/// The pause before a host repeats a query that a discovery service has not answered.
 const DISCOVERY_PAUSE: Duration = Duration::from_secs(1);
 /// The number of operations in a probe of one disk: a read and a write.
 const PROBES: u64 = 2;

@@ -1,5 +1,5 @@
 //! A whole target without a network. Its caller passes in the bytes that a host sends, and takes
-//! the bytes that it answers. It has a disk in memory.
+//! the bytes that the target answers. It has a disk in memory.
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::controller::{

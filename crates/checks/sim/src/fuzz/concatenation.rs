@@ -93,8 +93,8 @@ pub fn concatenation(data: &[u8]) {
     if cut & 1 == 0 {
         return;
     }
-    // The messages that the target has received were delivered before, so the other host's messages
-    // follow them.
+    // The controller keeps its state from the first exchange, and now receives the other host's
+    // messages.
     let mut other = Host::new(second.host(), &mut numbers(5));
     exchange(&mut other, &mut controller, MOST_MESSAGES, |message| network.carry(message));
     let is_done = controller.progress() == Progress::Done;

@@ -201,8 +201,8 @@ pub fn shrink(seed: u64) -> u64 {
     })
 }
 
-/// The smallest number of operations found with which a run still panics. With `known` operations
-/// it panics.
+/// Searches for the smallest number of operations with which a run panics. With `known` operations
+/// it does.
 fn fewest(known: u64, run: impl Fn(u64) + RefUnwindSafe) -> u64 {
     let fails = |operations| catch_unwind(|| run(operations)).is_err();
     // A run that fails with some number of operations may succeed with fewer and fail again with
@@ -427,8 +427,8 @@ impl<'a> Client<'a> {
         memory::check(world, &plan);
         server.stop();
         if keys.is_some() {
-            // Let the authentication thread of the target notice that the target has ended. Nothing
-            // else waits for it.
+            // Let the authentication thread of the target notice that the target has ended. No
+            // other code waits for this thread.
             os::sleep(Duration::from_millis(1));
         }
         let (trace, elapsed) = (world.trace(), world.elapsed());
