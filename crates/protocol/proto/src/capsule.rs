@@ -1,5 +1,5 @@
-//! Where the data of a command is: in its capsule or in the host's memory. This description is the
-//! same for every transport.
+//! The location of a command's data: in the capsule or in the host's memory. This description is
+//! the same for every transport.
 
 use farblock_wire::sgl::KEYED_LENGTH_MAX;
 use farblock_wire::{SglDescriptor, Sqe, Status};

@@ -729,7 +729,7 @@ fn at_most_the_configured_queues_are_granted() {
 }
 
 #[test]
-fn the_host_identifier_feature_returns_that_of_connect() {
+fn the_host_identifier_feature_returns_the_value_from_connect() {
     let (mut registry, host) = ready();
     let extended = host.fetch(&mut registry, get_features(0x81, 0, 1), 16);
     assert_eq!(extended, Ok(HOST_ID.to_vec()));

@@ -18,8 +18,8 @@
 //!
 //! [`open`](Tls::open) handles the peer's key updates and session tickets. A client asks for a key
 //! update after [a number of records](limits::RECORDS_PER_KEY). A server asks
-//! [later](limits::SERVER_RECORDS_PER_KEY). It does not ask a host that once dropped a connection
-//! when asked.
+//! [later](limits::SERVER_RECORDS_PER_KEY). It never asks a host that once dropped a connection
+//! after such a request.
 //!
 //! **The cost of an unknown peer.** A peer that withholds the end of its first message costs 10 KiB
 //! and the bytes that it has sent, up to [a limit](limits::HANDSHAKE_BYTES). The server parses the

@@ -45,8 +45,8 @@ pub const NAMED_IDENTITIES: usize = 4;
 /// The maximum number of characters of an identity in an error message.
 pub const NAMED_CHARACTERS: usize = 600;
 
-/// After this many records with one key, a client asks for a key update. It is half of the limit
-/// that RFC 8446 (section 5.5) recommends for AES-GCM, 2^24.5.
+/// After this many records with one key, a client asks for a key update. This is about a third of
+/// the limit that RFC 8446 (section 5.5) states for AES-GCM, 2^24.5.
 pub const RECORDS_PER_KEY: u64 = 1 << 23;
 
 /// After this many records with one key, a server asks for a key update if the client has not

@@ -1,4 +1,5 @@
-//! Clients of other TLS implementations use this server, which repeatedly requests key updates.
+//! Tests this server with clients of other TLS implementations. The server repeatedly requests key
+//! updates.
 #![cfg(unix)]
 
 use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey, TlsPsk};
@@ -181,7 +182,7 @@ fn wolfssl_works_with_both_cipher_suites() {
 
 /// A host with a key cannot make the server use another hash or cipher than its identity names.
 #[test]
-fn a_client_cannot_choose_another_suite_than_that_of_the_key() {
+fn a_client_cannot_choose_another_suite_than_its_key_has() {
     // wolfSSL's client treats every pre-shared key as a key with SHA-256.
     for (hash, suites, is_let_in) in [
         (Hash::Sha256, "TLS_AES_128_GCM_SHA256", true),

@@ -476,7 +476,7 @@ fn repeated_and_reordered_records_are_refused() {
 /// The identity of a key names its hash, and so determines one cipher suite. A server that answers
 /// with another suite gets no data.
 #[test]
-fn a_server_cannot_choose_another_suite_than_that_of_the_key() {
+fn a_server_cannot_choose_another_suite_than_the_key_has() {
     // These bytes precede the length of the session: the headers of record and message, the
     // version, and the random number.
     const SESSION_LENGTH_AT: usize = 5 + 4 + 2 + 32;

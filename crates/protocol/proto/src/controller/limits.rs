@@ -73,7 +73,7 @@ pub const MAX_ANA_GROUPS: u32 = 128;
 pub const ANA_TRANSITION_SECONDS: u8 = 30;
 
 /// If the host of a discovery controller requests no keep-alive timeout, the controller uses this
-/// one. It ends abandoned discovery sessions.
+/// one. This timeout ends abandoned discovery sessions.
 pub const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 
 /// Time for which a controller keeps its admin queue after a shutdown. In this time the host can
@@ -103,7 +103,7 @@ pub const DATASET_RANGES: u16 = 128;
 
 /// A Dataset Management command may have at most this many blocks in one range (DMRSL), and also in
 /// all of its ranges together (DMSL). With the smallest blocks, this is 64 GiB. Linux obeys only
-/// DMRSL: it limits all ranges of a command together to it. So the two limits are equal.
+/// DMRSL, and limits all ranges of a command together to DMRSL. So the two limits are equal.
 pub const DATASET_BLOCKS: u32 = 1 << 27;
 
 /// A Write Zeroes (WZSL) or Verify (VSL) command may cover at most this many bytes: 65,536 blocks

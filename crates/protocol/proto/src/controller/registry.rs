@@ -71,7 +71,7 @@ pub(super) struct Subsystem {
     next_controller_id: u16,
 }
 
-/// Something that the target must do for other connections than the one that called the registry.
+/// An action for the target. It concerns connections other than the connection of the call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Complete an Asynchronous Event Request for which the registry returned
@@ -565,8 +565,8 @@ impl Registry {
         self.remove_where(TeardownReason::TargetStopped, |_| true)
     }
 
-    /// Returns the time at which to call [`Registry::tick`]. No deadline is earlier, although the
-    /// first one may be later.
+    /// Returns the time at which to call [`Registry::tick`]. The first deadline may be later than
+    /// this time, but not earlier.
     #[must_use]
     pub fn next_look(&self) -> Option<Instant> {
         self.soonest.get()

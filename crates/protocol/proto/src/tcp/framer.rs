@@ -47,8 +47,7 @@ pub enum Role {
     Host,
 }
 
-/// A PDU whose header is valid by itself. Whether it fits the commands in flight is for the caller
-/// to check.
+/// A PDU with a valid header. The caller must check that it fits the commands in flight.
 #[derive(Clone, Copy, Debug)]
 pub enum Pdu {
     /// ICReq.

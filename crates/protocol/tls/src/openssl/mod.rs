@@ -57,7 +57,7 @@ pub fn client(psk: TlsPsk) -> Result<Box<dyn Tls>, TlsError> {
     client_with(psk, limits::RECORDS_PER_KEY)
 }
 
-/// Like [`client`], with `records_per_key` as the limit.
+/// Like [`client`], but asks for a key update after `records_per_key` records.
 ///
 /// # Errors
 /// Fails for the same reasons as [`client`].
@@ -76,7 +76,7 @@ pub fn server(keys: Arc<ServerKeys>) -> Result<Box<dyn Tls>, TlsError> {
     server_with(keys, limits::SERVER_RECORDS_PER_KEY)
 }
 
-/// Like [`server`], with `records_per_key` as the limit.
+/// Like [`server`], but asks for a key update after `records_per_key` records.
 ///
 /// # Errors
 /// Fails for the same reasons as [`server`].

@@ -148,12 +148,12 @@ impl Way {
         }
         self.brought = end;
         let expected = self.said.get(self.read..self.read + filled);
-        assert!(expected == Some(&plain[..filled]), "something else is read");
+        assert!(expected == Some(&plain[..filled]), "the receiver read other data");
         self.read += filled;
         // A record is at least as long as its data, so the receiver reads at most as many bytes as
         // arrived.
         let most = self.changed_at.unwrap_or(self.brought);
-        assert!(self.read <= most, "it is read behind a change");
+        assert!(self.read <= most, "the receiver read past the change");
         self.ended = ended;
         self.answers();
         let (input, messages) = (self.to.input.len(), self.to.messages.len());
