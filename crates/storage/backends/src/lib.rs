@@ -25,7 +25,7 @@
 //!
 //! This crate has no mirrors (they are in `farblock-volumes`), parity, thin provisioning,
 //! snapshots, encryption, or image formats (qcow2). Only files and devices can be resized while
-//! they are open. Block devices are supported on Linux only.
+//! they are open. It supports block devices on Linux, and raw disks on Windows.
 
 #![forbid(unsafe_code)]
 

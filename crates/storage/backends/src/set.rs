@@ -2,9 +2,9 @@
 //!
 //! A [`Layout`] places the blocks on the children. The set splits reads and writes and their
 //! buffers without copying. Write zeroes and deallocate move no data, and the blocks of a range on
-//! one child are contiguous there. So each becomes at most one operation per child. An operation
-//! completes when its last part completes. Its result is the first error of a part, but errors that
-//! a retry would not cure take precedence.
+//! one child are contiguous there. So each of these commands becomes at most one operation per
+//! child. An operation completes when its last part completes. Its result is the first error of a
+//! part, but errors that a retry would not cure take precedence.
 //!
 //! While a child is unavailable, only operations on its blocks wait or fail.
 

@@ -1,4 +1,4 @@
-//! Block devices. The tests create loop devices, which needs root.
+//! Tests of block devices. They create loop devices, which needs root.
 
 #![cfg(target_os = "linux")]
 
@@ -15,7 +15,8 @@ use farblock_block::{BlockError, Change, Namespace};
 use farblock_reactor::EngineKind;
 use support::{Dir, Loop, Mount, may_use_root, on_both_engines, run};
 
-/// The device of the last finished check. Keeping only one device limits the number of devices.
+/// The device of the last finished check. The tests keep only one device, to limit the number of
+/// loop devices.
 type Last = Mutex<Option<Loop>>;
 
 fn fresh(dir: &Dir, last: &Last, sector: u32, options: &FileOptions) -> FileDisk {

@@ -1,4 +1,4 @@
-//! Errors of files that cannot be opened, and files that change while they are open.
+//! Tests of files that cannot be opened, and of files that change while they are open.
 
 mod support;
 

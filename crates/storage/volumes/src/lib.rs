@@ -8,10 +8,10 @@
 //!
 //! # Contract
 //!
-//! **An acknowledged write is on every leg in sync.** A write completes after every leg in sync,
-//! according to the records, has completed it. If a leg has failed or is unavailable, all other
-//! legs first record durably that this leg is behind. Only after that does the mirror acknowledge
-//! writes and flushes that this leg has missed.
+//! **An acknowledged write is on every leg in sync.** A write completes after every leg that the
+//! records call in sync has completed it. If a leg has failed or is unavailable, all other legs
+//! first record durably that this leg is behind. Only after that does the mirror acknowledge writes
+//! and flushes that this leg has missed.
 //!
 //! **Reads use legs in sync.** The mirror prefers the leg that it expects to answer first. It
 //! retries a failed read on another leg. A read never returns older data than an earlier read.

@@ -28,9 +28,9 @@ pub const WAIT_LIMIT: Duration = Duration::from_secs(2);
 pub const HOPE: Duration = Duration::from_secs(20);
 /// The interval at which the keeper checks that a leg in sync has the last record written to it.
 pub const AUDIT_EVERY: Duration = Duration::from_secs(5);
-/// At its start, the mirror waits at most this long if every leg with all data may still execute
-/// writes of an earlier process. This is longer than a host waits for a target that does not
-/// answer: 3 keep-alive periods of 5 s and the longest command quiesce time (65 s).
+/// At its start, if every leg with all data may still execute writes of an earlier process, the
+/// mirror waits at most this long for their end. This is longer than a host waits for a target that
+/// does not answer: 3 keep-alive periods of 5 s and the longest command quiesce time (65 s).
 pub const LATE: Duration = Duration::from_secs(90);
 /// The time between putting a leg out and the first attempt to add it again.
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -43,11 +43,11 @@ pub const HISTORY: usize = 400;
 /// The interval at which the keeper clears idle regions from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
 /// While a leg is out, the other legs get a new record each time the outage has become longer by
-/// one tenth (one part in this number). These are about 90 records in the first day. The number is
-/// limited, because a returning leg may be at most [`HISTORY`] records behind.
+/// one tenth (one part in this number). This gives about 90 records on the first day. There must be
+/// few, because a returning leg may be at most [`HISTORY`] records behind.
 pub const RENEWALS: u32 = 10;
-/// When an absent leg is this many records behind, the mirror writes no more of these additional
-/// records. The rest of the [`HISTORY`] is kept for records that the mirror must write.
+/// When an absent leg is this many records behind, the mirror stops writing these additional
+/// records. It keeps the rest of the [`HISTORY`] for records that it must write.
 pub const RENEWED_GENERATIONS: u64 = HISTORY as u64 / 2;
 /// A queue measures a slower leg again by reading from it, at most once in this time.
 pub const TRIED_AGAIN: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! Corrupt reserved parts, copies of a leg from any time, and power failures in the first records
-//! of a start.
+//! Tests with corrupt reserved parts, with old copies of a leg, and with power failures while a
+//! start writes its first records.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Legs that may still execute writes of an earlier process.
+//! Tests with legs that may still execute writes of an earlier process.
 
 mod support;
 

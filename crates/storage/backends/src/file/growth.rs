@@ -21,8 +21,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// the file stays open until the check returns.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// Keeps the check of an open file running until this is dropped. Dropping waits for a running
-/// check, so that the checking thread does not keep the file open.
+/// Keeps the checks of an open file running until this value is dropped. The drop waits for a
+/// running check, so that the checking thread does not keep the file open.
 pub(super) struct Attention {
     system: u64,
     number: u64,
@@ -56,7 +56,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts to check a file. Unless `meant_to_stay`, unlinking the file causes no warning.
+/// Starts to check a file. If `meant_to_stay`, unlinking the file causes a warning.
 pub(super) fn attend(
     shared: &Arc<FileShared>,
     kind: FileKind,

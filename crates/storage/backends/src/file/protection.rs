@@ -1,4 +1,4 @@
-//! Files and devices that become write-protected while they are open, and writable again.
+//! Detects files and devices that become write-protected, or writable again, while they are open.
 //!
 //! Once a second the growth thread checks for `blockdev --setro`, `chattr +i` or `+a`, and a
 //! read-only file system. Some file systems turn read-only after an error, but do not report it. So
@@ -72,7 +72,8 @@ impl Protection {
 }
 
 impl FileShared {
-    /// Checks whether the file can be written at present. True if that has changed.
+    /// Checks whether the file can be written at present. Returns true if that has changed since
+    /// the last check.
     pub(super) fn look_for_protection(&self, kind: FileKind) -> bool {
         let Some(file) = self.system().filter(|_| !self.geometry.read_only) else { return false };
         let refused = self.protection.was_refused();

@@ -31,8 +31,8 @@ struct Given {
 
 /// The records that the legs must have.
 pub(crate) struct Audit {
-    /// The last record written to each leg. `None` if this process may not have written a record to
-    /// it.
+    /// The last record written to each leg. `None` if it is not certain that this process has
+    /// written a record to the leg.
     given: Vec<Option<Given>>,
     /// Legs that got a record while another copy may have taken their place. Such a record does not
     /// prove that the leg is the right one.

@@ -1,9 +1,9 @@
 //! Copies data from a leg in sync to the other legs, chunk by chunk.
 //!
-//! The keeper copies a region for one of three reasons, in this order of priority: legs in sync may
-//! differ in the region, and a read waits for it; legs in sync may differ in the region; a leg is
-//! catching up. While the keeper copies a chunk, its region is closed to writes. It compares first,
-//! and writes only where a leg has other data.
+//! The keeper first copies regions in which legs in sync may differ, and of these first the regions
+//! for which reads wait. Then it copies to legs that are catching up. While the keeper copies a
+//! chunk, its region is closed to writes. It compares first, and writes only where a leg has other
+//! data.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;

@@ -331,8 +331,8 @@ impl Keeper {
         None
     }
 
-    /// Writes a record that the legs which are out are behind, unless a record says so already.
-    /// True if the records say so.
+    /// Writes a record that lists all legs that are out as behind, unless the last record already
+    /// does. Returns false if the write failed.
     fn record_absence(&mut self) -> bool {
         let out = self.shared.all() & !self.shared.written();
         let is_known = out & !self.shared.behind() == 0;

@@ -28,8 +28,8 @@ struct Whole {
     entered: bool,
     /// The legs that are out and still execute the operation. They cannot return before it ends.
     late: LegSet,
-    /// The legs that have not answered yet. The two sets below are the legs that have answered, by
-    /// their answer.
+    /// The legs that have not answered yet. The next two fields are the legs that have answered,
+    /// with success or with an error.
     pending: LegSet,
     succeeded: LegSet,
     failed: LegSet,

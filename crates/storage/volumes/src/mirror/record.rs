@@ -255,10 +255,11 @@ impl Record {
         then == other.history.first()
     }
 
-    /// Whether the mirror can ignore the other record, because it has continued without it. This
-    /// happens if the power fails before all legs have the other record, and the mirror then starts
-    /// without the leg that has it. The other record says that all legs are in sync, but the legs
-    /// of this record never got it. So no write was acknowledged under the other record.
+    /// Whether the mirror can ignore the other record, because the mirror has continued without
+    /// that record. This happens if the power fails before all legs have the other record, and the
+    /// mirror then starts without the leg that has it. The other record says that all legs are in
+    /// sync, but the legs of this record never got it. So no write was acknowledged under the other
+    /// record.
     pub(crate) fn went_past(&self, other: &Record) -> bool {
         let is_common = |&age: &u64| {
             let then = other.generation.checked_sub(age)?;
@@ -282,8 +283,8 @@ impl Record {
     /// returns, the leg gets two more records. So the leg wrote nothing alone in each of these
     /// cases:
     /// - Some leg is in sync according to both records.
-    /// - It has got no record after the generation that this record lists for it.
-    /// - Its record says that the leg itself is behind.
+    /// - The leg has got no record after the generation that this record lists for it.
+    /// - The leg's record says that the leg itself is behind.
     pub(crate) fn outlived(&self, other: &Record) -> bool {
         let is_forgotten = other.generation + self.history.len() as u64 <= self.generation;
         let had = self.had.get(other.leg).copied().unwrap_or(0);
@@ -461,8 +462,8 @@ mod tests {
         assert!(!other.supersedes(&here));
         // The last record of the second leg promoted the first leg.
         assert!(here.outlived(&Record { had: vec![9, 8], ..other.clone() }));
-        // The second leg is behind, too; or its record says that another leg is behind which was
-        // filled since.
+        // The second leg's record says that the second leg is behind, or that another leg is behind
+        // which the mirror has filled since.
         let standings = vec![Standing::InSync, Standing::Behind];
         assert!(here.outlived(&Record { standings, had: vec![99, 0], ..other.clone() }));
         let mut three = here.clone();
@@ -489,8 +490,8 @@ mod tests {
             alone
         });
         assert!(!here.supersedes(&long_after) && !long_after.supersedes(&here));
-        // The second leg got another leg in place of the first one, and that leg is in sync in its
-        // record.
+        // Another leg has replaced the first one, and the second leg's record says that it is in
+        // sync.
         let again =
             Record { standings: vec![Standing::InSync; 2], had: vec![10, 11], ..alone.clone() };
         assert!(!here.supersedes(&again));

@@ -99,9 +99,9 @@ fn judge(keeper: &Keeper, leg: usize, record: &Record) -> Result<(), String> {
     }
 }
 
-/// Writes the bitmap to the leg, and then a record that the leg is behind, before any data. The
-/// keeper first writes a claim to a new leg, which would no longer look empty after a partial write
-/// of the record.
+/// Writes the bitmap to the leg, and then a record which says that the leg is behind, before any
+/// data. The keeper first writes a claim to a new leg, which would no longer look empty after a
+/// partial write of the record.
 fn prepare(keeper: &mut Keeper, leg: usize, is_new: bool) -> Result<(), String> {
     if is_new {
         keeper.claim(leg, &claim::emit(keeper.record.mirror))?;

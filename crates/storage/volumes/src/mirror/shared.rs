@@ -285,7 +285,8 @@ impl Shared {
         self.having(|state| state == LegState::InSync)
     }
 
-    /// The legs in sync that may be used, without legs that must first prove their last record.
+    /// The legs in sync that the mirror may use: all except legs that must first prove their last
+    /// record.
     pub(crate) fn trusted(&self) -> LegSet {
         self.in_sync() & !self.unproven()
     }

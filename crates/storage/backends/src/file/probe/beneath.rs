@@ -86,8 +86,8 @@ fn parts(disk: Underlying, loops: &[Loop]) -> (Vec<Layer>, BTreeSet<u64>) {
 
 fn below_loop(device: &Loop) -> Option<Layer> {
     let path = Some(device.path.clone());
-    // If the driver reported nothing, use the path: the loop device is in use, so the file system
-    // of its file responds.
+    // If the driver reported nothing, use the path. A stat of the path does not hang, because the
+    // file system of a loop device in use responds.
     let by_path = || fs::metadata(&device.path).ok().map(|found| Underlying::of(&found));
     let thing = device.below.or_else(by_path)?;
     Some(Layer { thing, way: Way::Loop, path, range: device.range })
@@ -195,8 +195,8 @@ fn writer_of_device(number: u64) -> Option<String> {
     (is_written || !is_mounted).then(|| claimant(&name, number))
 }
 
-/// The lines of `mountinfo` about file systems on a device. Btrfs reports another device number, so
-/// the source of the mount counts, too.
+/// The lines of `mountinfo` about file systems on a device. Also compares the source of the mount,
+/// because Btrfs reports another device number.
 fn mounts_of<'a>(
     mounts: &'a BTreeSet<String>,
     name: &str,

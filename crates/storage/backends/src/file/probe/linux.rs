@@ -10,7 +10,8 @@ use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatVfsMountFlags, StatxAttrib
 
 use super::{Abilities, FileKind, FileOptions, Obstacle};
 
-/// A buffer alignment that suffices for every known device. The buffers of the pool have it.
+/// A buffer alignment that suffices for every known device. The buffers of the pool have this
+/// alignment.
 const SAFE_ALIGNMENT: u32 = 4096;
 /// The `statx` flag that requests the alignment of direct I/O (Linux 6.1).
 const STATX_DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
