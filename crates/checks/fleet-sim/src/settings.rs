@@ -138,14 +138,14 @@ impl Settings {
         }
         if self.disks > self.targets {
             return Err(format!(
-                "disks={} of a host are each on another target, and there are {}",
+                "disks={}: the disks of a host are each on another target, and there are only {}",
                 self.disks, self.targets
             ));
         }
         let (all, most) = (self.hosts * self.disks, limits::DISKS_ALL);
         if all > most {
             return Err(format!(
-                "{} hosts of {} disks are {all} disks, and {most} are the limit",
+                "{} hosts of {} disks have {all} disks, and {most} are the limit",
                 self.hosts, self.disks
             ));
         }

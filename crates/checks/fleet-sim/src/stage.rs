@@ -136,7 +136,7 @@ struct Host {
     pending: u64,
 }
 
-/// The state that the threads which start hosts share.
+/// The shared state of the threads that start hosts.
 #[derive(Clone)]
 struct Starters {
     settings: Settings,

@@ -207,7 +207,7 @@ const MAX_COLUMNS: usize = 100;
 const MAX_FUNCTION_LINES: usize = 70;
 const MAX_FIELDS: usize = 12;
 
-/// The structs that may have more fields: options, documents, and the forms of foreign interfaces.
+/// The structs that may have more fields: options, documents, and the types of foreign interfaces.
 const MAY_HAVE_MANY_FIELDS: &[&str] = &[
     "BenchArgs",
     "ControllerInfo",

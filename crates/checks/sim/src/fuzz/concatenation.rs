@@ -78,8 +78,8 @@ impl Choice {
 /// secrets and requests of these hosts. The third byte determines after which message the first
 /// host disconnects, and whether the other host follows.
 ///
-/// Panics in four cases. One end panics. A peer without a valid proof obtains a key. The ends skip
-/// a requested channel. Two ends with the same secrets derive different keys without an attack.
+/// Panics if one end panics, or if a peer without a valid proof obtains a key. Also panics if the
+/// ends skip a requested channel, or derive different keys from the same secrets without an attack.
 pub fn concatenation(data: &[u8]) {
     let Some((&[first, second, cut], data)) = data.split_first_chunk() else { return };
     let (first, second) = (Choice(first), Choice(second));
@@ -118,8 +118,8 @@ struct Network<'a> {
 
 impl Network<'_> {
     /// Delivers a message, which the attacker may change. The first byte of a fate determines
-    /// whether the message changes. For most values it does not, so that most inputs reach late
-    /// messages.
+    /// whether the message changes. For most values it stays unchanged, so that most inputs reach
+    /// the later messages.
     fn carry(&mut self, message: &mut Vec<u8>) {
         let before = message.clone();
         if let Some((&is_met, fate)) = self.fates.next().and_then(<[u8]>::split_first)

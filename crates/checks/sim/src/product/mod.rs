@@ -57,9 +57,10 @@ const DEPTH: usize = 12;
 const MOST_BLOCKS: u64 = 20;
 /// The time within which all operations complete after all faults have ended.
 const WAIT_LIMIT: Duration = Duration::from_secs(600);
-/// The maximum duration of a fault.
+/// The maximum duration of a fault, except for a lasting fault.
 const LONGEST: Duration = Duration::from_secs(4);
-/// One fault in this many lasts for [`LONGEST`], without other faults meanwhile.
+/// One fault in this many is a lasting fault: it lasts up to [`LASTING`], without other faults
+/// meanwhile.
 const LASTING_ONE_IN: u64 = 5;
 const LASTING: Duration = Duration::from_secs(40);
 const JUMP: Duration = Duration::from_secs(20);

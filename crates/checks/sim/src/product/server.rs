@@ -167,8 +167,8 @@ impl Server {
         self.hidden[at] = Some(world.elapsed() + time);
     }
 
-    /// Drops the data that one side of an address's connections sends, for a while. False if that
-    /// happened too recently.
+    /// Drops the data that one side of an address's connections sends, for a while. False, without
+    /// an effect, if the last such fault is too recent.
     pub(super) fn darken(&mut self, world: &World, at: usize, side: Side, time: Duration) -> bool {
         let now = world.elapsed();
         let may = self.dark[at].is_zero() || now > self.dark[at] + LUCID;

@@ -5,15 +5,15 @@
 //! fault. The simulation checks that:
 //!
 //! - every operation succeeds within [`IO_BOUND`], because the other leg has all data;
-//! - a read returns data that the [model](super::model) allows. No read or write can detect some of
-//!   the changes. After such a change, reads may return the data of the changed leg, but only for
-//!   [`NOTICE`];
+//! - a read returns data that the [model](super::model) allows. Reads and writes cannot detect some
+//!   of the changes. After such a change, reads may return the data of the changed leg, but only
+//!   for [`NOTICE`];
 //! - the mirror is whole again after the round. If the mirror reports a leg as out until an
 //!   operator acts, the test empties the leg, as `docs/mirror.md` says;
 //! - the legs then hold the same data.
 //!
-//! [`stop`] tests mirrors without any leg, and the stop of targets with such mirrors. [`plain`]
-//! tests disks without a mirror.
+//! [`stop`] tests mirrors whose legs are all unavailable, and the stop of targets with such
+//! mirrors. [`plain`] tests disks without a mirror.
 //!
 //! A mirror cannot detect these changes, so the simulation does not test them:
 //!
