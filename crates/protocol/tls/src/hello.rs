@@ -58,7 +58,7 @@ pub(crate) fn shown(identity: &[u8]) -> String {
     text.chars().take(limits::NAMED_CHARACTERS).map(plain).collect()
 }
 
-/// Splits off the bytes that a two-byte length prefixes. Returns these bytes and the rest.
+/// Splits off the bytes whose length the first two bytes state. Returns these bytes and the rest.
 fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<2>()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))

@@ -119,8 +119,9 @@ impl ServerKeys {
     }
 
     /// Adds a key from the authentication of a host for a subsystem, once for each derivation that
-    /// hosts use. At the limit, the new key replaces the oldest key that no connection uses. If
-    /// connections use all keys, it replaces the oldest key.
+    /// hosts use. If the host and the subsystem then have more keys than [the
+    /// limit](limits::GENERATED_KEYS), drops the oldest key that no connection uses, or the oldest
+    /// key if connections use all of them.
     pub fn generate(&self, psks: Vec<TlsPsk>, host: &str, subsystem: &str, now: Instant) {
         let named = |psk| {
             let (host, subsystem) = (host.to_owned(), subsystem.to_owned());
@@ -184,7 +185,7 @@ impl ServerKeys {
         self.by_host.contains_key(host) || self.for_discovery.contains_key(host)
     }
 
-    /// Returns whether a host still has at least one of its discovery keys in `before`.
+    /// Returns whether a host still has at least one of the discovery keys that it had in `before`.
     #[must_use]
     pub fn keeps_for_discovery(&self, before: &Self, host: &str) -> bool {
         let (had, has) = (before.for_discovery.get(host), self.for_discovery.get(host));
@@ -354,8 +355,7 @@ mod tests {
         }
     }
 
-    /// A stranger who uses up turns of a host's identity cannot tell which keys the next turn
-    /// tries.
+    /// A stranger that offers a host's identity cannot tell which keys the server tries next.
     #[test]
     fn every_key_is_tried_although_a_peer_uses_up_the_other_turns() {
         const KEYS: u8 = 16;
@@ -424,7 +424,7 @@ mod tests {
         keys.generate(generated(1), HOST, DISK, now);
         keys.forget(DISK);
         assert!(keys.is_empty());
-        // At the limit, the new key replaces the oldest unused key.
+        // Above the limit, the oldest unused key is dropped for the new key.
         keys.generate(generated(0), HOST, DISK, now);
         let used = keys.find(generated(0)[0].identity.as_bytes());
         (1..=200).for_each(|seed| keys.generate(generated(seed), HOST, DISK, now));
@@ -491,7 +491,7 @@ mod tests {
             let names = key(number).psks(HOST, DISCOVERY_NQN).pop().unwrap();
             assert!(names.identity.starts_with("NVMe0R"), "{}", names.identity);
             let round = usize::from(SUBSYSTEMS).div_ceil(limits::DISCOVERY_KEYS);
-            // Connect until the present round is over, and then for one whole round.
+            // Offer the identity until the present round is over, and then for one whole round.
             let mut turns = (1..2 * round).flat_map(|_| own.find(names.identity.as_bytes()));
             assert!(turns.any(|one| one.psk == names), "{number}");
         }

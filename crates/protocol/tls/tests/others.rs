@@ -140,7 +140,8 @@ fn openssl_and_gnutls_clients_follow_key_updates_of_the_server() {
     }
 }
 
-/// Returns a client that uses wolfSSL. It is built once. `suite` is a wolfSSL name.
+/// Returns a client that uses wolfSSL. Builds the client at the first call. `suite` is wolfSSL's
+/// name of the cipher suite.
 fn wolfssl(port: u16, psk: &TlsPsk, suite: &str) -> Command {
     static CLIENT: LazyLock<PathBuf> = LazyLock::new(|| {
         let client = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wolfssl");

@@ -434,8 +434,8 @@ fn alert(number: c_ulong, name: String) -> String {
 
 impl Drop for Session {
     /// If the host has closed or refused the connection after a request for a key update, records
-    /// that it does not support updates. Otherwise it would lose its connection again and again.
-    /// The Linux host is an example.
+    /// that the host does not support updates. Otherwise its next connection would end in the same
+    /// way. The Linux host does not support updates.
     fn drop(&mut self) {
         let hung_up = matches!(self.failure, None | Some(TlsError::Refused(_)));
         if let (Some(keys), Stage::Open { records, peer: Some(named) }) = (&self.keys, &self.stage)

@@ -1,6 +1,6 @@
 //! AES-GCM with AWS-LC, for processors that execute AES and carry-less multiplication on 64 bytes
-//! at a time. There, AWS-LC is one and a half times as fast as `ring`, and works from one buffer
-//! into another.
+//! at a time. On these processors, AWS-LC is one and a half times as fast as `ring`, and works from
+//! one buffer into another.
 //!
 //! AWS-LC's Rust interface encrypts only in place. This module uses its C interface, which does not
 //! have this restriction.
