@@ -1,4 +1,4 @@
-//! Codes, bit fields and command parameters.
+//! Tests codes, bit fields and command parameters.
 
 use farblock_wire::event::AsyncEvent;
 use farblock_wire::fabrics::{ConnectInvalidParameter, ConnectResult, PropertySize};

@@ -281,7 +281,7 @@ fn io_controller(
         acwu_z: (limits::FUSED_BLOCKS as u16 - 1).into(),
         ocfs: (Id::OCFS_FORMAT_0 | Id::OCFS_FORMAT_2).into(),
         // The operator may add a namespace with a cache at any time, but hosts read this field only
-        // when they connect. So we always report a cache: an unneeded flush is better than a
+        // when they connect. So farblock always reports a cache: an unneeded flush is better than a
         // missing flush. CNS 08h reports whether a namespace has a cache.
         vwc: Id::VWC_PRESENT | Id::VWC_FLUSH_ALL_SUPPORTED,
         mnan: limits::MAX_NAMESPACE_ID.into(),

@@ -134,8 +134,8 @@ pub enum IoCommand {
     Fabrics,
 }
 
-/// A command's role in a fused operation (Base 2.0, "Fused Operations"). We support only Compare
-/// and Write as a fused operation.
+/// A command's role in a fused operation (Base 2.0, "Fused Operations"). farblock supports only
+/// Compare and Write as a fused operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fuse {
     /// Not fused.

@@ -82,7 +82,7 @@ pub const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 pub const ASSOCIATION_LINGER: Duration = Duration::from_secs(120);
 
 /// The time for which a host must wait for the controller to become ready (CAP.TO and CRTO), in
-/// units of 500 ms. Our controllers are ready immediately.
+/// units of 500 ms. farblock's controllers are ready immediately.
 pub const READY_TIMEOUT_500_MS: u8 = 15;
 
 /// Smallest memory page (CAP.MPSMIN 0), the unit of MDTS, in bytes.
