@@ -17,8 +17,9 @@
 //! When a file or device grows, the open namespace grows within two seconds: one thread per file
 //! system checks the sizes. The namespace ignores a partial block at the end.
 //!
-//! When another program truncates the file, the namespace keeps its size. Reads, writes and flushes
-//! of missing blocks fail, and no write extends the file. When the file system of a sparse file is
+//! When another program truncates the file, the namespace keeps its size. Reads and writes of
+//! missing blocks fail, and no write extends the file. If a write at that time may have extended
+//! the file again, all reads, writes and flushes fail. When the file system of a sparse file is
 //! full, writes that need space fail with [`BlockError::NoSpace`]; other operations continue.
 //!
 //! When an open file or device becomes write-protected, its namespace turns read-only within two

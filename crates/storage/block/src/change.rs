@@ -19,8 +19,8 @@ pub enum Change {
     /// loss.
     Loss,
     /// The blocks may no longer hold the data that users wrote. The underlying file or disk was
-    /// truncated, replaced or swapped for a copy, or this may have happened while it was
-    /// disconnected. The namespace reports this before its next use.
+    /// truncated, replaced or swapped for a copy, or this may have happened while the file or disk
+    /// was disconnected. The namespace reports this before its next use.
     Contents,
     /// The remote namespaces that its [parts](crate::Namespace::parts) consist of have changed.
     Parts,

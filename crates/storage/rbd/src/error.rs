@@ -157,7 +157,7 @@ pub(crate) fn read_only(name: &Name) -> OpenError {
 }
 
 /// Returns the error for an image with a cache. Settings that the cluster stores for an image or
-/// its pool override our settings.
+/// its pool override the settings of this crate.
 pub(crate) fn cached(name: &Name) -> OpenError {
     let image = Name { snapshot: None, ..name.clone() };
     OpenError::Cached(format!(

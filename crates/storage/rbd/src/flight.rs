@@ -141,7 +141,7 @@ unsafe fn call(
 ) -> c_int {
     let Range { offset, bytes } = *range;
     let Ok(length) = usize::try_from(bytes) else { return -error::EINVAL };
-    // SAFETY: the caller guarantees it for `image` and `data`. The zeroes are static.
+    // SAFETY: the caller guarantees that `image` and `data` are valid. The zeroes are static.
     unsafe {
         match command {
             Command::Read => (library.rbd_aio_read)(image, offset, length, data, completion),

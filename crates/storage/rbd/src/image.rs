@@ -340,8 +340,8 @@ impl Open {
         Ok(Facts { is_writable, stripe_unit_bytes, features, identity })
     }
 
-    /// Whether librbd caches despite our setting. The cluster stores settings for the image and its
-    /// pool, which override our setting.
+    /// Whether librbd caches although this crate has disabled its cache. The cluster may store
+    /// settings for the image and its pool, which override the settings of this crate.
     fn is_cached(&self) -> Result<bool, i32> {
         let none = ConfigOption { name: std::ptr::null(), value: std::ptr::null(), source: 0 };
         let mut options = Vec::new();

@@ -21,8 +21,8 @@ pub(super) struct Extent {
     /// Whether a write has started since `look_for_cut` last ran.
     is_written: AtomicBool,
     /// Whether the last two checks found the same size, or no write started between them. If so,
-    /// and the file later has its full size again, another program has restored the size, not one
-    /// of our own writes.
+    /// no write of this namespace can have extended the file. If the file then has its full size
+    /// again, another program has restored it.
     is_quiet: AtomicBool,
     /// Whether an event loop can query the size without blocking for long.
     is_near: bool,
@@ -73,7 +73,7 @@ impl Extent {
         }
         let is_there = op.lba.saturating_add(u64::from(op.blocks)) <= end;
         match op.command {
-            // The file is empty now, so data that this flush must make durable is lost.
+            // No block is left or trusted, so data that this flush must make durable may be lost.
             Command::Flush if end == 0 => Err(BlockError::WriteFailed),
             Command::Flush => Ok(()),
             _ if is_there => Ok(()),

@@ -159,7 +159,7 @@ impl Driver {
         }
     }
 
-    /// Keeps `depth` operations with buffers of `bytes` in flight on queue 0 until `total`
+    /// Keeps `depth` operations with buffers of `bytes` bytes in flight on queue 0 until `total`
     /// operations have completed. Panics if an operation fails. Returns the increase of `count()`
     /// during this time. The driver allocates its own memory before it first calls `count`.
     pub fn keep_busy(
@@ -195,7 +195,7 @@ impl Driver {
     }
 
     /// Runs the event loop once, until a task is ready or `timeout` has passed. If a queue does not
-    /// mark its parent as ready, the driver reaches its time limit.
+    /// make its parent task ready, the driver reaches its time limit.
     pub fn turn(&mut self, timeout: Duration) {
         self.reactor.poll(Some(timeout), &mut self.ready).expect("the event loop works");
         for task in self.ready.drain(..) {

@@ -206,8 +206,8 @@ impl Meeting {
     }
 }
 
-/// One of the two threads of a check with two reactors. Side 0 uses the even blocks, side 1 the odd
-/// blocks.
+/// One of the two threads of a check with two reactors. Side 0 uses the even blocks, and side 1
+/// uses the odd blocks.
 struct Side {
     driver: Driver,
     geometry: Geometry,

@@ -162,8 +162,8 @@ impl Panel {
         self.ways[leg] = Way { instance: u64::MAX, queue: None, pending: 0 };
     }
 
-    /// If no leg in sync has been usable for [`HOPE`], makes operations fail
-    /// until one is usable again.
+    /// If no leg in sync has been usable for [`HOPE`], makes operations fail until a leg in sync is
+    /// usable again.
     fn look_for_hope(&mut self, now: Instant) {
         let is_of_use = |leg: usize| self.shared.legs[leg].is_there();
         if members(self.shared.trusted()).any(is_of_use) {
