@@ -66,8 +66,8 @@ impl Admission {
         if receives < MIN_ENTRIES {
             return Err(RejectStatus::INVALID_HRQSIZE);
         }
-        // A controller reads a host's data with RDMA READs, so a host that can answer none is
-        // useless.
+        // A controller reads a host's data with RDMA READs, so a host that can answer none could
+        // not write.
         if host_reads == 0 {
             return Err(RejectStatus::INVALID_IRD);
         }
@@ -115,7 +115,7 @@ impl fmt::Display for AnswerError {
                 write!(f, "the controller's answer has the unknown format {format}")
             }
             Self::Entries(entries) => {
-                write!(f, "the controller grants a queue of {entries} entries, too few")
+                write!(f, "the controller grants a queue of {entries} entries, which are too few")
             }
         }
     }

@@ -23,7 +23,7 @@ const FIRST_KEY: u64 = 5;
 const SECOND_KEY: u64 = 6;
 
 /// A page of the log: its number, the type of notification, the number of further notifications,
-/// the namespace.
+/// and the namespace.
 type Page = (u64, u8, u8, u32);
 
 const ALL: [NotificationType; 3] = [

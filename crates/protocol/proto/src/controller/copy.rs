@@ -76,7 +76,7 @@ impl CopyRanges {
     ///
     /// # Errors
     /// - Command Size Limit Exceeded if the ranges exceed MSSRL or MCL.
-    /// - LBA Out of Range.
+    /// - LBA Out of Range if a range is not within its namespace.
     /// - Incompatible Namespace or Format if block sizes differ.
     /// - Overlapping I/O Range if the command would both read and write a block.
     /// - Fast Copy Not Possible if a range requires a fast copy.

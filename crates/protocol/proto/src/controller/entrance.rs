@@ -118,8 +118,8 @@ impl Entrance {
         }
     }
 
-    /// Whether a listener here also receives the connections to `other`: a wildcard of the same
-    /// transport and port.
+    /// Whether this listener also receives the connections to `other`: a wildcard address with the
+    /// same IP version, transport and port as `other`.
     #[must_use]
     pub fn covers(self, other: Self) -> bool {
         let (all, one) = (self.address, other.address);

@@ -178,7 +178,8 @@ fn namespaces_after(after: NamespaceId, table: &NamespaceTable) -> Result<Vec<u8
     Ok(page(&NamespaceList::from_nsids(ids.map(|id| id.0))))
 }
 
-/// Returns the supported combinations of command sets. `of` must be this controller.
+/// Returns the supported combinations of command sets. The controller identifier `of` must denote
+/// this controller.
 fn command_sets(of: u16, controller: &Controller) -> Result<Vec<u8>, Status> {
     /// This controller identifier denotes the controller that processes the command.
     const THIS: u16 = 0xffff;

@@ -505,8 +505,8 @@ impl DeallocateRanges {
     /// Reads the first `ranges` ranges in `data`. `data` may contain more bytes.
     ///
     /// # Errors
-    /// LBA Out of Range. Command Size Limit Exceeded if the ranges exceed DMRL, DMRSL or DMSL. Data
-    /// SGL Length Invalid if `data` is too short.
+    /// LBA Out of Range if a range exceeds the namespace. Command Size Limit Exceeded if the ranges
+    /// exceed DMRL, DMRSL or DMSL. Data SGL Length Invalid if `data` is too short.
     pub fn parse(data: &[u8], ranges: u16, info: &NamespaceInfo) -> Result<Self, Status> {
         let bytes = data
             .get(..usize::from(ranges) * DsmRange::LEN)

@@ -47,7 +47,7 @@ pub const MIN_QUEUE_DEPTH: u16 = 2;
 pub const ASYNC_EVENT_REQUESTS: usize = 4;
 
 /// A host may have at most this many Abort commands outstanding (ACL is one less). The target
-/// refuses further ones.
+/// refuses further Abort commands.
 pub const ABORT_COMMANDS: u8 = 4;
 
 /// A fused Compare and Write may have at most this many blocks (ACWU is one less). One block

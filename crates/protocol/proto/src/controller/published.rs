@@ -1,4 +1,5 @@
-//! Publishes the namespaces of a subsystem: as a table to the I/O queues, as events to the hosts.
+//! Publishes the namespaces of a subsystem: as a table to the I/O queues, and as events to the
+//! hosts.
 //!
 //! A change only marks the table as outdated. The registry builds the new table when a caller first
 //! needs it. So ten thousand changes in a row do not build ten thousand tables.
@@ -37,8 +38,8 @@ pub(super) enum Queued {
     /// The action to return.
     Action(Action),
     /// [`Action::Namespaces`] of a subsystem, with the table of this version. If the table has a
-    /// later version by now, this entry is skipped: the queue contains another entry for the later
-    /// version, behind the access rights of added namespaces.
+    /// later version by now, the registry skips this entry: the queue contains another entry for
+    /// the later version, behind the access rights of added namespaces.
     Table(SubsystemId, u64),
 }
 

@@ -345,7 +345,7 @@ fn is_all_registrants(rtype: ReservationType) -> bool {
 }
 
 /// Whether the other registrants are notified when a reservation of this type is released. They are
-/// if their rights change.
+/// notified if their rights change.
 fn tells_release(rtype: ReservationType) -> bool {
     !matches!(rtype, ReservationType::WRITE_EXCLUSIVE | ReservationType::EXCLUSIVE_ACCESS)
 }
