@@ -197,9 +197,8 @@ pub(crate) struct GroupArgs {
     #[arg(long, value_name = "HOST:PORT", requires = "group")]
     pub(crate) advertise: Vec<String>,
 
-    /// Longest time from the submission of a write until the disk has executed it or never will. A
-    /// new leader waits this long in addition, because nothing makes these disks refuse the earlier
-    /// leader
+    /// Longest time for which a submitted write can still reach the disk. A new leader waits this
+    /// long before it starts, because these disks cannot reject late writes of the earlier leader
     #[arg(long, value_name = "SECONDS", requires = "group")]
     #[arg(value_parser = values::seconds, default_value = "5")]
     pub(crate) disk_flight: std::time::Duration,

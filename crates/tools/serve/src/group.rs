@@ -38,10 +38,10 @@ use uuid::Uuid;
 const LEAVE_LIMIT: Duration = Duration::from_secs(20);
 /// The interval at which a member tells its target about the other members.
 const MEMBERS_EVERY: Duration = Duration::from_millis(200);
-/// The interval at which a starting target looks whether it has joined its group.
+/// The interval at which a starting target checks whether it has joined its group.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The wish to join a group.
+/// The group that the command line asks to join.
 pub(super) struct Wished {
     group: String,
     member: String,
@@ -221,7 +221,7 @@ pub(super) fn join(
     };
     let events: Arc<OnceLock<Events>> = Arc::default();
     let answers = Arc::clone(&events);
-    // The member's thread sets the events before it gives the first order.
+    // The member's thread sets `events` before it sends the first order to the disks.
     let sink = Arc::new(move |answer| match (answers.get(), answer) {
         (Some(events), LeadingAnswer::Event(event)) => events.send(event),
         (Some(events), LeadingAnswer::Parked { group, epoch }) => events.parked(group, epoch),
@@ -303,7 +303,8 @@ fn led(args: &ServeArgs, config: &TargetConfig) -> Result<Vec<LedNamespace>> {
 }
 
 impl Member {
-    /// Lets the member lead at this target, and tells the target about the other members.
+    /// Connects the member to this target, which it can then make a leader, and starts to report
+    /// the other members to the target.
     pub(super) fn attach(&self, target: &Target) {
         self.handle.attach(target.control(), target.addresses().to_vec());
         let (service, control) = (Arc::downgrade(&self.service), target.control());
@@ -356,7 +357,8 @@ fn follow_members(service: &Weak<Joined>, control: &Control) {
 /// Returns the controller identifiers of the members that execute no more commands.
 ///
 /// Such a member has no lease, and other members lead all ANA groups after an effective fence. If
-/// it returns, it disconnects its hosts before it leads again, since commands may be on their way.
+/// it returns, it disconnects its hosts before it leads again, since commands of these hosts may
+/// still be in flight.
 fn ended_controllers(seen: &GroupStatus) -> Vec<RangeInclusive<u16>> {
     let is_out = |member: &&MemberStatus| {
         let is_settled = |group: &AnaGroupStatus| {
@@ -373,7 +375,7 @@ fn ended_controllers(seen: &GroupStatus) -> Vec<RangeInclusive<u16>> {
     gone.filter_map(|member| member.controller_ids).map(|(first, last)| first..=last).collect()
 }
 
-/// Passes the member's orders to the disks.
+/// Passes the orders of the member's thread to the disks.
 struct Orders(Leading);
 
 impl Disks for Orders {
@@ -402,8 +404,8 @@ impl Disks for Orders {
     }
 
     fn apply(&mut self, namespace: &str, index: u64, _state: &str) {
-        // No member of this version makes such a record, and none can enforce it. Without an
-        // answer, the host that made the change waits.
+        // No member of this version records a reservation change in the group or can enforce one.
+        // This member does not answer, so the host that made the change waits.
         tracing::warn!("cannot enforce reservation change {index} of namespace {namespace}");
     }
 
@@ -411,7 +413,7 @@ impl Disks for Orders {
 
     fn report(&mut self, report: &Report) {
         if *report == Report::LeaseLost {
-            // Other members may have told these hosts that this member executes nothing any more.
+            // Other members may have told these hosts that this member executes no more commands.
             self.0.disconnect_hosts();
         }
         tracing::info!("group: {report:?}");

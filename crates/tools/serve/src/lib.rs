@@ -223,7 +223,8 @@ fn planned(shares: &Shares) -> Vec<Entrance> {
     by_tcp.chain(by_rdma.copied()).collect()
 }
 
-/// The RDMA listeners among these. Without any, no RDMA library is loaded.
+/// Returns the RDMA listeners among these addresses. If there are none, this function does not load
+/// the RDMA library.
 fn rdma_listeners(all: &[Entrance]) -> Result<Option<RdmaListeners>> {
     let addresses: Vec<_> = all.iter().filter_map(|one| one.rdma_address()).collect();
     if addresses.is_empty() {

@@ -1,4 +1,4 @@
-//! A target without a group: only on Linux does `serve` have the options of groups.
+//! Stubs for systems other than Linux, on which `serve` has no options for groups.
 
 use super::document::Shares;
 use crate::args::ServeArgs;
@@ -7,10 +7,10 @@ use crate::signals::Stop;
 use farblock_backends::Spec;
 use farblock_target::{Target, TargetConfig};
 
-/// The wish to join a group, which no target on this system has.
+/// A request to join a group. It has no value, because no target on this system makes one.
 pub(super) enum Wished {}
 
-/// A member of a group, which no target on this system is.
+/// A member of a group. It has no value, because no target on this system joins a group.
 pub(super) enum Member {}
 
 pub(super) fn prepare(_: &ServeArgs) -> Result<Option<Wished>> {
