@@ -187,7 +187,7 @@ impl Live {
         left
     }
 
-    /// Waits for the removals so far. Later steps may need what the removed namespaces used.
+    /// Waits for the removals so far. Later steps may need the files of the removed namespaces.
     fn drain(&mut self) {
         if !self.removals.is_empty() {
             self.control.send_changes();
@@ -195,7 +195,8 @@ impl Live {
         }
     }
 
-    /// Finishes a change: closes the storage that the change removed or kept for a rollback.
+    /// Finishes a change: closes the storage that the change has removed, and the storage kept for
+    /// a rollback.
     pub(crate) fn settle(&mut self, done: Vec<Undo>) {
         let parked = self.disks.take_parked();
         if parked.is_empty() && !done.iter().any(Undo::has_disk) {
