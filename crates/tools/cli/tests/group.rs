@@ -30,7 +30,7 @@ fn free() -> SocketAddr {
     socket.local_addr().expect("it is bound")
 }
 
-/// A process that ends with this value.
+/// A process that is killed when the value is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -161,7 +161,7 @@ impl Drop for Group {
     }
 }
 
-/// The result of a writer.
+/// The results of a [`Writer`].
 struct Written {
     /// The number in each block whose write the target has confirmed.
     confirmed: Vec<u64>,

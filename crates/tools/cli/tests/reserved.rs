@@ -3,7 +3,7 @@
 
 mod support;
 
-#[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
+#[allow(dead_code, unreachable_pub, reason = "these tests use a part of the module")]
 #[path = "../../../ends/nvmf-target/tests/rig/scripted.rs"]
 mod scripted;
 

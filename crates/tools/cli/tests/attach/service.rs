@@ -39,7 +39,7 @@ impl Systemd {
             let flags = RecvFlags::CMSG_CLOEXEC;
             let received = rustix::net::recvmsg(&self.0, &mut parts, &mut control, flags);
             let received = received.unwrap_or_else(|error| {
-                panic!("systemd is not told {part}: {error}");
+                panic!("systemd received no notification with {part}: {error}");
             });
             let descriptor = control.drain().find_map(|message| match message {
                 RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
@@ -61,9 +61,7 @@ fn is_kept() -> bool {
     let version = (numbers.next().flatten(), numbers.next().flatten());
     let is_kept = version >= (Some(6_u32), Some(9_u32));
     if !is_kept {
-        println!(
-            "left out: systemd is given no connection before Linux 6.9, and this is {release}"
-        );
+        println!("skipped: before Linux 6.9 a server passes no connection to systemd: {release}");
     }
     is_kept
 }
