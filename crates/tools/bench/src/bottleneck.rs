@@ -1,11 +1,11 @@
 //! The bottleneck of a pattern, judged only from the figures of the pattern.
 //!
 //! ```text
-//!  remote as fast as local ────────────────────────────────► the disk
-//!  else, processors used up ───────────────────────────────► the host's, the target's, or all
-//!  else, bare sockets take most of what remote takes longer ► the network
-//!  else, it sleeps more often than local ──────────────────► wake-ups
-//!  else ───────────────────────────────────────────────────► the round trip
+//!  remote is as fast as local ──────────────────────────────► the disk
+//!  else, processors are used up ────────────────────────────► the host's, the target's, or all
+//!  else, bare sockets explain most of the additional latency ► the network
+//!  else, remote sleeps more often than local ───────────────► wake-ups
+//!  else ────────────────────────────────────────────────────► the round trip
 //! ```
 
 use crate::cpu::CpuUse;

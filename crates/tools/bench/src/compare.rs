@@ -72,7 +72,7 @@ pub fn compare(
     Ok(report)
 }
 
-/// The subject of a load.
+/// A disk or the floor, on which a load runs.
 #[derive(Clone, Copy)]
 enum Under<'a> {
     Disk(&'a Side),
@@ -406,8 +406,8 @@ const GONE_PAUSE: Duration = Duration::from_millis(50);
 /// The message for an error if the namespace was removed.
 const GONE: &str = "the namespace was removed at the target, or replaced by another namespace";
 
-/// Explains a failed run. For a lost connection, gives its cause. A removed namespace has no
-/// blocks, but a remote namespace reports that only a moment after its commands fail with various
+/// Explains a failed run, with the cause of a lost connection. A removed namespace has no blocks,
+/// but a remote namespace reports this only a moment after its commands have failed with various
 /// errors.
 fn explain(disk: Option<&Side>, error: &RunError) -> String {
     let perhaps = [BlockError::Disconnected, BlockError::OutOfRange, BlockError::Aborted];

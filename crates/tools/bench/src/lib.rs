@@ -70,7 +70,7 @@ mod testing;
 mod times;
 pub mod verdict;
 #[cfg(windows)]
-#[allow(unsafe_code, reason = "no crate has these questions without a dozen others")]
+#[allow(unsafe_code, reason = "no crate with few dependencies offers these calls of Windows")]
 mod windows;
 mod wrap;
 

@@ -202,7 +202,7 @@ pub struct Percent {
 impl Report {
     /// The report as indented JSON.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("a report has only keys and numbers of JSON's")
+        serde_json::to_string_pretty(self).expect("every report can be written as JSON")
     }
 
     /// Parses a report that [`to_json`](Report::to_json) wrote.

@@ -52,7 +52,7 @@ pub struct Setting<'a> {
     pub progress: &'a mut dyn FnMut(&Step<'_>),
 }
 
-/// A target, and what the controller needs to start it again.
+/// A target, with the parameters to start it again.
 pub(crate) struct TargetPeer {
     pub(crate) peer: Peer,
     pub(crate) node: Option<usize>,

@@ -212,7 +212,7 @@ impl Report {
     /// The report as indented JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("a report has only keys and numbers of JSON's")
+        serde_json::to_string_pretty(self).expect("every report can be written as JSON")
     }
 
     /// Parses the output of [`to_json`](Report::to_json).

@@ -69,7 +69,7 @@ pub struct Floor {
     /// The number of threads that share the connections of a pattern, at most one thread per
     /// connection. The threads never sleep, so more threads than processors make the floor slower.
     pub threads: u32,
-    /// The meters besides the I/Os.
+    /// The sources of processor time and memory use.
     pub meters: Meters,
     /// The measured time of each run, if it is shorter than in the plan: bare sockets need less
     /// time than a disk. With this limit there is no warm-up, and the ramp is half of the limit.
@@ -131,7 +131,7 @@ pub struct Drive {
     pub ramp: Duration,
     /// The measured time.
     pub runtime: Duration,
-    /// The meters besides the I/Os.
+    /// The sources of processor time and memory use.
     pub meters: Meters,
 }
 

@@ -1,4 +1,4 @@
-//! A connection. It receives the available bytes, and sends as many as the socket accepts.
+//! A connection that receives the available bytes, and sends as many bytes as the socket accepts.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
