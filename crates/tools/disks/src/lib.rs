@@ -49,7 +49,7 @@ impl Leg {
     }
 }
 
-/// Returns the options for a remote disk that the host never gives up.
+/// Returns the options for a remote disk to which the host reconnects forever.
 pub fn leg_options() -> DiskOptions {
     DiskOptions {
         ctrl_loss_timeout: None,

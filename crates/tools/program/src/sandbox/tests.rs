@@ -22,7 +22,7 @@ fn apart(name: &str, check: impl FnOnce()) {
     assert!(done.status.success() && said.contains("1 passed"), "{said}{why}");
 }
 
-/// Does what every target must be able to do.
+/// Performs operations that every target needs after it has dropped its rights.
 fn lives() {
     let thread = std::thread::spawn(|| std::thread::sleep(Duration::from_millis(1)));
     thread.join().expect("threads");
