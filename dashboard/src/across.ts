@@ -11,7 +11,7 @@ import { isSame } from "./same";
 import { type Column, type Options, Table } from "./table";
 import type { ControllerStatus, NamespaceStatus, Status, SubsystemStatus } from "./types";
 
-/** A row: an object, however many nodes have it. */
+/** A row of a table. An object that several nodes have is one row. */
 interface Row {
   key: string;
   nodes: Node[];

@@ -38,10 +38,10 @@ const MEASURES: Measure[] = [
 
 /** The fewest points of a period for a comparison. */
 const FEWEST = 5;
-/** The page does not report smaller relative changes. */
+/** The smallest relative change that the page reports. */
 const LEAST_CHANGE = 0.02;
 const HEIGHT = 190;
-/** The shortest and the first length of a period, in seconds. */
+/** The shortest length and the initial length of a period, in seconds. */
 const SHORTEST = 3;
 const FIRST = 60;
 

@@ -59,7 +59,7 @@ interface CoreRow {
   part: Part;
 }
 
-/** The most characters of a name in a wide table, and in a narrow one. */
+/** The maximum number of characters of a name in a wide table, and in a narrow one. */
 const NAME = 52;
 const SHORT_NAME = 34;
 

@@ -1,4 +1,4 @@
-// The types of the management interface. docs/openapi.json describes them.
+// The types of the management interface, which docs/openapi.json describes.
 
 export interface LegStatus {
   name: string;
