@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// An operator's order for a group. Any member takes it.
+/// An operator's order for a group. Any member accepts it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "order", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum GroupOrder {

@@ -318,7 +318,7 @@ fn raid_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
             );
             return failed(Errno::Invalid, &sentence);
         }
-        // The namespace of another user may have taken the lock since.
+        // A namespace may have locked the file after this bdev opened it.
         if let Some(file) = base.opened.as_ref().and_then(|opened| opened.file.clone()) {
             let lock = move || file.lock().map_err(|error| error.to_string());
             if let Err(sentence) = table.patience.with(Aside::File, name, lock) {

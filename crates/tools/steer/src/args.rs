@@ -278,7 +278,7 @@ pub(crate) struct GroupArgs {
     pub(crate) json: bool,
 }
 
-/// An order for a group. Every member takes it.
+/// An order for a group. Every member accepts it.
 #[derive(Subcommand, Debug)]
 pub(crate) enum GroupCommand {
     /// Let a member lead an ANA group whenever it is alive
