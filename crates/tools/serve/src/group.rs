@@ -184,8 +184,7 @@ impl Grouped for Joined {
 
     fn order(&self, order: &GroupOrder) -> Result<(), String> {
         let service = self.lock();
-        let service =
-            service.as_ref().ok_or("this member is leaving the group: ask another member")?;
+        let service = service.as_ref().ok_or("this member is leaving: ask another member")?;
         match order {
             GroupOrder::Move { ana_group, member } => service.pin(*ana_group, member),
             GroupOrder::Unpin { ana_group } => service.unpin(*ana_group),
