@@ -84,7 +84,7 @@ pub struct Bounded<L> {
     places: Vec<QuestionPlace>,
 }
 
-/// A connection from the view of its listener. Dropping this closes the connection.
+/// A connection, as its listener sees it. Dropping this closes the connection.
 struct QuestionPlace {
     state: Weak<ActivityState>,
     end: oneshot::Sender<()>,

@@ -221,7 +221,8 @@ pub(crate) struct OfTarget {
 }
 
 impl OfTarget {
-    /// The counters, if `stats`, and the status and the version of the document, if `status`.
+    /// Creates a source of the counters if `stats` is set, and of the status and the document's
+    /// version if `status` is set.
     pub(crate) fn new(steering: Arc<Steering>, stats: bool, status: bool) -> Self {
         Self { steering, stats, status, last_status: None, last_version: String::new() }
     }

@@ -37,7 +37,7 @@ const SILENCE: Duration = Duration::from_millis(1500);
 const TOO_SLOW: Duration = Duration::from_secs(10);
 /// The pause before the next connect to an unreachable target.
 const AGAIN: Duration = Duration::from_millis(400);
-/// The pause after an invalid answer. The node will repeat it until its program is replaced.
+/// The pause after an invalid answer. The node repeats such answers until its program is replaced.
 const AGAIN_AFTER_NONSENSE: Duration = Duration::from_secs(5);
 /// The pause before the next attempt to read a document that a change has locked.
 const LATER: Duration = Duration::from_secs(2);

@@ -11,6 +11,6 @@ pub trait Grouped: Send + Sync {
     /// Passes an order to the group. May take seconds.
     ///
     /// # Errors
-    /// One sentence.
+    /// One sentence with the reason.
     fn order(&self, order: &GroupOrder) -> Result<(), String>;
 }

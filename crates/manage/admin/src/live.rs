@@ -423,8 +423,8 @@ impl Live {
         self.share_as(nqn, nsid, to)
     }
 
-    /// Does what [`Self::shape`] does, but does not resize the file. A rollback uses this, because
-    /// it must not wait for a file that hangs.
+    /// Like [`Self::shape`], but does not resize the file. A rollback uses this, because it must
+    /// not wait for a file that hangs.
     fn share_as(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
         let id = NamespaceId(nsid);
         let opened = self.disks.get(nqn, nsid).expect("every shared namespace is listed");

@@ -1,4 +1,4 @@
-//! One job of a pattern: a thread with its own reactor and queue that keeps its I/Os in flight.
+//! One job of a pattern: a thread with its own reactor and queues that keeps its I/Os in flight.
 //!
 //! ```text
 //!  starting --schedule--> ramp --time--> measure --time, or size--> drain --all complete--> done

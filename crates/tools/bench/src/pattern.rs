@@ -101,7 +101,7 @@ pub struct Pattern {
     pub block_size_bytes: u32,
     /// The number of I/Os that each job keeps in flight.
     pub iodepth: u32,
-    /// The number of jobs. Each is a thread with its own queue.
+    /// The number of jobs. Each is a thread with its own queues.
     pub numjobs: u32,
     /// The percentage of reads among all I/Os, for the mixed patterns.
     pub rwmixread: u8,

@@ -195,7 +195,7 @@ pub(super) fn advice(sentence: &str) -> (&'static str, &'static str) {
 /// The folder of this machine's RDMA devices. Only Linux has RDMA.
 pub(super) const DEVICES: &str = "/sys/class/infiniband";
 
-/// This machine's RDMA.
+/// Returns the findings about this machine's RDMA.
 pub(super) fn here() -> Vec<Finding> {
     examine(&System {
         devices: Path::new(DEVICES),

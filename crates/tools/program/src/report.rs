@@ -52,7 +52,8 @@ fn advised(sentence: &str) -> Cow<'_, str> {
     ))
 }
 
-/// Formats a sentence for a terminal. It may have several lines and contain text from a peer.
+/// Formats a sentence for a terminal. The sentence may have several lines and contain text from a
+/// peer.
 fn shown(sentence: &str) -> String {
     let lines: Vec<String> = sentence.split('\n').map(printable).collect();
     lines.join("\n")

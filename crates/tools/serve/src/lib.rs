@@ -216,7 +216,8 @@ fn asked_for<'a>(
     Ok((shares, opening))
 }
 
-/// The listeners of a configuration, or the default: first those of TCP, in the file's order.
+/// Returns the listeners of a configuration, or the default listener. TCP listeners come first, in
+/// the file's order.
 fn planned(shares: &Shares) -> Vec<Entrance> {
     let by_rdma = shares.document.listeners.keys().filter(|one| one.rdma_address().is_some());
     let by_tcp = shares.config.listeners.iter().copied().map(Entrance::from);

@@ -64,7 +64,7 @@ impl LegSource for Local {
 /// The stop signal of this process, set before it opens disks.
 static STOP: OnceLock<Stop> = OnceLock::new();
 
-/// Makes a mirror stop waiting for a leg at the start once the process must stop.
+/// Sets the signal that ends a mirror's wait for a leg at its start.
 pub(super) fn end_with(stop: &Stop) {
     let _ = STOP.set(stop.clone());
 }

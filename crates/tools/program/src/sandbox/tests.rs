@@ -35,7 +35,7 @@ fn lives() {
     assert!(std::panic::catch_unwind(|| panic!("it is caught")).is_err());
 }
 
-/// Whether a filter of system calls was active before, for example a container's.
+/// Whether this process already has a filter of system calls, for example from a container.
 fn is_filtered() -> bool {
     status("Seccomp").is_some_and(|mode| mode != "0")
 }
