@@ -448,6 +448,9 @@ impl Target {
                 Action::Namespaces { .. }
                 | Action::Flush { .. }
                 | Action::SaveReservations { .. }
+                | Action::ConsultReservations { .. }
+                | Action::ProposeReservations { .. }
+                | Action::SharedApplied { .. }
                 | Action::Access(_)
                 | Action::Reserved { .. } => {}
             }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::identity;
 use crate::pace::Rates;
 use crate::permit::Permit;
-use crate::reservations::ReservationStore;
+use crate::reservations::{ReservationStore, SharedReservations};
 use crate::sharing::Sharing;
 
 /// A namespace that a subsystem shares with hosts.
@@ -48,6 +48,9 @@ pub struct Subsystem {
     /// Stores for reservations that persist through power loss. A namespace without a store reports
     /// that it does not support such reservations.
     pub reservations: BTreeMap<NamespaceId, Arc<dyn ReservationStore>>,
+    /// The namespaces that other targets share as well, with the same reservations. They need no
+    /// store.
+    pub shared_reservations: BTreeMap<NamespaceId, Arc<dyn SharedReservations>>,
     /// Keys of the hosts that must prove their identity, by host name. These hosts may connect even
     /// if the list of allowed hosts does not contain them.
     pub keys: BTreeMap<String, HostKeys>,
@@ -64,6 +67,7 @@ impl Subsystem {
             sharing: BTreeMap::new(),
             host_rates: BTreeMap::new(),
             reservations: BTreeMap::new(),
+            shared_reservations: BTreeMap::new(),
             keys: BTreeMap::new(),
         }
     }

@@ -8,6 +8,7 @@ use crate::removal::Removal;
 use crate::reservations::ReservationStore;
 use crate::shared::TargetShared;
 use crate::sharing::Sharing;
+use farblock_proto::controller::{SharedAnswer, SharedChange};
 use farblock_proto::ids::NamespaceId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -234,6 +235,26 @@ impl Control {
         rates: &Rates,
     ) -> Result<(), ChangeError> {
         self.shared.set_rates(nqn, nsid, rates)
+    }
+
+    /// Applies a change of reservations that other targets share. The cores enforce it before any
+    /// later change of the namespace. Changes that are not newer than the last one have no effect.
+    ///
+    /// # Errors
+    /// Fails if there is no such subsystem.
+    pub fn apply_shared_reservations(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        change: SharedChange,
+    ) -> Result<(), ChangeError> {
+        self.shared.apply_shared(nqn, nsid, change)
+    }
+
+    /// Passes the answer to [`SharedReservations::consult`](crate::SharedReservations::consult) or
+    /// [`SharedReservations::propose`](crate::SharedReservations::propose) with this number.
+    pub fn answer_shared_reservations(&self, serial: u64, answer: SharedAnswer) {
+        self.shared.answer_shared(serial, answer);
     }
 
     /// Rereads a namespace's size and supported commands, and notifies hosts of changes.

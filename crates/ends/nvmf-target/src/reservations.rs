@@ -13,7 +13,8 @@ use crate::route::ConnectionKey;
 use crate::route::Route;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{
-    AccessKind, HostId, IoCommand, Registry, Reservations, Rights, SubsystemId, Ticket,
+    AccessKind, HostId, IoCommand, Registry, Reservations, Rights, SharedProposal, SubsystemId,
+    Ticket,
 };
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::os::{self, JoinHandle};
@@ -39,6 +40,21 @@ pub trait ReservationStore: Send + Sync {
     /// Fails if the store could not make the text durable. The store then contains either the old
     /// or the new text.
     fn save(&self, text: &str) -> io::Result<()>;
+}
+
+/// The group with which a target shares the reservations of a namespace. The target calls these
+/// functions with a lock held: they must not block, and not call the target.
+pub trait SharedReservations: Send + Sync {
+    /// Finds out the last change that is in force. Pass the answer with this number to
+    /// [`Control::answer_shared_reservations`](crate::Control::answer_shared_reservations).
+    fn consult(&self, serial: u64);
+
+    /// Proposes a change. Pass the answer as for [`Self::consult`].
+    fn propose(&self, proposal: SharedProposal);
+
+    /// All changes up to this one are in force on every core, and all commands that they forbid
+    /// have ended.
+    fn applied(&self, index: u64);
 }
 
 pub(crate) type Stores = HashMap<(SubsystemId, NamespaceId), Arc<dyn ReservationStore>>;
@@ -94,6 +110,7 @@ pub(crate) struct Keeper(Mutex<Keeping>);
 
 struct Keeping {
     stores: Stores,
+    shared: HashMap<(SubsystemId, NamespaceId), Arc<dyn SharedReservations>>,
     /// `None` once the keeper has stopped.
     sender: Option<Sender<Save>>,
     /// `Some` until the thread starts. Only targets with stored reservations start the thread.
@@ -105,7 +122,25 @@ impl Keeper {
     pub(crate) fn new() -> Self {
         let (sender, receiver) = channel();
         let (sender, receiver) = (Some(sender), Some(receiver));
-        Self(Mutex::new(Keeping { stores: Stores::new(), sender, receiver, thread: None }))
+        let (stores, shared) = (Stores::new(), HashMap::new());
+        Self(Mutex::new(Keeping { stores, shared, sender, receiver, thread: None }))
+    }
+
+    /// Shares the reservations of a namespace with a group.
+    pub(crate) fn share_with(
+        &self,
+        key: (SubsystemId, NamespaceId),
+        group: Arc<dyn SharedReservations>,
+    ) {
+        self.lock().shared.insert(key, group);
+    }
+
+    /// The group that shares the reservations of a namespace.
+    pub(crate) fn group(
+        &self,
+        key: (SubsystemId, NamespaceId),
+    ) -> Option<Arc<dyn SharedReservations>> {
+        self.lock().shared.get(&key).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, Keeping> {

@@ -560,6 +560,15 @@ impl TargetShared {
                         management.registry.reservations_saved(subsystem, namespace, serial, false);
                     }
                 }
+                Action::ConsultReservations { subsystem, namespace, serial } => {
+                    self.with_group((subsystem, namespace), |group| group.consult(serial));
+                }
+                Action::ProposeReservations { subsystem, namespace, proposal } => {
+                    self.with_group((subsystem, namespace), |group| group.propose(proposal));
+                }
+                Action::SharedApplied { subsystem, namespace, index } => {
+                    self.with_group((subsystem, namespace), |group| group.applied(index));
+                }
                 Action::Access(change) => self.spread(&mut management.desk, &change),
                 Action::Reserved { ticket, status, report } => {
                     self.answer(&mut management.desk, ticket, status, report);

@@ -78,6 +78,7 @@ impl Target {
         let keeper = Keeper::new();
         let keeps = !stores.is_empty();
         stores.into_iter().for_each(|(key, store)| keeper.keep_in(key, store));
+        share_reservations(&registry, config, &keeper);
         let shared = Arc::new(TargetShared::new(registry, exports, budget, keeper, tls));
         let provider = config.rdma.as_ref().map(|rdma| rdma.provider.clone());
         shared.listening.begin(&bound, provider);
@@ -537,6 +538,11 @@ fn register(
                 .map_err(|error| StartError::Reservations(nqn.clone(), nsid, error))?;
             stores.insert((id, nsid), Arc::clone(store));
         }
+        for &nsid in subsystem.shared_reservations.keys() {
+            registry.share_reservations(id, nsid).map_err(|error| {
+                StartError::Reservations(nqn.clone(), nsid, io::Error::other(error))
+            })?;
+        }
         for (&nsid, export) in &subsystem.exports {
             let info = describe(&subsystem.config.nqn, nsid, export);
             exports.insert(id, nsid, export, (info, &subsystem.sharing(nsid)));
@@ -546,6 +552,16 @@ fn register(
     // No host is connected yet, so drop the registry's actions.
     while registry.poll_action().is_some() {}
     Ok((registry, exports, stores))
+}
+
+/// Notes the groups that share reservations.
+fn share_reservations(registry: &Registry, config: &TargetConfig, keeper: &Keeper) {
+    for subsystem in &config.subsystems {
+        let id = registry.find_subsystem(&subsystem.config.nqn).expect("it is registered");
+        for (&nsid, group) in &subsystem.shared_reservations {
+            keeper.share_with((id, nsid), Arc::clone(group));
+        }
+    }
 }
 
 #[cfg(all(test, target_os = "linux"))]

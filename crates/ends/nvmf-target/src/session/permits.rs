@@ -29,8 +29,11 @@ impl<T: Transport> Session<T> {
                 queue.table.iter().try_for_each(|(nsid, _)| permitted(queue, nsid))
             }
             // Each member of the group would know only its own reservations.
-            IoCommand::Reserve { .. } if is_led(queue, nsid) => {
-                Err(Status::INVALID_OPCODE.with_dnr())
+            IoCommand::Reserve { .. } => {
+                match is_led(queue, nsid) && !queue.table.shares_reservations(nsid) {
+                    true => Err(Status::INVALID_OPCODE.with_dnr()),
+                    false => Ok(()),
+                }
             }
             _ => sources.chain([nsid]).try_for_each(|nsid| permitted(queue, nsid)),
         }

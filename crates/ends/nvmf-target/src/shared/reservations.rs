@@ -2,12 +2,13 @@
 //! cores.
 
 use super::TargetShared;
+use crate::change_error::ChangeError;
 use crate::mailbox::Message;
-use crate::reservations::Desk;
+use crate::reservations::{Desk, SharedReservations};
 use crate::route::Route;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{
-    AccessChange, KeyedCommand, ReservationRequest, SubsystemId, Ticket,
+    AccessChange, KeyedCommand, ReservationRequest, SharedAnswer, SharedChange, SubsystemId, Ticket,
 };
 use farblock_proto::ids::{ControllerId, NamespaceId, QueueId};
 use farblock_wire::Status;
@@ -89,6 +90,39 @@ impl TargetShared {
     /// Queues a save of a namespace's reservations. Returns false if the namespace has no store.
     pub(crate) fn save(&self, key: (SubsystemId, NamespaceId), serial: u64, text: String) -> bool {
         self.keeper.post(key, serial, text)
+    }
+
+    /// Calls the group that shares a namespace's reservations.
+    pub(super) fn with_group(
+        &self,
+        key: (SubsystemId, NamespaceId),
+        call: impl FnOnce(&dyn SharedReservations),
+    ) {
+        if let Some(group) = self.keeper.group(key) {
+            call(&*group);
+        }
+    }
+
+    /// Takes over a change of shared reservations.
+    pub(crate) fn apply_shared(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        change: SharedChange,
+    ) -> Result<(), ChangeError> {
+        let mut management = self.lock();
+        let subsystem = management.registry.find_subsystem(nqn);
+        let subsystem = subsystem.ok_or_else(|| ChangeError::NoSubsystem(nqn.to_owned()))?;
+        management.registry.apply_shared(subsystem, nsid, change);
+        self.act(&mut management);
+        Ok(())
+    }
+
+    /// Takes the group's answer about shared reservations.
+    pub(crate) fn answer_shared(&self, serial: u64, answer: SharedAnswer) {
+        let mut management = self.lock();
+        management.registry.answer_shared(serial, answer);
+        self.act(&mut management);
     }
 
     fn saved(&self, (subsystem, namespace): (SubsystemId, NamespaceId), serial: u64, done: bool) {

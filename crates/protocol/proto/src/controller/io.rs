@@ -209,7 +209,10 @@ impl IoCommand {
             return Err(Status::INVALID_OPCODE.with_dnr());
         }
         let info = table.find(namespace).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
-        table.check_reach(namespace)?;
+        match is_known {
+            true => table.check_reach(namespace)?,
+            false => table.check_reach_of_reservations(namespace)?,
+        }
         let changes = matches!(
             opcode,
             NvmOpcode::WRITE

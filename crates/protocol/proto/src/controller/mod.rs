@@ -68,7 +68,7 @@ pub use properties::Lifecycle;
 pub use registry::{Action, ControllerSummary, Registry, Teardown, TeardownReason};
 pub use reservations::{
     Access, AccessChange, AccessKind, HostId, KeyedCommand, ReservationCommand, ReservationRequest,
-    Reservations, Rights, Ticket,
+    Reservations, Rights, SharedAnswer, SharedChange, SharedProposal, Ticket,
 };
 pub use reset::Instance;
 pub use state::Traffic;

@@ -10,6 +10,7 @@ use super::logs::NamespaceChange;
 use super::namespace::NamespaceTable;
 use super::properties::Lifecycle;
 use super::registry::{Action, Registry};
+use super::reservations::shared_namespaces;
 use super::state::Controller;
 use super::visibility::table_of;
 use crate::ids::{ControllerId, NamespaceId};
@@ -58,6 +59,9 @@ impl Queued {
             Self::Action(
                 Action::Namespaces { .. }
                 | Action::SaveReservations { .. }
+                | Action::ConsultReservations { .. }
+                | Action::ProposeReservations { .. }
+                | Action::SharedApplied { .. }
                 | Action::Access(_)
                 | Action::Reserved { .. },
             )
@@ -72,7 +76,10 @@ impl Registry {
     pub fn namespaces(&self, id: SubsystemId) -> Option<Arc<NamespaceTable>> {
         let subsystem = self.subsystem_of(id)?;
         let Published { table, generation } = &subsystem.published;
-        let build = || table_of(&subsystem.config, &self.access, *generation);
+        let build = || {
+            let shared = shared_namespaces(&subsystem.reserved);
+            table_of(&subsystem.config, &self.access, *generation, &shared)
+        };
         Some(Arc::clone(table.get_or_init(build)))
     }
 

@@ -11,7 +11,7 @@ use super::logs::{ErrorRecord, NamespaceChange, SmartCounters};
 use super::namespace::{NamespaceInfo, NamespaceTable};
 use super::properties::Lifecycle;
 use super::published::{Published, Queued};
-use super::reservations::{AccessChange, Reserved, Ticket};
+use super::reservations::{AccessChange, Reserved, SharedProposal, Ticket};
 use super::reset::{Instance, Instances};
 use super::state::{Controller, Soonest};
 use super::visibility::NamedHosts;
@@ -125,6 +125,35 @@ pub enum Action {
         serial: u64,
         /// The text to store. Empty: remove the stored text.
         text: String,
+    },
+    /// Find out the state of reservations that several targets share, then call
+    /// [`Registry::answer_shared`].
+    ConsultReservations {
+        /// The subsystem.
+        subsystem: SubsystemId,
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The number to pass to [`Registry::answer_shared`].
+        serial: u64,
+    },
+    /// Change reservations that several targets share, then call [`Registry::answer_shared`].
+    ProposeReservations {
+        /// The subsystem.
+        subsystem: SubsystemId,
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The change.
+        proposal: SharedProposal,
+    },
+    /// All changes up to this one, which came through [`Registry::apply_shared`], are in force on
+    /// every core, and all commands that they forbid have ended.
+    SharedApplied {
+        /// The subsystem.
+        subsystem: SubsystemId,
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The number of the change.
+        index: u64,
     },
     /// Apply this change on every queue of the subsystem. Call [`Registry::access_spread`] when all
     /// queues apply the change, and every command that the change forbids or aborts has ended.

@@ -60,11 +60,13 @@ pub(super) fn table_of(
     config: &SubsystemConfig,
     access: &BTreeMap<PortId, ana::PortAccess>,
     generation: u64,
+    shared: &[NamespaceId],
 ) -> Arc<NamespaceTable> {
     let seen = |is_seen: &dyn Fn(NamespaceId) -> bool| {
         let namespaces = config.namespaces.iter().filter(|(id, _)| is_seen(**id));
         let namespaces = namespaces.map(|(&id, &info)| (id, info));
-        let table = NamespaceTable::new(generation, config.max_transfer_bytes, namespaces);
+        let table = NamespaceTable::new(generation, config.max_transfer_bytes, namespaces)
+            .with_shared_reservations(shared.to_vec());
         let views = ana::views(&table, access);
         table.with_views(views)
     };

@@ -288,6 +288,13 @@ impl Reservations {
         its.for_each(|registrant| registrant.mark = Some(mark));
     }
 
+    /// Adds the marks of `other` to registrants without a mark.
+    pub(super) fn add_marks(&mut self, other: &Self) {
+        for registrant in self.registrants.iter_mut().filter(|it| it.mark.is_none()) {
+            registrant.mark = other.registrant(&registrant.host).and_then(|known| known.mark);
+        }
+    }
+
     fn registrant(&self, host: &HostId) -> Option<&Registrant> {
         self.registrants.iter().find(|registrant| registrant.host == *host)
     }
