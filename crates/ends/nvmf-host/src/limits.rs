@@ -99,7 +99,7 @@ pub const REFERRALS: usize = 32;
 pub const ADDRESSES: usize = 16;
 
 /// The delay between the starts of attempts to connect to several addresses of a name (RFC 8305,
-/// 8).
+/// section 8).
 pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// A queue logs at most this many failed commands in each [`LOG_PERIOD`], and counts the rest.

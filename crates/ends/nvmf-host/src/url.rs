@@ -96,7 +96,7 @@ impl Url {
         self.port.unwrap_or(PORT_IO)
     }
 
-    /// The address of the discovery service at this place, for [`discover`](crate::discover).
+    /// The URL's address, in the form that [`discover`](crate::discover) takes.
     #[must_use]
     pub fn service(&self) -> String {
         match self.carriage {
@@ -169,7 +169,7 @@ impl FromStr for Url {
             None => (rest, ""),
         };
         let (host, port) = parse_authority(authority)?;
-        // Here %25 encodes the % before a zone (RFC 6874, 2).
+        // Here %25 encodes the % before a zone (RFC 6874, section 2).
         let host = match host.split_once("%25") {
             Some((address, zone)) if authority.starts_with('[') && !zone.is_empty() => {
                 format!("{address}%{zone}")

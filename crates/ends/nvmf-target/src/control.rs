@@ -13,8 +13,8 @@ use farblock_proto::ids::NamespaceId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Changes a running target, from any thread. A host is notified of a change by the asynchronous
-/// events that the host enabled.
+/// Changes a running target, from any thread. The target notifies hosts of a change by the
+/// asynchronous events that they have enabled.
 ///
 /// Once a call has returned, each new Connect command and each query sees the change. Each core
 /// receives the change as a message. Commands that arrive at the core before this message execute

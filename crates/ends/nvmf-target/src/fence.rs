@@ -186,8 +186,8 @@ pub(crate) enum FenceAnswer {
 pub(crate) struct Fence {
     route: Route,
     endings: SharedEndings,
-    /// The identifiers of the closed queues that the commands wait for are below this one. They
-    /// closed before this queue connected.
+    /// The commands wait only for closed queues with lower identifiers than this: they closed
+    /// before this queue connected.
     before: EndingId,
     /// The waiting commands in order, by the closed queue that they wait for.
     held: BTreeMap<EndingId, Vec<(SlotId, IoCommand)>>,

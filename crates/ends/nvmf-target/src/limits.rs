@@ -57,12 +57,12 @@ pub const CONNECTION_BUFFER_BYTES: usize = 32 << 20;
 /// Decision 16 describes the behavior at the limit.
 pub const BUFFER_BYTES: usize = 512 << 20;
 
-/// On a machine with enough memory, each core may hold at least this many bytes, so that several
-/// transfers of the largest size fit.
+/// On a machine with enough memory, the limit of each core is at least this many bytes, so that
+/// several transfers of the largest size fit.
 pub const CORE_BUFFER_BYTES_MIN: usize = 32 << 20;
 
-/// On a machine with little memory, the target by default starts fewer cores, so that each core may
-/// hold at least this many bytes. A few transfers of the largest size fit.
+/// On a machine with little memory, the target by default starts fewer cores, so that the limit of
+/// each core is at least this many bytes. A few transfers of the largest size fit.
 pub const CORE_BUFFER_BYTES_FLOOR: usize = 4 << 20;
 
 /// The estimated memory of a connection without its command buffers, in bytes. It covers the
@@ -231,8 +231,8 @@ pub const STAGING_SLAB_BYTES: usize = 1 << 20;
 /// The smallest part of [`STAGING_BYTES`] that a transfer takes, in bytes.
 pub const STAGING_CHUNK_BYTES_MIN: usize = 4096;
 
-/// The estimated bytes of one RDMA queue entry without its receive buffer. They are its parts of
-/// the send, receive and completion queues, which the device keeps locked.
+/// The estimated bytes of one RDMA queue entry without its receive buffer: its entries of the send,
+/// receive and completion queues, which the device keeps locked.
 pub const RDMA_ENTRY_BYTES: usize = 512;
 
 /// A core handles at most this many connection requests in one round. Then its connections have

@@ -86,7 +86,7 @@ pub(crate) struct Admitted {
     pub(crate) backings: Arc<Backings>,
     /// How the host must authenticate; `None`: it need not authenticate.
     pub(crate) terms: Option<Arc<ControllerTerms>>,
-    /// Whether the host has already authenticated: an authentication generated its TLS key.
+    /// Whether the host has already authenticated, because an authentication generated its TLS key.
     pub(crate) has_proved: bool,
     /// The secure channel that authentication may establish.
     pub(crate) offer: Concatenation,

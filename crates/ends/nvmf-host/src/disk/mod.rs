@@ -40,7 +40,7 @@
 //!   on the same boot of the machine. The old target process, which served the lost controller, has
 //!   then ended, so the disk repeats the write at once.
 //! * For other targets (at present the Linux kernel's and SPDK), or if neither case applies, the
-//!   disk holds the write until the lost controller must have stopped by the specification. This
+//!   disk holds the write until, by the specification, the lost controller must have stopped. This
 //!   takes three keep alive timeouts (two without traffic-based keep alive) plus the time that the
 //!   controller reports as CQT. This is only as safe as the target: Linux and SPDK may later
 //!   execute a command that is stuck in their storage. If this machine's clock jumps ahead, the

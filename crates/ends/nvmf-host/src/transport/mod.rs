@@ -1,7 +1,7 @@
 //! The transport that carries a queue's commands.
 //!
 //! A queue creates [`Commands`] and handles their results. A [`Transport`] moves the commands and
-//! their data. The queue knows no PDUs, and the transport knows no opcodes. They share these types:
+//! their data. The queue knows no PDUs, and the transport knows no opcodes. They call each other:
 //!
 //! ```text
 //!   queue                                   transport

@@ -15,8 +15,7 @@ use farblock_proto::controller::limits::ABORT_COMMANDS;
 use farblock_proto::ids::{CommandId, ControllerId, QueueId};
 use farblock_wire::Status;
 
-/// The Abort commands that other queues sent for commands of this queue, and that have no response
-/// yet.
+/// The Abort commands that the admin queue has passed to this queue, and that have no response yet.
 #[derive(Default)]
 pub(super) struct Aborts {
     /// Abort commands that wait until the command to abort has its response.

@@ -235,8 +235,8 @@ fn two_readers(gate: Arc<Gate>) -> (Target, Arc<Gate>, Host, Host) {
     (target, gate, one, other)
 }
 
-/// Reads, writes and copies pass the rate limit as their last gate, so a waiting command has no
-/// operation under way at the namespace. A plain Preempt lets the permitted commands execute.
+/// Commands that wait for a rate limit have no operations under way, so the preempt completes at
+/// once. After a plain Preempt, the commands that the reservation still permits execute.
 #[test]
 fn only_preempt_and_abort_ends_commands_that_wait_for_a_limit() {
     for (action, read, written) in [
