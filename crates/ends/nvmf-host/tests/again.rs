@@ -230,7 +230,7 @@ fn a_path_error_is_retried_on_another_live_path() {
     assert_eq!(user.write(0), Err(BlockError::Disconnected), "no path accepts the operation");
 }
 
-/// A target may lose the connection at each command and accept a new one at once. Even so, no
+/// A target may close the connection at each command and accept a new one at once. Even so, no
 /// operation fails before the limit.
 #[test]
 fn operations_wait_for_connections_that_are_lost_at_each_command() {

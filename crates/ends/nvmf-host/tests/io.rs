@@ -665,7 +665,7 @@ fn admin_commands_transfer_data_in_both_directions() {
         }),
         ..Script::default()
     };
-    // Use no keep alives: the target would answer one only after its current command.
+    // Use no keep alives: the target would answer a keep alive only after its current command.
     let keep_alive = Duration::ZERO;
     let options = Options { tcp: digests(true, true), keep_alive, ..options() };
     let setup = Setup::new(script, &options, EngineKind::Auto);

@@ -107,8 +107,7 @@ struct Known {
 struct Client {
     user: Option<User>,
     known: Vec<Known>,
-    /// Operations in flight by token: the block, and the number of the write if the operation is
-    /// one.
+    /// Operations in flight by token: the block, and for a write its number.
     flights: Vec<Option<(u64, Option<u64>)>>,
     next: u64,
     random: Random,

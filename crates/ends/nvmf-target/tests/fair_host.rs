@@ -119,8 +119,8 @@ fn a_reset_and_a_shutdown_leave_event_requests_unanswered() {
         let (mut queue, _) = admin(target.addresses()[0], Digests::NONE);
         let write_cc = |queue: &mut Queue, cc: u64| {
             let set = PropertySetCommand::new(0, offset::CC, PropertySize::Four, cc).to_sqe();
-            // The next response must be the one to this command: the held event requests must get
-            // none.
+            // The next response must be for this command: the held event requests must get no
+            // response.
             assert_eq!(queue.run(set, Transfer::None, &[]).status, Status::SUCCESS);
         };
         for round in 0..=RESETS {
