@@ -118,10 +118,10 @@ impl Reactor {
         self.inner.state.borrow_mut().tasks.add()
     }
 
-    /// Adds a child task: a task with its own mailbox whose events the owner of `parent` handles,
-    /// for example for a queue. When the child has events, `poll` reports its root task as ready.
-    /// After the removal of the root, its children get no more events. The caller must still remove
-    /// the children.
+    /// Adds a child task, which has its own mailbox. The owner of `parent` handles the child's
+    /// events, for example the events of a queue. When the child has events, `poll` reports its root
+    /// task as ready. After the removal of the root, its children get no more events. The caller
+    /// must still remove the children.
     pub fn add_child(&self, parent: TaskId) -> TaskId {
         self.inner.state.borrow_mut().tasks.add_child(parent)
     }
@@ -184,8 +184,8 @@ impl Reactor {
         self.with(|engine, _| engine.listen(task, listener)).map(ListenerId)
     }
 
-    /// Stops accepting and closes the socket. The socket is closed at the latest in the next
-    /// [`poll`](Reactor::poll).
+    /// Stops accepting and closes the socket. The socket closes in the next [`poll`](Reactor::poll)
+    /// at the latest.
     pub fn close_listener(&self, id: ListenerId) {
         self.with(|engine, _| engine.close_listener(id.0));
     }

@@ -27,9 +27,9 @@
 //!   work.
 //! - The load runs [as fast](LOSS), and looking takes at most as long as the work.
 //!
-//! Waits longer than the longest spin are interruptions, which happen in every virtual machine. The
-//! loop does not count them as waits. The loop discards a window with many interruptions, so a
-//! mostly idle loop keeps sleeping.
+//! Waits longer than the limit on looking (`longest`) are interruptions, which happen in every
+//! virtual machine. The loop does not count them as waits. The loop discards a window with many
+//! interruptions, so a mostly idle loop keeps sleeping.
 //!
 //! If two loops wait for each other and one looks, both become faster. The sleeping loop then sees
 //! a higher rate than in its failed trial, and immediately starts a new trial. So in the end both
@@ -316,7 +316,8 @@ mod tests {
             Loop { spin: adaptive(), work, bytes: 0, now, looked }
         }
 
-        /// Waits for the arrival at `event`, and works on it. Returns the end of the work.
+        /// Waits for work that arrives at the time `event`, and does it. Returns the end of the
+        /// work.
         fn cycle(&mut self, event: Duration) -> Duration {
             let wait = event.saturating_sub(self.now);
             self.bytes += BYTES;

@@ -69,8 +69,7 @@ pub(crate) struct Portable {
 
 impl Alarm for mio::Waker {
     fn ring(&self) {
-        // Ignore a failure: the pipe can only be full, and then the loop is already about to wake
-        // up.
+        // Ignore a failure: it means that the pipe is full, so the loop is about to wake up anyway.
         let _ = self.wake();
     }
 }

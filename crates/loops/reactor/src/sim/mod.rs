@@ -277,13 +277,13 @@ impl World {
         state.media.at(medium).landed.replace(Vec::new()).unwrap_or_default()
     }
 
-    /// Truncates a file that may be in use, or extends it with zeroes, like another program. The
-    /// size must be a multiple of the disk's atomic unit.
+    /// Truncates a file that may be in use, or extends it with zeroes, as another program would.
+    /// The size must be a multiple of the disk's atomic unit.
     pub fn set_disk_size(&self, medium: Medium, bytes: usize) {
         self.0.state.borrow_mut().media.at(medium).set_size(bytes);
     }
 
-    /// Overwrites a file that may be in use, in place and durably, like another program.
+    /// Overwrites a file that may be in use, in place and durably, as another program would.
     pub fn replace_contents(&self, medium: Medium, contents: &[u8]) {
         self.0.state.borrow_mut().media.at(medium).replace(contents);
     }
@@ -497,8 +497,8 @@ pub(crate) fn spawn(name: String, body: impl FnOnce() + 'static) {
     current().threads.spawn(name, body);
 }
 
-/// Lets other threads run until the deadline has passed or the condition holds. Any thread may
-/// cause the condition.
+/// Lets other threads run until the deadline has passed or the condition holds. Any thread may make
+/// the condition true.
 pub(crate) fn wait_until(deadline: Option<Instant>, holds: impl FnMut() -> bool) {
     block_until(deadline, WaitsFor::Anybody, holds);
 }

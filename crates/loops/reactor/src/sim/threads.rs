@@ -1,9 +1,9 @@
 //! The threads of a world. Threads are coroutines that run until they wait.
 //!
-//! A round runs each thread that may make progress, in an order that the seed chooses. If a waiting
-//! thread's condition can be caused by any other thread, every round checks the condition. Event
-//! loops and sleeping threads need no check, because an event or the passage of time [marks](Marks)
-//! them. So the cost of a round depends only on the number of its events.
+//! A round runs each thread that may make progress, in an order that the seed chooses. If any other
+//! thread can make a waiting thread's condition true, every round checks the condition. Event loops
+//! and sleeping threads need no check, because an event or the passage of time [marks](Marks) them.
+//! So the cost of a round depends only on the number of its events.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;

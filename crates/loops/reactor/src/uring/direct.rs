@@ -14,8 +14,8 @@
 //!                  +--- sleeping, or many ------> the ring ----------------> completion
 //! ```
 //!
-//! If a stream stays quiet, the engine soon submits its receive to the ring, where it costs
-//! nothing. A close submits the outstanding operations to the ring and cancels them there.
+//! If a stream stays quiet, the engine soon submits its receive to the ring, where an idle receive
+//! costs nothing. A close submits the outstanding operations to the ring and cancels them there.
 
 use std::io;
 use std::mem;
@@ -81,7 +81,7 @@ impl Uring {
         }
     }
 
-    /// Sends the data of the recorded sends with direct calls, if there are few.
+    /// Sends the data of the recorded sends with direct calls, if few streams have sends.
     pub(super) fn send_directly(&mut self, cx: &mut Context<'_>) {
         if self.unsent.len() > MOST_STREAMS {
             return self.submit_sends();
@@ -97,7 +97,7 @@ impl Uring {
         self.unsent = unsent;
     }
 
-    /// Receives available data for the recorded receives, if there are few.
+    /// Receives available data for the recorded receives, if few streams have receives.
     pub(crate) fn look(&mut self, cx: &mut Context<'_>) {
         if self.unreceived.len() > MOST_STREAMS {
             return self.submit_receives(cx);

@@ -53,8 +53,8 @@ impl Group {
         }
     }
 
-    /// Returns the largest number of buffers in the group. Together they have 4 MiB, for each
-    /// group.
+    /// Returns the largest number of buffers in the group. The buffers of one group together have
+    /// at most 4 MiB.
     fn most_buffers(self) -> usize {
         match self {
             Group::Small => usize::from(PLACES),
