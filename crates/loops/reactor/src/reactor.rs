@@ -119,9 +119,9 @@ impl Reactor {
     }
 
     /// Adds a child task, which has its own mailbox. The owner of `parent` handles the child's
-    /// events, for example the events of a queue. When the child has events, `poll` reports its root
-    /// task as ready. After the removal of the root, its children get no more events. The caller
-    /// must still remove the children.
+    /// events, for example for a queue. When the child has events, `poll` reports its root task as
+    /// ready. After the removal of the root, its children get no more events. The caller must still
+    /// remove the children.
     pub fn add_child(&self, parent: TaskId) -> TaskId {
         self.inner.state.borrow_mut().tasks.add_child(parent)
     }

@@ -8,9 +8,9 @@ pub const ACCEPT_DATA_BYTES: usize = 196;
 /// Private data of a rejected request, in bytes.
 pub const REJECT_DATA_BYTES: usize = 148;
 
-/// Work requests that one call of the library posts; longer lists take several calls.
+/// The most work requests that one call of the library posts. Longer lists take several calls.
 pub const POST_BATCH: usize = 16;
-/// Completions that one call of the library polls.
+/// The most completions that one call of the library polls.
 pub const POLL_BATCH: usize = 16;
 
 /// The RNR retry count (`rnr_retry_count`) that retries forever.

@@ -18,7 +18,7 @@ pub unsafe trait Memory: Send + Sync {
     fn bytes(&self) -> usize;
 }
 
-/// Zeroed pages. All access is by copy, because the device may change them.
+/// Pages that are zeroed at first. All access is by copy, because the device may change them.
 pub struct Pages {
     address: NonNull<u8>,
     bytes: usize,

@@ -24,7 +24,7 @@ impl Access {
         self.permits(Self::REMOTE_READ) || self.permits(Self::REMOTE_WRITE)
     }
 
-    /// Whether all of `other` is permitted.
+    /// Whether this value permits all accesses of `other`.
     #[must_use]
     pub fn permits(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -81,8 +81,9 @@ pub struct SendRequest<'a> {
     pub operation: Operation,
     /// The local bytes.
     pub payload: Payload<'a>,
-    /// Success gives a completion (`IBV_SEND_SIGNALED`). Failure always gives one. An unsignaled
-    /// request occupies the queue until the caller polls the completion of a later one.
+    /// Whether a success produces a completion (`IBV_SEND_SIGNALED`). A failure always produces a
+    /// completion. An unsignaled request occupies the queue until the caller polls the completion
+    /// of a later one.
     pub signaled: bool,
     /// Starts after all earlier READs have completed (`IBV_SEND_FENCE`).
     pub fence: bool,
@@ -101,7 +102,7 @@ impl<'a> SendRequest<'a> {
 pub struct ReceiveRequest<'a> {
     /// The caller's name of the request; its completion repeats it (`wr_id`).
     pub id: u64,
-    /// The room for one message, in this order.
+    /// The memory for one message, in this order.
     pub slices: &'a [Slice],
 }
 
@@ -131,7 +132,7 @@ pub struct Completion {
     pub status: Status,
     /// The operation.
     pub operation: Completed,
-    /// Received or read bytes.
+    /// The number of received or read bytes.
     pub bytes: u32,
     /// The queue pair: several pairs may share a completion queue.
     pub qp_num: u32,

@@ -10,13 +10,14 @@ use crate::request::{Access, Completion, ReceiveRequest, SendRequest};
 
 /// RDMA verbs with connections of reliable queue pairs (RC).
 ///
-/// Handles keep alive what they need: a connection its queues, a queue its protection domain. All
-/// methods return at once, and may be called on any thread.
+/// Handles keep the objects that they need alive: a connection keeps its queues, and a queue keeps
+/// its protection domain. All methods return at once, and may be called on any thread.
 ///
 /// - Requests of one queue pair start in order, and complete in order.
-/// - After an error every request of a queue pair completes with
+/// - After an error, every request of a queue pair completes with
 ///   [`WR_FLUSH_ERR`](crate::Status::WR_FLUSH_ERR), except receives in a shared queue.
-/// - A peer's disconnection flushes nothing: call [`disconnect`](Self::disconnect), too.
+/// - A peer's disconnection does not flush this end's requests: call
+///   [`disconnect`](Self::disconnect), too.
 /// - A receive may complete before the event [`Established`](CmEventType::Established).
 pub trait Verbs {
     /// `struct rdma_event_channel`
@@ -37,7 +38,7 @@ pub trait Verbs {
 
     /// Makes a channel for the events of connections.
     fn create_event_channel(&self) -> Result<Self::EventChannel, VerbsError>;
-    /// Where the event loop learns that the channel has events.
+    /// The source from which an event loop learns that the channel has events.
     fn event_source<'a>(&self, channel: &'a Self::EventChannel) -> Source<'a>;
     /// The next event; `None` if there is none yet.
     fn get_cm_event(
@@ -61,7 +62,8 @@ pub trait Verbs {
         target: SocketAddr,
         timeout_ms: u32,
     ) -> Result<Self::Id, VerbsError>;
-    /// After `AddrResolved`; [`RouteResolved`](CmEventType::RouteResolved) follows.
+    /// Resolves the route to the peer, after `AddrResolved`.
+    /// [`RouteResolved`](CmEventType::RouteResolved) follows.
     fn resolve_route(&self, id: &Self::Id, timeout_ms: u32) -> Result<(), VerbsError>;
     /// A number that no other connection of this implementation has at the same time. An event's
     /// identifier has the number of its connection.
@@ -88,7 +90,7 @@ pub trait Verbs {
 
     /// Makes a completion queue. The caller polls often enough that it never exceeds `entries`.
     fn create_cq(&self, pd: &Self::Pd, entries: u32) -> Result<Self::Cq, VerbsError>;
-    /// Where the event loop learns that the queue has an event.
+    /// The source from which an event loop learns that the queue has an event.
     fn cq_source<'a>(&self, cq: &'a Self::Cq) -> Source<'a>;
     /// Requests one event for the next completion. Poll again afterwards: a completion that arrived
     /// before this call gives no event.
@@ -132,7 +134,7 @@ pub trait Verbs {
     ) -> Result<(), PostError>;
 }
 
-/// Where an event loop waits.
+/// A source of events, on which an event loop waits.
 pub enum Source<'a> {
     /// A descriptor that is readable while there are events.
     #[cfg(target_os = "linux")]
@@ -249,7 +251,7 @@ impl Default for ConnParam {
 /// An event of a connection (`struct rdma_cm_event`).
 #[derive(Clone, Debug)]
 pub struct CmEvent<Id> {
-    /// The connection; for a request a new one.
+    /// The connection. For a request, this is a new connection.
     pub id: Id,
     /// The listener of a request.
     pub listener: Option<Id>,
@@ -297,7 +299,7 @@ pub enum CmEventType {
     Established,
     /// The peer disconnected, or confirmed the disconnection.
     Disconnected,
-    /// The device is being removed: drop everything of it.
+    /// The device is being removed: drop all handles of its objects.
     DeviceRemoval,
     /// The address moved to another device.
     AddrChange,

@@ -40,7 +40,7 @@ impl Network {
         Node { network: self.clone(), address }
     }
 
-    /// Disconnects a node's cable, so that neither end learns of it: its messages and those to it
+    /// Disconnects a node's cable. Neither end gets an event, but messages from and to the node
     /// fail with [`RETRY_EXC_ERR`](crate::Status::RETRY_EXC_ERR).
     pub fn unplug(&self, address: IpAddr) {
         self.with(|objects| {
@@ -53,8 +53,8 @@ impl Network {
     }
 
     /// Removes a node's device, as an administrator or a failing driver does: every connection and
-    /// listener gets [`DeviceRemoval`](CmEventType::DeviceRemoval), and nothing leaves or reaches
-    /// the node. [`Self::node`] adds a device again.
+    /// listener gets [`DeviceRemoval`](CmEventType::DeviceRemoval), and no message leaves or
+    /// reaches the node. [`Self::node`] adds a device again.
     pub fn remove_device(&self, address: IpAddr) {
         self.unplug(address);
         self.with(|objects| objects.announce(address, CmEventType::DeviceRemoval));
@@ -86,7 +86,7 @@ pub struct Node {
     address: IpAddr,
 }
 
-/// A handle of an object that the network forgets with the last handle.
+/// A handle of an object. When the last handle is dropped, the network forgets the object.
 pub struct Owned {
     network: Network,
     key: Key,
@@ -175,7 +175,7 @@ impl Node {
         }
     }
 
-    /// Checks that a request with one of these limits is possible.
+    /// Checks that each first number is at most the second number of its pair, which is a limit.
     fn check(verb: &'static str, pairs: &[(u32, u32)]) -> Result<(), VerbsError> {
         let fits = pairs.iter().all(|(value, most)| value <= most);
         let error = || VerbsError::refused(verb, io::ErrorKind::InvalidInput);
@@ -402,7 +402,7 @@ impl Verbs for Node {
             id.ok_or_else(error)?.qp = Some(Qp::new(keys, limits));
             Ok(())
         })?;
-        // The first queue pair is the only one.
+        // A connection has only one queue pair, so this is the first.
         let _ = id.0.kept.set((pd, send_cq, recv_cq, srq));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Everything of a network, behind its one lock.
+//! The state of a network, which one lock protects.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -32,7 +32,7 @@ pub(super) struct Objects {
 /// A machine.
 #[derive(Default)]
 pub(super) struct NodeState {
-    /// Nothing leaves or reaches the node.
+    /// True if no message leaves or reaches the node.
     pub(super) is_unplugged: bool,
 }
 
@@ -99,11 +99,11 @@ pub(super) struct Qp {
     /// Requests that have not started.
     pub(super) sends: VecDeque<Send>,
     pub(super) receives: VecDeque<Receive>,
-    /// Requests ever posted to the send queue.
+    /// The number of requests posted to the send queue so far.
     pub(super) posted: u64,
-    /// Requests whose place in the send queue is free again.
+    /// The number of requests whose place in the send queue is free again.
     pub(super) retired: u64,
-    /// Receives that occupy the queue: posted, or completed and not polled.
+    /// The number of receives that occupy the queue: posted, or completed and not polled.
     pub(super) receives_held: u32,
 }
 
@@ -152,7 +152,7 @@ pub(super) struct Region {
     pub(super) pd: Key,
     pub(super) access: Access,
     pub(super) memory: Arc<dyn Memory>,
-    /// A peer's SEND with Invalidate ended the use of the key.
+    /// True after a peer's SEND with Invalidate has invalidated the key.
     pub(super) is_invalid: bool,
 }
 
@@ -166,7 +166,7 @@ pub(super) struct CqState {
     pub(super) waker: Waker,
 }
 
-/// A completion, and what its poll frees.
+/// A completion, and the queue entries that its poll frees.
 pub(super) struct Entry {
     pub(super) completion: Completion,
     pub(super) frees: Frees,
@@ -188,7 +188,7 @@ pub(super) struct SrqState {
     pub(super) capacity: u32,
     pub(super) max_sge: u32,
     pub(super) receives: VecDeque<Receive>,
-    /// Receives that occupy the queue.
+    /// The number of receives that occupy the queue.
     pub(super) held: u32,
     /// Connections whose message waits for a receive, in order.
     pub(super) waiting: VecDeque<Key>,
@@ -299,7 +299,8 @@ impl Objects {
         Ok(())
     }
 
-    /// The registration with this key, if range, domain and access fit; and the range's offset.
+    /// Returns the registration with this key, and the offset of the range in it. Fails if the
+    /// range, the domain or the access does not fit.
     pub(super) fn region(
         &self,
         pd: Key,

@@ -32,7 +32,7 @@ pub(super) struct IdOwner {
     qp: OnceLock<QueuePair>,
 }
 
-/// A queue pair, and what it uses.
+/// A queue pair, and the objects that it uses.
 pub(super) struct QueuePair {
     raw: *mut ibv_qp,
     srq: Option<Srq>,
@@ -47,7 +47,8 @@ unsafe impl Sync for IdOwner {}
 
 impl Drop for IdOwner {
     fn drop(&mut self) {
-        // First, because a new identifier may get the same address as soon as this one is gone.
+        // Do this first: once this identifier is destroyed, a new identifier may get the same
+        // address.
         self.channel.forget(self.raw);
         // SAFETY: no handle is left. The channel acknowledges events before it lets go of a handle,
         // so destroying waits for no event.

@@ -13,7 +13,7 @@ use super::sys::*;
 use crate::error::VerbsError;
 use crate::verbs::{CmEvent, CmEventType, ConnParam};
 
-/// An event channel. Its identifiers hold it.
+/// An event channel. Its identifiers keep it alive.
 #[derive(Clone)]
 pub struct Channel(Arc<ChannelOwner>);
 

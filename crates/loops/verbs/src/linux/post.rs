@@ -1,5 +1,5 @@
-//! Posting and polling. The header's inline functions call the provider through the context; so
-//! do these.
+//! Posts requests and polls completions. Like the inline functions of the C header, these functions
+//! call the provider through the context.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -98,7 +98,7 @@ fn post<R, W: Linked>(
             // exists.
             let mut work = to_c(request, unsafe { &mut *inline_first.add(at) });
             if at + 1 < batch.len() {
-                // The next request's place; the batch has at most as many as the list.
+                // The place of the next request. The batch is not longer than the list.
                 work.set_next(first.wrapping_add(at + 1));
             }
             // SAFETY: `at` is below the length of the list, which nothing else uses.

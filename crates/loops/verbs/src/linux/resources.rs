@@ -33,7 +33,7 @@ struct Anchor {
 }
 
 impl Anchor {
-    /// An anchor at the device that has this address, which must be the one of `context`.
+    /// Makes an anchor for the device with this address, which must be the device of `context`.
     fn new(
         functions: &'static Functions,
         context: *mut ibv_context,

@@ -1,7 +1,7 @@
 //! The used structures of `infiniband/verbs.h` and `rdma/rdma_cma.h` (rdma-core).
 //!
-//! The library allocates the structures without a size here and more fields may follow, so only
-//! pointers to them exist. `layout.rs` compares every offset with the C headers.
+//! If a structure has no size here, the library allocates it, and more fields may follow. This
+//! crate then uses only pointers to it. `layout.rs` compares every offset with the C headers.
 
 use libc::{c_char, c_int, c_uint, c_void, size_t, sockaddr_storage};
 
