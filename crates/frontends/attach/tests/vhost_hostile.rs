@@ -26,7 +26,7 @@ fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
 /// The device returns a chain without room for a status, and reports 0 bytes written. The ring
 /// continues.
 #[test]
-fn invalid_descriptor_chains_are_returned_unserved() {
+fn invalid_descriptor_chains_are_returned_without_execution() {
     for engine in ENGINES {
         let served = serve(engine, disk("mem:1MiB", 512));
         let mut vm = served.boot();
@@ -67,7 +67,7 @@ fn invalid_descriptor_chains_are_returned_unserved() {
 }
 
 #[test]
-fn circular_and_oversized_chains_are_returned_unserved() {
+fn circular_and_oversized_chains_are_returned_without_execution() {
     let served = serve_with(disk("mem:32MiB", 512), |_| {});
     let mut vm = served.boot();
     let (header, status) = vm.frame(0, IN, 0);

@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(ways("far/key"), [of("far")]);
         assert_eq!(ways("sec/current/key"), [of("far"), of("sec"), of("sec/v1")]);
         assert_eq!(ways("at/key"), [of("at"), of("far"), of("sec"), of("sec/v1")]);
-        // These paths have a link loop and a missing file.
+        // These paths lead to a link loop, and to a missing file.
         std::os::unix::fs::symlink("loop", of("at/loop")).expect("a link");
         assert_eq!(ways("at/loop"), [of("at")]);
         assert_eq!(ways("at/missing"), [of("at")]);

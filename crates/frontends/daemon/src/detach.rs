@@ -111,8 +111,8 @@ fn clear(folder: &Folder, force: bool) -> Result<()> {
     folder.remove_unfinished(lock);
     if !stranded.is_empty() {
         output::note(&format!(
-            "{name} is detached but still in use: {}; the disk loses all that they write: unmount \
-             or close it",
+            "{name} is detached but still in use: {}; all that its users write is lost: unmount or \
+             close it",
             stranded.join("; ")
         ));
     }

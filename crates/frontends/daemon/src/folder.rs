@@ -341,7 +341,7 @@ impl Folder {
     /// this is the log.
     pub(super) fn remove_rest(&self) {
         // The folder disappears a moment after its locks. Wait for this, so that no folder remains
-        // after "detached".
+        // once the command reports "detached".
         let _ = fs::remove_dir(&self.0);
         let deadline = Instant::now() + END_TIMEOUT;
         while cfg!(windows) && self.0.exists() && Instant::now() < deadline {

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_trouble_of_a_dead_daemon_is_not_given_as_its_cause_of_death() {
+    fn the_last_trouble_of_a_dead_daemon_is_not_reported_as_the_cause() {
         let said = |last: &str| why_gone(Some(last.to_owned()));
         assert_eq!(said("given up: nothing listens"), "given up: nothing listens");
         assert!(said("nothing listens").starts_with("its daemon is dead; its last trouble was: "));

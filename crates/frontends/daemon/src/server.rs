@@ -173,8 +173,9 @@ impl From<String> for Problem {
 /// Connects and offers the disk.
 fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, Problem> {
     let Offered { folder, order, kept, .. } = offered;
-    let settings: Settings =
-        folder.read_json("settings.json").ok_or("there are no settings to be read".to_owned())?;
+    let settings: Settings = folder
+        .read_json("settings.json")
+        .ok_or("the settings of the attachment are unreadable".to_owned())?;
     if let Some(congestion) = &settings.congestion {
         congestion.clone().choose()?;
     }
@@ -284,7 +285,7 @@ fn serve(
             Err(RecvTimeoutError::Timeout) => {}
         }
         if shared.unsaved().is_some() && shared.save().is_ok() {
-            tracing::info!("saved {STATE} after earlier failures");
+            tracing::info!("saved {STATE}, which had failed before");
         }
         if let Some(before) = &mut ending
             && shared.end_if_unused(before, &channel)
@@ -615,7 +616,8 @@ impl DaemonShared {
             Err(StopError::Failed(sentence)) => vec![sentence],
         };
         if *before != in_the_way {
-            let line = format!("the server ends after the last use: {}", in_the_way.join("; "));
+            let line =
+                format!("the server waits for the last use to end: {}", in_the_way.join("; "));
             tracing::warn!("{line}");
             let _ = channel.send(&Report::Ending(line), None);
             *before = in_the_way;

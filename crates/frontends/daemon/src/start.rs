@@ -202,8 +202,8 @@ fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
             // Refuse: a new device beside the old one would look like a repair, but the old device
             // stays broken.
             users => Err(Failure::run(format_args!(
-                "{name} broke when its processes died, but is still in use: {}; it loses all that \
-                 these write: unmount or close it, then attach {name} again",
+                "{name} broke when its processes died, but is still in use: {}; all that its users \
+                 write is lost: unmount or close it, then attach {name} again",
                 users.join("; ")
             ))),
         };

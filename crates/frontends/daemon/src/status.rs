@@ -294,7 +294,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_path_lost_last_gives_the_reason() {
+    fn the_error_of_the_path_lost_last_is_reported() {
         let path = |state, seconds, error: &str| PathStatus {
             url: "nvme+tcp://127.0.0.1/nqn.2026-11.org.example:disk?ns=1".parse().expect("a URL"),
             state,

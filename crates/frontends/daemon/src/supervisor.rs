@@ -121,7 +121,7 @@ impl<'a> Supervisor<'a> {
         let failed = |error: io::Error| Failure::run(os(&error));
         let settings: Option<Settings> = folder.read_json("settings.json");
         let Some(settings) = settings else {
-            return Err(Failure::run("there are no settings to be read"));
+            return Err(Failure::run("the settings of the attachment are unreadable"));
         };
         let (sender, events) = mpsc::channel();
         let signalled = sender.clone();

@@ -20,11 +20,11 @@ use std::thread;
 const SAFE_WAY: &str = "nvme";
 
 /// The reason, for the log and for users.
-const WHY: &str = "a machine that swaps to a disk which one of its processes serves hangs when it \
-                   is short of memory";
+const WHY: &str = "a machine that is short of memory hangs if it swaps to a disk that one of its \
+                   own processes serves";
 /// The advice for the user.
-const ADVICE: &str = "run `swapoff` and swap to a local disk: a machine that swaps to a disk \
-                      which one of its processes serves hangs when it is short of memory";
+const ADVICE: &str = "run `swapoff` and swap to a local disk: a machine that is short of memory \
+                      hangs if it swaps to a disk that one of its own processes serves";
 
 /// Starts a thread that removes swap on the disk from now on.
 pub(super) fn refuse(folder: &Folder) {

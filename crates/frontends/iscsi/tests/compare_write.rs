@@ -105,7 +105,7 @@ fn no_other_write_executes_between_compare_and_write() {
 }
 
 #[test]
-fn an_aborted_or_disconnected_compare_and_write_blocks_no_other() {
+fn an_aborted_or_disconnected_compare_and_write_does_not_block_others() {
     for &engine in ENGINES {
         let gate = Gate::new(disk("mem:1MiB", BLOCK as u32));
         let server = serve(engine, gate.clone());

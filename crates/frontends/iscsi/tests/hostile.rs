@@ -12,7 +12,7 @@ use support::*;
 const PROTOCOL_ERROR: u8 = 4;
 
 #[test]
-fn invalid_bytes_before_a_login_disconnect() {
+fn invalid_bytes_instead_of_a_login_close_the_connection() {
     for &engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", 512));
         let mut good = Client::new(&server, &Wishes::default());
@@ -247,7 +247,7 @@ fn the_number_of_connections_is_limited() {
 
 /// An initiator that reads no answers cannot exceed its limit, and does not delay other initiators.
 #[test]
-fn an_initiator_that_reads_no_answers_delays_no_other() {
+fn an_initiator_that_reads_no_answers_does_not_delay_others() {
     let server = serve(ENGINES[0], disk("mem:64MiB", 512));
     let mut good = Client::new(&server, &Wishes::default());
     let mut bad = Client::new(&server, &Wishes { isid: [7; 6], ..Wishes::default() });

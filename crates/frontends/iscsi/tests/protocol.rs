@@ -163,7 +163,7 @@ fn a_read_only_unit_refuses_writes() {
 
 /// The target answers an abort only when the aborted command can have no more effect.
 #[test]
-fn an_abort_is_answered_after_its_write_has_ended() {
+fn an_abort_is_answered_after_the_aborted_write_has_ended() {
     for &engine in ENGINES {
         let gate = Gate::new(disk("mem:1MiB", 512));
         let server = serve(engine, gate.clone());

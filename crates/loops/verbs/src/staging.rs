@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unused_slab_is_cut_again() {
+    fn an_unused_slab_is_cut_into_chunks_of_another_size() {
         let mut staging = staging();
         let mut taken = Vec::new();
         while let Some(chunk) = staging.take(4096).expect("memory") {
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no transfer has 1048577 bytes")]
-    fn a_chunk_is_at_most_a_slab() {
+    fn a_chunk_larger_than_a_slab_panics() {
         let _ = staging().take((1 << 20) + 1);
     }
 }

@@ -203,7 +203,7 @@ fn a_peer_cannot_invalidate_a_key_without_remote_access() {
 }
 
 #[test]
-fn connections_and_listeners_learn_of_their_device() {
+fn connections_and_listeners_get_events_about_their_device() {
     let network = Network::new();
     let (host, target) = pair(&network, 8);
     let at: SocketAddr = (ip(HOST), 4420).into();

@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_negotiation_may_arrive_in_any_pieces() {
+    fn a_negotiation_may_arrive_in_pieces_of_any_size() {
         let mut input = 3_u32.to_be_bytes().to_vec();
         input.extend(option(option::LIST, b""));
         input.extend(option(4242, &[7; 20_000]));

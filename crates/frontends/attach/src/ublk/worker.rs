@@ -321,7 +321,7 @@ impl Worker {
             return;
         }
         if self.busy > 0 {
-            tracing::warn!("gave up {} requests in progress", self.busy);
+            tracing::warn!("the ublk server gave up {} requests in progress", self.busy);
         }
         for tag in 0..self.slots.len() as u16 {
             let slot = &mut self.slots[usize::from(tag)];

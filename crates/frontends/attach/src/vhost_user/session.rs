@@ -304,7 +304,7 @@ impl<'a> Session<'a> {
 
     fn config(&self, offset: u32, length: u32, flags: u32) -> Result<Answer, String> {
         let end = offset.checked_add(length).filter(|&end| end <= limits::MAX_CONFIG_BYTES);
-        end.ok_or("the configuration space is smaller")?;
+        end.ok_or("the range exceeds the configuration space")?;
         let part = blk::config_part(&self.device.config_space(), offset, length);
         let mut body = Vec::with_capacity(12 + part.len());
         [offset, length, flags].iter().for_each(|word| body.extend(word.to_le_bytes()));
