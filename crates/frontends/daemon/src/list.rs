@@ -105,8 +105,7 @@ fn is_broken(folder: &Folder) -> bool {
     !users_of_broken(folder).is_empty()
 }
 
-/// Returns the users of a broken device, as [`ways::users_of_broken`], with the attachment's own
-/// settings.
+/// Returns the users of the attachment's device if it is broken: see [`ways::users_of_broken`].
 pub(super) fn users_of_broken(folder: &Folder) -> Vec<String> {
     let settings = folder.read_json::<Settings>("settings.json");
     settings.map(|settings| ways::users_of_broken(folder, &settings)).unwrap_or_default()

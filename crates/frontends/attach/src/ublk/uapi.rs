@@ -202,7 +202,7 @@ impl Params {
         let shift = |bytes: u32| bytes.trailing_zeros() as u8;
         let block_shift = shift(geometry.block_size);
         // The size of this many blocks as an exponent of two, or the block size's exponent if the
-        // size is no power of two.
+        // size is not a power of two.
         let multiple = |blocks: u32| match blocks.checked_mul(geometry.block_size) {
             Some(bytes) if bytes.is_power_of_two() => shift(bytes),
             _ => block_shift,

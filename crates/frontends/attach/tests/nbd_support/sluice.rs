@@ -13,7 +13,7 @@ pub struct Sluice {
 
 #[derive(Default)]
 struct SluiceShared {
-    /// The number of coming writes to hold back.
+    /// The number of writes that the disk will still hold back.
     hold: AtomicUsize,
     /// The number of writes that are held back.
     held: AtomicUsize,

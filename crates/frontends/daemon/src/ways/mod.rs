@@ -261,7 +261,7 @@ pub(super) fn clean_up(_: &Folder, _: &Settings, _: &Value, _: bool) -> Result<(
 /// A candidate for `--as auto`.
 pub(super) struct Candidate {
     pub(super) way: As,
-    /// Whether the candidate has no block device.
+    /// Whether the candidate offers the disk without a block device.
     pub(super) no_device: bool,
     /// The reason for this choice, as a sentence.
     pub(super) why: String,
