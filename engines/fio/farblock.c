@@ -9,7 +9,7 @@
  * directly between fio's buffers and the network. Trims deallocate, syncs flush. The engine
  * reconnects lost connections, and I/O waits meanwhile. A file name of several URLs, separated by
  * blanks, is a disk with several paths.
- * `fio --enghelp=external:/path/libfarblock-fio.so` shows the options.
+ * `fio --enghelp=/path/libfarblock-fio.so` shows the options.
  *
  * This file includes fio's headers. Therefore it has fio's licence and not farblock's, and no other
  * part of farblock includes this file. It uses libfarblock under the MIT licence.

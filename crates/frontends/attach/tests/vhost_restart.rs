@@ -190,7 +190,7 @@ fn a_stopped_ring_finishes_its_requests_and_can_restart() {
     }
 }
 
-/// A server answers the requests that it has received before it stops.
+/// Before a server stops, it answers the requests that it has received.
 #[test]
 fn a_stopping_server_answers_its_requests() {
     for engine in ENGINES {

@@ -19,7 +19,8 @@ const SOCKET: &str = "control";
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum ControlRequest {
     Status,
-    /// The status without the users. The search for users would read all processes.
+    /// The status without the users. The search for users would read the open files of all
+    /// processes.
     Paths,
     /// The whole status. Also makes the server start to measure latencies.
     Measure,

@@ -119,7 +119,7 @@ impl<A: Answer> Worker<A> {
         self.tasks.len() == self.free.len() && !self.shared.has_requests()
     }
 
-    /// Submits a flush of all writes before the disk is removed. Windows might not flush.
+    /// Submits a flush of all writes before the disk is removed, because Windows might not flush.
     fn flush_last(&mut self) {
         if !std::mem::replace(&mut self.flushes_last, true) {
             self.submit(Op::flush(LAST_FLUSH));

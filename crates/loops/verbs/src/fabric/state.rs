@@ -176,7 +176,7 @@ pub(super) struct Entry {
 pub(super) enum Frees {
     /// The send queue's places up to this position.
     Sends { id: Key, position: u64 },
-    /// A place in the own receive queue.
+    /// A place in the queue pair's own receive queue.
     Receive { id: Key },
     /// A place in a shared receive queue.
     Shared { srq: Key },
