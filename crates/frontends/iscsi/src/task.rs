@@ -97,7 +97,7 @@ pub(crate) struct Task {
     pub(crate) fill: Extent,
     /// The number of block operations in flight.
     pub(crate) operations: usize,
-    /// The memory that the task's buffers count as held, in bytes.
+    /// The memory that counts as held by the task's buffers, in bytes.
     pub(crate) held_bytes: usize,
 }
 

@@ -119,7 +119,7 @@ pub(super) fn by_number(verb: &'static str, result: c_int) -> Result<(), VerbsEr
     }
 }
 
-/// The pointer of a verb that returns null and sets `errno`.
+/// The pointer that a verb returned. If it is null, returns the error in `errno` instead.
 pub(super) fn pointer<T>(verb: &'static str, result: *mut T) -> Result<*mut T, VerbsError> {
     if result.is_null() { Err(last_error(verb)) } else { Ok(result) }
 }

@@ -70,7 +70,7 @@ struct NbdRequest {
     /// The number of block operations in flight.
     operations: usize,
     result: Result<(), BlockError>,
-    /// The memory that the request's buffers count as held, in bytes.
+    /// The memory that counts as held by the request's buffers, in bytes.
     held_bytes: usize,
 }
 
