@@ -1,8 +1,8 @@
 //! Records of controllers that removed attachments used, and that may still execute commands. Such
 //! a command could take effect after a later attachment has written to the same disk. So a file
 //! beside the removed folder keeps the names of the controllers until they can do no more harm. The
-//! next attachment of the disk first resets these controllers. Every command removes expired files,
-//! and the oldest files if there are too many.
+//! next attachment of the disk first resets these controllers. The commands `attach`, `list` and
+//! `detach` remove expired files, and the oldest files if there are too many.
 
 use super::folder::{Folder, Role};
 use super::record::{CONTROLLERS, assumed, assumed_time, lives, lives_in};
