@@ -16,7 +16,7 @@ const SUBSYSTEM: &str = "nqn.2026-11.s:other";
 /// The number of lines that the client sends and the server returns.
 const LINES: usize = 200;
 
-/// Echoes until the connection ends. Returns the number of bytes.
+/// Echoes until the connection ends. Returns the number of bytes that arrived.
 fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<usize, TlsError> {
     let mut tls = server_with(keys, per_key)?;
     let mut buffer = vec![0; 1 << 16];
