@@ -34,10 +34,11 @@
 // The size in bytes of the text in `fb_path_info.error`, including its zero byte.
 #define FB_ERROR_BYTES 256
 
-// The most operations of a queue, including completed operations that `fb_poll` has not returned.
+// The maximum number of operations of a queue, including completed ones that `fb_poll` has not yet
+// returned.
 #define FB_QUEUE_OPERATIONS 65536
 
-// The most disks of a queue.
+// The maximum number of disks of a queue.
 #define FB_QUEUE_DISKS 1024
 
 // The result of a call or an operation. New versions may add values: treat unknown values as
@@ -276,9 +277,9 @@ typedef struct fb_options {
   uint32_t flags;
   // The event loop: an `fb_engine`.
   uint32_t engine;
-  // The most commands in flight per queue (128). The controller may allow fewer.
+  // The maximum number of commands in flight per queue (128). The controller may allow fewer.
   uint16_t queue_depth;
-  // The most open queues (64). All blocking calls together use one more queue.
+  // The maximum number of open queues (64). All blocking calls together use one more queue.
   uint16_t queues;
   // The longest pause between two attempts to reconnect, in milliseconds (10000). The library
   // makes the first attempt at once.
@@ -364,9 +365,9 @@ typedef struct fb_info {
   uint32_t flags;
   // The namespace's identifier.
   uint32_t namespace_id;
-  // The most open queues, without the queue of the blocking calls.
+  // The maximum number of open queues, without the queue of the blocking calls.
   uint16_t queues;
-  // The most commands in flight per queue. Further commands wait.
+  // The maximum number of commands in flight per queue. Further commands wait.
   uint16_t queue_depth;
   // The number of changes to any of these fields, or to the state of a path, so far.
   uint64_t changes;

@@ -424,7 +424,7 @@ fn remove(rpc: &SpdkRpc, table: &Table, view: View, bdev: Bdev) -> Answer {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "no bdev of farblock appears later")]
+#[expect(dead_code, reason = "no bdev of farblock appears asynchronously")]
 struct GetBdevs {
     name: Option<String>,
     timeout: Option<IgnoredAny>,

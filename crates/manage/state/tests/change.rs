@@ -210,7 +210,7 @@ fn a_merge_applies_only_the_changes_of_the_file() {
     one.namespaces.insert(7, Namespace::new("mine"));
     one.hosts.insert("nqn.2026-11.h:mine".to_owned(), Host::default());
     one.namespaces.remove(&2);
-    assert_eq!(merge(&configured, &configured, &current), current, "a change of nothing");
+    assert_eq!(merge(&configured, &configured, &current), current, "a file without changes");
     let mut file = configured.clone();
     let in_file = file.subsystems.values_mut().next().unwrap();
     in_file.namespaces.insert(3, Namespace::new("new"));

@@ -82,9 +82,9 @@ pub struct fb_options {
     pub flags: u32,
     /// The event loop: an `fb_engine`.
     pub engine: u32,
-    /// The most commands in flight per queue (128). The controller may allow fewer.
+    /// The maximum number of commands in flight per queue (128). The controller may allow fewer.
     pub queue_depth: u16,
-    /// The most open queues (64). All blocking calls together use one more queue.
+    /// The maximum number of open queues (64). All blocking calls together use one more queue.
     pub queues: u16,
     /// The longest pause between two attempts to reconnect, in milliseconds (10000). The library
     /// makes the first attempt at once.

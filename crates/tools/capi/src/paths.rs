@@ -112,8 +112,8 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// The most queues, and the most commands in flight on each queue: the smallest limits of all
-    /// connected paths.
+    /// The maximum numbers of queues, and of commands in flight on each queue: the smallest limits
+    /// of all connected paths.
     pub(crate) fn of(&self, paths: &[PathStatus]) -> (u16, u16) {
         let least = |last: &AtomicU32, number: fn(&PathStatus) -> u16| {
             let live = paths.iter().filter(|path| path.state == PathState::Live);

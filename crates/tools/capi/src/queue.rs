@@ -15,9 +15,10 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// The most operations of a queue, including completed operations that `fb_poll` has not returned.
+/// The maximum number of operations of a queue, including completed ones that `fb_poll` has not yet
+/// returned.
 pub const FB_QUEUE_OPERATIONS: u32 = 65536;
-/// The most disks of a queue.
+/// The maximum number of disks of a queue.
 pub const FB_QUEUE_DISKS: u32 = 1024;
 
 /// The command of an operation: a value of `fb_op.kind`.

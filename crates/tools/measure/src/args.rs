@@ -35,7 +35,7 @@ pub struct BenchArgs {
     #[arg(value_parser = values::within::<u32>(1..=65_535))]
     pub(crate) iodepth: Option<u32>,
 
-    /// Jobs, each with its own queue (with --rw) [default: 1]
+    /// Jobs, each with its own queues (with --rw) [default: 1]
     #[arg(long, value_name = "N", requires = "rw", help_heading = "Load")]
     #[arg(value_parser = values::within::<u32>(1..=1024))]
     pub(crate) numjobs: Option<u32>,
@@ -45,7 +45,7 @@ pub struct BenchArgs {
     #[arg(value_parser = values::within::<u32>(1..=65_535))]
     pub(crate) connections: u32,
 
-    /// The most I/Os that each job starts in a second (with --rw) [default: no limit]
+    /// Maximum number of I/Os that each job starts per second (with --rw) [default: no limit]
     #[arg(long, alias = "rate_iops", value_name = "N", requires = "rw", help_heading = "Load")]
     #[arg(value_parser = values::within::<u32>(1..=u32::MAX))]
     pub(crate) rate_iops: Option<u32>,
@@ -84,7 +84,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "SIZE", value_parser = values::fio_size, help_heading = "Load")]
     pub(crate) size: Option<u64>,
 
-    /// Use the whole method: warm-up, then three longer runs, averaged (about half an hour)
+    /// Use the full method: a warm-up, and three longer runs that are averaged (about half an hour)
     #[arg(long, help_heading = "Load")]
     pub(crate) full: bool,
 
