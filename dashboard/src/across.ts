@@ -200,7 +200,7 @@ function namespaceTable(choose: (key: string) => void): Table<NamespaceRow> {
 function subsystemTable(choose: (key: string) => void): Table<SubsystemRow> {
   return table(choose, {
     title: "Subsystems",
-    nothing: "Nothing is shared.",
+    nothing: "No subsystems are shared.",
     columns: [
       { title: "Subsystem", text: (row) => format.tail(row.subsystem.nqn, SHORT_NAME), chooses: true },
       ...rated<SubsystemRow>(),

@@ -174,7 +174,7 @@ export class Comparison {
       this.hint,
       this.verdict,
       scroll,
-      el("div", { class: "bar" }, el("label", {}, "Both as lines, from their starts: ", this.measure), keys),
+      el("div", { class: "bar" }, el("label", {}, "Both periods as lines, from their starts: ", this.measure), keys),
       this.box,
     );
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {

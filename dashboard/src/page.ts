@@ -291,7 +291,7 @@ function subsystemTable(
   return new Table<SubsystemRow>({
     title: "Subsystems",
     key: (row) => row.key,
-    nothing: "Nothing is shared.",
+    nothing: "No subsystems are shared.",
     choose: (row) => choose(row.key),
     columns: [
       { title: "Subsystem", text: (row) => format.tail(row.subsystem.nqn, SHORT_NAME), chooses: true },

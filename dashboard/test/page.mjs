@@ -346,8 +346,8 @@ async function comes(page, state) {
   const was = await uuid();
   await row.getByRole("button", { name: "Change…" }).click();
   await page.getByText("Limits", { exact: true }).click();
-  await page.getByLabel("IOPS a second").fill("50");
-  await page.getByLabel("MiB read a second").fill("1.5");
+  await page.getByLabel("I/Os per second").fill("50");
+  await page.getByLabel("MiB read per second").fill("1.5");
   await page.getByRole("button", { name: "Limit…", exact: true }).click();
   await page.getByText(/to 50 IOPS, 1.5 MiB\/s read\?/).waitFor();
   await answer(page, "Limit");
@@ -397,7 +397,7 @@ async function hostsOf(page, state) {
   await hosts.click();
   await page.getByText(`Limits of …${HOST.slice(-39)}`).click();
   const fields = page.locator("li", { hasText: HOST });
-  await fields.getByLabel("MiB written a second").fill("3");
+  await fields.getByLabel("MiB written per second").fill("3");
   await fields.getByLabel("Weight on a full core").fill("300");
   await page.getByRole("button", { name: `Limit ${HOST}` }).click();
   await answer(page, "Limit");
@@ -432,7 +432,7 @@ async function hostsOf(page, state) {
   await connected.getByRole("button", { name: "Change…" }).click();
   await page.getByText(/^Limits of/).click();
   await accessible(page, "the limits of a host");
-  await page.getByLabel("IOPS a second").fill("30");
+  await page.getByLabel("I/Os per second").fill("30");
   await page.getByRole("button", { name: `Limit ${host}` }).click();
   await answer(page, "Limit");
   await close(page);
