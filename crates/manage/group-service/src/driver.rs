@@ -140,9 +140,7 @@ impl Driver {
                 Action::Begin { group, epoch } => self.disks.begin(group, epoch),
                 Action::Publish { group, permit } => self.publish(group, permit),
                 Action::Stop { group, epoch } => self.disks.stop(group, epoch),
-                Action::Apply { namespace, index, state } => {
-                    self.disks.apply(&namespace, index, &state);
-                }
+                Action::Apply { namespace, record } => self.disks.apply(&namespace, *record),
                 Action::Answer { proposal, outcome } => self.disks.answer(proposal, outcome),
                 Action::Report(report) => self.report(&report),
             }

@@ -42,6 +42,7 @@ pub use service::{Service, StartError, start};
 pub use status::{AnaGroupStatus, GroupStatus, HistoryEntry, MemberStatus, StoreStatus};
 
 pub use farblock_group::{
-    Duty, FenceKind, Holder, MemberEvent, Outcome, Permit, Phase, Proposed, Reason, Report, Timing,
+    Duty, FenceKind, Holder, MemberEvent, Outcome, Permit, Phase, Proposed, Reason, Report,
+    ReservationRecord, Timing,
 };
 pub use farblock_proto::time::Instant;

@@ -58,8 +58,10 @@ impl Member {
         let namespace = Arc::new(Absent::new("disk.img", Geometry::new(BLOCK, BLOCKS)));
         let export = Export { namespace, identity: IDENTITY.to_owned() };
         subsystem.exports.insert(NamespaceId(1), export);
+        let mut subsystems = vec![subsystem];
+        handle.share_reservations(&mut subsystems);
         let config = TargetConfig {
-            subsystems: vec![subsystem],
+            subsystems,
             listeners: vec!["127.0.0.1:0".parse().expect("an address")],
             access: [(0, PortAccess::all(AnaState::INACCESSIBLE))].into(),
             controller_ids,

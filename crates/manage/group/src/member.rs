@@ -148,11 +148,14 @@ impl Member {
             MemberEvent::Propose(proposed) => {
                 let tenure = self.tenure(proposed.group);
                 let Some(me) = me(&self.config, &self.keys, &self.session, self.wall_ms) else {
-                    let outcome = crate::Outcome::Conflict(None);
+                    let outcome = crate::Outcome::Conflict;
                     self.out.push(Action::Answer { proposal: proposed.proposal, outcome });
                     return;
                 };
                 self.book.propose(now, proposed, (&self.view, me, tenure), &mut self.out);
+            }
+            MemberEvent::Consult { proposal, namespace, group } => {
+                self.book.consult(now, proposal, namespace, group);
             }
             MemberEvent::Leave => self.is_leaving = true,
         }
@@ -290,8 +293,8 @@ impl Member {
             match key {
                 Key::Reservation(namespace) => {
                     if let Some(seen) = self.view.reservations.get(&namespace) {
-                        let (index, state) = (seen.record.index, seen.record.state.clone());
-                        self.out.push(Action::Apply { namespace, index, state });
+                        let record = Box::new(seen.record.clone());
+                        self.out.push(Action::Apply { namespace, record });
                     }
                 }
                 Key::Leader(group) => self.observe(now, group),
@@ -367,6 +370,11 @@ impl Member {
                     self.book.replied(now, *proposal, is_failure, all, &mut self.out);
                 }
             }
+            (Purpose::Consult { proposal }, StoreReply::Done(done)) => {
+                let succeeded = done.succeeded;
+                self.book.consulted(*proposal, succeeded, &self.view, &mut self.out);
+            }
+            (Purpose::Consult { proposal }, _) => self.book.consult_failed(now, *proposal),
             (Purpose::Ack { namespace }, _) => self.book.acknowledged(now, namespace, is_failure),
             (Purpose::Proof | Purpose::Renew | Purpose::Nothing, _) => {}
         }

@@ -263,6 +263,10 @@ pub struct ReservationChange {
     pub proposal: u64,
     /// The notifications that every member passes to the hosts connected to it.
     pub notices: Vec<NoticeRecord>,
+    /// The hosts whose commands the leader ends before it acknowledges the change, as in
+    /// [`NoticeRecord::host`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aborted: Vec<String>,
 }
 
 /// The reservations of a namespace.
@@ -275,7 +279,7 @@ pub struct ReservationRecord {
     /// The number of changes so far.
     pub index: u64,
     /// The registrants, the reservation and its holder, in the form of
-    /// [`farblock_proto::controller::Reservations::to_text`].
+    /// [`farblock_proto::controller::Reservations::to_shared_text`].
     pub state: String,
     /// The last changes, in order.
     pub log: Vec<ReservationChange>,

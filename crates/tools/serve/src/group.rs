@@ -13,7 +13,9 @@ use farblock_admin::{Grouped, Opened};
 use farblock_admin_api::GroupOrder;
 use farblock_backends::Spec;
 use farblock_block::{Geometry, Namespace};
-use farblock_group::{Duty, FenceKind, Holder, Outcome, Permit, Phase, Report, Timing};
+use farblock_group::{
+    Duty, FenceKind, Holder, Outcome, Permit, Phase, Report, ReservationRecord, Timing,
+};
 use farblock_group_service::watchdog::{self, Watchdog};
 use farblock_group_service::{
     AnaGroupStatus, Disks, EtcdConfig, Events, GroupStatus, MemberStatus, Service, ServiceConfig,
@@ -236,6 +238,7 @@ pub(super) fn join(
     });
     let service = service.map_err(|error| Failure::run(format_args!("--group: {error}")))?;
     config.permits = handle.permits();
+    handle.share_reservations(&mut config.subsystems);
     config.access = (0..config.listeners.len())
         .map(|index| (index, PortAccess::all(AnaState::INACCESSIBLE)))
         .collect();
@@ -403,13 +406,13 @@ impl Disks for Orders {
         self.0.stop(group, epoch);
     }
 
-    fn apply(&mut self, namespace: &str, index: u64, _state: &str) {
-        // No member of this version records a reservation change in the group or can enforce one.
-        // This member does not answer, so the host that made the change waits.
-        tracing::warn!("cannot enforce reservation change {index} of namespace {namespace}");
+    fn apply(&mut self, namespace: &str, record: ReservationRecord) {
+        self.0.apply(namespace, record);
     }
 
-    fn answer(&mut self, _proposal: u64, _outcome: Outcome) {}
+    fn answer(&mut self, proposal: u64, outcome: Outcome) {
+        self.0.answer(proposal, outcome);
+    }
 
     fn report(&mut self, report: &Report) {
         if *report == Report::LeaseLost {
