@@ -195,6 +195,12 @@ impl Control {
         self.shared.report()
     }
 
+    /// Returns the names of the hosts that have I/O queues, each once, in order.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<String> {
+        self.shared.hosts()
+    }
+
     /// Returns a snapshot of the target's counters.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -34,6 +34,21 @@ pub enum GroupOrder {
         /// The member.
         member: String,
     },
+    /// The group notes its members for a rolling upgrade, unless it has not ended an earlier one.
+    BeginUpgrade,
+    /// The process of the member ends as soon as the member leads nothing. Its supervisor, such as
+    /// systemd, starts the member again.
+    Restart {
+        /// The member.
+        member: String,
+    },
+    /// The rolling upgrade has ended.
+    EndUpgrade,
+    /// The group removes a dead member and its controller identifiers.
+    Forget {
+        /// The member.
+        member: String,
+    },
 }
 
 impl fmt::Display for GroupOrder {
@@ -46,6 +61,10 @@ impl fmt::Display for GroupOrder {
             Self::Resume { member } => write!(f, "{member} may lead again"),
             Self::Drain { member } => write!(f, "{member} hands its ANA groups over"),
             Self::Pause { member } => write!(f, "{member} stops leading"),
+            Self::BeginUpgrade => f.write_str("a rolling upgrade has begun"),
+            Self::Restart { member } => write!(f, "{member} ends, to be started again"),
+            Self::EndUpgrade => f.write_str("the rolling upgrade has ended"),
+            Self::Forget { member } => write!(f, "the group has forgotten {member}"),
         }
     }
 }

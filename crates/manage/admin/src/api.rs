@@ -552,6 +552,7 @@ fn refused(refusal: &Refused) -> Response {
         Refused::Missing(_) => (StatusCode::NOT_FOUND, "not found"),
         Refused::Failed(_) => (StatusCode::CONFLICT, "the change failed"),
         Refused::Store(..) => (StatusCode::INSUFFICIENT_STORAGE, "the change cannot be stored"),
+        Refused::Group(_) => (StatusCode::CONFLICT, "the group decides"),
         Refused::Configuration(_) => (StatusCode::CONFLICT, "no such configuration"),
     };
     let (detail, field) = match refusal {

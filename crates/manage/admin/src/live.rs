@@ -451,11 +451,16 @@ impl Live {
                 Step::AddListener(address, listener)
             }
             Step::ChangeListener { address, from, to } => {
-                control.set_access(address, &access(&to)).map_err(said)?;
+                // The states that a group reports differ from the listener's entry.
+                if access(&from) != access(&to) {
+                    control.set_access(address, &access(&to)).map_err(said)?;
+                }
                 if from.tls != to.tls
                     && let Err(error) = control.set_tls(address, tls_policy(to.tls))
                 {
-                    control.set_access(address, &access(&from)).map_err(said)?;
+                    if access(&from) != access(&to) {
+                        control.set_access(address, &access(&from)).map_err(said)?;
+                    }
                     return Err(said(error));
                 }
                 Step::ChangeListener { address, from: to, to: from }

@@ -5,6 +5,7 @@ use crate::clock;
 use crate::disks::Disks;
 use crate::folder::FolderLock;
 use crate::guard::Guard;
+use crate::host_list::HostList;
 use crate::input::Input;
 use crate::status::{GroupStatus, HistoryEntry, StoreStatus};
 use crate::store::EtcdStore;
@@ -35,6 +36,7 @@ pub(crate) struct Driver {
     /// The ANA groups that this member's disks need.
     declared: BTreeMap<u32, Vec<FenceKind>>,
     history: VecDeque<HistoryEntry>,
+    hosts: HostList,
     is_leaving: bool,
     /// Whether the member has ended its lease in order to leave.
     has_left: bool,
@@ -61,6 +63,7 @@ impl Driver {
             watch: (0, None),
             declared,
             history: VecDeque::new(),
+            hosts: HostList::default(),
             is_leaving: false,
             has_left: false,
             _lock: lock,
@@ -91,6 +94,7 @@ impl Driver {
         let now = self.now();
         self.member.tick(now);
         self.carry_out();
+        self.publish_hosts();
     }
 
     fn now(&mut self) -> Instant {
@@ -122,6 +126,11 @@ impl Driver {
             }
             Input::Change { change, attempts, answer } => self.change(change, attempts, answer),
             Input::Changed(input, reply) => self.changed(*input, &reply),
+            Input::Hosts(hosts) => {
+                self.hosts.set(hosts);
+                self.publish_hosts();
+            }
+            Input::HostsWritten(is_done) => self.hosts.written(is_done),
         }
     }
 
@@ -192,11 +201,24 @@ impl Driver {
             self.history.drain(..excess);
         }
         if matches!(report, Report::Joined { .. }) {
+            // The record has ended with the lease.
+            self.hosts.lost();
             for (group, fences) in &self.declared {
                 self.declare(*group, fences.clone());
             }
         }
         self.disks.report(report);
+    }
+
+    /// Writes the list of hosts to etcd, unless etcd has it.
+    fn publish_hosts(&mut self) {
+        let Some(txn) = self.hosts.due(&self.member, &self.keys, clock::now()) else { return };
+        let (store, sender) = (self.store.clone(), self.sender.clone());
+        spawn_local(async move {
+            let reply = store.request(StoreRequest::Txn(txn)).await;
+            let is_done = matches!(&reply, StoreReply::Done(done) if done.succeeded);
+            let _ = sender.send(Input::HostsWritten(is_done));
+        });
     }
 
     fn declare(&self, ana_group: u32, fences: Vec<FenceKind>) {

@@ -29,6 +29,7 @@ mod disks;
 mod driver;
 mod folder;
 mod guard;
+mod host_list;
 mod input;
 mod service;
 mod status;

@@ -155,6 +155,43 @@ impl Service {
         self.change(Change::Order { member: member.to_owned(), duty })
     }
 
+    /// Starts a rolling upgrade, or continues the one that has not ended.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn begin_upgrade(&self) -> Result<(), String> {
+        self.change(Change::BeginUpgrade)
+    }
+
+    /// Ends a rolling upgrade. The members keep their orders.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn end_upgrade(&self) -> Result<(), String> {
+        self.change(Change::EndUpgrade)
+    }
+
+    /// Lets a member's process end as soon as it leads nothing. Its supervisor starts it again.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn restart(&self, member: &str) -> Result<(), String> {
+        self.change(Change::Restart { member: member.to_owned() })
+    }
+
+    /// Removes a dead member and its controller identifiers from the group.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn forget(&self, member: &str) -> Result<(), String> {
+        self.change(Change::Forget { member: member.to_owned() })
+    }
+
+    /// Publishes the hosts that are connected to this member, which is ready for hosts.
+    pub fn set_hosts(&self, hosts: Vec<String>) {
+        let _ = self.sender.send(Input::Hosts(hosts));
+    }
+
     /// Hands every ANA group over and leaves the group. Returns when this is done or the time is
     /// over. Returns whether it is done.
     #[must_use]

@@ -11,7 +11,7 @@ use crate::seat::{Exit, Me, Seat, Stage};
 use crate::session::{MemberConfig, Session, SessionState};
 use crate::settle::Settling;
 use crate::store::{
-    Read, StoreEvent, StoreReply, StoreRequest, StoreTrouble, TxnReply, WatchEvent,
+    LeaseId, Read, StoreEvent, StoreReply, StoreRequest, StoreTrouble, TxnReply, WatchEvent,
 };
 use crate::view::View;
 use farblock_proto::time::Instant;
@@ -94,6 +94,15 @@ impl Member {
     #[must_use]
     pub fn is_joined(&self) -> bool {
         self.session.is_joined()
+    }
+
+    /// The lease of this member; `None`: it has not joined, or has lost its lease.
+    #[must_use]
+    pub fn lease(&self) -> Option<LeaseId> {
+        match self.session.state {
+            SessionState::Joined { lease } => Some(lease),
+            _ => None,
+        }
     }
 
     /// The current permit for an ANA group.
@@ -335,6 +344,7 @@ impl Member {
                 let (prefix, from) = (self.keys.prefix().to_owned(), done.revision + 1);
                 self.out.send(now, Purpose::Nothing, StoreRequest::Watch { prefix, from });
                 if let Some(lease) = *lease {
+                    self.session.read_at = done.revision;
                     let all = (&self.config, &self.keys, &self.view);
                     self.session.read(now, lease, all, &mut self.out);
                 }

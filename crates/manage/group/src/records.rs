@@ -37,7 +37,7 @@ pub trait Record: Serialize + DeserializeOwned {
 pub struct MemberRecord {
     /// The version of the document.
     pub version: u32,
-    /// The number of starts of the member. A process has one incarnation.
+    /// The number of this process. It grows with each start of the member.
     pub incarnation: u64,
     /// A random number of the process, by which it recognizes its own record.
     pub process: u64,
@@ -104,6 +104,45 @@ pub struct OrderRecord {
     /// The weight that replaces the weight of the member's record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
+    /// The incarnation that must end as soon as it leads nothing, so that its supervisor starts the
+    /// member again. The order has no effect on later incarnations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<u64>,
+    /// Fields of later versions.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// A member at the start of a rolling upgrade.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UpgradeMember {
+    /// The incarnation to be replaced. A later one has the new program.
+    pub incarnation: u64,
+    /// The tasks to which the member returns.
+    pub duty: Duty,
+}
+
+/// A rolling upgrade that has not ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UpgradeRecord {
+    /// The version of the document.
+    pub version: u32,
+    /// The members by name.
+    pub members: BTreeMap<String, UpgradeMember>,
+    /// Fields of later versions.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// The hosts that are connected to a member. The record exists while the member is ready for hosts.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostsRecord {
+    /// The version of the document.
+    pub version: u32,
+    /// The incarnation of the member.
+    pub incarnation: u64,
+    /// The names of the hosts with I/O queues, at most [`MAX_HOSTS`](crate::limits::MAX_HOSTS).
+    pub hosts: Vec<String>,
 }
 
 /// The member that an operator chose for an ANA group.
@@ -162,6 +201,9 @@ pub struct AnaGroupRecord {
     pub version: u32,
     /// The kinds of fences of all disks in the group, each once.
     pub fences: Vec<FenceKind>,
+    /// Fields of later versions.
+    #[serde(flatten)]
+    pub unknown: Unknown,
 }
 
 /// A member's tenure of an ANA group: everything that a successor needs to fence it.
@@ -311,7 +353,7 @@ macro_rules! records {
     )*};
 }
 records!(MemberRecord AliveRecord RangeRecord OrderRecord PinRecord AnaGroupRecord LeaderRecord);
-records!(ReservationRecord AckRecord);
+records!(ReservationRecord AckRecord UpgradeRecord HostsRecord);
 
 #[cfg(test)]
 mod tests {
@@ -327,5 +369,13 @@ mod tests {
         assert!(text.contains(r#""colour":"red""#) && text.contains(r#""version":2"#), "{text}");
         assert!(LeaderRecord::from_value(&text.replace(":2", ":3").into_bytes()).is_none());
         assert!(LeaderRecord::from_value(b"{").is_none());
+    }
+    #[test]
+    fn an_order_of_the_next_version_keeps_its_unknown_fields() {
+        let next = br#"{"version":2,"duty":"drain","after":"noon"}"#;
+        let order = OrderRecord::from_value(next).expect("the next version is readable");
+        assert_eq!((order.duty, order.restart), (Duty::Drain, None));
+        let text = String::from_utf8(order.to_value()).expect("JSON");
+        assert!(text.contains(r#""after":"noon""#), "{text}");
     }
 }

@@ -6,8 +6,8 @@
 use crate::keys::{Key, KeySpace};
 use crate::place;
 use crate::records::{
-    AckRecord, AliveRecord, AnaGroupRecord, Duty, LeaderRecord, MemberRecord, OrderRecord,
-    PinRecord, RangeRecord, Record, ReservationRecord,
+    AckRecord, AliveRecord, AnaGroupRecord, Duty, HostsRecord, LeaderRecord, MemberRecord,
+    OrderRecord, PinRecord, RangeRecord, Record, ReservationRecord, UpgradeRecord,
 };
 use crate::store::{Change, Entry, Read, Revision};
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,6 +44,10 @@ pub struct View {
     pub reservations: Table<String, ReservationRecord>,
     /// The applied reservation changes by namespace.
     pub acks: Table<String, AckRecord>,
+    /// The hosts of the members that are ready.
+    pub hosts: Table<String, HostsRecord>,
+    /// The rolling upgrade that has not ended.
+    pub upgrade: Table<(), UpgradeRecord>,
     /// The keys whose values this version cannot read. The member leaves these objects alone.
     pub unreadable: BTreeSet<Key>,
     /// The revision up to which each key is known, deletions included.
@@ -91,12 +95,15 @@ impl View {
             Key::Leader(number) => of(&self.leaders, number),
             Key::Reservation(name) => of(&self.reservations, name),
             Key::Ack(name) => of(&self.acks, name),
+            Key::Hosts(name) => of(&self.hosts, name),
+            Key::Upgrade => of(&self.upgrade, &()),
         }
     }
 
     fn set(&mut self, key: &Key, value: Option<&[u8]>, revision: Revision) {
         self.known.insert(key.clone(), revision);
-        if !matches!(key, Key::Leader(_) | Key::Reservation(_) | Key::Ack(_)) {
+        let ranks_stay = matches!(key, Key::Leader(_) | Key::Reservation(_) | Key::Ack(_));
+        if !ranks_stay && !matches!(key, Key::Hosts(_) | Key::Upgrade) {
             self.ranks = None;
         }
         let is_read = match key.clone() {
@@ -109,6 +116,8 @@ impl View {
             Key::Leader(number) => put(&mut self.leaders, number, value, revision),
             Key::Reservation(name) => put(&mut self.reservations, name, value, revision),
             Key::Ack(name) => put(&mut self.acks, name, value, revision),
+            Key::Hosts(name) => put(&mut self.hosts, name, value, revision),
+            Key::Upgrade => put(&mut self.upgrade, (), value, revision),
         };
         match is_read {
             true => self.unreadable.remove(key),

@@ -69,7 +69,10 @@ pub fn leg_url(text: &str) -> Result<Url, String> {
 /// Returns the message of a failure to connect.
 pub fn said(failure: Failure) -> String {
     match failure {
-        Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
+        Failure::Usage(text)
+        | Failure::Run(text)
+        | Failure::StartAgain(text)
+        | Failure::Interrupted(text) => text,
         _ => "the connection failed".to_owned(),
     }
 }

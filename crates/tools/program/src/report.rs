@@ -29,6 +29,7 @@ impl Failure {
         let (code, sentence) = match self {
             Failure::Usage(sentence) => (2, sentence),
             Failure::Run(sentence) => (1, sentence),
+            Failure::StartAgain(sentence) => (75, sentence),
             Failure::Interrupted(sentence) => (130, sentence),
             Failure::OutputClosed | Failure::Reported => return None,
         };

@@ -32,6 +32,7 @@ use std::io::{Seek, SeekFrom};
 use std::net::ToSocketAddrs;
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
@@ -167,6 +168,8 @@ fn bytes(path: &Path) -> std::io::Result<u64> {
 pub(super) struct Member {
     service: Arc<Joined>,
     handle: Handle,
+    /// Whether the group has ordered this process to end, to be started again.
+    restarts: Arc<AtomicBool>,
 }
 
 /// The member's service; `None` once it leaves the group.
@@ -184,6 +187,12 @@ impl Grouped for Joined {
         serde_json::to_value(seen).unwrap_or_default()
     }
 
+    fn leads(&self) -> Vec<u32> {
+        let seen = self.lock().as_ref().map(Service::snapshot).unwrap_or_default();
+        let groups = seen.ana_groups.into_iter().filter(|group| group.permitted_here);
+        groups.map(|group| group.number).collect()
+    }
+
     fn order(&self, order: &GroupOrder) -> Result<(), String> {
         let service = self.lock();
         let service = service.as_ref().ok_or("this member is leaving: ask another member")?;
@@ -193,6 +202,10 @@ impl Grouped for Joined {
             GroupOrder::Resume { member } => service.order(member, Duty::Serve),
             GroupOrder::Drain { member } => service.order(member, Duty::Drain),
             GroupOrder::Pause { member } => service.order(member, Duty::Pause),
+            GroupOrder::BeginUpgrade => service.begin_upgrade(),
+            GroupOrder::Restart { member } => service.restart(member),
+            GroupOrder::EndUpgrade => service.end_upgrade(),
+            GroupOrder::Forget { member } => service.forget(member),
         }
     }
 }
@@ -244,7 +257,7 @@ pub(super) fn join(
         .collect();
     config.controller_ids = controller_ids(&service, &wished.group, stop)?;
     let service = Arc::new(Joined(Mutex::new(Some(service))));
-    Ok((config, Some(Member { service, handle })))
+    Ok((config, Some(Member { service, handle, restarts: Arc::default() })))
 }
 
 /// Waits until this member has joined and has its range of controller identifiers.
@@ -311,8 +324,9 @@ impl Member {
     pub(super) fn attach(&self, target: &Target) {
         self.handle.attach(target.control(), target.addresses().to_vec());
         let (service, control) = (Arc::downgrade(&self.service), target.control());
+        let restarts = Arc::clone(&self.restarts);
         let thread = std::thread::Builder::new().name("group-members".to_owned());
-        if let Err(error) = thread.spawn(move || follow_members(&service, &control)) {
+        if let Err(error) = thread.spawn(move || follow_members(&service, &control, &restarts)) {
             tracing::warn!("hosts learn nothing about other members: {}", os(&error));
         }
     }
@@ -322,20 +336,27 @@ impl Member {
         Arc::clone(&self.service) as Arc<dyn Grouped>
     }
 
-    /// Hands all ANA groups over, and leaves the group.
-    pub(super) fn leave(self, quiet: bool) {
+    /// Hands all ANA groups over, and leaves the group. Returns whether the group has ordered this
+    /// process to end, to be started again.
+    pub(super) fn leave(self, quiet: bool) -> bool {
         let service = self.service.lock().take();
         let has_left = service.is_none_or(|service| service.leave(LEAVE_LIMIT));
         if !has_left && !quiet {
             crate::output::note("the group may take a while to notice that this member has left");
         }
+        self.restarts.load(Ordering::Relaxed)
     }
 }
 
 /// Keeps the target's knowledge of the other members up to date, until the member leaves.
-fn follow_members(service: &Weak<Joined>, control: &Control) {
+fn follow_members(service: &Weak<Joined>, control: &Control, restarts: &AtomicBool) {
     let (mut known, mut listed, mut ended) = (Vec::new(), false, Vec::new());
     while let Some(seen) = service.upgrade().and_then(|it| Some(it.lock().as_ref()?.snapshot())) {
+        if is_to_restart(&seen) && !restarts.swap(true, Ordering::Relaxed) {
+            tracing::info!("the group has ordered this process to end, to be started again");
+            farblock_program::signals::stop_this_process();
+        }
+        publish_hosts(service, control);
         let now_ended = ended_controllers(&seen);
         if now_ended != ended {
             control.set_ended_controllers(now_ended.clone());
@@ -354,6 +375,24 @@ fn follow_members(service: &Weak<Joined>, control: &Control) {
             known = others;
         }
         std::thread::sleep(MEMBERS_EVERY);
+    }
+}
+
+/// Whether the group has ordered this process to end, and no host uses a disk through it.
+fn is_to_restart(seen: &GroupStatus) -> bool {
+    let own = seen.members.iter().find(|it| it.name == seen.member);
+    let is_ordered =
+        |own: &MemberStatus| seen.incarnation.is_some() && own.restart == seen.incarnation;
+    seen.joined && own.is_some_and(|own| own.leads.is_empty() && is_ordered(own))
+}
+
+/// Tells the other members which hosts are connected to this one.
+fn publish_hosts(service: &Weak<Joined>, control: &Control) {
+    let hosts = control.hosts();
+    if let Some(joined) = service.upgrade()
+        && let Some(service) = joined.lock().as_ref()
+    {
+        service.set_hosts(hosts);
     }
 }
 
@@ -419,7 +458,7 @@ impl Disks for Orders {
             // Other members may have told these hosts that this member executes no more commands.
             self.0.disconnect_hosts();
         }
-        tracing::info!("group: {report:?}");
+        tracing::info!("group: {report}");
     }
 }
 

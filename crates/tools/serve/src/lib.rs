@@ -120,10 +120,16 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     stop.wait();
     #[cfg(target_os = "linux")]
     manager.stopping("finishing accepted commands");
-    member.into_iter().for_each(|member| member.leave(global.quiet));
+    let starts_again = member.is_some_and(|member| member.leave(global.quiet));
     #[cfg(unix)]
     drop(steering);
-    finish(target, global)
+    finish(target, global)?;
+    match starts_again {
+        true => Err(Failure::StartAgain(
+            "stopped by farblock ctl group upgrade: start this program again".to_owned(),
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Completes the accepted commands, and stops the target.

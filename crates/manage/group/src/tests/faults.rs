@@ -2,7 +2,7 @@
 
 use super::process::{Condition, Links};
 use super::world::{GROUP, Happening, MS, World};
-use crate::{Duty, MemberEvent, OrderRecord, PinRecord, Record, VERSION};
+use crate::{Duty, MemberEvent, OrderRecord, PinRecord, Record, Unknown, VERSION};
 
 /// A fault that lasts, with the member or the ANA group that it concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,7 +130,13 @@ impl World {
             }
             Fault::Ordered(number) => {
                 let duty = if self.course.random.one_in(2) { Duty::Drain } else { Duty::Pause };
-                let record = OrderRecord { version: VERSION, duty, weight: None };
+                let record = OrderRecord {
+                    version: VERSION,
+                    duty,
+                    weight: None,
+                    restart: None,
+                    unknown: Unknown::new(),
+                };
                 self.etcd.put(&format!("farblock/{GROUP}/order/m{number}"), record.to_value());
             }
             Fault::Pinned(group) => {

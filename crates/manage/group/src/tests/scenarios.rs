@@ -4,7 +4,7 @@ use super::disk::BLOCKS;
 use super::faults::Fault;
 use super::process::Condition;
 use super::world::{GROUP, Happening, MS, NO_FENCE, World};
-use crate::{Duty, FenceKind, OrderRecord, PinRecord, Record, VERSION};
+use crate::{Duty, FenceKind, OrderRecord, PinRecord, Record, Unknown, VERSION};
 use farblock_random::Random;
 use std::collections::BTreeSet;
 
@@ -51,7 +51,13 @@ impl World {
     }
 
     fn order(&mut self, number: usize, duty: Duty) {
-        let record = OrderRecord { version: VERSION, duty, weight: None };
+        let record = OrderRecord {
+            version: VERSION,
+            duty,
+            weight: None,
+            restart: None,
+            unknown: Unknown::new(),
+        };
         self.etcd.put(&format!("farblock/{GROUP}/order/m{number}"), record.to_value());
     }
 

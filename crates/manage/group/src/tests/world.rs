@@ -8,7 +8,7 @@ use super::process::{Condition, Cores, Links, Open, Process};
 use crate::store::{StoreEvent, StoreReply, StoreRequest, StoreTrouble, Ticket, WatchEvent};
 use crate::{
     Action, AnaGroupRecord, FenceKind, Holder, Member, MemberConfig, MemberEvent, Record, Timing,
-    VERSION,
+    Unknown, VERSION,
 };
 use farblock_random::Random;
 use std::collections::{BTreeMap, BTreeSet};
@@ -186,7 +186,8 @@ impl World {
             is_calm: false,
         };
         for (group, kind) in (1..).zip(kinds) {
-            let record = AnaGroupRecord { version: VERSION, fences: vec![*kind] };
+            let record =
+                AnaGroupRecord { version: VERSION, fences: vec![*kind], unknown: Unknown::new() };
             world.etcd.put(&format!("farblock/{GROUP}/ana/{group}"), record.to_value());
             world.disks.insert(group, Disk::new(*kind));
         }

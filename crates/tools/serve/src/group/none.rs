@@ -56,7 +56,7 @@ impl Member {
         match *self {}
     }
 
-    pub(super) fn leave(self, _: bool) {
+    pub(super) fn leave(self, _: bool) -> bool {
         match self {}
     }
 }
