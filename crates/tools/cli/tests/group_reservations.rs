@@ -13,11 +13,14 @@ mod group;
 #[path = "group_reservations/node.rs"]
 mod node;
 
+use farblock_random::Random;
 use farblock_wire::Status;
 use farblock_wire::log::LogPageId;
 use farblock_wire::reservation::{NotificationType, ReservationType};
-use group::Group;
+use group::{Group, block};
 use node::{Hammer, Node};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const CONFLICT: Status = Status::RESERVATION_CONFLICT.with_dnr();
@@ -156,19 +159,114 @@ fn no_write_lands_after_a_node_is_fenced_while_the_leader_dies() {
     assert_eq!((alpha.register(0), alpha.acquire(0, SHARED)), (OK, OK));
     assert_eq!((beta.register(1), beta.acquire(1, SHARED)), (OK, CONFLICT));
     let key = beta.key;
-    let hammer = Hammer::start(beta);
+    let hammer = Hammer::start(beta, 0);
     hammer.wait_for_writes();
     group.members[leader] = None;
     // The answer needs a leader that enforces the change.
     assert_eq!(alpha.preempt(1 - leader, key, SHARED), OK);
-    let fenced = group.block();
+    let fenced = block(&group.file(), 0);
     assert_eq!(alpha.report(1 - leader), (3, true, vec![(alpha.key, true)]));
     group.start(leader);
     std::thread::sleep(Duration::from_secs(2));
     group.move_to(leader);
     std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(group.block(), fenced, "a write landed after the answer");
+    assert_eq!(block(&group.file(), 0), fenced, "a write landed after the answer");
     let mut beta = hammer.stop();
     assert_eq!(alpha.write(leader, 1), OK);
     assert_eq!(beta.write(leader, 1), CONFLICT);
+}
+
+/// Two hosts preempt each other at once through random members. Exactly one stays registered, and
+/// no write of the other one lands before it registers again.
+fn duel(hosts: &mut [Node; 2], hammers: &[Hammer; 2], file: &Path, random: &mut Random) {
+    let mut member = || random.index(2);
+    for host in hosts.iter_mut() {
+        assert_eq!(host.register(member()), OK);
+    }
+    let holder = member();
+    let acquired = hosts[holder].acquire(member(), SHARED);
+    assert!([OK, CONFLICT].contains(&acquired), "{acquired:?}");
+    hammers.iter().for_each(Hammer::wait_for_writes);
+    let (keys, members) = ([hosts[1].key, hosts[0].key], [member(), member()]);
+    let [first, second] = hosts;
+    let answers = std::thread::scope(|scope| {
+        let first = scope.spawn(|| first.preempt(members[0], keys[0], SHARED));
+        let second = second.preempt(members[1], keys[1], SHARED);
+        [first.join().expect("it ends"), second]
+    });
+    // An answer may be lost with its member, and the repeated command then finds no such key.
+    assert_ne!(answers, [OK, OK], "both preempted the other one");
+    let (_, _, left) = hosts[member()].report(member());
+    let winner = hosts.iter().position(|host| left == [(host.key, true)]);
+    let winner = winner.unwrap_or_else(|| panic!("one host is left, not {left:?}"));
+    assert_ne!(answers[1 - winner], OK);
+    let fenced = block(file, 1 - winner as u64);
+    hammers[winner].wait_for_writes();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(block(file, 1 - winner as u64), fenced, "a write landed after the report");
+}
+
+#[test]
+fn two_hosts_preempt_each_other_while_leaders_move_stop_and_die() {
+    let number = |name: &str| std::env::var(name).ok().map(|it| it.parse().expect("a number"));
+    let seed = number("GROUP_DUEL_SEED").unwrap_or(41);
+    let duels = number("GROUP_DUELS").unwrap_or(10);
+    let mut group = Group::new();
+    group.wait_for_leader(0, |_| true);
+    let node = |number: u8| Node::new(number, &group);
+    let mut hosts = [node(1), node(2)];
+    for host in &mut hosts {
+        assert_eq!(host.register(0), OK);
+    }
+    let hammers = [Hammer::start(node(1), 0), Hammer::start(node(2), 1)];
+    let (file, ends) = (group.file(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let end = Ends(&ends);
+        let fighting = scope.spawn(|| {
+            let _end = end;
+            let mut random = Random::new(seed);
+            (0..duels).for_each(|_| duel(&mut hosts, &hammers, &file, &mut random));
+        });
+        let mut random = Random::new(seed + 1);
+        while !ends.load(Ordering::Relaxed) {
+            disturb(&mut group, &mut random);
+        }
+        fighting.join().expect("the duels end well");
+    });
+    hammers.into_iter().for_each(|hammer| drop(hammer.stop()));
+}
+
+/// Sets a flag when the thread ends, also after a failure.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Moves the leadership, kills a member and starts it again, or stops one for a while.
+fn disturb(group: &mut Group, random: &mut Random) {
+    let member = random.index(2);
+    match random.below(6) {
+        0 => {
+            group.members[member] = None;
+            std::thread::sleep(Duration::from_millis(random.below(5_000)));
+            group.start(member);
+        }
+        1 => {
+            let id = group.members[member].as_ref().expect("it runs").id();
+            support::signal(id, "STOP");
+            std::thread::sleep(Duration::from_millis(random.below(5_000)));
+            support::signal(id, "CONT");
+            std::thread::sleep(Duration::from_millis(200));
+            // The watchdog may have killed it.
+            group.members[member] = None;
+            group.start(member);
+        }
+        _ => {
+            group.ask_to_move(member);
+            std::thread::sleep(Duration::from_millis(random.below(1_500)));
+        }
+    }
 }

@@ -4,6 +4,7 @@ use crate::scripted::{BLOCK, NQN};
 use crate::support::{Scratch, has, until};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 fn free() -> SocketAddr {
@@ -133,13 +134,17 @@ impl Group {
         self.wait_for_leader(member, |leader| leader == member);
     }
 
-    /// The first block of the file.
-    pub(crate) fn block(&self) -> Vec<u8> {
-        let file = std::fs::File::open(self.scratch.path("disk.img")).expect("the disk");
-        let mut block = vec![0; BLOCK];
-        file.read_exact_at(&mut block, 0).expect("a block");
-        block
+    pub(crate) fn file(&self) -> PathBuf {
+        self.scratch.path("disk.img")
     }
+}
+
+/// The contents of a block of the file.
+pub(crate) fn block(file: &Path, lba: u64) -> Vec<u8> {
+    let file = std::fs::File::open(file).expect("the disk");
+    let mut block = vec![0; BLOCK];
+    file.read_exact_at(&mut block, lba * BLOCK as u64).expect("a block");
+    block
 }
 
 impl Drop for Group {

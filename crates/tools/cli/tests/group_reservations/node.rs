@@ -27,11 +27,11 @@ struct Link {
 }
 
 impl Link {
-    /// Writes a number to the first block; `None`: the connection closed first.
-    fn write(&mut self, number: u64) -> Option<Status> {
+    /// Writes a number to a block; `None`: the connection closed first.
+    fn write(&mut self, lba: u64, number: u64) -> Option<Status> {
         let data: Vec<u8> = number.to_le_bytes().repeat(BLOCK / 8);
         let length = data.len() as u32;
-        let sqe = blocks(NvmOpcode::WRITE.0, 0, 1, SglDescriptor::in_capsule(0, length));
+        let sqe = blocks(NvmOpcode::WRITE.0, lba, 1, SglDescriptor::in_capsule(0, length));
         Some(self.io.try_run(sqe, Transfer::InCapsule(length), &data)?.status)
     }
 }
@@ -242,7 +242,7 @@ impl Node {
 
     /// Writes a number to the first block.
     pub(crate) fn write(&mut self, member: usize, number: u64) -> Status {
-        self.with(member, |link| link.write(number))
+        self.with(member, |link| link.write(0, number))
     }
 
     /// The optional commands (ONCS) and the reservation capabilities (RESCAP).
@@ -271,7 +271,7 @@ impl Node {
     }
 }
 
-/// A host that writes all the time, through each member that accepts the write.
+/// A host that writes a block all the time, through each member that accepts the write.
 pub(crate) struct Hammer {
     ends: Arc<AtomicBool>,
     written: Arc<AtomicU64>,
@@ -279,7 +279,7 @@ pub(crate) struct Hammer {
 }
 
 impl Hammer {
-    pub(crate) fn start(mut node: Node) -> Self {
+    pub(crate) fn start(mut node: Node, lba: u64) -> Self {
         let (ends, written) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let (until, count) = (Arc::clone(&ends), Arc::clone(&written));
         let thread = std::thread::spawn(move || {
@@ -291,7 +291,7 @@ impl Hammer {
                     }
                     number += 1;
                     let link = node.links[member].as_mut().expect("connected");
-                    match link.write(number) {
+                    match link.write(lba, number) {
                         Some(status) if status.is_success() => {
                             count.fetch_add(1, Ordering::Relaxed);
                         }
