@@ -176,6 +176,37 @@ fn no_write_lands_after_a_node_is_fenced_while_the_leader_dies() {
     assert_eq!(beta.write(leader, 1), CONFLICT);
 }
 
+/// The leader is stopped when the other member stores the change. It continues under its permit,
+/// with commands of the fenced host in its sockets.
+#[test]
+fn no_write_of_a_leader_that_was_stopped_lands_after_a_preempt() {
+    let group = Group::new();
+    let leader = group.wait_for_leader(0, |_| true);
+    let (mut alpha, mut beta) = (Node::new(1, &group), Node::new(2, &group));
+    assert_eq!((alpha.register(leader), alpha.acquire(leader, SHARED)), (OK, OK));
+    let hammers: Vec<_> = (0..4).map(|lba| Hammer::start(Node::new(2, &group), lba)).collect();
+    let blocks = || (0..4).map(|lba| block(&group.file(), lba)).collect::<Vec<_>>();
+    for round in 0..5 {
+        assert_eq!(beta.register(1 - leader), OK);
+        hammers.iter().for_each(Hammer::wait_for_writes);
+        let process = group.members[leader].as_ref().expect("it runs").id();
+        support::signal(process, "STOP");
+        let (answer, fenced) = std::thread::scope(|scope| {
+            let fencing = scope.spawn(|| {
+                let answer = alpha.preempt(1 - leader, beta.key, SHARED);
+                (answer, blocks())
+            });
+            std::thread::sleep(Duration::from_millis(300));
+            support::signal(process, "CONT");
+            fencing.join().expect("it ends")
+        });
+        assert_eq!(answer, OK);
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(blocks() == fenced, "round {round}: a write landed after the answer");
+    }
+    hammers.into_iter().for_each(|hammer| drop(hammer.stop()));
+}
+
 /// Two hosts preempt each other at once through random members. Exactly one stays registered, and
 /// no write of the other one lands before it registers again.
 fn duel(hosts: &mut [Node; 2], hammers: &[Hammer; 2], file: &Path, random: &mut Random) {
