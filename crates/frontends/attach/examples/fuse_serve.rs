@@ -5,9 +5,9 @@
 //!                [--loop true]
 //!
 //! SPEC is a disk as in `farblock serve`: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. The
-//! program prints `ready PATH` when it serves, or `ready DEVICE` with `--loop true`. It reads these
-//! input lines: `users` prints the users of the disk. `stop` stops the server if the disk has no
-//! users. `force` stops the server in any case.
+//! program prints `ready PATH` when it serves the disk, or `ready DEVICE` with `--loop true`. It
+//! reads these input lines: `users` prints the users of the disk. `stop` stops the server if the
+//! disk has no users. `force` stops the server in any case.
 
 use farblock_attach::fuse::{Config, Server, loop_device};
 use farblock_backends::Spec;

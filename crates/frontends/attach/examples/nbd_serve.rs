@@ -4,7 +4,7 @@
 //!               [--threads N] [--export NAME] [--read-only]
 //!
 //! SPEC is a disk as in `farblock serve`: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. The
-//! program prints `ready URI` when it serves.
+//! program prints `ready URI` when it serves the disk.
 
 use farblock_attach::nbd::{Address, Config, Server};
 use farblock_backends::Spec;

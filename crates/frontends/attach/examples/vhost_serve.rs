@@ -5,8 +5,8 @@
 //!
 //! SPEC is a disk as in `farblock serve`: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. URL is a
 //! disk of another server: `nvme+tcp://HOST:PORT/NQN?ns=1`. Such a disk keeps its block size, and
-//! its server may be unreachable for a while. The program prints `ready SOCKET` when it serves. The
-//! input line `resize BYTES` shrinks the disk, or restores its size.
+//! its server may be unreachable for a while. The program prints `ready SOCKET` when it serves the
+//! disk. The input line `resize BYTES` shrinks the disk, or restores its size.
 
 mod served;
 

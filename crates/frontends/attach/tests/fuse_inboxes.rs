@@ -20,7 +20,8 @@ use loom::thread::{JoinHandle, spawn};
 use loom_loop::{Loop, ids, in_every_order};
 use sync::{Arc, AtomicUsize, Ordering};
 
-/// The most bytes of requests in a core. One of these requests fits, but two do not.
+/// The limit on the bytes that the requests of one core hold. One request of this test fits, but
+/// two do not.
 const CORE_BYTES: usize = 8;
 const REQUEST_BYTES: usize = 6;
 

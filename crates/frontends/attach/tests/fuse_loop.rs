@@ -1,5 +1,5 @@
-//! Tests loop devices on the file: file systems on them, their properties, their size. The tests
-//! need root.
+//! Tests loop devices on the file that a FUSE mount serves: file systems on them, their properties,
+//! and their size. The tests need root.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;

@@ -82,7 +82,8 @@ impl Piece {
     }
 }
 
-/// The most blocks of one operation, by [`limits::PIECE_BYTES`] and the namespace's limit.
+/// The maximum number of blocks of one operation, by [`limits::PIECE_BYTES`] and the namespace's
+/// limit.
 pub fn piece_blocks(geometry: &Geometry) -> u32 {
     let blocks = limits::PIECE_BYTES / geometry.block_size;
     if geometry.max_blocks == 0 { blocks } else { blocks.min(geometry.max_blocks) }

@@ -284,7 +284,7 @@ fn stack(folder: &Path, loops: &[LoopDevice]) -> Vec<PathBuf> {
     found
 }
 
-/// The most devices that [`stack`] returns. It ignores further devices.
+/// The maximum number of devices that [`stack`] returns. It ignores further devices.
 const MAX_STACK: usize = 1024;
 
 /// Finds the users of a regular file: swap, loop devices, and processes that have the file open.

@@ -32,7 +32,7 @@ fn compare_and_write_writes_or_reports_the_first_difference() {
         assert_eq!(client.read(7, 1, 512), block(1));
         let refused = swap(&mut client, 7, &block(0), &block(2));
         assert_eq!((refused.sense, refused.offset), (Some(MISCOMPARE), Some(0)));
-        // The most blocks that the unit allows, with one byte that differs.
+        // As many blocks as the unit allows, with one byte that differs.
         let most = MOST_BLOCKS as usize * BLOCK;
         let mut there = vec![0; most];
         there[most - 3] = 9;

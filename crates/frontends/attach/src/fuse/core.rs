@@ -45,7 +45,8 @@ struct FuseRequest {
 
 /// The requests of one core, and the core's state.
 pub(super) struct Requests {
-    // Drop the queue before the reactor, because the drop may deregister the queue there.
+    // Drop the queue before the reactor, because the queue's drop may deregister it from the
+    // reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     mail: TaskId,
@@ -305,7 +306,8 @@ impl Requests {
             left = true;
             if std::mem::replace(&mut request.waits, true) && request.caller.is_interrupted() {
                 (request.interrupted, interrupted) = (true, true);
-                // The result of a started write is unknown until the write completes.
+                // Do not interrupt a write that has started: its result is unknown until it
+                // completes.
                 if !request.command.writes() {
                     std::mem::replace(&mut request.reply, Reply::Sent).error(Errno::EINTR);
                     request.caller = Caller::default();

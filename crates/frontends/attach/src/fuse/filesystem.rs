@@ -31,7 +31,8 @@ const REMEMBER: Duration = Duration::from_secs(3600);
 /// fails.
 const FORGET: Duration = Duration::ZERO;
 
-/// The handle of a file that was opened for reading only. [`WRITES`] is the handle of all others.
+/// The handle of a file that was opened for reading only. All other open files have the handle
+/// [`WRITES`].
 const READS: FileHandle = FileHandle(0);
 const WRITES: FileHandle = FileHandle(1);
 
@@ -111,7 +112,7 @@ impl Disk {
     }
 }
 
-/// True if the caller requests a new size. False for the truncation by an `open`.
+/// True if the caller requests a new size. False for the truncation by `open` with `O_TRUNC`.
 fn resizes(asked: u64, size: u64, handle: Option<FileHandle>) -> bool {
     asked != size && (asked != 0 || handle.is_some())
 }
@@ -172,9 +173,9 @@ impl Filesystem for Disk {
         }
     }
 
-    /// Refuses changes of the disk's size, owner or mode. As with a device, `O_TRUNC` does nothing,
-    /// so that `cp` and `dd` can write to the file. Only `ftruncate` passes the handle of the open
-    /// file.
+    /// Refuses changes of the disk's size, owner or mode. Ignores `O_TRUNC`, as a device does, so
+    /// that `cp` and `dd` can write to the file; refuses `ftruncate`. Of the two, only `ftruncate`
+    /// passes the handle of the open file.
     fn setattr(
         &self,
         _: &Request,

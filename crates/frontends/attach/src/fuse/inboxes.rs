@@ -72,16 +72,16 @@ impl<W> Mailbox<W> {
     }
 }
 
-/// A flag in the counter of unanswered requests: the cores are stopping. Because the flag and the
-/// count are one number, either the thread that answers the last request or the thread that stops
-/// the cores sees the final state.
+/// A flag in the counter of unanswered requests: the cores are stopping. The flag and the count are
+/// one number. So either the thread that answers the last request or the thread that stops the
+/// cores sees both the flag and a count of 0.
 const STOPPING: usize = 1 << (usize::BITS - 1);
 
 /// The inboxes of all cores.
 pub(super) struct Inboxes<W> {
     all: OnceLock<Vec<Mailbox<W>>>,
-    /// The most bytes that the requests of one core hold. A core accepts a larger request if it
-    /// holds no bytes.
+    /// The limit on the bytes that the requests of one core hold. A core that holds no bytes
+    /// accepts even a larger request.
     core_bytes: usize,
     /// The number of unanswered requests, and the flag [`STOPPING`].
     unanswered: AtomicUsize,

@@ -34,8 +34,8 @@
 //! of a started write waits until the result is known.
 //!
 //! **Users.** [`Server::stop`] and [`loop_device::detach`] refuse while the disk is in use, and
-//! name its users. The caller can force them. After a server was killed, the next server at the
-//! same mountpoint cleans up, or a call of [`clean_up`].
+//! name its users. With `force`, they ignore the users. After a server was killed, the next server
+//! at the same mountpoint removes the old mount. [`clean_up`] does the same.
 //!
 //! **Restarts.** If another process keeps [`Server::connection`], the mount outlives a killed
 //! server. Users of the mount, and of a loop device on its file, wait until [`Server::resume`].

@@ -27,7 +27,8 @@ pub(super) struct Ticket {
 
 /// The core state that its connections use.
 pub(super) struct Context {
-    // Drop the queue before the reactor, because the drop may deregister the queue there.
+    // Drop the queue before the reactor, because the queue's drop may deregister it from the
+    // reactor.
     queue: Box<dyn Queue>,
     pub(super) reactor: Reactor,
     pub(super) export: Export,
@@ -96,7 +97,7 @@ impl Context {
         self.report(report);
     }
 
-    /// Records that the request whose merge runs has completed.
+    /// Records that the request of the current merge has completed.
     pub(super) fn merged(&mut self) {
         self.merged = true;
     }

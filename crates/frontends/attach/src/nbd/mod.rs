@@ -14,8 +14,9 @@
 //!
 //! The server executes no request of a disconnected client after a request of a later client. The
 //! later client's requests wait until the earlier client's operations have completed. The server
-//! drops requests that had not started. (On Linux, the server notices a disconnection when the end
-//! of the connection arrives. On other systems, it notices when it has read all the client's data.)
+//! drops the earlier client's requests that had not started. (On Linux, the server notices a
+//! disconnection when the end of the connection arrives. On other systems, it notices when it has
+//! read all the client's data.)
 //!
 //! A client that queries the block sizes must obey them, or it gets an error. Other clients, such
 //! as the kernel, may read and write any range of bytes. For a partial block, the server reads the

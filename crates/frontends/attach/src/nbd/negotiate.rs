@@ -16,7 +16,7 @@ use farblock_frontend::pieces::piece_blocks;
 /// The properties of an export that a client can see.
 #[derive(Clone, Debug)]
 pub(super) struct Export {
-    /// The name of the export. The empty name is an alias.
+    /// The name of the export. Clients may also use the empty name.
     pub(super) name: String,
     /// A description for users.
     pub(super) description: String,
@@ -56,7 +56,7 @@ impl Export {
     }
 }
 
-/// The most data of one request, in bytes.
+/// The maximum length of one request, in bytes.
 pub(super) fn max_payload_bytes(geometry: &Geometry) -> u32 {
     // The first and the last piece may be partial blocks.
     let pieces = u64::from(piece_blocks(geometry)) * u64::from(limits::MAX_PIECES - 2);
@@ -383,8 +383,8 @@ mod tests {
         bytes
     }
 
-    /// Feeds `input` in pieces of these sizes, in rotation. Returns the answers, the outcome, and
-    /// the rest of the input.
+    /// Passes `input` to a negotiation in pieces of these sizes, in rotation. Returns the answers,
+    /// the outcome, and the rest of the input.
     fn negotiate(input: &[u8], sizes: &[usize]) -> (Vec<u8>, Progress, Vec<u8>) {
         let mut out = Vec::new();
         let mut negotiation = Negotiation::start(&mut out);

@@ -197,8 +197,7 @@ mod tests {
         assert_eq!(Header::parse(&bytes), None);
     }
 
-    /// The largest request has at most as many pieces as a token can number, for any size of a
-    /// piece.
+    /// For any piece size, the largest request has at most as many pieces as a token can number.
     #[test]
     fn the_largest_request_has_few_enough_pieces() {
         for (block_size, max_blocks) in [(512, 1), (512, 0), (4096, 1), (65_536, 1)] {

@@ -141,7 +141,8 @@ impl Commands {
     pub(super) fn enter(&mut self, done: &mut Vec<Done>) -> Result<()> {
         match self.ring.submit() {
             Ok(_) => {}
-            // The next call retries, because a command is about to complete.
+            // This is no failure: a command will complete soon, and the call that fetches it
+            // retries.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
             Err(error) => return Err(error),
@@ -165,7 +166,7 @@ impl Commands {
     }
 }
 
-/// The read-only memory of the driver, to which the kernel writes requests.
+/// The driver's memory to which the kernel writes requests, mapped read-only.
 struct Descriptors {
     base: NonNull<[u8; DESCRIPTOR_BYTES]>,
     depth: u16,

@@ -370,8 +370,8 @@ impl Core for Worker {
     }
 }
 
-/// Makes a buffer whose first part already has memory. The kernel may write to the disk in order to
-/// free memory. It then has no memory to give to the buffer.
+/// Makes a buffer whose first part already has physical memory. While the kernel writes to the disk
+/// in order to free memory, it has no memory to give to the buffer.
 fn resident(bytes: usize, ready_bytes: usize) -> Buffer {
     let mut buffer = Buffer::new(bytes);
     buffer[..ready_bytes.min(bytes)].fill(0);

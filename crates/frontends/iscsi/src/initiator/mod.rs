@@ -25,7 +25,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// The most data of one command, in bytes.
+/// The maximum length of one command's data, in bytes.
 pub const TRANSFER_BYTES: u32 = 1 << 20;
 
 /// The target to log in to, and the number of sessions.
@@ -37,9 +37,9 @@ pub struct Config {
     pub target: String,
     /// The number of the logical unit.
     pub lun: u8,
-    /// The number of sessions, and so the most queues.
+    /// The number of sessions, and so the maximum number of queues.
     pub sessions: usize,
-    /// The most commands in flight of each session.
+    /// The maximum number of commands in flight of each session.
     pub depth: u16,
 }
 

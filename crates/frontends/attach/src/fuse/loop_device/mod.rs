@@ -1,4 +1,4 @@
-//! A loop device on the mounted file, which is a real block device on any kernel.
+//! A loop device on the mounted file: a real block device, on any kernel.
 //!
 //! Attaching a loop device needs root and Linux 5.8. The device uses direct I/O, so that the kernel
 //! caches data only once, above the device. It has the disk's block size and shows the disk's
@@ -30,7 +30,8 @@ const ATTEMPTS: usize = 16;
 const LOOKING: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// The reason why the kernel refused. Its text tells the user how to fix the problem.
+/// The reason why an operation on a loop device failed. Its text tells the user how to fix the
+/// problem.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -224,8 +225,8 @@ pub fn backing_file(device: &Path) -> Option<PathBuf> {
 }
 
 /// Opens a device. Only the caller that attaches a file to it passes `write`, which must match the
-/// configuration. All other callers open for reading. Root needs no write access for them, and a
-/// read-only device cannot be opened for writing.
+/// configuration. All other callers open the device for reading: their calls need no write access,
+/// and a read-only device cannot be opened for writing.
 fn open(path: &Path, write: bool, flags: OFlags) -> Result<File, Error> {
     let flags = flags.bits().cast_signed();
     let opened = File::options().read(true).write(write).custom_flags(flags).open(path);

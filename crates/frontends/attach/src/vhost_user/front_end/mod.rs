@@ -32,11 +32,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
-/// The number of descriptors of a ring, as in QEMU, and so the most requests in a ring.
+/// The number of descriptors of a ring, as in QEMU, and so the maximum number of its requests.
 pub const RING_SIZE: u16 = 128;
-/// The most data of one request, in bytes. About the same as Linux's limit.
+/// The maximum length of one request, in bytes. About the same as Linux's limit.
 pub const REQUEST_BYTES: u32 = 1 << 20;
-/// The most shared memory, in bytes.
+/// The limit on the shared memory, in bytes.
 pub const MEMORY_BYTES: u64 = 4 << 30;
 
 /// The address of a disk, and the number and size of its rings and requests.
@@ -44,12 +44,12 @@ pub const MEMORY_BYTES: u64 = 4 << 30;
 pub struct Config {
     /// The path of the back end's socket.
     pub socket: PathBuf,
-    /// The number of rings, and so the most open queues.
+    /// The number of rings, and so the maximum number of open queues.
     pub queues: usize,
-    /// The most requests in a ring at once: 1 to [`RING_SIZE`].
+    /// The maximum number of requests in a ring at once: 1 to [`RING_SIZE`].
     pub depth: u16,
-    /// The most data of a request, in bytes, at most [`REQUEST_BYTES`]. The front end rounds it up
-    /// to whole blocks.
+    /// The maximum length of a request, in bytes: 1 to [`REQUEST_BYTES`]. The front end rounds it
+    /// up to whole blocks.
     pub request_bytes: u32,
 }
 
