@@ -4,7 +4,7 @@
 #![cfg(target_os = "linux")]
 
 #[path = "../src/fuse/inboxes.rs"]
-#[allow(dead_code, reason = "messages of other kinds")]
+#[allow(dead_code, reason = "the tests send only some messages")]
 mod inboxes;
 #[path = "../../../loops/reactor/tests/loom_loop/mod.rs"]
 #[allow(dead_code, reason = "these tests do not distinguish its tasks")]
@@ -112,8 +112,8 @@ fn cores_end_after_they_have_answered_all_requests() {
     });
 }
 
-/// Requests may still arrive after the cores have ended, if the disk is mounted in another
-/// namespace.
+/// Requests may still arrive after the cores have ended, if the disk is also mounted in another
+/// mount namespace.
 #[test]
 fn requests_after_the_end_of_the_cores_fail() {
     in_every_order(|| {
@@ -123,7 +123,7 @@ fn requests_after_the_end_of_the_cores_fail() {
         let carried_out = run(0, &loops[0], &server.inboxes, usize::MAX);
         reader.join().unwrap();
         assert_eq!(carried_out + server.failures.load(Ordering::Relaxed), 2);
-        assert!(server.inboxes.is_over(), "a counted inbox remains");
+        assert!(server.inboxes.is_over(), "an unanswered request remains");
     });
 }
 

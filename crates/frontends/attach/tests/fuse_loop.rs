@@ -65,7 +65,7 @@ fn a_file_system_survives_detach_and_attach() {
         mounted.unmount();
         loop_device::detach(&device.0, false).expect("no process uses the device");
         served.stop();
-        // The data was in the backend all the time, not in the mount.
+        // The image file itself contains the file system.
         run("fsck.ext4", &["-fn", &image]);
     }
 }
@@ -96,13 +96,13 @@ fn a_reused_loop_device_has_default_settings() {
     };
     let free = output("losetup", &["--find"]);
     let free = String::from_utf8_lossy(&free.stdout).trim().to_owned();
-    // In the second round a process has the device open, so that the server makes a new device.
+    // In the second round, this test holds the device open, so that the server makes a new device.
     for is_open in [false, true] {
         if !Path::new(&free).exists() {
             break;
         }
         stale(&free);
-        // Another process may take the device, too.
+        // Stop if another process has taken the device.
         if Path::new(&free.replace("/dev", "/sys/block")).join("loop").exists() {
             break;
         }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// The number of rings, which is more than the number of queues that the suite opens at once.
 const QUEUES: usize = 8;
 
-/// A disk with its server and its folder.
+/// A front end, with the server of its disk and the folder of their socket.
 type Guest = Backed<FrontEnd, (Server, TempDir)>;
 
 fn driven(folder: &TempDir, depth: u16) -> front_end::Config {

@@ -74,7 +74,7 @@ fn circular_and_oversized_chains_are_returned_without_execution() {
     vm.offer(0, &[(header.0, 16, NEXT, 1), (header.0, 16, NEXT, 1)]);
     vm.kick(0);
     assert_eq!(vm.used(0), Some((0, 0)), "a circle");
-    // Repeat the same 60 MiB until their sum exceeds 32 bits.
+    // Repeat the same 60 MiB until the total length exceeds 32 bits.
     let mut chain = vec![header];
     chain.extend((0..100).map(|_| (DATA, 60 << 20, WRITE | NEXT, 0)));
     chain.push(status);

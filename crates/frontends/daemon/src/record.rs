@@ -146,7 +146,7 @@ pub(super) fn predecessor(
 ) -> Result<Predecessor, String> {
     let namespace = match resume.then(|| known(folder)).transpose() {
         Ok(namespace) => namespace,
-        // The user has supplied the UUID.
+        // No record is needed: the user has supplied the UUID.
         Err(Unread::Missing | Unread::Broken(_)) if settings.uuid.is_some() => None,
         Err(unread) => return Err(unknown(folder, &unread)),
     };
@@ -190,8 +190,8 @@ fn controllers(
     lives(&path, settings)
 }
 
-/// Returns the controllers in a file. If the file is unreadable, this assumes an unknown controller
-/// on every path, with the longest usual quiesce time.
+/// Returns the controllers in a file. If the file is unreadable, assumes an unknown controller on
+/// every path, with the longest usual quiesce time.
 pub(super) fn lives(path: &Path, settings: &Settings) -> Result<Vec<ControllerLife>, String> {
     match lives_in(path) {
         Ok(lives) => Ok(lives),

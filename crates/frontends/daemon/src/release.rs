@@ -112,8 +112,8 @@ impl Release {
             if is_swap(&device) {
                 self.run("swapoff", &[device.as_os_str()]);
             }
-            // By now, mount propagation has removed most copies of these mounts elsewhere. Unmount
-            // the rest.
+            // By now, mount propagation has removed most copies of these mounts in other mount
+            // namespaces. Unmount the rest.
             self.unmount_elsewhere(&number);
         }
     }
@@ -212,7 +212,8 @@ impl Release {
     }
 }
 
-/// Unmounts a path in this mount namespace, or in that of another process (`attachment unmount`).
+/// Unmounts a path in this mount namespace, or in the mount namespace of process `of` (`attachment
+/// unmount`).
 pub(super) fn unmount(path: &Path, of: Option<u32>) -> Result<()> {
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
     let failed = |error: std::io::Error| {
@@ -228,7 +229,7 @@ pub(super) fn unmount(path: &Path, of: Option<u32>) -> Result<()> {
     rustix::mount::unmount(path, flags).map_err(|error| failed(error.into()))
 }
 
-/// Returns the folders of a device and its partitions, partitions first.
+/// Returns the sysfs folders of a device and its partitions, partitions first.
 fn folders(device: &Path) -> Vec<PathBuf> {
     let Some(name) = device.file_name() else { return Vec::new() };
     let whole = Path::new(BLOCK_DEVICES).join(name);

@@ -82,7 +82,7 @@ pub(super) fn run(folder: Folder) -> Result<()> {
     ways::with_rights(&folder, &settings)
 }
 
-/// Answers requests of one way until the server exits.
+/// Answers the server's requests for privileged operations until the server exits.
 pub(super) fn answer<P: Privileged>(mut way: P) -> Result<()> {
     broker::run(|request| {
         let Ok(wanted) = serde_json::from_slice(&request.bytes) else {

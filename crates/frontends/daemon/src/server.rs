@@ -215,7 +215,7 @@ fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, Pr
         unbrokered,
     };
     match shared.save() {
-        // No program uses the disk yet.
+        // Fail, because no program uses the disk yet.
         Err(sentence) if !resumed => Err(sentence.into()),
         // Continue after this error: users must not lose the disk because of it.
         _ => Ok(shared),
@@ -421,7 +421,7 @@ impl DaemonShared {
         written
     }
 
-    /// Starts to measure latencies, until the process exits: the time of the next scrape is
+    /// Measures latencies from now until the process exits, because the time of the next scrape is
     /// unknown.
     pub(super) fn measure(&self) {
         if let Some(disk) = &self.disk {
@@ -607,8 +607,8 @@ impl DaemonShared {
         }
     }
 
-    /// Tries to detach after a request to end. Returns true when done. Reports the obstacles when
-    /// they change.
+    /// Tries to detach after a request to end. Returns true once the disk is detached. Reports the
+    /// obstacles when they change.
     fn end_if_unused(&self, before: &mut Vec<String>, channel: &Channel) -> bool {
         let in_the_way = match self.detach(false) {
             Ok(()) => return true,
@@ -636,7 +636,7 @@ impl DaemonShared {
                 tracing::info!("{line}");
                 let _ = channel.send(&Report::Status(line), None);
             }
-            // The log has the reason. After a loss, the next flush of a user fails.
+            // Only the log reports these changes. After a loss, the next flush of a user fails.
             Change::Loss | Change::Contents | Change::Parts => {}
         }
     }

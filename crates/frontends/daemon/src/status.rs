@@ -44,7 +44,7 @@ pub(super) enum UseKind {
     Device,
     File,
     Socket,
-    /// An address for programs that speak the protocol.
+    /// The URL or address of a network server, for its clients.
     Url,
 }
 
@@ -172,10 +172,10 @@ pub(super) struct Path {
     /// Number of ANA state changes.
     #[serde(default)]
     pub(super) access_changes: u64,
-    /// Number of losses and failed connects, by reason.
+    /// Number of lost connections and failed connects, by reason.
     #[serde(default)]
     pub(super) failures: BTreeMap<String, u64>,
-    /// The reason for the last loss or failed connect.
+    /// The reason for the last lost connection or failed connect.
     pub(super) error: Option<String>,
     /// The number of the target's recent breaches of the protocol.
     #[serde(default)]

@@ -36,7 +36,7 @@ const SECOND_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Interval between checks of the log's size.
 const LOG_LOOK_EVERY: Duration = Duration::from_secs(600);
-/// Time limit for a server's exit after it has closed everything.
+/// Time limit for a server's exit after it has closed its channel.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Grace period for a server that must end before it is ready, because it may be creating a device.
 const START_TIMEOUT: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ pub(super) const KEPT: &str = "farblock-connection";
 /// The pause starts again from [`FIRST_PAUSE`] after a server that served for this long.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 
-/// Receives the result of the first server.
+/// Receives the result of the first server's start.
 pub(super) trait Audience {
     fn ready(&mut self, offer: &Offer) -> Result<()>;
 
@@ -55,7 +55,7 @@ pub(super) trait Audience {
     /// [`Supervisor::run`] then returns the error.
     fn way_failed(&mut self) {}
 
-    /// A channel that shows when the client stops waiting.
+    /// The client's channel, which closes when the client stops waiting.
     fn channel(&self) -> Option<Arc<Channel>> {
         None
     }
@@ -212,7 +212,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Removes the objects of a server that died before it reported them.
+    /// Removes the kernel objects of a server that died before it reported them.
     fn clear_away(&self) {
         let settings = self.folder.read_json::<Settings>("settings.json");
         let Some(settings) = settings.filter(|_| !self.folder.is_held(Role::Server)) else {

@@ -25,7 +25,8 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 use vm_memory::Bytes;
 
-/// A message to a worker. The sender of a message with a `Sender` waits for the answer.
+/// A message to a worker. If a message contains a `Sender`, the thread that posted the message
+/// waits for an answer through it.
 pub(super) enum Order {
     /// Serve the ring with these settings.
     Run(Box<Setup>, Sender<Result<(), String>>),
@@ -181,7 +182,7 @@ impl Worker {
         self.slots.resize_with(usize::from(ring.table.size), Slot::default);
         self.geometry = self.shared.device.geometry();
         self.ring = Some(ring);
-        // The guest may have sent its kicks to a previous server.
+        // Look for requests without a kick, because the guest may have kicked a previous server.
         self.look = true;
         Ok(())
     }
@@ -217,8 +218,8 @@ impl Worker {
             }
             ring.disable_kicks();
         }
-        // Limit the number of requests. A guest may add requests as fast as the worker answers
-        // them, and completions need a turn.
+        // Limit the number of requests, so that the worker also handles completions. A guest may
+        // add requests as fast as the worker answers them.
         let mut left = self.slots.len();
         while left > 0
             && self.parked.is_none()

@@ -224,7 +224,7 @@ pub(in super::super) struct Listener(UnixListener);
 
 impl Listener {
     pub(in super::super) fn bind(path: &Path) -> io::Result<Listener> {
-        // Remove the socket file of a dead predecessor: this process holds the lock.
+        // This process holds the server's lock, so an existing socket file is from a dead server.
         let _ = fs::remove_file(path);
         let listener = UnixListener::bind(path)?;
         fs::set_permissions(path, Permissions::from_mode(0o600))?;

@@ -142,7 +142,7 @@ pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
         let mut options = File::options();
         match options.create(true).truncate(false).write(true).share_mode(0).open(path) {
             Ok(file) => return Some(file.into()),
-            // is_locked() and virus scanners only open the file for a moment.
+            // Retry, because is_locked() and virus scanners open the file only for a moment.
             Err(error) if is_sharing(&error) && attempt + 1 < LOCK_TRIES => {
                 std::thread::sleep(LOCK_PAUSE);
             }

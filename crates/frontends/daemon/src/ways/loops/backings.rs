@@ -105,8 +105,8 @@ fn start(devices: Vec<PathBuf>) -> Option<Waiting> {
 }
 
 impl Waiting {
-    /// Waits for the answers until the deadline. On a busy machine, they may belong to an earlier
-    /// call. This ignores answers about devices that have changed since their query.
+    /// Waits for the answers until the deadline. On a busy machine, these may be answers to an
+    /// earlier call. Ignores answers about devices that have changed since their query.
     fn collect(&mut self, deadline: Instant, answers: &mut BTreeMap<PathBuf, DriverAnswer>) {
         let time = deadline.saturating_duration_since(Instant::now());
         let Ok(line) = self.told.recv_timeout(time) else { return };
