@@ -8,7 +8,7 @@ use crate::limits;
 use farblock_block::{Command, Completion, Geometry, Op};
 use farblock_reactor::{Buffer, BufferPool};
 
-/// The part of a request that one block operation does.
+/// The part of a request that one block operation executes, or one read-modify-write of a block.
 pub struct Piece {
     /// The piece's first block.
     pub lba: u64,

@@ -325,7 +325,8 @@ fn system_users(folders: &[PathBuf], mounts: &[Mount], swaps: &[u8]) -> Vec<User
     for (folder, device) in folders.iter().filter_map(|it| Some((it, device_of(it)?))) {
         let number = number_of(folder);
         for mount in mounts {
-            // Some file systems (btrfs) report a device number of their own.
+            // Also compare the source, because some file systems (btrfs) report a device number of
+            // their own.
             if mount.device == number || mount.source == device {
                 let at = mount.mountpoint.display();
                 users.push(User::kernel(format!("{} is mounted at {at}", device.display())));
@@ -385,7 +386,7 @@ mod tests {
         assert_eq!(unescape(b"a\\b\\04"), Path::new("a\\b\\04"));
     }
 
-    /// A copy of the kernel's files for a disk with a partition and a loop device.
+    /// A copy of the sysfs files of a disk with a partition, and of a loop device.
     fn system() -> tempfile::TempDir {
         let system = tempfile::tempdir().expect("a folder");
         for (path, text) in [

@@ -219,7 +219,7 @@ mod tests {
         gates: Vec<Gate<u32>>,
         orders: Vec<VecDeque<Order>>,
         reports: VecDeque<(usize, Report)>,
-        /// For each write of whole blocks in flight, its core.
+        /// The core of each write of whole blocks in flight.
         writes: Vec<usize>,
         merging: Option<usize>,
         ended: usize,

@@ -59,8 +59,8 @@ pub const MAX_WRITE_SAME_BLOCKS: u32 = 1 << 22;
 /// ([`farblock_reactor::allowance`]).
 pub const CONNECTION_BUFFER_BYTES: usize = 64 << 20;
 
-/// The number of sessions that share the memory of a small machine or control group. Usually one
-/// initiator has a few paths.
+/// The number of sessions among which the target divides the memory of a small machine or control
+/// group. This suffices for one initiator with a few paths.
 pub const USUAL_SESSIONS: usize = 4;
 
 /// The maximum number of bytes that one COMPARE AND WRITE compares. The limit is small because all

@@ -42,7 +42,8 @@ fn invalid_bytes_instead_of_a_login_close_the_connection() {
     }
 }
 
-/// A fault's name, its code, and the reason of the reject. `None`: the target only closes.
+/// A fault's name, the function that causes it, and the reason code of the target's REJECT. `None`:
+/// the target closes the connection without a REJECT.
 type Fault = (&'static str, fn(&mut Client), Option<u8>);
 
 const FAULTS: &[Fault] = &[

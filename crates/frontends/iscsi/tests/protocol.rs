@@ -320,7 +320,10 @@ fn a_stopping_target_requests_a_logout() {
         assert_eq!(silent.take().opcode(), 0x32);
         silent.expect_end();
         stopping.join().expect("no panic").expect("it stops");
-        assert!(start.elapsed() >= Duration::from_millis(2500), "too early a logout");
+        assert!(
+            start.elapsed() >= Duration::from_millis(2500),
+            "the target did not wait for the logout"
+        );
         drop(idle);
         assert_eq!(Arc::strong_count(&namespace), 1, "the namespace is released");
         let server = serve(engine, namespace);

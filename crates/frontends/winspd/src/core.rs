@@ -49,7 +49,8 @@ struct Task {
 
 /// The state of the worker thread.
 pub(crate) struct Worker<A> {
-    // Drop the queue before the reactor, because the drop may deregister the queue there.
+    // Drop the queue before the reactor, because the queue's drop may deregister it from the
+    // reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     shared: Arc<UnitShared>,
@@ -63,8 +64,8 @@ pub(crate) struct Worker<A> {
     _finishes: Finishes,
 }
 
-/// Reports the thread's end when it is dropped, even by a panic. So no other thread waits for the
-/// worker in vain.
+/// Reports the thread's end when this value is dropped, even by a panic. So no other thread waits
+/// for the worker in vain.
 struct Finishes(Arc<UnitShared>);
 
 impl Drop for Finishes {

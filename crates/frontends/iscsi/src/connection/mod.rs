@@ -119,8 +119,8 @@ pub(super) struct Connection {
     key: ConnectionKey,
     task: TaskId,
     stream: StreamId,
-    /// A second descriptor of the stream, which shows a disconnection. `None` once the stream is
-    /// closed.
+    /// A second descriptor of the stream, through which the target notices a disconnection. `None`
+    /// once the stream is closed.
     line: Option<Line>,
     /// The initiator's address, for the log.
     peer: SocketAddr,

@@ -329,7 +329,7 @@ impl Connection {
         }
     }
 
-    /// Executes a command with a parameter list that changes only the unit's state.
+    /// Executes MODE SELECT or PERSISTENT RESERVE OUT, which change no blocks.
     fn obey(&mut self, cx: &mut Context, slot: Slot) -> Result<(), Failure> {
         let Connection { tasks, initiator, .. } = self;
         let task = &tasks[usize::from(slot.0)];

@@ -1,5 +1,5 @@
 //! An iSCSI initiator for benchmarks and tests. All targets get the same load from it, so a
-//! comparison shows protocols and targets, not load generators.
+//! benchmark compares protocols and targets, not load generators.
 //!
 //! **Overview.** [`Initiator::connect`] logs in once for each queue, and returns a [`Namespace`].
 //! An operation becomes a READ(16), WRITE(16) or SYNCHRONIZE CACHE(16). One send transmits all
