@@ -298,9 +298,9 @@ typedef struct fb_options {
   // kernel, SPDK). Reads never wait.
   //
   // The default, 0, is two or three times `keep_alive_ms` plus the controller's own time. By
-  // then, NVMe Base 2.1 requires that the controller has ended itself. With a shorter wait, a
-  // write that is stuck in such a target for longer than this wait can undo later writes. 1
-  // means practically no wait.
+  // then, as NVMe Base 2.1 requires, the controller executes no more commands. With a shorter
+  // wait, a write that is stuck in such a target for longer can undo later writes. 1 means
+  // practically no wait.
   uint32_t quiesce_ms;
   // The choice among several paths: an `fb_policy`.
   uint32_t policy;
@@ -505,7 +505,7 @@ fb_status fb_describe_path(const struct fb_disk *disk, uint32_t index, struct fb
 // the call.
 fb_status fb_read(const struct fb_disk *disk, void *data, uint64_t offset, uint64_t length);
 
-// Writes `length` bytes of `data` at `offset`. `flags` is 0 or FB_DURABLE. In all else like
+// Writes `length` bytes of `data` at `offset`. `flags` is 0 or FB_DURABLE. Otherwise works like
 // `fb_read`.
 //
 // # Safety

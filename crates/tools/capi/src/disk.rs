@@ -202,7 +202,7 @@ pub unsafe extern "C" fn fb_read(
     })
 }
 
-/// Writes `length` bytes of `data` at `offset`. `flags` is 0 or FB_DURABLE. In all else like
+/// Writes `length` bytes of `data` at `offset`. `flags` is 0 or FB_DURABLE. Otherwise works like
 /// `fb_read`.
 ///
 /// # Safety

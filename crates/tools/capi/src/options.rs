@@ -103,9 +103,9 @@ pub struct fb_options {
     /// kernel, SPDK). Reads never wait.
     ///
     /// The default, 0, is two or three times `keep_alive_ms` plus the controller's own time. By
-    /// then, NVMe Base 2.1 requires that the controller has ended itself. With a shorter wait, a
-    /// write that is stuck in such a target for longer than this wait can undo later writes. 1
-    /// means practically no wait.
+    /// then, as NVMe Base 2.1 requires, the controller executes no more commands. With a shorter
+    /// wait, a write that is stuck in such a target for longer can undo later writes. 1 means
+    /// practically no wait.
     pub quiesce_ms: u32,
     /// The choice among several paths: an `fb_policy`.
     pub policy: u32,

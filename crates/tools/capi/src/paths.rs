@@ -103,8 +103,8 @@ fn array(text: &str) -> [c_char; FB_ERROR_BYTES] {
     array
 }
 
-/// The queue limits that the controllers have granted. While no path is connected, the last such
-/// limits.
+/// The queue limits that the controllers have granted. While no path is connected, the limits that
+/// were granted last.
 #[derive(Default)]
 pub(crate) struct Grants {
     queues: AtomicU32,

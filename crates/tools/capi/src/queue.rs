@@ -182,7 +182,7 @@ pub unsafe extern "C" fn fb_queue_close(queue: *mut fb_queue) -> fb_status {
         // SAFETY: `fb_queue_open` made the queue from a box, and the caller promises that it is not
         // freed yet.
         let queue = unsafe { Box::from_raw(queue) };
-        // After a panic this returns at once, because the state is not reliable.
+        // After an earlier panic, `with` returns at once, because the state is not reliable.
         queue.with(Inner::finish)
     })
 }
