@@ -1,5 +1,6 @@
-//! Reservations of disks without attributes. The target stores them in its state folder, where they
-//! survive kill -9 at any time. Without a folder, the target does not offer reservations.
+//! Reservations of disks without extended attributes. The target stores them in its state folder,
+//! where they survive kill -9 at any time. Without a folder, the target does not offer
+//! reservations.
 
 mod support;
 
