@@ -1,6 +1,6 @@
 //! Two targets form a group with a real etcd and share one file. A host with paths to both writes
 //! while leadership moves, the leader is killed, and the leader is stopped for a while. The file
-//! shows whether a write was lost or came late.
+//! shows whether a write was lost or executed late.
 //!
 //! `cargo test -p farblock --test group -- --nocapture` prints the longest operations.
 #![cfg(target_os = "linux")]
@@ -147,7 +147,7 @@ impl Group {
         command.spawn().expect("it starts")
     }
 
-    /// Starts members again that end with exit code 75, as systemd does, until the upgrade ends.
+    /// Restarts members that exit with code 75, as systemd does, until the upgrade ends.
     fn restart_those_that_end(&mut self, upgrade: &Child) {
         let is_running = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", upgrade.id()));
@@ -196,7 +196,7 @@ impl Drop for Group {
 
 /// The results of a [`Writer`].
 struct Written {
-    /// The number in each block whose write the target has confirmed.
+    /// The last acknowledged number of each block.
     confirmed: Vec<u64>,
     writes: u64,
     longest: Duration,
@@ -267,7 +267,7 @@ fn write(urls: &[Url], ends: &AtomicBool) -> Written {
     written
 }
 
-/// Checks that every block of the file has the last confirmed number.
+/// Checks that every block of the file has the last acknowledged number.
 fn verify(group: &Group, written: &Written, what: &str) {
     let file = std::fs::File::open(group.scratch.path("disk.img")).expect("the disk");
     let mut block = vec![0; BLOCK];
@@ -390,7 +390,7 @@ fn an_upgrade_that_failed_names_the_reason_and_continues_later() {
     let other = 1 - leader;
     let (control, from) = (group.control(leader), Group::name(other));
     let upgrade = ["ctl", "--control", &control, "group", "upgrade", "--wait", "2"];
-    // Nothing starts the first member again.
+    // No service manager restarts the first member.
     group.scratch.run(upgrade).fails_in_a_line(
         1,
         &["stopped at", &from, "has not started again", "group upgrade again", "--cancel"],
