@@ -268,7 +268,7 @@ fn a_forced_stop_detaches_a_device_in_use() {
     assert!(loop_device::detach(&device.0, false).is_err(), "the last detach removed the device");
 }
 
-/// Each unsupported request returns the kernel's error.
+/// Each impossible request fails with an error that names the reason.
 #[test]
 fn unsupported_loop_device_requests_are_reported() {
     let _users = users();

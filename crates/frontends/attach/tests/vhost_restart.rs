@@ -124,7 +124,7 @@ fn a_successor_completes_the_requests_in_flight() {
         let (gate, state) = Gate::around(&inner);
         state.open();
         served.server = Some(Server::start(&served.config, gate).expect("it starts"));
-        // QEMU passes the index of the used ring here. This test passes the same index.
+        // The monitor restarts each ring from the index of the used ring, as QEMU does.
         vm.attach(&served, u64::MAX);
         for _ in 0..sectors.len() {
             let (id, written) = vm.used(0).expect("an answer");

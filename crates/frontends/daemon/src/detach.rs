@@ -90,7 +90,8 @@ fn detach(folder: &Folder, args: &DetachArgs) -> Result<()> {
     clear(folder, force)
 }
 
-/// Stops the uses of the disk. With `force`, also writes back unwritten data if some uses remain.
+/// Unmounts the disk's file systems, and stops swap and other devices on the disk. With `force`,
+/// also writes back unwritten data if some uses remain.
 #[cfg(target_os = "linux")]
 fn end_uses(folder: &Folder, force: bool) {
     let Some(status) = list::status(folder) else { return };

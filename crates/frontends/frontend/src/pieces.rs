@@ -16,7 +16,7 @@ pub struct Piece {
     pub blocks: u32,
     /// The offset of the request's bytes in the first block. Above 0 only for a piece of one block.
     pub start: u32,
-    /// The length of the request's bytes.
+    /// The number of the request's bytes in this piece.
     pub length: u32,
     /// The data, in whole blocks. `None` while the namespace reads or writes it.
     pub buffer: Option<Buffer>,

@@ -46,7 +46,7 @@ pub(crate) fn failed(error: BlockError, lba: u64) -> Status {
         // Sense: logical unit is in process of becoming ready.
         BlockError::NotReady | BlockError::Disconnected => check(0x2, 0x0401),
         // Sense: aborted command, after which Windows retries. Also covers errors that later
-        // versions of the contract may add.
+        // versions of `BlockError` may add.
         _ => check(0xb, 0x0000),
     };
     let of_a_block =

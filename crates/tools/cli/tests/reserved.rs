@@ -102,7 +102,7 @@ fn replaces() -> ReservationControl {
         .with_cptpl(ReservationControl::CPTPL_SET)
 }
 
-/// Creates a stripe set, which has no attributes.
+/// Creates a stripe set, which has no extended attributes.
 fn stripe(scratch: &Scratch) -> String {
     let [one, other] = ["a.img", "b.img"].map(|name| scratch.disk(name, 1 << 20));
     format!("stripe:64KiB,{one},{other}")

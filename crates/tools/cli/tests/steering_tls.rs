@@ -32,7 +32,8 @@ fn hosts_and_keys_of_a_target_with_tls_change_at_run_time() {
     let given = format!("{HOST}={key}");
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--tls-key", &given]);
     scratch.connect(&server, HOST, Some(&key)).ok();
-    // Another host connects with its own key, and then the first host with another file.
+    // Once another host is allowed, it can connect with its own key, but not with the first host's
+    // key.
     scratch.connect(&server, OTHER, Some(&other)).fails(1, &["does not know the offered identity"]);
     let allowed = scratch.ctl(&["allow-host", NQN, OTHER, "--tls-key", "other.key"]).ok();
     assert!(allowed.out().contains("may connect with its key"), "{}", allowed.out());

@@ -112,8 +112,8 @@ fn replacing_the_disk_of_a_namespace_keeps_old_and_new_data_apart() {
     server.stop();
 }
 
-/// Checks that the target uses a file that was moved to a disk's path once the operator runs
-/// `replace-namespace`.
+/// Moves another file to a disk's path. Checks that the target uses this file only after the
+/// operator runs `replace-namespace`.
 #[test]
 fn a_file_moved_to_the_path_of_a_disk_is_used_after_the_command() {
     let scratch = Scratch::new();

@@ -47,7 +47,7 @@ struct Inbox<W> {
     closed: bool,
 }
 
-/// A core's inbox and its waker.
+/// A core's inbox, and the waker of the core.
 struct Mailbox<W> {
     inbox: Mutex<Inbox<W>>,
     /// Wakes the threads that wait until the core holds fewer bytes.
@@ -191,7 +191,7 @@ impl<W: Work> Inboxes<W> {
         self.post_all(Message::Stop);
     }
 
-    /// True if a stopping core may stop now.
+    /// True if stopping cores may exit now: all requests are answered, or a core has failed.
     pub(super) fn is_over(&self) -> bool {
         self.unanswered.load(Ordering::Acquire) == STOPPING || self.failed.load(Ordering::Acquire)
     }

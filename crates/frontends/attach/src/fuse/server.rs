@@ -199,8 +199,8 @@ impl Server {
     }
 
     /// Resumes the mount of a killed server. `connection` is the descriptor from
-    /// [`Server::connection`], which another process kept. The configuration must be the same, with
-    /// the full path as its mountpoint.
+    /// [`Server::connection`], which another process kept. The configuration must be the killed
+    /// server's, with the full path as its mountpoint.
     ///
     /// The server executes unanswered requests again. It cannot know whether the dead server has
     /// executed these requests. So the namespace must tolerate repeated writes, and no operation of

@@ -130,7 +130,7 @@ impl ExportShared {
         }
     }
 
-    /// True if a stopping core may stop now.
+    /// True if stopping cores may exit now: no connection is left, or a core has failed.
     pub(super) fn is_over(&self) -> bool {
         self.connections.load(Ordering::Acquire) == 0 || self.failed.load(Ordering::Acquire)
     }

@@ -243,8 +243,8 @@ fn parse_info(bytes: &[u8]) -> Info {
     Info::parse(bytes.try_into().expect("the length is unchanged"))
 }
 
-/// Repeats `attempt` until it succeeds, its error is not `worth_waiting`, or `timeout` has passed.
-/// Returns the last result.
+/// Repeats `attempt` until it succeeds, `worth_waiting` returns false for its error, or `timeout`
+/// has passed. Returns the last result.
 pub(super) fn wait_for<T, E>(
     timeout: Duration,
     mut attempt: impl FnMut() -> Result<T, E>,

@@ -1,5 +1,6 @@
-//! A socket for a virtual machine's disk. The virtual machine monitor tracks requests in flight.
-//! When the server dies, the monitor reconnects, and the successor continues these requests.
+//! A socket for a virtual machine's disk. The virtual machine monitor keeps the memory in which the
+//! server records the requests in flight. When the server dies, the monitor reconnects, and the
+//! successor continues these requests.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence};

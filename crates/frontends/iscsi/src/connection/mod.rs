@@ -87,7 +87,7 @@ struct Output {
     /// The gathered output.
     batch: SendBatch,
     spare: SendBatch,
-    /// The checksums of the PDUs that send one buffer.
+    /// The checksums of the data of PDUs that send one buffer.
     checksums: Vec<u32>,
     sending: bool,
 }
