@@ -103,7 +103,7 @@ impl Fault {
         self.plan.enabled.store(enabled, Ordering::Relaxed);
     }
 
-    /// The number of operations that the rules have made fail.
+    /// The number of operations that failed because of a rule.
     pub fn injected(&self) -> u64 {
         self.plan.injected.load(Ordering::Relaxed)
     }

@@ -10,9 +10,9 @@
 //!
 //! farblock locks an open file with `flock`: exclusively if it is writable, shared if it is
 //! read-only. So two targets cannot write to one disk by accident. On Linux farblock also takes
-//! QEMU's byte locks, and refuses files that a loop device or swap area uses. A writable block
-//! device must not be mounted, and the system must not use it in another way. A read-only block
-//! device may be mounted read-only.
+//! QEMU's byte locks, and refuses files that a loop device or swap area uses. To be opened
+//! writable, a block device must not be mounted or otherwise in use by the system. To be opened
+//! read-only, it may be mounted read-only.
 //!
 //! When a file or device grows, the open namespace grows within two seconds: one thread per file
 //! system checks the sizes. The namespace ignores a partial block at the end.
@@ -89,8 +89,8 @@ pub fn lock(file: &std::fs::File, path: &Path, read_only: bool) -> Result<(), Fi
     probe::lock_patiently(file, path, read_only)
 }
 
-/// Whether another program holds QEMU's byte locks on an open file, so that this program may not
-/// read the file, or (unless `read_only`) not write it. The file must be open for reading.
+/// Whether byte locks in QEMU's format forbid this program to read an open file, or (unless
+/// `read_only`) to write it. The file must be open for reading.
 #[cfg(target_os = "linux")]
 pub fn has_byte_locks(file: &std::fs::File, read_only: bool) -> bool {
     probe::others::is_refused(file, read_only)
@@ -124,7 +124,8 @@ enum Caching {
 /// The state that all queues of a file share.
 struct FileShared {
     file: File,
-    /// The geometry at open. Of its fields, only the number of blocks may have changed since.
+    /// The geometry at open. The number of blocks and the write protection may have changed since;
+    /// see `blocks` and `protection`.
     geometry: Geometry,
     blocks: AtomicU64,
     changes: Changes,
@@ -137,7 +138,7 @@ struct FileShared {
     can_punch: AtomicBool,
     /// False once the system has refused `ZeroRange`.
     can_zero: AtomicBool,
-    /// The existing part of the file, in case another program truncates it.
+    /// The part of the file that still exists if another program has truncated the file.
     extent: extent::Extent,
     /// Whether the file has become write-protected.
     protection: protection::Protection,
@@ -186,7 +187,8 @@ impl FileDisk {
         self.measure_checked().map_err(|problem| self.error(problem))
     }
 
-    /// Whether the file or device has grown. If so, this updates [`geometry`](Namespace::geometry).
+    /// Whether the file or device has grown. If so, this updates [`geometry`](Namespace::geometry)
+    /// and notifies the watchers.
     pub fn has_grown(&self) -> bool {
         let has_grown = self.shared.has_grown(self.kind);
         if has_grown {
@@ -347,7 +349,7 @@ impl FileDisk {
         disk
     }
 
-    /// A disk of a simulated world, which behaves like a file with direct I/O.
+    /// A simulated disk, which behaves like a file with direct I/O.
     #[cfg(feature = "sim")]
     pub fn simulated(medium: farblock_reactor::sim::Medium, block_size: u32, blocks: u64) -> Self {
         const MEMORY_ALIGNMENT: usize = 512;

@@ -37,7 +37,8 @@ pub(crate) trait Layout: Clone + Send + Sync + 'static {
     /// contiguous on one child.
     fn extent(&self, lba: u64, blocks: u32) -> Extent;
 
-    /// The part of a range on one child, which is contiguous there; empty if there is none.
+    /// The blocks of a range that one child stores, which are contiguous there; empty if there are
+    /// none.
     fn share(&self, child: usize, lba: u64, blocks: u32) -> Extent;
 
     /// The number of blocks of a set with children of these sizes.
@@ -84,7 +85,8 @@ impl<L: Layout> Shape<L> {
         }
     }
 
-    /// Reads the geometries of the children again. True if the geometry of the set changes.
+    /// Reads the geometries of the children again. Returns true if this changes the geometry of the
+    /// set.
     fn look(&self) -> bool {
         let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let children: Option<Vec<_>> = self.children.iter().map(Weak::upgrade).collect();

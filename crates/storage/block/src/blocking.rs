@@ -87,7 +87,7 @@ impl Blocking {
         self.geometry
     }
 
-    /// Reads into `data` the blocks from `lba` on.
+    /// Fills `data` with the blocks from `lba` on.
     pub fn read(&mut self, lba: u64, data: &mut [u8]) -> Result<(), BlockError> {
         self.transfer(Command::Read, lba, false, Data::Into(data))
     }
@@ -178,7 +178,8 @@ impl Blocking {
         }
     }
 
-    /// Checks a whole transfer, so that a transfer partly beyond the namespace does not start.
+    /// Checks the range of a whole transfer before its first operation. So a transfer that reaches
+    /// beyond the end of the namespace changes nothing.
     fn check(&self, command: Command, lba: u64, length: usize) -> Result<(), BlockError> {
         let block_size = self.geometry.block_size as usize;
         assert!(length.is_multiple_of(block_size), "{length} bytes are not whole blocks");

@@ -46,7 +46,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Adds an operation. Only the owner may call this function.
+    /// Counts an operation that took this long. Only the owner may call this function.
     pub fn count(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         add(&self.sum_ns, ns);

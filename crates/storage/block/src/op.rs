@@ -140,7 +140,8 @@ impl Op {
         self
     }
 
-    /// Checks an operation like [`Geometry::check`], before a backend starts it.
+    /// Checks the range of the operation with [`Geometry::check`], and the length of its buffer. A
+    /// backend calls this before it starts the operation.
     ///
     /// # Panics
     /// Panics if a valid read or write does not have a buffer of the right length. This is a bug of

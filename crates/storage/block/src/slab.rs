@@ -1,4 +1,5 @@
-//! [`Slab`]: the entries in flight of a queue. The key of an entry is a small number, the token.
+//! [`Slab`]: the operations of a queue that are in flight. The key of each is a small number, which
+//! serves as its token.
 
 /// The table of the crate `slab`, with tokens as keys. A steady load allocates nothing. Keys have
 /// no generation, so callers must remove each key exactly once. Decision 3 explains why some other

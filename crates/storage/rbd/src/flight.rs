@@ -91,7 +91,7 @@ impl Flight {
         let flight = Box::into_raw(self);
         let mut completion: Completion = std::ptr::null_mut();
         // SAFETY: librbd calls the callback once for each accepted operation, and the callback then
-        // owns the flight. If the call below fails, librbd does not call it.
+        // owns the flight. If the call below fails, librbd does not call the callback.
         let made = unsafe {
             (library.rbd_aio_create_completion)(flight.cast(), completed, &raw mut completion)
         };

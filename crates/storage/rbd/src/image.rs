@@ -208,7 +208,7 @@ fn text(text: &str) -> CString {
     CString::new(text).expect("names have no zero byte")
 }
 
-/// Converts the result of a function. A result below zero is an error number.
+/// Converts the result of a function. A result below zero is a negated error number.
 fn checked(code: c_int) -> Result<(), i32> {
     if code < 0 { Err(-code) } else { Ok(()) }
 }

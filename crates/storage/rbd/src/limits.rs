@@ -1,4 +1,4 @@
-//! Limits of times and lengths.
+//! Limits on times and lengths.
 
 use std::time::Duration;
 

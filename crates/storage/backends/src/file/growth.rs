@@ -189,8 +189,8 @@ impl Entry {
     }
 }
 
-/// Checks the size of a simulated file on a thread of its simulated world. The thread exits when no
-/// user has the file open.
+/// Checks the size of a simulated file on a simulated thread. The thread exits when no user has the
+/// file open.
 #[cfg(feature = "sim")]
 pub(super) fn attend_simulated(shared: &Arc<FileShared>) {
     let shared = Arc::downgrade(shared);
@@ -239,7 +239,7 @@ impl FileShared {
         }
     }
 
-    /// The open file of the system; `None` in a simulated world.
+    /// The open file of the system; `None` for a simulated file.
     pub(super) fn system(&self) -> Option<&std::fs::File> {
         match &self.file {
             File::System(file) => Some(file),

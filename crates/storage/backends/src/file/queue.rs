@@ -379,8 +379,8 @@ fn after_zeroes(op: &Op) -> Next {
     if durable { Next::Step(Step::Sync) } else { Next::Complete(Ok(())) }
 }
 
-/// Whether the system does not support the operation, in general or for this range. The range is
-/// unchanged.
+/// Whether the error means that the system does not support the operation, in general or for this
+/// range. An operation that fails with such an error has not changed the range.
 fn is_refusal(error: &io::Error) -> bool {
     let meaning = BlockError::from_io(Command::Deallocate, error);
     meaning == BlockError::Unsupported || error.kind() == io::ErrorKind::InvalidInput

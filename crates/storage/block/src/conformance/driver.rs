@@ -67,15 +67,15 @@ impl Driver {
         self.queue(queue).submit(op);
     }
 
-    /// Waits for `count` completions on a queue and returns exactly that many. Panics at the time
-    /// limit.
+    /// Waits for `count` completions on a queue and returns exactly that many. Panics if this takes
+    /// longer than [`WAIT_LIMIT`].
     pub fn wait(&mut self, queue: usize, count: usize) -> Vec<Completion> {
         let mut done = Vec::new();
         self.wait_until(queue, count, &mut done);
         assert_eq!(
             done.len(),
             count,
-            "the number of completions differs from the operations: {done:?}"
+            "the number of completions differs from the number of operations: {done:?}"
         );
         done
     }
@@ -160,8 +160,9 @@ impl Driver {
     }
 
     /// Keeps `depth` operations with buffers of `bytes` bytes in flight on queue 0 until `total`
-    /// operations have completed. Panics if an operation fails. Returns the increase of `count()`
-    /// during this time. The driver allocates its own memory before it first calls `count`.
+    /// operations have completed. Panics if an operation fails. Returns the increase of `count()`,
+    /// such as a count of allocations, during this time. The driver allocates its own memory before
+    /// that.
     pub fn keep_busy(
         &mut self,
         make: &dyn Fn(Buffer, u64) -> Op,

@@ -224,7 +224,7 @@ pub(super) fn flushes_complete_among_writes(context: &mut Context<'_>) {
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
     driver.must(0, Op::flush(0));
-    // A flush ignores its range, even a meaningless range.
+    // A flush ignores its range, even an invalid one.
     driver.must(0, Op { lba: u64::MAX, blocks: u32::MAX, ..Op::flush(0) });
     let data = context.filled(geometry, 64).to_vec();
     for at in 0..64_u32 {
@@ -255,7 +255,7 @@ pub(super) fn durable_writes_are_read_back(context: &mut Context<'_>) {
     }
     driver.must(0, Op::write_zeroes(0, 8, true, 1).durable());
     driver.must(0, Op::write_zeroes(0, 8, false, 1).durable());
-    // FUA has no meaning and no effect for this command
+    // FUA has no effect on deallocate and read.
     driver.must(0, Op::deallocate(0, 8, 1).durable());
     driver.must(0, Op::read(0, 1, Buffer::new(geometry.bytes(1)), 1).durable());
 }

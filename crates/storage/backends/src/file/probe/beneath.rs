@@ -17,7 +17,7 @@ use crate::error::FileProblem;
 /// The maximum number of files and devices to check below one disk.
 const MOST: usize = 64;
 
-/// How a file or device is related to the disk above it.
+/// The relation of a file or device to the disk above it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// The layer is the disk itself.
@@ -35,7 +35,7 @@ enum Way {
 struct Layer {
     thing: Underlying,
     way: Way,
-    /// The path of the file in this mount namespace, if known.
+    /// The path of the file in the mount namespace of this process, if known.
     path: Option<PathBuf>,
     /// The disk's first byte in this layer, and the byte after its last.
     range: (u64, u64),
@@ -87,7 +87,7 @@ fn parts(disk: Underlying, loops: &[Loop]) -> (Vec<Layer>, BTreeSet<u64>) {
 fn below_loop(device: &Loop) -> Option<Layer> {
     let path = Some(device.path.clone());
     // If the driver reported nothing, use the path. A stat of the path does not hang, because the
-    // file system of a loop device in use responds.
+    // file system that holds the file of a loop device in use responds.
     let by_path = || fs::metadata(&device.path).ok().map(|found| Underlying::of(&found));
     let thing = device.below.or_else(by_path)?;
     Some(Layer { thing, way: Way::Loop, path, range: device.range })

@@ -152,7 +152,8 @@ fn can_punch(file: &File) -> bool {
     rustix::fs::fallocate(file, mode, beyond, page).is_ok()
 }
 
-/// Whether the device can zero a range without a data transfer. It may deallocate the range.
+/// Whether the device can zero a range without a data transfer. The device may deallocate the range
+/// when it does so.
 fn can_unmap(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
