@@ -1,17 +1,17 @@
-//! Namespaces that survive the loss of a part: mirrors.
+//! Namespaces that survive the loss of a disk: mirrors.
 //!
 //! A [`Mirror`] keeps the same blocks on two or more *legs*: files, devices, remote disks, or any
 //! other [`Namespace`](farblock_block::Namespace). A leg is *in sync* if it has all data. The
 //! mirror works while one leg in sync remains. When a leg is lost, the mirror records on the other
-//! legs which regions the lost leg lacks. When the leg returns, the mirror copies only these
-//! regions.
+//! legs in which regions the lost leg lacks data. When the leg returns, the mirror copies only
+//! these regions.
 //!
 //! # Contract
 //!
 //! **An acknowledged write is on every leg in sync.** A write completes after every leg that the
-//! records call in sync has completed it. If a leg has failed or is unavailable, all other legs
-//! first record durably that this leg is behind. Only after that does the mirror acknowledge writes
-//! and flushes that this leg has missed.
+//! mirror's records list as in sync has completed it. If a leg has failed or is unavailable, all
+//! other legs first record durably that this leg is behind. Only after that does the mirror
+//! acknowledge writes and flushes that this leg has missed.
 //!
 //! **Reads use legs in sync.** The mirror prefers the leg that it expects to answer first. It
 //! retries a failed read on another leg. A read never returns older data than an earlier read.

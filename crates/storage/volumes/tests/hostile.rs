@@ -226,9 +226,9 @@ fn power_loss_with_a_lost_leg_at_each_step_of_filling_loses_no_data() {
     }
 }
 
-/// Adds a lost leg again, and returns it. The power failure may have kept the lost leg's record
-/// from the other legs, which continued without it. The mirror then refuses that leg, and the test
-/// lets the mirror fill it anew.
+/// Adds a lost leg again, and returns it. Before the power failure, the mirror may have written a
+/// record only to the lost leg, and then continued with the other legs. The mirror then refuses the
+/// lost leg, and the test replaces it with an empty one.
 fn bring_back(all: &[Option<&Arc<Mem>>; 3], lost: usize) -> Arc<Mem> {
     match try_open(all, &lasting(), |_| {}) {
         Ok(mirror) => {

@@ -439,7 +439,8 @@ mod tests {
         (record.leg, record.generation) = (leg, generation);
         let standing = |letter| if letter == 'i' { Standing::InSync } else { Standing::Behind };
         record.standings = standings.chars().map(standing).collect();
-        // One history for all legs: the random number of each generation is the generation itself.
+        // One history for all legs: the random number of each generation is the number of the
+        // generation.
         record.history = (1..=generation).rev().collect();
         Found { name: format!("leg{leg}"), what: What::Marked(record) }
     }

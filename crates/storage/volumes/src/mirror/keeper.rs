@@ -45,8 +45,8 @@ pub(crate) struct Keeper {
     pub(crate) record: Record,
     /// For each leg, the slot of its next record.
     pub(crate) slots: Vec<usize>,
-    /// The bitmap as the keeper has last written it to every leg that gets writes. A leg may have
-    /// fewer regions in it if a write failed.
+    /// The bitmap as the keeper has last written it to every leg that gets writes. If a write
+    /// failed, the bitmap on a leg may list fewer regions.
     pub(crate) bitmap: Vec<u8>,
     /// Whether the last write of the bitmap failed, so that possibly no leg has `bitmap`.
     owes_pages: bool,
@@ -110,9 +110,9 @@ impl Keeper {
         }
     }
 
-    /// Runs the keeper. When the records are written, calls `started(None)`. If the write failed
-    /// and a leg in sync is still available, calls `started(None)` and retries. If no leg in sync
-    /// is available, calls `started` with the reason, and returns.
+    /// Runs the keeper. Calls `started` once, after the first attempt to write the records. If the
+    /// attempt failed and no leg in sync is available, passes the reason, and returns. Otherwise
+    /// passes `None`, and repeats a failed attempt until it succeeds.
     pub(crate) fn run(mut self, started: impl FnOnce(Option<String>)) {
         self.panel.is_starting = true;
         let whole = self.start();
@@ -331,8 +331,8 @@ impl Keeper {
         None
     }
 
-    /// Writes a record that lists all legs that are out as behind, unless the last record already
-    /// does. Returns false if the write failed.
+    /// Writes a record in which every leg that is out is behind, unless the last record already
+    /// says so. Returns false if the write failed.
     fn record_absence(&mut self) -> bool {
         let out = self.shared.all() & !self.shared.written();
         let is_known = out & !self.shared.behind() == 0;

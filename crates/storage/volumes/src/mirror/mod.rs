@@ -39,7 +39,7 @@ use start::Start;
 
 /// Opens a leg, and opens it again after the leg was lost.
 pub trait LegSource: Send + Sync {
-    /// The name of the leg, as people know it.
+    /// The name of the leg, for logs and the operator.
     fn name(&self) -> String;
 
     /// Whether the leg is in this machine. The mirror prefers a local leg for reads until another
@@ -95,7 +95,7 @@ pub struct MirrorOptions {
     /// The limit in bytes per second for copies to legs that catch up, and for verify. `None` means
     /// no limit.
     pub copy_bytes_per_second: Option<u64>,
-    /// The event loop of the keeper thread.
+    /// The engine of the keeper thread's event loop.
     pub engine: EngineKind,
 }
 
@@ -137,14 +137,15 @@ pub struct MirrorStatus {
     pub verifying: bool,
     /// The bytes that the current or last verify has compared on all legs in sync.
     pub verified_bytes: u64,
-    /// The bytes that this verify could not compare, because a leg in sync had a read error, or
-    /// only one leg was in sync.
+    /// The bytes that the current or last verify could not compare, because a leg in sync had a
+    /// read error, or only one leg was in sync.
     pub uncompared_bytes: u64,
-    /// The names of the legs on which this verify had read errors.
+    /// The names of the legs on which the current or last verify had read errors.
     pub unread_legs: Vec<String>,
-    /// The size of the chunks that differed between legs in this verify, in bytes.
+    /// The size of the chunks that the current or last verify found to differ between legs in sync,
+    /// in bytes.
     pub differing_bytes: u64,
-    /// The first of the chunks that differed.
+    /// The first chunks that the current or last verify found to differ.
     pub differences: Vec<Difference>,
     /// The limit in bytes per second for copies to legs that catch up, and for verify. `None` means
     /// no limit.

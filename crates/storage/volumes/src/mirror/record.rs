@@ -16,7 +16,7 @@
 //! | 8–11 | version, 2 |
 //! | 12–15 | flags; bit 0: every leg deallocates |
 //! | 16–19 | block size in bytes |
-//! | 20–23 | region size, as a power of two of bytes |
+//! | 20–23 | binary logarithm of the region size in bytes |
 //! | 24–27 | the largest transfer in blocks, 0: any |
 //! | 28–29, 30–31 | number of this leg; number of legs |
 //! | 32–47 | the mirror's UUID |
@@ -92,7 +92,7 @@ pub(crate) struct Record {
     /// The format version of the record on the leg. Records are written in the newest version.
     pub(crate) version: u32,
     pub(crate) mirror: Uuid,
-    /// The number of the generation. It grows with every change of the legs' standings.
+    /// The number of the generation. Each new record has the next number.
     pub(crate) generation: u64,
     pub(crate) block_size: u32,
     pub(crate) blocks: u64,
@@ -490,8 +490,8 @@ mod tests {
             alone
         });
         assert!(!here.supersedes(&long_after) && !long_after.supersedes(&here));
-        // Another leg has replaced the first one, and the second leg's record says that it is in
-        // sync.
+        // Another leg has replaced the first one, and the second leg's record says that both legs
+        // are in sync.
         let again =
             Record { standings: vec![Standing::InSync; 2], had: vec![10, 11], ..alone.clone() };
         assert!(!here.supersedes(&again));

@@ -214,7 +214,7 @@ pub(crate) struct Shared {
     /// The legs that must prove their last record before the mirror uses them again. Only the last
     /// leg in sync gets into this set, after an event that may have changed its contents.
     unproven: AtomicU64,
-    /// Whether no leg in sync was available for so long that operations fail.
+    /// Whether all legs in sync have been unavailable for so long that operations fail.
     hopeless: AtomicBool,
     /// Whether the last leg in sync cannot record that other legs are behind.
     pub(crate) unrecordable: AtomicBool,
@@ -359,8 +359,8 @@ impl Shared {
         true
     }
 
-    /// Lets a leg that was out get writes from now on. False, without a change, if the leg has late
-    /// writes or its doubt count is no longer `doubts`.
+    /// Lets a leg that was out get writes from now on. Returns false, without a change, if the leg
+    /// has late writes or its doubt count is no longer `doubts`.
     pub(crate) fn let_in(&self, leg: usize, doubts: u64) -> bool {
         let _inbox = lock(&self.inbox);
         let may = !self.legs[leg].has_late() && self.legs[leg].doubts() == doubts;
@@ -391,8 +391,8 @@ impl Shared {
         }
     }
 
-    /// From now on, the mirror acknowledges a write only when this leg has completed it, too. False
-    /// if the mirror has put the leg out meanwhile.
+    /// From now on, the mirror acknowledges a write only when this leg has completed it, too.
+    /// Returns false if the mirror has put the leg out meanwhile.
     pub(crate) fn begin_promotion(&self, leg: usize) -> bool {
         let _inbox = lock(&self.inbox);
         let ready = self.legs[leg].state() == LegState::CatchingUp;
@@ -402,7 +402,7 @@ impl Shared {
         ready
     }
 
-    /// Marks the leg in sync. False if the mirror has put the leg out meanwhile.
+    /// Marks the leg in sync. Returns false if the mirror has put the leg out meanwhile.
     pub(crate) fn promote(&self, leg: usize) -> bool {
         let _inbox = lock(&self.inbox);
         let states = (CATCHING_UP, IN_SYNC);
@@ -410,7 +410,8 @@ impl Shared {
         state.compare_exchange(states.0, states.1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Installs the namespace that a leg's source has opened. Its changes wake the keeper.
+    /// Installs the namespace that a leg's source has opened. From then on, the mirror handles its
+    /// changes.
     pub(crate) fn install(self: &Arc<Self>, leg: usize, namespace: Arc<dyn Namespace>) {
         let weak = Arc::downgrade(self);
         let watch = namespace.changes().map(|changes| {

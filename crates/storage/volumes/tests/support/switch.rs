@@ -65,7 +65,8 @@ impl Leg {
         line.tell();
     }
 
-    /// Simulates a failure of the leg's machine: its open files are lost, and `medium` remains.
+    /// Simulates a failure of the leg's machine: the mirror loses its connection to the leg, and
+    /// finds the contents of `medium` when it opens the leg again.
     pub(crate) fn replace(&self, medium: Medium, away: bool) {
         let line = Line { away: AtomicBool::new(away), ..Line::default() };
         let next = Node { medium, line: Arc::new(line) };
