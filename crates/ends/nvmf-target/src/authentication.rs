@@ -32,8 +32,8 @@ pub(crate) struct Job {
     machine: Box<Controller>,
     message: Vec<u8>,
     cost: Cost,
-    /// The session holds the strong reference and drops it when it closes. After that, the thread
-    /// drops the reply.
+    /// The session holds the strong reference, and drops it when the session closes. After that,
+    /// the thread drops the reply.
     waits: Weak<()>,
 }
 

@@ -48,8 +48,8 @@ pub struct Subsystem {
     /// Stores for reservations that persist through power loss. A namespace without a store reports
     /// that it does not support such reservations.
     pub reservations: BTreeMap<NamespaceId, Arc<dyn ReservationStore>>,
-    /// The namespaces that other targets share as well, with the same reservations. They need no
-    /// store.
+    /// The groups that keep the reservations of namespaces which other targets share as well. Such
+    /// a namespace needs no store.
     pub shared_reservations: BTreeMap<NamespaceId, Arc<dyn SharedReservations>>,
     /// Keys of the hosts that must prove their identity, by host name. These hosts may connect even
     /// if the list of allowed hosts does not contain them.

@@ -251,8 +251,10 @@ impl Control {
         self.shared.apply_shared(nqn, nsid, change)
     }
 
-    /// Passes the answer to [`SharedReservations::consult`](crate::SharedReservations::consult) or
-    /// [`SharedReservations::propose`](crate::SharedReservations::propose) with this number.
+    /// Passes on the group's answer to the call of
+    /// [`SharedReservations::consult`](crate::SharedReservations::consult) or
+    /// [`SharedReservations::propose`](crate::SharedReservations::propose) that had the number
+    /// `serial`.
     pub fn answer_shared_reservations(&self, serial: u64, answer: SharedAnswer) {
         self.shared.answer_shared(serial, answer);
     }

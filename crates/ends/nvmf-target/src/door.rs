@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use crate::limits;
 
-/// How a connection ended, as far as the connection manager has reported it.
+/// The reason why a connection has ended, as far as the connection manager has reported it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum End {
     /// The connection has not ended.
@@ -123,7 +123,7 @@ pub(crate) struct Door {
     /// Addresses whose listeners are lost, and the time of the next attempt to listen there again.
     lost: Vec<SocketAddr>,
     retry_at: Option<Instant>,
-    /// The most entries of a queue that the memory limit of a core allows.
+    /// The maximum number of queue entries that the memory limit of a core allows.
     max_entries: u16,
     links: HashMap<u64, Weak<Link>>,
     /// At this number of links, the door drops the links of ended connections.
@@ -246,7 +246,8 @@ impl Door {
             | CmEventType::Unreachable
             | CmEventType::Rejected
             | CmEventType::AddrChange => End::Left,
-            // The host's first command may arrive before the event that the connection is up.
+            // Ignore the event that reports the established connection: the host's first command
+            // may arrive before it.
             _ => return None,
         };
         let key = self.verbs.id_key(&event.id);

@@ -186,8 +186,8 @@ pub(crate) enum FenceAnswer {
 pub(crate) struct Fence {
     route: Route,
     endings: SharedEndings,
-    /// The commands wait only for closed queues with lower identifiers than this: they closed
-    /// before this queue connected.
+    /// The commands wait only for closed queues with lower identifiers than this: those queues
+    /// closed before this queue connected.
     before: EndingId,
     /// The waiting commands in order, by the closed queue that they wait for.
     held: BTreeMap<EndingId, Vec<(SlotId, IoCommand)>>,

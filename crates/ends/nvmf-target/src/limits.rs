@@ -188,9 +188,9 @@ pub const SWEPT_CALCULATIONS: usize = 256;
 /// The interval at which the target halves the recorded authentication work of each address.
 pub const CALCULATED_LATELY: Duration = Duration::from_secs(10);
 
-/// The target forgets an address if less recorded work than this remains after halving. The unit is
-/// thousands of multiplications. An exchange with the smallest group takes more, so the target
-/// remembers it at least until the next halving.
+/// When the target halves the recorded work of an address (see [`CALCULATED_LATELY`]) and less than
+/// this remains, it forgets the address. The unit is thousands of multiplications. An exchange with
+/// the smallest group takes more, so the target remembers it at least until the next halving.
 pub const CALCULATED_LITTLE: u64 = 64;
 
 /// The target records authentication work for at most this many addresses.

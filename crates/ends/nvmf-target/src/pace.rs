@@ -185,7 +185,7 @@ impl Pace {
         self.epoch + Duration::from_nanos(start.saturating_sub(self.burst))
     }
 
-    /// Returns the booking of a command that does not execute.
+    /// Gives the booking of a command that does not execute back to its budgets.
     pub(crate) fn give_back(&self, cost: Cost) {
         self.budgets_of(cost).for_each(|(budget, amount)| budget.give_back(amount));
     }

@@ -45,15 +45,16 @@ pub trait ReservationStore: Send + Sync {
 /// The group with which a target shares the reservations of a namespace. The target calls these
 /// functions with a lock held: they must not block, and not call the target.
 pub trait SharedReservations: Send + Sync {
-    /// Finds out the last change that is in force. Pass the answer with this number to
+    /// Asks the group for the last change that is in force. Pass the answer, with the number
+    /// `serial`, to
     /// [`Control::answer_shared_reservations`](crate::Control::answer_shared_reservations).
     fn consult(&self, serial: u64);
 
-    /// Proposes a change. Pass the answer as for [`Self::consult`].
+    /// Proposes a change to the group. Pass the answer as for [`Self::consult`].
     fn propose(&self, proposal: SharedProposal);
 
-    /// All changes up to this one are in force on every core, and all commands that they forbid
-    /// have ended.
+    /// Reports that all changes up to `index` are in force on every core, and that all commands
+    /// that they forbid have ended.
     fn applied(&self, index: u64);
 }
 

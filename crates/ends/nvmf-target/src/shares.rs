@@ -26,8 +26,8 @@ const COMMANDS_PER_ROUND: i64 = 32;
 /// The number of data bytes that count as one more command.
 const BYTES_PER_COMMAND: i64 = 16 << 10;
 
-/// After the last command of a second host, allowances apply for this many more rounds. A host at
-/// queue depth 1 sends its next command before they end.
+/// Allowances apply while several hosts use the core, and for this many rounds after only one host
+/// is left. A second host at queue depth 1 sends its next command within this time.
 const SHARED_ROUNDS: u64 = 64;
 
 /// Identifies a host of a subsystem on one core.

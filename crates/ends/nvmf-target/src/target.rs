@@ -445,8 +445,8 @@ fn register_listeners(
     Ok(())
 }
 
-/// Returns the most connections that the configuration and the limits of this process allow, if it
-/// has this many open queues into namespaces.
+/// Returns the maximum number of connections that the configuration and the limits of this process
+/// allow, if the process has `volumes` open queues into namespaces.
 fn most_connections(config: &TargetConfig, volumes: usize) -> usize {
     let most = config.max_connections.unwrap_or(limits::MAX_CONNECTIONS);
     most.min(descriptors(volumes)).min(budget::connections())

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Without SIEGE_STRANGERS, 4,000 strangers attack. They are still far more than the target can
-//! authenticate at once, and take a fifth of the processor time.
+//! authenticate at once. The smaller attack takes a fifth of the processor time.
 #![cfg(target_os = "linux")]
 
 mod rig;

@@ -53,7 +53,7 @@ struct Turns<W> {
 }
 
 /// The sort key of an address: its recorded work, including its next request, and a serial number.
-/// Among addresses with equal work, the address that moved last is first.
+/// Among addresses with equal work, the address whose key changed last is first.
 type BacklogPlace = (u64, Reverse<u64>);
 
 /// The requests of one address; never empty.

@@ -26,8 +26,8 @@ pub(super) struct Rdma {
 }
 
 impl Rdma {
-    /// Stops accepting connection requests. The core still receives the events that existing
-    /// connections have ended.
+    /// Stops accepting connection requests. The core still receives the events that report the ends
+    /// of existing connections.
     pub(super) fn close(&mut self) {
         if let Some(door) = &mut self.door {
             door.close();
@@ -47,8 +47,8 @@ impl Rdma {
             .any(|device| device.borrow().is_starved())
     }
 
-    /// Stops listening at an address. The core still receives the events that its connections have
-    /// ended.
+    /// Stops listening at an address. The core still receives the events that report the ends of
+    /// its connections.
     pub(super) fn unlisten(&mut self, address: SocketAddr) {
         if let Some(door) = &mut self.door {
             door.unlisten(address);

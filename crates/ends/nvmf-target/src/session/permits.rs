@@ -28,7 +28,7 @@ impl<T: Transport> Session<T> {
             IoCommand::Flush { namespace: NamespaceId::ALL } => {
                 queue.table.iter().try_for_each(|(nsid, _)| permitted(queue, nsid))
             }
-            // Each member of the group would know only its own reservations.
+            // Unless the members of the group share the reservations, each would know only its own.
             IoCommand::Reserve { .. } => {
                 match is_led(queue, nsid) && !queue.table.shares_reservations(nsid) {
                     true => Err(Status::INVALID_OPCODE.with_dnr()),

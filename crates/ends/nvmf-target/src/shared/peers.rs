@@ -20,7 +20,7 @@ pub(super) fn is_peer(listener: &Listener) -> bool {
 }
 
 impl TargetShared {
-    /// Sets the controller identifiers of other targets whose controllers have ended.
+    /// Sets the identifiers of controllers of other targets that have ended.
     pub(crate) fn set_ended_controllers(&self, ended: Vec<RangeInclusive<u16>>) {
         self.lock().registry.set_ended_controllers(ended);
     }

@@ -92,7 +92,7 @@ impl TargetShared {
         self.keeper.post(key, serial, text)
     }
 
-    /// Calls the group that shares a namespace's reservations.
+    /// Passes the group that shares a namespace's reservations to `call`, if there is one.
     pub(super) fn with_group(
         &self,
         key: (SubsystemId, NamespaceId),
@@ -103,7 +103,7 @@ impl TargetShared {
         }
     }
 
-    /// Takes over a change of shared reservations.
+    /// Passes a change to the registry. A group shares the changed reservations.
     pub(crate) fn apply_shared(
         &self,
         nqn: &str,
@@ -118,7 +118,7 @@ impl TargetShared {
         Ok(())
     }
 
-    /// Takes the group's answer about shared reservations.
+    /// Passes the group's answer to the registry.
     pub(crate) fn answer_shared(&self, serial: u64, answer: SharedAnswer) {
         let mut management = self.lock();
         management.registry.answer_shared(serial, answer);

@@ -1,6 +1,6 @@
-//! Checks every claim of Identify and of the log pages of supported features. Each set bit works.
-//! For each clear bit, the target refuses the command with the specified status. The tests try each
-//! limit at its value and one beyond.
+//! Checks every claim of Identify and of the log pages of supported features. For each set bit, the
+//! command or feature works. For each clear bit, the target refuses the command with the specified
+//! status. The tests try each limit at its value and one beyond.
 
 use super::gate::Gate;
 use super::peer::{IDENTITY, Peer, place, target};
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const BLOCK: u32 = 512;
 /// The number of blocks, which exceeds DMRSL and MCL. The namespace stores no data.
 const BLOCKS: u64 = 1 << 28;
-/// The number of the same namespace, shared read-only.
+/// The number under which the target also shares the namespace read-only.
 const READ_ONLY: u32 = 2;
 
 struct Stand {
@@ -501,7 +501,7 @@ fn traffic_keeps_a_controller_alive() {
         let cid = stand.io.send(&command::read(1, 0, 1, BLOCK), &[], true);
         let Some(answer) = stand.io.answer(cid) else {
             // On a busy machine, this test may have sent nothing for too long. The target may then
-            // close.
+            // close the controller.
             assert!(
                 last.elapsed() >= timeout / 2,
                 "the controller closed during its {timeout:?} of traffic"
@@ -512,7 +512,7 @@ fn traffic_keeps_a_controller_alive() {
         last = sent;
         std::thread::sleep(timeout / 50);
     }
-    assert!(stand.io.wire.wait().is_none(), "silent, it ends");
+    assert!(stand.io.wire.wait().is_none(), "the controller of a silent host stays open");
     assert!(last.elapsed() >= timeout, "the controller closed too early");
 }
 

@@ -126,7 +126,8 @@ struct Output {
 }
 
 impl Rdma {
-    /// Returns the most bytes of memory that the connection of a request may keep until its end.
+    /// Returns the maximum number of bytes of memory that the connection of a request may keep
+    /// until its end.
     pub(crate) fn most_bytes(request: &ConnectionRequest) -> usize {
         QueuePair::sizes(&request.admission).1
     }

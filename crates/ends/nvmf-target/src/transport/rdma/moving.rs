@@ -45,7 +45,7 @@ impl Prepared {
     }
 }
 
-/// Why a request cannot be posted now.
+/// The reason why a request cannot be posted now.
 enum Full {
     /// The send queue is full, or the connection uses its share of the registered memory.
     Own,
@@ -82,7 +82,7 @@ impl Session<Rdma> {
         if queue.is_quiet() {
             rdma.output.sending_since = None;
         } else if status.is_success() && matches!(done, Some(Done::Sent(_))) {
-            // The host keeps up: requests complete in order.
+            // Requests complete in order, so this completion shows that the host makes progress.
             rdma.output.sending_since = Some(cx.memory.epoch());
             self.note_progress(cx);
         }

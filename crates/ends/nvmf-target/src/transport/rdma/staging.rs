@@ -55,7 +55,7 @@ impl Staging {
         Ok(taken)
     }
 
-    /// Returns a chunk that no request uses any more.
+    /// Gives back a chunk that no request uses any more.
     pub(super) fn give(&mut self, chunk: Chunk) {
         self.memory.give(chunk);
     }

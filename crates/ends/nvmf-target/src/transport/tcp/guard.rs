@@ -15,7 +15,7 @@
 //! portion is still in the processor's cache.
 //!
 //! The guard decrypts input into a pooled buffer, and the session then handles it like plain input.
-//! If records contain only data of a large payload, the guard decrypts them directly into the
+//! If records contain only data of one large payload, the guard decrypts them directly into the
 //! payload's destination.
 
 use super::Tcp;
@@ -282,8 +282,8 @@ impl Session<Tcp> {
         }
     }
 
-    /// Decrypts records that contain only data of a large payload directly into its destination.
-    /// Returns the number of data bytes, and the error that follows them, if any.
+    /// If records contain only data of one large payload, decrypts them directly into the payload's
+    /// destination. Returns the number of data bytes, and the error that follows them, if any.
     fn open_into_place(
         &mut self,
         cx: &mut Context,
