@@ -33,7 +33,8 @@ pub enum When {
     /// Every n-th operation, counted over all queues: the first n - 1 operations succeed. 0 selects
     /// no operation.
     Every(u64),
-    /// Each operation with a probability of this many millionths. The seed determines which ones.
+    /// Each operation with a probability of this many millionths. The seed determines which
+    /// operations fail.
     PerMillion(u32),
 }
 

@@ -1,6 +1,6 @@
 //! A regular file or a block device.
 //!
-//! Direct I/O bypasses the page cache, so that memory does not hold the data twice. At open,
+//! Direct I/O bypasses the page cache, which would only hold a second copy of the data. At open,
 //! farblock tries a direct read with the block size of the namespace. If the read fails, farblock
 //! uses the page cache, and [`describe`](Namespace::describe) gives the reason. Operations whose
 //! buffers are not aligned for direct I/O use a bounce buffer.
@@ -52,8 +52,8 @@ pub struct FileOptions {
     pub read_only: bool,
     /// Use direct I/O if the file system supports it.
     pub direct: bool,
-    /// Whether the caller unlinks the file on purpose while it is open. Then farblock logs no
-    /// warning about this.
+    /// Whether the caller unlinks the file on purpose while it is open. If so, farblock does not
+    /// warn about the deleted file.
     pub temporary: bool,
 }
 

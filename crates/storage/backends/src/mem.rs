@@ -7,9 +7,9 @@
 //! One bit per chunk records whether the chunk has bytes, so zeroing empty ranges is cheap, too.
 //!
 //! A disk takes at most this memory: its capacity, one huge page, 1/1024 of the capacity for the
-//! table, and the replaced chunks that slow readers still borrow (see below). When readers borrow
-//! too many replaced chunks, reads are copied instead. In the worst case, the replaced chunks that
-//! readers still borrow take as much memory as the capacity.
+//! table, and the replaced chunks that slow readers still borrow (see below). While readers borrow
+//! too many replaced chunks, the disk copies the data of further reads. In the worst case, the
+//! replaced chunks that readers still borrow take as much memory as the capacity.
 //!
 //! An operation locks its chunks one at a time. Per 64 KiB, a lock takes two uncontended atomic
 //! operations: about 20 ns, against microseconds for the copy. Threads contend only within a chunk.
@@ -420,7 +420,7 @@ impl Store {
         }
     }
 
-    /// Appends views of a range. False if the disk cannot lend some part of the range.
+    /// Appends views of a range. Returns false if the disk cannot lend some part of the range.
     fn lend(&self, offset: u64, length: u64, into: &mut Vec<Buffer>) -> bool {
         if self.is_lent_too_much() {
             return false;

@@ -1,4 +1,4 @@
-//! A part of a namespace as a namespace.
+//! A namespace that consists of a part of another namespace.
 //!
 //! The ranges of one namespace do not overlap. A range has a fixed start. A range without a length
 //! reaches to the end of the namespace, and grows and shrinks with it. A range can also make a

@@ -186,7 +186,7 @@ impl<L: Layout> Set<L> {
         worst
     }
 
-    /// The trouble of the first child that reports any.
+    /// The text of the first child that reports trouble.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.children.iter().find_map(|child| child.trouble())
     }
@@ -283,8 +283,8 @@ impl<L: Layout> SetQueue<L> {
     }
 
     /// Converts the error of a child to an error of the set. A child that has shrunk reports that
-    /// blocks are out of range. If the set still has these blocks, the error is a failed read or
-    /// write.
+    /// blocks are out of range. If the set still has these blocks, it reports a failed read or
+    /// write instead.
     fn error_of_child(&mut self, whole: u64, error: BlockError) -> BlockError {
         let Op { command, lba, blocks, .. } = self.wholes.at(whole).op;
         let end = lba.saturating_add(u64::from(blocks));

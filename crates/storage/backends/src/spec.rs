@@ -88,7 +88,7 @@ pub enum Spec {
     Delay {
         /// The fixed delay.
         fixed: Duration,
-        /// The maximum of the random delay, which is added to the fixed one.
+        /// The maximum of the random delay, which is added to `fixed`.
         jitter: Duration,
         /// The disk.
         inner: Box<Spec>,

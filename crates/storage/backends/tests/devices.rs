@@ -187,7 +187,7 @@ fn overlapping_loop_devices_on_one_file_exclude_each_other() {
     FileDisk::open(&other.path, &options).unwrap();
 }
 
-/// The path in sysfs of a loop device's file may lead to no file or to another file.
+/// The path that sysfs shows for a loop device's file may lead to no file or to another file.
 #[test]
 fn the_file_of_a_loop_device_is_found_without_its_path() {
     if !may_use_root() {

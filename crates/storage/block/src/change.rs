@@ -11,8 +11,8 @@ pub enum Change {
     /// The [geometry](crate::Namespace::geometry) has changed: the capacity, whether the namespace
     /// is writable, or whether it has a volatile cache.
     Geometry,
-    /// The [availability](crate::Namespace::availability), or the parts that determine it, have
-    /// changed.
+    /// The [availability](crate::Namespace::availability), or the state of a part that determines
+    /// it, has changed.
     Availability,
     /// Data acknowledged since the last flush may be lost, for example because the machine that
     /// cached it has restarted. The namespace reports this before it executes another operation.

@@ -24,7 +24,8 @@
 //!
 //! **Ranges.** The frontend checks ranges with [`Geometry::check`] before it submits. A backend
 //! checks them again, with checked arithmetic, because the namespace may have changed since. It
-//! fails the operation with [`BlockError::OutOfRange`] or [`BlockError::ReadOnly`].
+//! fails an operation that is no longer valid with [`BlockError::OutOfRange`] or
+//! [`BlockError::ReadOnly`].
 //!
 //! The submitter ensures that a read or write has a buffer of exactly [`Geometry::bytes`]. A
 //! backend asserts this: peers cannot cause a wrong length, so a wrong length is a bug in farblock.

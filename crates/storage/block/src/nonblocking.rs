@@ -147,7 +147,7 @@ impl AsyncNamespace {
         self.namespace.geometry()
     }
 
-    /// Reads into `buffer` the blocks from `lba` on, and returns the buffer.
+    /// Fills `buffer` with the blocks from `lba` on, and returns the buffer.
     ///
     /// # Panics
     /// Panics if the length of the buffer is not a multiple of the block size.

@@ -134,7 +134,7 @@ impl Op {
         Op { command, lba, blocks, fua: false, buffer, token: Token::new(token) }
     }
 
-    /// Returns the same operation with `fua`: it is durable when it completes.
+    /// Returns the same operation with `fua`, so that it is durable when it completes.
     pub fn durable(mut self) -> Op {
         self.fua = true;
         self
@@ -204,8 +204,8 @@ fn length(buffer: &Option<Buffer>) -> usize {
     buffer.as_ref().map_or(0, |buffer| buffer.len())
 }
 
-/// Implements [`Queue::abandon`](crate::Queue::abandon) for waiting operations. Ends the unwanted
-/// operations, and keeps the order of the others.
+/// Implements [`Queue::abandon`](crate::Queue::abandon) for the operations in `waiting`, which have
+/// not started. Ends the unwanted operations, and keeps the order of the others.
 pub fn abandon_waiting(
     waiting: &mut VecDeque<Op>,
     unwanted: &mut dyn FnMut(u64) -> bool,

@@ -52,7 +52,7 @@ impl<T> Slab<T> {
         self.0.try_remove(key as usize).expect("an operation completed twice")
     }
 
-    /// Returns the keys of all entries for which `holds` is true.
+    /// Returns the keys of all entries for which `holds` returns true.
     pub fn keys_of(&self, mut holds: impl FnMut(&T) -> bool) -> Vec<u64> {
         let of = |(key, value): (usize, &T)| holds(value).then_some(key as u64);
         self.0.iter().filter_map(of).collect()

@@ -44,8 +44,8 @@ pub const HISTORY: usize = 400;
 /// The interval at which the keeper clears idle regions from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
 /// While a leg is out, the other legs get a new record each time the outage has become longer by
-/// one tenth (one part in this number). This gives about 90 records on the first day. There must be
-/// few, because a returning leg may be at most [`HISTORY`] records behind.
+/// one tenth (1 / `RENEWALS`). This gives about 90 records on the first day. There must be few,
+/// because a returning leg may be at most [`HISTORY`] records behind.
 pub const RENEWALS: u32 = 10;
 /// When an absent leg is this many records behind, the mirror stops writing additional records (see
 /// [`RENEWALS`]). It keeps the rest of the [`HISTORY`] for records that it must write.

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The existing part of a file.
+/// The part of a file that exists, and whether another program has truncated the file.
 pub(super) struct Extent {
     /// The first missing block; `u64::MAX` if no block is missing.
     end_blocks: AtomicU64,
@@ -44,7 +44,7 @@ impl Extent {
         Extent { is_near, name: path.display().to_string(), ..Extent::default() }
     }
 
-    /// The extent of a simulated file. Its size is in memory.
+    /// The extent of a simulated file. Its size is in memory, so a query never blocks.
     #[cfg(feature = "sim")]
     pub(super) fn simulated() -> Extent {
         Extent { is_near: true, ..Extent::default() }
@@ -92,7 +92,7 @@ impl Extent {
     }
 }
 
-/// Whether the file system reports the sizes of files from memory.
+/// Whether the file system keeps the sizes of files in memory, so that a query does not block.
 #[cfg(target_os = "linux")]
 fn is_near(file: &File, _: &Path) -> bool {
     const EXT: u64 = 0xef53;

@@ -42,7 +42,8 @@ impl Obstacle {
 pub(super) struct Protection {
     /// The number of the [`Obstacle`]; 0 if the file can be written.
     obstacle: AtomicU8,
-    /// The number of checks for which the last refused write still counts.
+    /// The number of further checks for which the namespace stays read-only because of the last
+    /// refused write.
     refused: AtomicU32,
 }
 

@@ -223,7 +223,8 @@ impl FileQueue {
         }
     }
 
-    /// Claims the range of an operation if the file needs claims. False if the operation must wait.
+    /// Claims the range of an operation if the file needs claims. Returns false if the operation
+    /// must wait.
     fn claim(&mut self, key: u64) -> bool {
         let Some(overlaps) = &self.shared.overlaps else { return true };
         let Pending { op, ticket, .. } = self.pending.at(key);

@@ -52,7 +52,7 @@ impl Driver {
         &self.reactor
     }
 
-    /// Returns the task under which the queues are opened.
+    /// Returns the task that becomes ready when operations complete.
     pub fn task(&self) -> TaskId {
         self.task
     }

@@ -190,7 +190,7 @@ pub(super) fn queues_on_two_reactors_share_contents(context: &mut Context<'_>) {
     }
 }
 
-/// A point where threads wait for each other: a barrier that works in a simulated world.
+/// A point where threads wait for each other: a barrier that also works in a simulation.
 #[derive(Default)]
 struct Meeting {
     arrivals: Mutex<usize>,

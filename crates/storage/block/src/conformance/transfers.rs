@@ -1,4 +1,4 @@
-//! Checks of single operations: the place of the data, and the content of the completion.
+//! Checks of single operations: whether data reach the right blocks, and what completions contain.
 
 use farblock_reactor::Buffer;
 

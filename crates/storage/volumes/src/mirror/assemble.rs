@@ -247,7 +247,7 @@ pub(crate) fn may_take(
 }
 
 /// Refuses a leg that has changed its size since it got its record. The leg may have data that no
-/// other leg has, so `?create` does not take it either.
+/// other leg has, so not even `?create` overwrites it.
 fn refuse_former(leg: &Found) -> Result<(), MirrorError> {
     let What::Unmarked { geometry, former: Some(former), .. } = &leg.what else { return Ok(()) };
     let (name, was) = (&leg.name, ExactSize(*former));
@@ -414,7 +414,7 @@ fn keeps_its_data(
     }
 }
 
-/// Random bytes. In a simulation they come from the seed of the simulated world.
+/// Random bytes. In a simulation, the seed determines them.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], MirrorError> {
     let mut bytes = [0; N];
     if !farblock_reactor::os::fill_simulated(&mut bytes) {

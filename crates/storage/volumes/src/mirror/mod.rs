@@ -240,8 +240,8 @@ impl Mirror {
             let reason = lock(&leg.reason).clone();
             let is_used = state == LegState::InSync && shared.unproven() & bit(at) == 0;
             let reason = match is_used {
-                // The last leg in sync keeps this state even while it is unavailable. The reason
-                // then says that the leg is unavailable.
+                // The last leg in sync stays `InSync` even while it is unavailable. The reason then
+                // says that the leg is unavailable.
                 true if !leg.is_there() => Some(leg.absence()),
                 true => leg.growth(),
                 false => Some(reason).filter(|reason| !reason.is_empty()),

@@ -130,7 +130,7 @@ impl MirrorQueue {
     }
 
     /// Fails an operation, because all legs in sync were unavailable for too long. The operations
-    /// on the legs ended when the queue closed the queues of the legs.
+    /// on the legs have ended, because this queue has closed its queues to the legs.
     fn give_up(&mut self, key: u64) {
         let whole = self.wholes.at(key);
         let is_read = whole.op.as_ref().is_some_and(|op| op.command == Command::Read);
@@ -203,7 +203,7 @@ impl MirrorQueue {
         }
     }
 
-    /// Submits an operation to a leg. If the leg has no queue here, the operation fails.
+    /// Submits an operation to a leg. If this queue has no queue to the leg, the operation fails.
     fn give(&mut self, leg: usize, op: Op) {
         let instance = self.shared.legs[leg].instance.load(Ordering::SeqCst);
         let way = &mut self.ways[leg];
@@ -541,7 +541,7 @@ impl Queue for MirrorQueue {
         done.append(&mut self.done);
     }
 
-    /// Drops the unwanted operations that wait and that no leg has got.
+    /// Drops the unwanted operations that still wait and that no leg has received.
     fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
         let keys = self
             .wholes

@@ -52,7 +52,7 @@
 //! The bitmap of a leg contains at least the regions with writes under way: before the mirror sends
 //! a write, the region's bit is durable on all legs that get the write. Every five seconds, if all
 //! legs are in sync, the mirror flushes them. Then it clears the bits of regions without writes
-//! since the check before.
+//! since the previous check.
 
 use uuid::Uuid;
 
@@ -78,7 +78,7 @@ const STATES_AT: usize = 72;
 const HISTORY_AT: usize = 96;
 const HAD_AT: usize = HISTORY_AT + 8 * HISTORY;
 
-/// The standing of a leg in a record.
+/// The state of a leg according to a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
     InSync,
@@ -304,7 +304,7 @@ impl Record {
         self.descends_from(other) || self.went_past(other) || self.outlived(other)
     }
 
-    /// Whether the other record, of this mirror, is on an older copy of its leg. The mirror does
+    /// Whether the other record of this mirror shows that its leg is an older copy. The mirror does
     /// not know which changes such a copy lacks.
     pub(crate) fn is_newer_than_leg(&self, other: &Record) -> bool {
         self.had.get(other.leg).is_some_and(|had| other.generation < *had)

@@ -1,5 +1,5 @@
-//! A leg of a simulated world that can become unavailable. Operations wait meanwhile. They run some
-//! time after the leg's return, even after newer operations, as with a remote disk.
+//! A simulated leg that can become unavailable. While it is unavailable, operations wait. They run
+//! some time after the leg's return, even after newer operations, as with a remote disk.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -191,8 +191,8 @@ fn number_text(device: u64) -> String {
     format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
 }
 
-/// Whether a path can be on the file system `device`. Only then is a stat safe: a path on another
-/// mount, such as a FUSE disk whose target is down, may hang.
+/// Whether a path can be on the file system `device`. Only then is a stat safe: on another mount,
+/// such as a FUSE disk whose target is down, it may hang.
 fn may_have(mounts: &str, path: &Path, device: u64) -> bool {
     // Subvolumes of these file systems have other device numbers than the mount.
     mount_of(mounts, path).is_some_and(|(found, kind)| {

@@ -57,7 +57,7 @@ fn claim_bytes(file: &File, path: &Path, read_only: bool) -> Result<(), FileProb
     for byte in used.chain(unshared) {
         if let Err(error) = set(file, libc::F_RDLCK, byte, 1) {
             // QEMU takes only shared locks on these bytes. A program with an exclusive lock on such
-            // a byte uses the file in another way.
+            // a byte is not QEMU, but also uses the file.
             if error.kind() == io::ErrorKind::WouldBlock {
                 return Err(in_use(path, read_only));
             }
