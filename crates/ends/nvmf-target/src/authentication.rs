@@ -160,7 +160,8 @@ impl Authenticator {
         self.ids.lock().expect("no holder panics").retain(|(owner, _), _| owner != subsystem);
     }
 
-    /// Returns the current terms for the machine's host; `None` if they have not changed.
+    /// Returns the current terms for the machine's host; `None` if the machine already uses them,
+    /// or if the host no longer has any.
     pub(crate) fn changed(&self, machine: &Controller) -> Option<Arc<ControllerTerms>> {
         let then = machine.terms();
         let now = self.terms(&then.subsystem_nqn, &then.host_nqn)?;

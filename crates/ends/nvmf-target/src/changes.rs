@@ -153,7 +153,8 @@ impl Control {
     /// Adds a referral, which points hosts to another discovery service.
     ///
     /// # Errors
-    /// Fails if its fields do not fit the discovery log page, or the referral exists already.
+    /// Fails if the fields of `referral` do not fit the discovery log page, or the referral exists
+    /// already.
     pub fn add_referral(&self, referral: &Referral) -> Result<(), ChangeError> {
         self.shared.add_referral(referral)
     }

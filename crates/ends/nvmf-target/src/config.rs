@@ -164,13 +164,15 @@ pub struct TargetConfig {
     pub engine: EngineKind,
     /// The time that a core polls for events before it sleeps.
     pub polling: Polling,
-    /// The maximum bytes of one system call, for measurements only. The default is no limit.
+    /// The maximum number of bytes that one system call transfers, for measurements only. The
+    /// default is no limit.
     #[doc(hidden)]
     pub call_bytes: CallBytes,
-    /// The maximum bytes that peers can make all cores together hold. `None`: 512 MiB, or 32 MiB
-    /// per core if that is more, but at most a quarter of the memory that the process may use.
+    /// The maximum number of bytes that peers can make all cores together hold. `None`: 512 MiB, or
+    /// 32 MiB per core if that is more, but at most a quarter of the memory that the process may
+    /// use.
     pub buffer_bytes: Option<u64>,
-    /// The maximum bytes that peers can make each core hold; for tests only.
+    /// The maximum number of bytes that peers can make each core hold; for tests only.
     #[doc(hidden)]
     pub core_buffer_bytes: Option<usize>,
     /// The maximum number of connections, if below [`MAX_CONNECTIONS`]; for tests only.

@@ -435,7 +435,7 @@ impl Core {
         core
     }
 
-    /// The serial number of a new connection; `None` if there is no room for it.
+    /// Returns the serial number of a new connection; `None` if the target refuses it.
     fn admit(&mut self, peer: SocketAddr) -> Option<u64> {
         let shared = &self.cx.shared;
         if self.stopping {

@@ -43,7 +43,7 @@ impl Link {
         Self { end: AtomicU8::new(End::Open as u8), waker: OnceLock::new() }
     }
 
-    /// Wakes this task when the connection ends, or at once if it has already ended.
+    /// Calls `waker` when the connection ends, or at once if it has already ended.
     pub(crate) fn attend(&self, waker: Waker) {
         if self.end() != End::Open {
             waker.wake();
@@ -179,7 +179,7 @@ impl Door {
         self.listeners.iter().map(|(address, _)| *address).collect()
     }
 
-    /// Wakes this task when there are events.
+    /// Wakes `task` when the connection manager has reported an event.
     pub(crate) fn attend(&self, reactor: &Reactor, task: TaskId) -> std::io::Result<()> {
         // The door lives as long as the reactor, so nothing ends this watch.
         watch(reactor, task, self.verbs.event_source(&self.channel)).map(drop)

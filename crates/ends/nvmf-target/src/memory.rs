@@ -213,7 +213,8 @@ impl Account {
         self.lasting_bytes + self.limit_bytes.saturating_sub(self.lasting_bytes) / 2
     }
 
-    /// Returns whether peers hold next to nothing. The core can then stop its sweeps.
+    /// Returns whether peers hold almost no memory besides the connections' lasting memory. The
+    /// core can then stop its sweeps.
     pub(crate) fn is_calm(&self) -> bool {
         self.held_bytes - self.lasting_bytes <= self.limit_bytes / limits::POOR_SHARE
     }

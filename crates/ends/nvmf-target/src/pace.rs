@@ -144,7 +144,7 @@ impl Budget {
         u64::try_from(cost).unwrap_or(u64::MAX)
     }
 
-    /// Returns an unused booking to the budget.
+    /// Gives an unused booking of `amount` back to the budget.
     fn give_back(&self, amount: u64) {
         if self.per_second > 0 {
             let cost = self.cost(amount);

@@ -31,7 +31,7 @@ pub(super) struct Copying {
 }
 
 impl Copying {
-    /// Returns whether a part of a range has not been started.
+    /// Returns whether blocks remain that the Copy has not started to read.
     pub(super) fn has_more(&self) -> bool {
         self.ranges.has_more()
     }

@@ -63,7 +63,7 @@ impl<T: Transport> Session<T> {
         self.admit(cx, slot);
     }
 
-    /// Returns the bytes of buffers that a command needs until its response.
+    /// Returns the number of buffer bytes that a command needs until its response.
     pub(super) fn buffer_bytes(&mut self, slot: SlotId) -> usize {
         let Work::Io(command) = &self.request(slot).work else { return 0 };
         let bytes = match command {
@@ -348,8 +348,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Handles the notice about a closed queue. Starts the commands that no longer wait for any
-    /// closed queue.
+    /// Handles the notice that the changes of a closed queue are known or have ended. Starts the
+    /// commands that no longer wait for the changes of any closed queue.
     pub(crate) fn on_notice(&mut self, cx: &mut Context, news: EndingId) {
         let Some(fence) = &mut self.fence else { return };
         for (slot, _) in fence.on_notice(news) {

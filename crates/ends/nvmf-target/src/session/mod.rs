@@ -91,7 +91,8 @@ pub(crate) struct IoQueue {
     pub(crate) controller: ControllerId,
     pub(crate) id: QueueId,
     pub(crate) subsystem: SubsystemId,
-    /// The listener. It determines ANA states; see [`NamespaceTable::seen_from`].
+    /// The listener that accepted the connection. It determines the ANA states that the host sees;
+    /// see [`NamespaceTable::seen_from`].
     pub(crate) port: Option<PortId>,
     /// The host's name, for messages and visibility; see [`NamespaceTable::seen_by`].
     pub(crate) host: String,
@@ -434,7 +435,8 @@ impl<T: Transport> Session<T> {
         T::resume(self, cx);
     }
 
-    /// Ends a tick after all events were handled: sends the output, and continues or closes.
+    /// Ends a tick after all events were handled: starts waiting commands, sends the output, and
+    /// closes the connection if its work is done.
     pub(crate) fn finish_tick(&mut self, cx: &mut Context) {
         self.tick = Tick::default();
         if self.is_serving() {

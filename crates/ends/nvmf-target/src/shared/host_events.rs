@@ -40,8 +40,8 @@ impl TargetShared {
         }
     }
 
-    /// Passes the event to the observer. Also logs it, unless there were many events from this
-    /// address.
+    /// Passes the event to the observer. Also logs it, unless too many notices from this address
+    /// were logged recently.
     fn log_visit(&self, address: IpAddr, event: &Event) {
         if self.visits.say(NoticeKind::Visit, address, os::now(), || tracing::info!("{event}")) {
             // Core 0 logs the number of suppressed notices from a timer, so wake it to set that

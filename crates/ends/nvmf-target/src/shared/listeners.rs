@@ -24,15 +24,15 @@ use std::time::{Duration, Instant};
 /// [`origin`](crate::identity::origin).
 #[derive(Default)]
 pub(crate) struct Listening {
-    /// Locked while a listener is added or removed. The holder may block.
+    /// Locked while a listener is added or removed, which may block the thread for some time.
     all: Mutex<Vec<Listened>>,
     /// A copy for the cores, which must not wait for the lock of `all`.
     entrances: Mutex<Vec<(Entrance, PortId)>>,
     first: OnceLock<Vec<Entrance>>,
     /// The RDMA devices, once a listener needs them.
     provider: OnceLock<Provider>,
-    /// The TCP ports of removed listeners and the times of removal. A socket closes some time after
-    /// its removal.
+    /// The TCP ports of removed listeners and the times of removal. A listener's socket may stay
+    /// open for some time after the listener's removal.
     given_up: Mutex<Vec<(u16, Instant)>>,
 }
 

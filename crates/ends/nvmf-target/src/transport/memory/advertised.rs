@@ -251,7 +251,8 @@ fn walk_features(stand: &mut Stand) {
     }
 }
 
-/// OAES names the events that the host can enable. Its lower bits are SMART warnings.
+/// OAES names the events that the host can enable. The test skips the lower bits, which name SMART
+/// warnings.
 fn walk_notices(stand: &mut Stand) {
     let oaes = stand.controller().oaes.get();
     for bit in 8..32 {

@@ -248,7 +248,8 @@ impl Session<Memory> {
         }
     }
 
-    /// Lists the session for the end of the tick after a push or pull.
+    /// Lists the session for the end of the tick if a push or pull has moved data or ended the
+    /// connection.
     fn list_if_moved(&mut self, cx: &mut Context) {
         let memory = &self.transport;
         let is_over = matches!(memory.life, Life::Closed | Life::Broken);
