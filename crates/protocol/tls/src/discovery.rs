@@ -43,7 +43,7 @@ struct Turns {
     left: usize,
 }
 
-/// The random positions at which rounds start.
+/// Generates the random positions at which rounds start.
 #[derive(Debug)]
 pub(crate) struct Places(Mutex<Random>);
 

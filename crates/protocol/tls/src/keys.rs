@@ -19,13 +19,13 @@ pub struct ServerKeys {
     by_names: HashMap<String, BTreeMap<String, Vec<TlsKey>>>,
     /// The keys of `by_names` for use in discovery, by the host's name.
     for_discovery: HashMap<String, ForDiscovery>,
-    /// The source of the positions at which rounds through `for_discovery` start. All copies share
-    /// it.
+    /// The generator of the positions at which rounds through `for_discovery` start. All clones of
+    /// this struct share it.
     places: Arc<Places>,
-    /// The keys that authentications generated. All copies share these keys.
+    /// The keys that authentications generated. All clones of this struct share these keys.
     generated: Arc<Generated>,
-    /// The hosts that dropped a connection when the server asked for a key update. All copies share
-    /// this set.
+    /// The hosts that dropped a connection when the server asked for a key update. All clones of
+    /// this struct share this set.
     unable: Arc<Mutex<HashSet<String>>>,
 }
 
@@ -33,7 +33,7 @@ pub struct ServerKeys {
 #[derive(Default, Debug)]
 struct Generated(Mutex<HashMap<(String, String), VecDeque<Made>>>);
 
-/// A key that an authentication generated, once for each derivation that hosts use.
+/// The key that one authentication generated, in each derivation that hosts use.
 #[derive(Debug)]
 struct Made {
     at: Instant,
@@ -70,7 +70,7 @@ impl ServerKeys {
         Self { places: Arc::new(Places::new(seed)), ..Self::default() }
     }
 
-    /// Adds a key of a host for every subsystem.
+    /// Adds a key with which a host may access every subsystem.
     pub fn add(&mut self, key: TlsKey, host: &str) {
         let known = self.by_host.entry(host.to_owned()).or_default();
         if known.len() < limits::KEYS_PER_HOST {
@@ -118,10 +118,10 @@ impl ServerKeys {
         !self.by_host.is_empty() || !self.by_names.is_empty()
     }
 
-    /// Adds a key from the authentication of a host for a subsystem, once for each derivation that
-    /// hosts use. If the host and the subsystem then have more keys than [the
-    /// limit](limits::GENERATED_KEYS), drops the oldest key that no connection uses, or the oldest
-    /// key if connections use all of them.
+    /// Adds the key that an authentication of a host for a subsystem generated. `psks` contains the
+    /// key in each derivation that hosts use. If the host and the subsystem then have more keys
+    /// than [the limit](limits::GENERATED_KEYS), drops the oldest key that no connection uses, or
+    /// the oldest key if connections use all of them.
     pub fn generate(&self, psks: Vec<TlsPsk>, host: &str, subsystem: &str, now: Instant) {
         let named = |psk| {
             let (host, subsystem) = (host.to_owned(), subsystem.to_owned());
@@ -154,7 +154,7 @@ impl ServerKeys {
         self.generated.all().retain(|(name, of), _| of != subsystem || !is_meant(name));
     }
 
-    /// Returns whether the server may ask a host for a key update. It may unless the host once
+    /// Returns whether the server may ask a host for a key update. It must not if the host once
     /// dropped a connection after such a request.
     pub(crate) fn may_ask(&self, host: &str) -> bool {
         !self.unable.lock().unwrap_or_else(PoisonError::into_inner).contains(host)
@@ -264,8 +264,8 @@ impl ServerKeys {
         right.into_iter().chain(made).collect()
     }
 
-    /// Returns the forms of identity for which the server has a key of this host and subsystem, for
-    /// an error message.
+    /// Returns the identity forms for which the server has a key of the host and subsystem that
+    /// `identity` names. An error message lists these forms.
     pub(crate) fn forms_beside(&self, identity: &[u8]) -> Vec<String> {
         let Ok(identity) = str::from_utf8(identity) else { return Vec::new() };
         let mut parts = identity.split(' ').skip(1);
@@ -287,8 +287,8 @@ impl ServerKeys {
         }
     }
 
-    /// Returns the number of keys for this key's identity. `None` if the server tries all of them
-    /// at once.
+    /// Returns the number of keys that the identity of `named` may denote. `None` if the server
+    /// tries all of them at once.
     pub(crate) fn too_many(&self, named: &Named) -> Option<usize> {
         let discovery = self.for_discovery.get(&named.host);
         let discovery = discovery.filter(|_| named.subsystem == DISCOVERY_NQN);

@@ -16,7 +16,7 @@ const SUBSYSTEM: &str = "nqn.2026-11.s:other";
 /// The number of lines that the client sends and the server returns.
 const LINES: usize = 200;
 
-/// Echoes until the connection ends. Returns the number of bytes that arrived.
+/// Echoes the client's data until the connection ends. Returns the number of echoed bytes.
 fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<usize, TlsError> {
     let mut tls = server_with(keys, per_key)?;
     let mut buffer = vec![0; 1 << 16];
@@ -156,7 +156,7 @@ fn wolfssl(port: u16, psk: &TlsPsk, suite: &str) -> Command {
     command
 }
 
-/// Tests both cipher suites with an unrelated implementation, and key updates from each end.
+/// Tests both cipher suites with an unrelated implementation, with and without key updates.
 #[test]
 fn wolfssl_works_with_both_cipher_suites() {
     const SHORT: &str = "TLS13-AES128-GCM-SHA256";

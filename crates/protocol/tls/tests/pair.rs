@@ -233,8 +233,7 @@ fn keys_are_updated_before_their_limit_without_data_loss() {
     assert_eq!(updates[0], updates[1], "the server does not answer each update");
 }
 
-/// A server asks a client for a key update if the client does not ask, whichever end sends more. It
-/// does not ask a host that does not support updates.
+/// A server asks a client for a key update if the client does not ask, whichever end sends more.
 #[test]
 fn a_server_requests_key_updates_from_clients_that_do_not_update() {
     const PER_KEY: u64 = 5;
@@ -270,8 +269,8 @@ fn a_server_requests_key_updates_from_clients_that_do_not_update() {
 fn a_host_that_disconnects_after_a_key_update_request_gets_no_second_one() {
     let configured = key(Hash::Sha256, 1);
     let known = keys(std::slice::from_ref(&configured));
-    // Returns 1 if the server asks the client for a key update, and 0 if it does not. Calls `ends`
-    // with the request to end the connection.
+    // Returns 1 if the server asks the client for a key update, and 0 if it does not. Passes the
+    // request to `ends`, which may end the connection.
     let updates = |ends: fn(&mut dyn Tls, &mut dyn Tls, &[u8])| {
         let mut client = client_with(by_digest(&configured), u64::MAX).unwrap();
         // Copies of the server's keys share the list of hosts without support for updates.
@@ -357,9 +356,9 @@ fn the_server_distinguishes_another_hash_from_another_name() {
 /// needs.
 #[test]
 fn the_server_names_what_the_client_does_not_offer() {
-    // The first change is to the cipher suites: the client's own suite, and the suite that signals
-    // that the client does not renegotiate. The second change is to the extension with key exchange
-    // modes: its type, its length, the number of modes, and the mode with an exchange.
+    // The first bytes are the length of the list of cipher suites, and the client's suite. The
+    // second bytes are the extension with key exchange modes: its type, its length, the number of
+    // modes, and the mode with an exchange.
     let changes: [(&[u8], &[u8], &str); 2] = [
         (
             &[0, 4, 0x13, 1],
@@ -441,7 +440,7 @@ fn refused(alert: u8) -> TlsError {
     TlsError::Refused(format!("it sent the alert {alert}"))
 }
 
-/// Changes every bit of a record. Also cuts the record anywhere and continues with another record.
+/// Changes one bit of each byte of a record in turn, and sends another record after it.
 #[test]
 fn every_changed_byte_of_a_record_is_detected() {
     let configured = key(Hash::Sha256, 1);

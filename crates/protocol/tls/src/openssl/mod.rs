@@ -49,7 +49,7 @@ pub fn available() -> Result<(), TlsError> {
     Library::load(&CALLBACKS).map(drop).map_err(|e| TlsError::Unavailable(e.to_owned()))
 }
 
-/// Creates the end that connects, with its key.
+/// Creates the client end of a connection. Its key is `psk`.
 ///
 /// # Errors
 /// Fails if there is no library.
@@ -68,7 +68,7 @@ pub fn client_with(psk: TlsPsk, records_per_key: u64) -> Result<Box<dyn Tls>, Tl
     Ok(Box::new(session))
 }
 
-/// Creates the end that accepts connections, with all keys that peers may have.
+/// Creates the server end of a connection. `keys` are the keys that it accepts from clients.
 ///
 /// # Errors
 /// Fails if there is no library.
@@ -235,7 +235,8 @@ impl Handle {
         }
     }
 
-    /// Creates the records after a finished handshake, and queues the last output of the handshake.
+    /// Creates the record layer after a finished handshake, and queues the last output of the
+    /// handshake.
     fn records(&mut self, is_client: bool, per_key: Option<u64>) -> Result<Records, TlsError> {
         let broken = |words: &str| TlsError::Broken(words.to_owned());
         // SAFETY: the `SSL` is valid.

@@ -55,7 +55,7 @@ const RECORD_OVERFLOW: u8 = 22;
 const DECODE_ERROR: u8 = 50;
 const INTERNAL_ERROR: u8 = 80;
 
-/// The records of one connection. See the text of the module.
+/// The record layer of one connection.
 pub(crate) struct Records {
     outgoing: Direction,
     incoming: Direction,
