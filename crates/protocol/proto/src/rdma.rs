@@ -30,7 +30,7 @@ pub struct Admission {
     /// The controller identifier of an I/O queue, which the Connect command repeats. 0 for the
     /// admin queue, and from older hosts.
     pub cntlid: u16,
-    /// Number of entries of the queue: the smallest limit of both ends. The controller posts one
+    /// Number of entries of the queue: the smallest of both ends' limits. The controller posts one
     /// receive for each entry.
     pub entries: u16,
     /// Number of RDMA READs that the controller may have in flight.
@@ -66,8 +66,8 @@ impl Admission {
         if receives < MIN_ENTRIES {
             return Err(RejectStatus::INVALID_HRQSIZE);
         }
-        // A controller reads a host's data with RDMA READs, so a host that can answer none could
-        // not write.
+        // A controller fetches the data of a write with RDMA READs, so a host that can answer none
+        // could not write.
         if host_reads == 0 {
             return Err(RejectStatus::INVALID_IRD);
         }

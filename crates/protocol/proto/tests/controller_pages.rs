@@ -404,7 +404,7 @@ fn too_long_log_page_reads_are_refused() {
     let (mut registry, host) = ready();
     let too_long = host.fetch(&mut registry, log_page(0x01, 0, (1 << 20) + 4), (1 << 20) + 4);
     assert_eq!(too_long, refused(Status::INVALID_FIELD));
-    // Command dwords that set all bits of the number of dwords: 16 GiB.
+    // Set all bits of the number of dwords (NUMD), which requests 16 GiB.
     let mut sqe = log_page(0x01, 0, 4);
     sqe.cdw10 = 0xffff_0001.into();
     sqe.cdw11 = 0xffff.into();
@@ -630,7 +630,7 @@ fn an_rdma_listener_is_listed_beside_a_tcp_listener_at_the_same_address() {
 }
 
 #[test]
-fn a_discovery_controller_has_no_other_pages_and_few_features() {
+fn a_discovery_controller_has_no_pages_about_storage_and_few_features() {
     let (mut registry, _) = registry();
     let host = Host::discovery(&mut registry);
     for page in [0x02, 0x03, 0x04, 0x05] {

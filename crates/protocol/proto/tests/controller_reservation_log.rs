@@ -144,7 +144,7 @@ fn masked_notifications_are_neither_reported_nor_logged() {
         pair.mask(0b1110 & !(1 << bit));
         assert_eq!(pair.happens(what), [CommandId(1)], "all but {what:?} are masked");
         assert_eq!(pair.read(false), ((1, what.0, 0, 1), vec![]), "all but {what:?} are masked");
-        // A notification is lost if it is masked at the time of its cause.
+        // A host never gets a notification whose type was masked when the cause occurred.
         pair.wait_for_event(2);
         pair.mask(0);
         assert_eq!(pair.read(false), (EMPTY, vec![]));

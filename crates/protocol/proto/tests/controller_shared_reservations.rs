@@ -1,4 +1,5 @@
-//! Reservations that two targets share. The test plays the group: it puts changes in one order.
+//! Tests reservations that two targets share. The tests take the group's role: they put the changes
+//! into one order.
 
 mod controller_fixture;
 
@@ -50,7 +51,7 @@ impl Target {
         drain(&mut self.registry)
     }
 
-    /// Answers that the state is current, and returns the proposal that follows.
+    /// Answers that change `index` is the last one, and returns the proposal that follows.
     fn proposes(&mut self, serial: u64, index: u64) -> SharedProposal {
         let actions = self.answer(serial, SharedAnswer::Current(index));
         let [Action::ProposeReservations { proposal, .. }] = &actions[..] else {
@@ -60,7 +61,7 @@ impl Target {
         proposal.clone()
     }
 
-    /// Takes a change over. Every core enforces it at once.
+    /// Applies a change. Every core enforces it at once.
     fn apply(&mut self, proposal: &SharedProposal) -> Vec<Action> {
         let SharedProposal { base, text, notices, aborted, .. } = proposal.clone();
         let change = SharedChange { index: base + 1, text, notices, aborted };
@@ -140,7 +141,7 @@ fn a_command_that_came_second_executes_on_the_state_after_the_first() {
 }
 
 #[test]
-fn a_state_that_is_newer_than_the_answer_is_asked_for_again() {
+fn a_target_with_a_newer_state_than_the_answer_consults_again() {
     let mut targets = [Target::new(), Target::new()];
     let serial = targets[0].consults(1, register(5));
     let first = targets[0].proposes(serial, 0);

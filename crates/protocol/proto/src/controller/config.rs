@@ -206,7 +206,7 @@ pub struct Listener {
     /// Address as text, without brackets (TRADDR). Instead of a wildcard (`0.0.0.0`, `::`), the
     /// page shows each host the address to which the host connected.
     pub address: String,
-    /// Port in text (TRSVCID).
+    /// Port as text (TRSVCID).
     pub service: String,
 }
 

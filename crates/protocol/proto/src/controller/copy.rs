@@ -145,7 +145,7 @@ impl CopyRanges {
         self.next < self.sources.len()
     }
 
-    /// Returns the ranges that the target must still read, from the range of the next part.
+    /// Returns the remaining ranges, starting with the range that contains the next part.
     pub fn sources(&self) -> impl Iterator<Item = &CopySource> {
         self.sources.iter().skip(self.next)
     }

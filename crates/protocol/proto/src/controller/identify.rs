@@ -136,7 +136,7 @@ impl Registry {
     }
 
     /// Returns a controller list. It contains the subsystem's controllers whose identifiers are at
-    /// least `first` and for which `is_meant` returns true.
+    /// least `first` and for whose host NQN `is_meant` returns true.
     fn controllers_from(
         &self,
         first: u16,

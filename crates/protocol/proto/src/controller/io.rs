@@ -96,9 +96,9 @@ pub enum IoCommand {
         data: DataPointer,
     },
     /// Pull source ranges from the host and read them with
-    /// [`CopyRanges::parse`](super::CopyRanges::parse). Copy the blocks of one range after the
-    /// other. If the copy fails, the completion's result is the number of the lowest range that is
-    /// not completely copied.
+    /// [`CopyRanges::parse`](super::CopyRanges::parse). Copy the ranges one after the other. If the
+    /// copy fails, the completion's result is the number of the lowest range that is not completely
+    /// copied.
     Copy {
         /// The destination, and the format of the ranges.
         plan: CopyPlan,

@@ -23,8 +23,8 @@ pub const MAX_REFERRALS: usize = 64;
 /// The list of allowed hosts of a subsystem has at most this many hosts. Adding one more fails.
 pub const MAX_ALLOWED_HOSTS: usize = 1024;
 
-/// The lists of the hosts that see a subsystem's namespaces name at most this many different hosts
-/// together. Each of these hosts has its own table of namespaces, which takes memory.
+/// All visibility lists of a subsystem's namespaces together name at most this many different
+/// hosts. Each of these hosts has its own table of namespaces, which takes memory.
 pub const MAX_VISIBLE_TO: usize = 256;
 
 /// A namespace identifier is at most this number (NN), so a subsystem has at most this many

@@ -140,18 +140,19 @@ impl NamespaceTable {
         Self { namespaces, barred, views: Vec::new(), hosts: None, shared, ..*self }
     }
 
-    /// Returns this table, in which several targets share the reservations of these namespaces.
+    /// Returns this table with the information that several targets share the reservations of these
+    /// namespaces.
     pub(super) fn with_shared_reservations(self, shared: Vec<NamespaceId>) -> Self {
         Self { shared, ..self }
     }
 
-    /// Returns this table, with its own table for each of the given ports.
+    /// Returns this table with a separate table for each port in `views`.
     pub(crate) fn with_views(mut self, views: Vec<(PortId, Arc<Self>)>) -> Self {
         self.views = views;
         self
     }
 
-    /// Returns this table, with its own table for each host that does not see every namespace.
+    /// Returns this table with separate tables for hosts that do not see every namespace.
     pub(super) fn with_hosts(mut self, hosts: ByHost) -> Self {
         self.hosts = Some(hosts);
         self

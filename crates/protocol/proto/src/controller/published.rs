@@ -40,7 +40,7 @@ pub(super) enum Queued {
     Action(Action),
     /// [`Action::Namespaces`] of a subsystem, with the table of this version. If the table has a
     /// later version by now, the registry skips this entry: the queue contains another entry for
-    /// the later version, behind the access rights of added namespaces.
+    /// the later version, behind the actions that set the access rights in added namespaces.
     Table(SubsystemId, u64),
 }
 

@@ -384,8 +384,8 @@ impl Framer {
         Ok(Pdu::Command(read(header), data))
     }
 
-    /// Checks the offset and length of a PDU's data, and enters the data. Returns the length in
-    /// bytes.
+    /// Checks the offset and length of a PDU's data, and starts to receive the data. Returns the
+    /// length in bytes.
     fn begin_data(
         &mut self,
         common: &CommonHeader,

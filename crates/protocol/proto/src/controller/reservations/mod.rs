@@ -125,7 +125,7 @@ struct Current {
 pub(super) struct Reserved {
     state: Reservations,
     can_persist: bool,
-    /// Other targets share the reservations.
+    /// The state of reservations that other targets share; `None`: only this target has them.
     shared: Option<shared::Shared>,
     /// The kinds of notifications that hosts have masked (feature 82h).
     mask: u32,

@@ -1,4 +1,4 @@
-//! Reservations that several targets share, which are the members of a group.
+//! Reservations that the targets of a group share.
 //!
 //! ```text
 //!                 current                in force
@@ -8,11 +8,11 @@
 //!     +------ conflict: another change was first ------+
 //! ```
 //!
-//! Changes have numbers, the same at every target, and each builds on the change before it. The
-//! group tells every target of each change ([`Registry::apply_shared`]). A target executes a
-//! command on the state after the last change *in force*: no target can execute a command that this
-//! change forbids. So the target first consults the group. It then proposes the new state, and
-//! completes the command when the new state is in force, too.
+//! A change has the same number at every target, and builds on the change before it. The group
+//! passes each change to every target ([`Registry::apply_shared`]). A change is *in force* when no
+//! target can execute a command that the change forbids. A target executes a reservation command on
+//! the state after the last change in force, for which it first consults the group. It then
+//! proposes the new state, and completes the command when the new state is in force, too.
 
 use super::state::Effects;
 use super::{AccessChange, ReservationRequest};
@@ -32,7 +32,7 @@ use farblock_wire::reservation::NotificationType;
 pub struct SharedProposal {
     /// The number to pass to [`Registry::answer_shared`].
     pub serial: u64,
-    /// The number of the change on which this one builds; 0: none.
+    /// The number of the change on which this one builds; 0: there is no earlier change.
     pub base: u64,
     /// The new state, from [`Reservations::to_shared_text`].
     pub text: String,
@@ -58,14 +58,14 @@ pub struct SharedChange {
 /// The group's answer to [`Action::ConsultReservations`] or [`Action::ProposeReservations`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SharedAnswer {
-    /// Answer to the former. The group read the number of the last change after the question, and
-    /// the change is in force. 0: there was no change.
+    /// Answer to [`Action::ConsultReservations`]: the number of the last change, which is in force.
+    /// 0: there is no change yet. The group read this number after it received the question.
     Current(u64),
     /// The proposed change is in force.
     InForce,
-    /// Another change was first.
+    /// The group made another change before the proposed one.
     Conflict,
-    /// This version cannot read the reservations.
+    /// This version of farblock cannot read the group's reservations.
     Unreadable,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Asking {
     asker: Asker,
     request: ReservationRequest,
     proposes: bool,
-    /// The queue has closed. The command must not start.
+    /// Whether the command's queue has closed. The command must then not start.
     is_forgotten: bool,
 }
 
@@ -91,8 +91,8 @@ pub(super) struct Shared {
     /// The number of the last change.
     index: u64,
     is_unreadable: bool,
-    /// The changes that some core does not enforce yet, in order: the serial number, the number of
-    /// the change, and whether all cores enforce this change.
+    /// The changes that this target has not reported as applied, in order: the serial number, the
+    /// number of the change, and whether all cores enforce it.
     spreading: VecDeque<(u64, u64, bool)>,
 }
 
@@ -102,8 +102,8 @@ impl Shared {
         self.is_unreadable
     }
 
-    /// Notes that all cores enforce a change. Returns the last change up to which they enforce all
-    /// changes, if this is news.
+    /// Records that all cores enforce a change. If they now enforce more changes without a gap,
+    /// returns the number of the last such change.
     fn spread(&mut self, serial: u64) -> Option<u64> {
         let change = self.spreading.iter_mut().find(|change| change.0 == serial)?;
         change.2 = true;
@@ -143,7 +143,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes over a change by any target. [`Action::SharedApplied`] follows.
+    /// Applies a change that any target made. [`Action::SharedApplied`] follows when every core
+    /// enforces the change.
     pub fn apply_shared(
         &mut self,
         subsystem: SubsystemId,
@@ -212,7 +213,7 @@ impl Registry {
         serial
     }
 
-    /// Takes the group's answer to the question or proposal with this number.
+    /// Handles the group's answer to the question or proposal with this number.
     pub fn answer_shared(&mut self, serial: u64, answer: SharedAnswer) {
         let its = |reserved: &Reserved| {
             reserved.current.as_ref().is_some_and(|current| current.serial == serial)

@@ -86,11 +86,12 @@ impl Reservations {
         Some(Access { rtype: held.rtype, hosts })
     }
 
-    /// Executes a request of `host` other than a report. `can_persist`: whether the target can
-    /// store the state through a power loss.
+    /// Executes a request of `host`, which must not be a report. `can_persist`: whether the target
+    /// can store the state through a power loss.
     ///
     /// # Errors
-    /// Returns the status with which to complete the command. The state is then unchanged.
+    /// Returns the status with which to complete the command. A failed command does not change the
+    /// state.
     pub(super) fn change(
         &mut self,
         host: HostId,
@@ -351,8 +352,8 @@ fn is_all_registrants(rtype: ReservationType) -> bool {
     matches!(rtype, ReservationType::WRITE_EXCLUSIVE_ALL | ReservationType::EXCLUSIVE_ACCESS_ALL)
 }
 
-/// Whether the other registrants are notified when a reservation of this type is released. They are
-/// notified if their rights change.
+/// Whether the target notifies the other registrants when a host releases a reservation of this
+/// type. It notifies them if their rights change.
 fn tells_release(rtype: ReservationType) -> bool {
     !matches!(rtype, ReservationType::WRITE_EXCLUSIVE | ReservationType::EXCLUSIVE_ACCESS)
 }
