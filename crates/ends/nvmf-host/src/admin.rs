@@ -92,18 +92,18 @@ enum Purpose {
     ShutdownStatus,
 }
 
-/// When the next keep alive is due, and when an unanswered one was sent.
+/// The times of keep alives: of the next one to send, and of the unanswered one.
 struct KeepAlive {
     interval: Duration,
     timeout: Duration,
     next: Instant,
-    /// When the host sent the keep alive that the controller has not answered yet.
+    /// The time at which the host sent the keep alive that the controller has not answered yet.
     unanswered: Option<Instant>,
 }
 
 struct Stopping {
     deadline: Instant,
-    /// When to read CSTS again.
+    /// The time of the next read of CSTS.
     look: Option<Instant>,
     complete: bool,
 }

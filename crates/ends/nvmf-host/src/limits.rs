@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The number of entries of the admin queue. At most one command fewer is in flight.
+/// The number of entries of the admin queue. The maximum number of commands in flight is one less.
 pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
 
 /// The host by default requests this many I/O queue pairs from a controller.
@@ -68,8 +68,8 @@ pub const NOT_READY_PAUSE: Duration = Duration::from_millis(200);
 /// longer delay.
 pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(10);
 
-/// While a controller is busy releasing its predecessor, the host pauses at most this long between
-/// its attempts to reconnect the path.
+/// While a target is still releasing the host's previous controller, the host pauses at most this
+/// long between its attempts to reconnect the path.
 pub const BUSY_PAUSE: Duration = Duration::from_millis(500);
 
 /// The minimum of [`Options::path_timeout`](crate::Options::path_timeout): a controller may need

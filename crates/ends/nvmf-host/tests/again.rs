@@ -186,7 +186,8 @@ fn denied_timeout_limits_the_wait_for_a_target_that_denies_access() {
     until("the pause is over", || user.write(0) == Ok(()));
 }
 
-/// These options make operations fail instead of wait, but only after they have tried both paths.
+/// With these options, operations fail instead of waiting, but only after the disk has tried both
+/// paths.
 #[test]
 fn a_path_error_is_retried_on_another_live_path() {
     let options = DiskOptions {

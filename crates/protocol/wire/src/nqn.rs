@@ -92,7 +92,8 @@ pub fn validate(name: &str) -> Result<(), NqnError> {
 }
 
 /// Checks a subsystem or host name: a name that starts with `nqn.` must be a valid NQN. Any other
-/// name only has to be valid text. Linux and its tests use names such as `blktests-subsystem-1`.
+/// name must be valid text, but need not be an NQN. Linux and its tests use names such as
+/// `blktests-subsystem-1`.
 pub fn validate_name(name: &str) -> Result<(), NqnError> {
     if name.starts_with("nqn.") { validate(name) } else { check_text(name) }
 }

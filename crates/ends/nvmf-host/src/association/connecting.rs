@@ -203,7 +203,7 @@ async fn bring_up(
             Step::Ready(info) => break info,
         }
     };
-    // Only controllers with the well-known discovery NQN need not authenticate. A controller that
+    // Only controllers with the well-known discovery NQN may skip authentication. A controller that
     // merely claims to be a discovery service must authenticate like any other.
     if !authenticated && identity.subnqn != DISCOVERY_NQN {
         authentication::not_asked_for(options)?;

@@ -41,8 +41,8 @@ static LOOPS: Mutex<Loops> = Mutex::new(Vec::new());
 
 type Loops = Vec<(ControlPlace, EngineKind, Weak<Control>)>;
 
-/// Identifies the threads that can use a loop: those of a process, or of a simulated world in it. A
-/// forked process has its parent's memory but none of its threads.
+/// Identifies the threads that can use a loop: the threads of a process, or of a simulated world in
+/// it. A forked process has its parent's memory but none of its threads.
 type ControlPlace = (u32, u64);
 
 /// While this value exists, no other thread finds or starts a control loop. See [`hold`].

@@ -117,8 +117,8 @@ impl Boots {
     /// machine.
     fn doubts(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<usize> {
         let silent = self.silent(path, now, answers);
-        // The path did not answer. But another path has connected to the same boot since that
-        // probe, so the boot has not ended.
+        // An answer is outdated if the path did not answer, but another path has connected to the
+        // same boot since that probe, so that the boot has not ended.
         let is_stale = |answer: &Answer, boot| {
             answer.boot.is_none() && self.last_seen(boot) > answer.connections
         };
@@ -313,8 +313,8 @@ impl ControllerLife {
         ControllerLife { url: self.url.clone(), name: None, quiesce_time: Duration::ZERO, origin }
     }
 
-    /// Whether this record was made by `mark` and describes a loss instead of a controller. It has
-    /// no commands for which the disk must wait.
+    /// Whether this record was made by `mark` and describes a loss instead of a controller. Such a
+    /// record has no commands for which the disk must wait.
     pub(super) fn is_mark(&self) -> bool {
         self.name.is_none() && self.quiesce_time.is_zero() && self.origin.is_some()
     }

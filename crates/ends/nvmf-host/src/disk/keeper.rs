@@ -37,8 +37,8 @@ pub(super) struct Keeper {
     /// Reports the result of the first attempt. With a connect wait, it reports each attempt up to
     /// the first success.
     first: Option<Sender<Result<(), Error>>>,
-    /// Lost sessions that queues may still refer to. The keeper holds them, because the drop of a
-    /// last reference outside the control loop waits for the controller's end.
+    /// Lost sessions that queues may still refer to. The keeper holds them, because a drop of the
+    /// last reference outside the control loop would wait until the controller has ended.
     retired: Vec<Arc<Session>>,
     /// The socket address of the controller in the last session. The next attempt starts with it.
     worked: Option<SocketAddr>,
@@ -289,7 +289,7 @@ impl Keeper {
         control::tell(&self.hub.changes, change).await;
     }
 
-    /// Runs a function that may store a record, and so may take the time of file I/O.
+    /// Runs a function that may store a record, which may take as long as file I/O.
     async fn recorded<T: Send + 'static>(
         &self,
         act: impl FnOnce(&Hub) -> T + Send + 'static,

@@ -243,7 +243,7 @@ impl Disk {
     /// # Errors
     /// Fails if the host cannot connect to the address, or if the address leads to another
     /// namespace or conflicts with the existing paths. It also fails if the disk has the maximum
-    /// number of paths. The disk does not add the path then.
+    /// number of paths. A call that fails does not add the path.
     pub fn add_path(&self, url: &Url) -> Result<(), Error> {
         let mut urls: Vec<Url> = self.hub.paths.iter().map(|path| path.url.clone()).collect();
         urls.push(url.clone());
@@ -459,7 +459,7 @@ fn check(urls: &[Url], options: &DiskOptions) -> Result<u32, Error> {
 }
 
 /// Waits until a disk of `paths` paths is usable: one path is connected, and each other path is
-/// connected, has failed, or has used up its time. `wait` is how long to retry until the first path
+/// connected, has failed, or has used up its time. `wait` limits the retries until the first path
 /// connects. `is_decided` says whether the disk knows the right namespace.
 fn wait_for_first(
     results: &Receiver<Result<(), Error>>,

@@ -10,9 +10,9 @@
 //!      |                           |   |   ^
 //!      | none is     path lost and |   |   | the lost session has ended
 //!      v             it writes     |   |   |
-//!   Waiting <--- path lost, or not-+   +-> Held ---- no hope: failed --------> completed
-//!      |         for it now
-//!      +------------------------------------------- no hope: failed --------> completed
+//!   Waiting <--- path lost, or ----+   +-> Held ---- time limit: failed -----> completed
+//!      |         cannot execute it
+//!      +------------------------------------------- time limit: failed -----> completed
 //! ```
 //! After an operation in the state Held has failed, the queue starts no other write until all
 //! commands of the lost session have ended.

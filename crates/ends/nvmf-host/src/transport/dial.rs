@@ -119,8 +119,8 @@ pub(crate) enum Greeted {
 }
 
 impl Address {
-    /// Parses the address `host`, `host:port` or `[v6]:port` for TCP. With the prefix `rdma:`, it
-    /// is for RDMA.
+    /// Parses the address `host`, `host:port` or `[v6]:port` for TCP. The prefix `rdma:` selects
+    /// RDMA.
     pub(crate) fn parse(text: &str) -> Result<Address, UrlError> {
         if let Some(text) = text.strip_prefix(RDMA) {
             return rdma::RdmaAddress::parse(text).map(Address::Rdma);

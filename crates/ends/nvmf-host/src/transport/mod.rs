@@ -38,7 +38,7 @@ use farblock_wire::Cqe;
 use std::fmt;
 use std::io;
 
-/// Why a connection has ended.
+/// The reason why a connection has ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Loss {
     /// The controller closed the connection.
@@ -196,7 +196,7 @@ pub(crate) trait Transport: Sized {
     /// Whether nothing is outstanding and every buffer is back.
     fn is_closed(&self) -> bool;
 
-    /// Why the connection ended, if it has.
+    /// The reason why the connection has ended; `None` while it is open.
     fn loss(&self) -> Option<&Loss>;
 
     /// Ends the connection and discards unsent data.

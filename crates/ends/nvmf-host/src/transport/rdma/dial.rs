@@ -126,7 +126,7 @@ pub(crate) struct Connected {
     pub(super) ends: Kept,
     /// Whether this is an I/O queue: its commands can carry data in their capsules.
     pub(super) is_io: bool,
-    /// The most commands in flight.
+    /// The maximum number of commands in flight.
     pub(super) depth: u16,
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct Greeted {
     local: Local,
     mailbox: Mailbox,
     watch: Option<WatchId>,
-    /// `None` once it is handed on.
+    /// `None` after [`Self::finish`].
     connected: Option<Connected>,
     timeout: Duration,
 }

@@ -1,5 +1,5 @@
-//! Notices when a connection ends. The connection manager reports this on a separate channel. A
-//! future on the control loop waits there, so a queue's event loop need not look at two channels.
+//! Detects the ends of connections. The connection manager reports them on a separate channel. A
+//! future on the control loop waits there, so a queue's event loop need not check two channels.
 
 use crate::control::{Local, Mailbox};
 use farblock_reactor::{Reactor, TaskId, Waker, WatchId};
@@ -19,12 +19,12 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Whether the controller or the device has left.
+    /// Whether the controller or the device has ended the connection.
     pub(super) fn has_left(&self) -> bool {
         self.has_left.load(Ordering::SeqCst)
     }
 
-    /// Sets the task to wake when the controller leaves, in place of an earlier task.
+    /// Sets the task to wake when the connection ends. Replaces an earlier task.
     pub(super) fn attend(&self, waker: Waker) {
         *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
         if self.has_left() {
@@ -38,7 +38,7 @@ impl Ends {
     }
 }
 
-/// A connection's share of its [`Ends`]. Dropping it ends the waiting future.
+/// A connection's reference to its [`Ends`]. Its drop ends the waiting future.
 pub(super) struct Kept(pub(super) Arc<Ends>);
 
 impl Deref for Kept {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Registered memory for the data of one queue's commands, in bytes. Beyond it, commands wait. The
-/// device keeps this memory locked.
+/// The limit on the registered memory for the data of one queue's commands, in bytes. Commands wait
+/// while all of it is in use. The kernel keeps this memory in RAM.
 pub(super) const STAGING_BYTES: usize = 16 << 20;
 
 /// The unit in which a queue registers this memory, in bytes: the data of the largest command.
@@ -16,5 +16,5 @@ pub(super) const STAGING_CHUNK_BYTES_MIN: usize = 4096;
 /// device supports fewer.
 pub(super) const READS: u8 = 16;
 
-/// The time that the resolution of an address or a route may take, at most.
+/// The time limit for the resolution of an address or a route.
 pub(super) const RESOLVE_TIME: Duration = Duration::from_secs(10);

@@ -133,7 +133,7 @@ impl Outgoing {
         self.note(slot, Some(chunk))
     }
 
-    /// Notes that the controller may answer a command.
+    /// Records that the controller may answer a command.
     fn note(&mut self, slot: SlotId, chunk: Option<Chunk>) -> bool {
         self.sent[usize::from(slot.0)] = Some(Sent { chunk });
         true

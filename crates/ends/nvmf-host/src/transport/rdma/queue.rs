@@ -23,7 +23,7 @@ const BATCH: usize = 16;
 pub(super) const NO_DATA: SglDescriptor =
     SglDescriptor::keyed(KeyedBlock { address: 0, length_bytes: 0, key: 0, invalidate: false });
 
-/// Why a queue pair has ended.
+/// The reason why a queue pair has ended.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// A request failed.
@@ -81,7 +81,7 @@ pub(super) struct QueuePair {
 
 /// The send queue.
 struct Sends {
-    /// Capsules that wait for a place in it.
+    /// Capsules that wait for a free place in the send queue.
     outbox: VecDeque<Capsule>,
     /// Capsules in flight, whose memory the device may still read.
     flights: Slab<Option<Chunk>>,
