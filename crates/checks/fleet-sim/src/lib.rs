@@ -14,10 +14,11 @@
 //!
 //! # Assumptions
 //!
-//! Processors take no time, with one exception: a target takes the time given in the [`Settings`]
-//! for each connection and for each piece of a stream. It handles them one after the other. The
-//! defaults of these times are assumptions, not measurements. The network delays data by up to 100
-//! µs, loses no data, and has no bandwidth limit.
+//! Code takes no virtual time, with one exception: a target takes the time given in the
+//! [`Settings`] for each connection and for each piece of data that a connection delivers. It
+//! handles these one after the other. The defaults of these times are assumptions, not
+//! measurements. The network delays data by up to 100 µs, loses no data, and has no bandwidth
+//! limit.
 
 #![forbid(unsafe_code)]
 
@@ -42,9 +43,8 @@ use stage::Stage;
 /// Simulates one fleet after the other. Calls `show` at intervals with the name of the current
 /// scene and its progress.
 ///
-/// # Errors
-/// Fails if the caller has cancelled the simulation, or if an action has failed that never fails in
-/// a correct simulation.
+/// # Errors Fails if the caller has cancelled the simulation, or if a step fails that must always
+/// succeed.
 pub fn simulate(
     fleets: &[Settings],
     cancel: &Cancel,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// The interval of progress reports, in real time.
 const SHOW_PERIOD: Duration = Duration::from_millis(200);
-/// The busiest second is the busiest period of this length.
+/// Accepted connections are counted in periods of this length, to find the busiest second.
 const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,7 +86,7 @@ impl Seconds {
     }
 }
 
-/// Detects that targets still refuse hosts, and that no further host recovers.
+/// Detects that recovery has stopped: targets refuse hosts, and no more hosts resume I/O.
 struct Standstill {
     longest: Duration,
     flowing: usize,
@@ -95,8 +95,9 @@ struct Standstill {
 }
 
 impl Standstill {
-    /// Registers the current number of hosts with I/O, and of refused connections. True if no
-    /// further host has recovered for too long while targets refuse hosts.
+    /// Takes the current numbers of hosts with I/O and of refused connections. Returns true if the
+    /// number of hosts has not changed for `longest`, and targets have refused connections
+    /// meanwhile.
     fn is_reached(&mut self, now: Duration, flowing: usize, refused: u64) -> bool {
         if flowing != self.flowing {
             self.begin_anew(now, flowing, refused);

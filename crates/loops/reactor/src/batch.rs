@@ -44,7 +44,7 @@ impl SendBatch {
         SendBatch::default()
     }
 
-    /// Appends a copy of `bytes`. Adjacent calls form one segment.
+    /// Appends a copy of `bytes`. The bytes of consecutive calls form one segment.
     pub fn bytes(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;

@@ -271,9 +271,9 @@ impl Reactor {
         self.with(|engine, _| engine.send_final(stream.0, bytes));
     }
 
-    /// Closes a stream. Outstanding operations complete first; those that are not finished fail
-    /// with [`io::ErrorKind::ConnectionAborted`]. Then [`Event::Closed`] follows. The system still
-    /// transmits data from earlier sends.
+    /// Closes a stream. First each outstanding operation completes, or fails with
+    /// [`io::ErrorKind::ConnectionAborted`] if it is unfinished. Then [`Event::Closed`] follows.
+    /// The system still transmits data from earlier sends.
     pub fn close(&self, stream: StreamId) {
         self.with(|engine, cx| engine.close(cx, stream.0));
     }

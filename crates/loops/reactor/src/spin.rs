@@ -89,7 +89,7 @@ impl Window {
         u64::try_from(rate).unwrap_or(u64::MAX)
     }
 
-    /// Whether looking pays. `asleep` is the rate of the same load with sleeping.
+    /// Whether looking pays. `asleep` is the rate of the same load while the loop sleeps.
     fn pays(&self, asleep: u64) -> bool {
         let factor = if self.looked <= self.worked {
             LOSS

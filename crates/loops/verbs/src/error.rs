@@ -23,7 +23,7 @@ impl VerbsError {
         Self::Refused { verb, error: kind.into() }
     }
 
-    /// The kind of the reason; `Unsupported` if the libraries are missing.
+    /// The kind of the operating system's error; `Unsupported` if the libraries are missing.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
         match self {
@@ -82,7 +82,7 @@ fn advice(verb: &str, error: &io::Error) -> Option<&'static str> {
 pub struct PostError {
     /// Number of requests that the queue accepted.
     pub posted: usize,
-    /// The reason for the first refused request.
+    /// Why the queue refused the next request.
     pub error: VerbsError,
 }
 

@@ -18,7 +18,8 @@ pub unsafe trait Memory: Send + Sync {
     fn bytes(&self) -> usize;
 }
 
-/// Pages that are zeroed at first. All access is by copy, because the device may change them.
+/// Pages that are zeroed at first. Callers copy bytes in and out, because the device may change the
+/// pages at any time.
 pub struct Pages {
     address: NonNull<u8>,
     bytes: usize,

@@ -75,7 +75,7 @@ pub enum Payload<'a> {
 /// A request for the send queue (`struct ibv_send_wr`).
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
-    /// The caller's name of the request; its completion repeats it (`wr_id`).
+    /// The caller's identifier of the request, which its completion repeats (`wr_id`).
     pub id: u64,
     /// The operation.
     pub operation: Operation,
@@ -85,7 +85,7 @@ pub struct SendRequest<'a> {
     /// completion. An unsignaled request occupies the queue until the caller polls the completion
     /// of a later one.
     pub signaled: bool,
-    /// Starts after all earlier READs have completed (`IBV_SEND_FENCE`).
+    /// Whether the request starts only after all earlier READs have completed (`IBV_SEND_FENCE`).
     pub fence: bool,
 }
 
@@ -100,7 +100,7 @@ impl<'a> SendRequest<'a> {
 /// A request for a receive queue (`struct ibv_recv_wr`).
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiveRequest<'a> {
-    /// The caller's name of the request; its completion repeats it (`wr_id`).
+    /// The caller's identifier of the request, which its completion repeats (`wr_id`).
     pub id: u64,
     /// The memory for one message, in this order.
     pub slices: &'a [Slice],
@@ -126,7 +126,7 @@ pub enum Completed {
 /// an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Completion {
-    /// The request's name.
+    /// The request's identifier.
     pub id: u64,
     /// The outcome.
     pub status: Status,

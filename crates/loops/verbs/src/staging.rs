@@ -13,7 +13,7 @@ use crate::verbs::Verbs;
 /// The sizes of a [`Staging`], in bytes. All are powers of two.
 #[derive(Clone, Copy, Debug)]
 pub struct StagingSizes {
-    /// The most registered memory.
+    /// The maximum amount of registered memory.
     pub bytes: usize,
     /// The unit of registration: the largest chunk.
     pub slab_bytes: usize,

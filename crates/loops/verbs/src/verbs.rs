@@ -88,7 +88,8 @@ pub trait Verbs {
     /// Addresses and keys of a registration.
     fn keys(&self, mr: &Self::Mr) -> Keys;
 
-    /// Makes a completion queue. The caller polls often enough that it never exceeds `entries`.
+    /// Makes a completion queue. The caller must poll so often that the queue never holds more than
+    /// `entries` completions.
     fn create_cq(&self, pd: &Self::Pd, entries: u32) -> Result<Self::Cq, VerbsError>;
     /// The source from which an event loop learns that the queue has an event.
     fn cq_source<'a>(&self, cq: &'a Self::Cq) -> Source<'a>;
@@ -176,9 +177,9 @@ pub struct Device {
     pub max_cqe: u32,
     /// Largest number of requests in a shared receive queue; 0: there are none.
     pub max_srq_wr: u32,
-    /// READs of a peer that a queue pair can answer at the same time.
+    /// Largest number of READs of a peer that a queue pair can answer at the same time.
     pub max_qp_rd_atom: u8,
-    /// READs that a queue pair can have in flight.
+    /// Largest number of READs that a queue pair can have in flight.
     pub max_qp_init_rd_atom: u8,
     /// Whether the device reports that it can invalidate keys
     /// (`IBV_DEVICE_MEM_MGT_EXTENSIONS`).
@@ -202,21 +203,21 @@ pub struct Port {
 pub struct QpOptions<V: Verbs> {
     /// The protection domain.
     pub pd: V::Pd,
-    /// Completions of the send queue.
+    /// The completion queue for requests of the send queue.
     pub send_cq: V::Cq,
-    /// Completions of receives.
+    /// The completion queue for receives.
     pub recv_cq: V::Cq,
-    /// A shared queue for receives; `None`: the queue pair's own.
+    /// A shared receive queue; `None`: the queue pair has its own receive queue.
     pub srq: Option<V::Srq>,
-    /// Requests in the send queue.
+    /// Largest number of requests in the send queue.
     pub max_send_wr: u32,
-    /// Requests in the own receive queue.
+    /// Largest number of requests in the queue pair's own receive queue.
     pub max_recv_wr: u32,
-    /// Slices of a request in the send queue.
+    /// Largest number of slices of a request in the send queue.
     pub max_send_sge: u32,
-    /// Slices of a receive.
+    /// Largest number of slices of a receive.
     pub max_recv_sge: u32,
-    /// Bytes of an inline request.
+    /// Largest number of bytes of an inline request.
     pub max_inline_bytes: u32,
 }
 
@@ -225,9 +226,9 @@ pub struct QpOptions<V: Verbs> {
 pub struct ConnParam {
     /// Bytes for the peer. A peer may get zeroes behind them: see [`limits`](crate::limits).
     pub private_data: Vec<u8>,
-    /// READs of the peer that this end can answer at the same time.
+    /// Number of READs of the peer that this end can answer at the same time.
     pub responder_resources: u8,
-    /// READs that this end may have in flight.
+    /// Number of READs that this end may have in flight.
     pub initiator_depth: u8,
     /// Transport retries, 0 to 7.
     pub retry_count: u8,
@@ -283,7 +284,7 @@ pub enum CmEventType {
     AddrResolved,
     /// No device reaches the address.
     AddrError,
-    /// The connection can be requested.
+    /// The route is resolved: the program can now send the connection request.
     RouteResolved,
     /// There is no route.
     RouteError,

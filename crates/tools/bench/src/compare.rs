@@ -1,4 +1,5 @@
-//! Runs a plan on one namespace or two, and on the floor if the plan has one. Creates a report.
+//! Runs a plan on one or two namespaces, and on the [floor](crate::floor) (bare sockets) if the
+//! plan has one. Creates a report.
 //!
 //! **Order.** Patterns run one after another, and so do the runs of a pattern. Within a run the
 //! sides follow each other: local first and floor last in the first run, the reverse in the second
@@ -250,7 +251,7 @@ impl Session<'_> {
         Ok(measured)
     }
 
-    /// Whether the comparison of the two disks is so precise that more runs would not improve it.
+    /// Whether the ratio of the two disks is known precisely enough to stop the runs.
     fn is_known(&self, measured: &[Measured]) -> bool {
         let rates = |wanted| {
             let at = self.sides.iter().position(|(name, _)| *name == wanted)?;

@@ -220,7 +220,7 @@ impl<'a> Watch<'a> {
         let runtime = self.spec.runtime.unwrap_or(FOREVER).min(FOREVER);
         let schedule = Schedule { measure_start, measure_end: measure_start + runtime };
         for start in starts {
-            // A job that has ended has reported the reason, or will report it soon.
+            // The send fails if the job has ended. The job then reports the reason.
             let _ = start.send(schedule);
         }
         Some(schedule)

@@ -79,8 +79,8 @@ impl Plan {
         }
     }
 
-    /// The method of the published documents in less time: a warm-up, and then three averaged runs
-    /// of half a minute.
+    /// The method of StarWind's published test in less time: a warm-up, and then three averaged
+    /// runs of half a minute.
     pub fn full() -> Plan {
         Plan {
             runtime: Duration::from_secs(30),

@@ -371,8 +371,8 @@ impl<'a> Fleet<'a> {
         Ok(Some(sum))
     }
 
-    /// Does one run on all hosts. `process` is the process of the target to measure, if no agent
-    /// runs the target; `whose` then names its program.
+    /// Runs the load once on all hosts. `process` is the process of the target to measure, if no
+    /// agent runs the target; `whose` then names its program.
     pub(crate) fn one_run(
         &mut self,
         pattern: &Pattern,
@@ -569,9 +569,9 @@ fn vm(pattern: &Pattern) -> Vm {
     Vm { depth, request_bytes: bytes.min(VM_REQUEST_BYTES) }
 }
 
-/// The time between the agreement on a start and the start. It depends on the number of clients of
-/// the machine with the most hosts, which is the slowest machine. `hosts` are the addresses of the
-/// hosts; `None` means this machine.
+/// The time from the controller's order to start until the start. It depends on the number of
+/// clients of the machine with the most hosts, which is the slowest machine. `hosts` are the
+/// addresses of the hosts; `None` means this machine.
 fn start_in(clients_per_node: u32, hosts: impl Iterator<Item = Option<IpAddr>>) -> Duration {
     let mut on_each = BTreeMap::<Option<IpAddr>, u32>::new();
     for at in hosts {
@@ -590,7 +590,7 @@ mod tests {
     fn many_clients_get_more_time_to_start() {
         let here = |hosts| iter::repeat_n(None, hosts);
         assert_eq!(start_in(1, here(1)), START_IN + START_IN_FOR_CLIENT);
-        // The cluster of the published documents on two processors, which started 346 ms late.
+        // The cluster of the plan `hci-12` on two processors, which started 346 ms late.
         let many = start_in(48, here(12));
         assert!(many >= START_IN + Duration::from_secs(2), "{many:?}");
         let at = |last| Some(IpAddr::from([192, 0, 2, last]));

@@ -58,7 +58,7 @@ impl Versioned {
         Ok(Versioned { blocks, first, per_block, versions, data: vec![0; BLOCK] })
     }
 
-    /// A pseudorandom index of a block, which depends only on the turn.
+    /// A pseudorandom index of a block, which depends only on `turn`.
     pub fn scattered(&self, turn: u64) -> usize {
         let scattered = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         (scattered % self.versions.len() as u64) as usize

@@ -117,7 +117,7 @@ pub(super) fn described(
     farblock_state::Namespace { uuid, ana_group: nsid, ..namespace }
 }
 
-/// Shares absent namespaces in place of the disks, which only the leader opens.
+/// Shares each disk as an absent namespace, because only the leader opens the disks.
 pub(super) fn absent(args: &ServeArgs, specs: &[Spec], mut shares: Shares) -> Result<Shares> {
     for (nsid, spec) in (1..).zip(specs) {
         let name = names::name(spec);

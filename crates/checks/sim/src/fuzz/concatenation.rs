@@ -79,7 +79,8 @@ impl Choice {
 /// host disconnects, and whether the other host follows.
 ///
 /// Panics if one end panics, or if a peer without a valid proof obtains a key. Also panics if the
-/// ends skip a requested channel, or derive different keys from the same secrets without an attack.
+/// ends skip a requested secure channel, or derive different keys from the same secrets without an
+/// attack.
 pub fn concatenation(data: &[u8]) {
     let Some((&[first, second, cut], data)) = data.split_first_chunk() else { return };
     let (first, second) = (Choice(first), Choice(second));
@@ -100,7 +101,7 @@ pub fn concatenation(data: &[u8]) {
     let is_done = controller.progress() == Progress::Done;
     let later = controller.take_psks();
     if is_done {
-        assert!(first.knows_host() || second.knows_host(), "it knows neither host");
+        assert!(first.knows_host() || second.knows_host(), "both hosts have a wrong secret");
         let has_key = !psks.is_empty() || !later.is_empty();
         assert!(has_key || !controller.has_concatenated(), "a secure channel without a key");
         assert!(later.is_empty() || controller.has_concatenated(), "a key without a channel");

@@ -1,6 +1,6 @@
 //! The product in a simulated world: a `Disk` over one or two paths, a `Target` on one or two
-//! cores, and a disk that may lose unflushed data. All of it runs on the calling thread, from one
-//! seed.
+//! cores, and a disk that may lose unflushed data. All of it runs on the calling thread and depends
+//! on one seed.
 //!
 //! [`run`] is a function of its seed. For a while it injects all faults that the
 //! [world](farblock_reactor::sim) offers. Connections break, and may deliver their data later.
@@ -202,8 +202,8 @@ pub fn shrink(seed: u64) -> u64 {
     })
 }
 
-/// Searches for the smallest number of operations with which a run panics. With `known` operations
-/// it does.
+/// Searches for the smallest number of operations with which a run panics. A run with `known`
+/// operations panics.
 fn fewest(known: u64, run: impl Fn(u64) + RefUnwindSafe) -> u64 {
     let fails = |operations| catch_unwind(|| run(operations)).is_err();
     // A run that fails with some number of operations may succeed with fewer and fail again with

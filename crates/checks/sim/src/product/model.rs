@@ -41,7 +41,7 @@ struct Flying {
     /// The numbers that each block could contain when a read was submitted.
     possible: Vec<BTreeSet<u64>>,
     /// The number of writes that were acknowledged before the operation was submitted. The next
-    /// field is the number of power cuts before that.
+    /// field is the number of power cuts before the submission.
     acknowledged: u64,
     power_cuts: u64,
 }

@@ -11,8 +11,8 @@ use crate::file_op::FileOp;
 use crate::ids::TaskId;
 use farblock_random::Random;
 
-/// The disk keeps at most this many unsynced versions of a unit. If there are more, it makes the
-/// oldest durable.
+/// The disk keeps at most this many unsynced versions of each atomic unit. If there are more, it
+/// makes the oldest version durable.
 const VERSIONS_MOST: usize = 8;
 
 /// The behaviour of a disk.

@@ -187,7 +187,7 @@ impl World {
         self.0.state.borrow_mut().break_link(connection.link, how);
     }
 
-    /// Sets whether connection requests to the address get an answer. By default they get one.
+    /// Sets whether the address answers connection requests. By default it answers.
     pub fn set_reachable(&self, address: SocketAddr, reachable: bool) {
         self.0.state.borrow_mut().net.set_reachable(address, reachable);
     }

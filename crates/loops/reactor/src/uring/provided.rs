@@ -100,7 +100,7 @@ impl ProvidedBuffers {
     }
 
     /// Doubles the number of listed buffers, up to the limit, because the kernel ran out of
-    /// buffers. At the limit, the engine submits a receive without a buffer again.
+    /// buffers. At the limit, the engine only repeats the receive that got no buffer.
     pub(super) fn grow(&mut self, pool: &BufferPool) {
         let room = self.group.most_buffers() - self.buffers.len();
         self.add(self.buffers.len().min(room), pool);

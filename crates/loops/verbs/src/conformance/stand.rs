@@ -17,7 +17,7 @@ const RESOLVE_MS: u32 = 10_000;
 pub(super) const MEMORY_BYTES: usize = 1 << 16;
 /// The depth of each queue of an end, in requests.
 pub(super) const DEPTH: u32 = 16;
-/// The most bytes that an end can send inline.
+/// The maximum number of bytes that an end can send inline.
 pub(super) const INLINE_BYTES: u32 = 64;
 
 /// Two machines, or the same machine twice. The host can reach the address at which the target

@@ -9,7 +9,7 @@ use crate::error::VerbsError;
 use crate::limits;
 use crate::verbs::{CmEventType, ConnParam, REJECTED_BY_CONSUMER, REJECTED_NO_LISTENER};
 
-/// The first port for the active end.
+/// The first port that the fabric assigns to active ends.
 const FIRST_PORT: u16 = 32768;
 /// `-ETIMEDOUT` on Linux.
 const TIMED_OUT: i32 = -110;
@@ -59,7 +59,7 @@ impl Objects {
                 id.stage = Stage::Closed;
             }
         }
-        // The program does not yet know a request whose event is still in the channel.
+        // Skip requests whose event is still in the channel: the program does not know them yet.
         let is_known = |id: &IdState| id.local.ip() == node && id.handle.strong_count() > 0;
         let all: Vec<Key> =
             self.ids.iter().filter(|(_, id)| is_known(id)).map(|(key, _)| *key).collect();
@@ -327,7 +327,7 @@ impl Objects {
         if let Some(channel) = self.channels.get_mut(&id.channel) {
             channel.events.retain(|event| event.id != key);
         }
-        // The peer's waiting messages have no receiver any more.
+        // The peer's waiting messages have no receiver any more, so they fail now.
         if let Some(peer) = id.peer {
             self.run(peer);
         }

@@ -9,7 +9,7 @@ use crate::request::{
     Access, Completed, Completion, Operation, Payload, ReceiveRequest, SendRequest, Status,
 };
 
-/// The result of a request's first attempt.
+/// The result of an attempt to execute a request.
 enum Attempt {
     /// The request completed with this number of bytes.
     Done(u32),
@@ -160,7 +160,7 @@ impl Objects {
         };
         let pd = qp.pd;
         let bytes = match (&send.source, send.operation) {
-            // A READ writes to its slices.
+            // A READ sends no bytes. Its slices are the destination.
             (_, Operation::Read { .. }) => Vec::new(),
             (Local::Inline(bytes), _) => bytes.clone(),
             (Local::Slices(slices), _) => match self.gather(pd, slices) {

@@ -109,7 +109,8 @@ pub struct Wakes {
 /// A connection's handle.
 pub(super) struct IdHandle {
     owned: Owned,
-    /// The queue pair's queues live as long as the connection.
+    /// Keeps the protection domain and the queues of the queue pair alive as long as the
+    /// connection.
     kept: OnceLock<Kept>,
 }
 
@@ -123,7 +124,7 @@ pub struct Id(Arc<IdHandle>);
 pub struct Mr {
     keys: Keys,
     owned: Owned,
-    /// The domain lives as long as the registration.
+    /// Keeps the protection domain alive as long as the registration.
     _pd: Arc<Owned>,
 }
 
@@ -175,7 +176,7 @@ impl Node {
         }
     }
 
-    /// Checks that each first number is at most the second number of its pair, which is a limit.
+    /// Checks that in each pair the value (the first number) is at most the limit (the second).
     fn check(verb: &'static str, pairs: &[(u32, u32)]) -> Result<(), VerbsError> {
         let fits = pairs.iter().all(|(value, most)| value <= most);
         let error = || VerbsError::refused(verb, io::ErrorKind::InvalidInput);
@@ -226,7 +227,7 @@ impl Verbs for Node {
                 CmEventType::ConnectRequest => Some(self.handle(key)),
                 _ => id,
             };
-            // The last handle of a connection is being dropped: it has no more events.
+            // Skip the event: the last handle of its connection is being dropped.
             let Some(id) = id else { continue };
             return Ok(Some(CmEvent { id, listener, event, status, param }));
         }

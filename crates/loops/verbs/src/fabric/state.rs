@@ -25,7 +25,7 @@ pub(super) struct Objects {
     pub(super) regions: BTreeMap<Key, Region>,
     pub(super) cqs: BTreeMap<Key, CqState>,
     pub(super) srqs: BTreeMap<Key, SrqState>,
-    /// Called after the lock is released.
+    /// The wakers to call after the lock is released.
     pub(super) wakers: Vec<Waker>,
 }
 
@@ -172,7 +172,7 @@ pub(super) struct Entry {
     pub(super) frees: Frees,
 }
 
-/// The place that the poll of a completion frees.
+/// The place in a queue that becomes free when the program polls a completion.
 pub(super) enum Frees {
     /// The send queue's places up to this position.
     Sends { id: Key, position: u64 },
@@ -322,20 +322,20 @@ impl Objects {
 }
 
 impl Region {
-    /// Appends bytes of the range, which is inside the memory.
+    /// Appends the bytes of a range to `out`. The range must be inside the memory.
     pub(super) fn read(&self, offset: usize, bytes: usize, out: &mut Vec<u8>) {
         assert!(offset + bytes <= self.memory.bytes(), "`region` has checked the range");
         let before = out.len();
         out.resize(before + bytes, 0);
         // SAFETY: the range is inside memory that `Memory` promises to be readable, and `out` is
-        // separate memory. The owner has no reference that this access could contradict.
+        // separate memory. The owner has no reference that conflicts with this access.
         unsafe {
             let from = self.memory.address().as_ptr().add(offset);
             from.copy_to_nonoverlapping(out[before..].as_mut_ptr(), bytes);
         }
     }
 
-    /// Writes bytes to the range, which is inside the memory.
+    /// Writes bytes to the memory at `offset`. They must fit in the memory.
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.memory.bytes(), "`region` has checked the range");
         // SAFETY: as in `read`, and the memory is writable.

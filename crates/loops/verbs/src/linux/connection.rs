@@ -50,8 +50,8 @@ impl Drop for IdOwner {
         // Do this first: once this identifier is destroyed, a new identifier may get the same
         // address.
         self.channel.forget(self.raw);
-        // SAFETY: no handle is left. The channel acknowledges events before it lets go of a handle,
-        // so destroying waits for no event.
+        // SAFETY: no handle is left. The channel acknowledges events before it drops a handle, so
+        // destroying the identifier does not wait for an event.
         unsafe {
             if self.qp.get().is_some() {
                 (self.functions.rdma_destroy_qp)(self.raw);
@@ -83,8 +83,7 @@ impl Id {
         Ok(unsafe { Self::own(functions, channel, raw) })
     }
 
-    /// # Safety
-    /// `raw` is an identifier of the channel that nothing else owns.
+    /// # Safety `raw` must be an identifier of `channel`, and no other code may own it.
     pub(super) unsafe fn own(
         functions: &'static Functions,
         channel: &Channel,

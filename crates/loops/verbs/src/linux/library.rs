@@ -24,7 +24,7 @@ macro_rules! functions {
                 $(
                     let name = stringify!($name);
                     let library = if name.starts_with("ibv_") { verbs } else { manager };
-                    // SAFETY: the types match rdma-core's headers, where they are stable; `sys`
+                    // SAFETY: the types match rdma-core's headers, whose interface is stable; `sys`
                     // has the structures.
                     let $name = unsafe { *library.get(name)? };
                 )*

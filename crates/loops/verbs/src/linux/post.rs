@@ -126,7 +126,8 @@ pub(super) unsafe fn send(qp: *mut ibv_qp, requests: &[SendRequest<'_>]) -> Resu
             && matches!(request.payload, Payload::Inline(_))
     };
     if requests.iter().any(is_inline_read) {
-        // The device would write to bytes that are lent for reading only.
+        // Refuse a READ into inline bytes: the device would write to bytes that are lent for
+        // reading only.
         let error = VerbsError::refused("ibv_post_send", io::ErrorKind::InvalidInput);
         return Err(PostError { posted: 0, error });
     }

@@ -25,8 +25,8 @@ pub(super) fn unblock(verb: &'static str, fd: RawFd) -> Result<(), VerbsError> {
     if result < 0 { Err(last_error(verb)) } else { Ok(()) }
 }
 
-/// Keeps a device open. When a removed device has no connection left, librdmacm closes its context,
-/// which protection domains and queues still use.
+/// Keeps a device open. Without it, librdmacm would close the context of a removed device with its
+/// last connection, although protection domains and queues still use this context.
 struct Anchor {
     functions: &'static Functions,
     raw: *mut rdma_cm_id,
@@ -86,7 +86,7 @@ unsafe impl Sync for PdOwner {}
 
 impl Drop for PdOwner {
     fn drop(&mut self) {
-        // SAFETY: everything made in the domain holds it, so nothing is left of it.
+        // SAFETY: every object of the domain holds a reference to the domain, so no object is left.
         unsafe { (self.functions.ibv_dealloc_pd)(self.raw) };
     }
 }
@@ -284,7 +284,7 @@ impl Srq {
 
 /// Requests an event for the next completion of any kind.
 pub(super) fn request_event(cq: &Cq) -> Result<(), VerbsError> {
-    // SAFETY: the queue keeps its context open, whose functions take its own queues.
+    // SAFETY: the queue keeps its context open, and the functions of the context accept its queues.
     let result = unsafe {
         let ask = (*cq.context()).req_notify_cq;
         ask.map_or(libc::EOPNOTSUPP, |ask| ask(cq.raw(), 0))

@@ -71,8 +71,8 @@ pub struct Floor {
     pub threads: u32,
     /// The sources of processor time and memory use.
     pub meters: Meters,
-    /// The measured time of each run, if it is shorter than in the plan: bare sockets need less
-    /// time than a disk. With this limit there is no warm-up, and the ramp is half of the limit.
+    /// The measured time of each run, if it is shorter than in the plan: bare sockets vary less
+    /// than a disk. Such a run has no warm-up, and its ramp is half of this time.
     pub briefly: Option<Duration>,
 }
 

@@ -111,8 +111,7 @@ pub const FAULTS: [Fault; 15] = [
     Fault::Ana,
     Fault::Masked,
 ];
-/// The number of faults, from the first one on, that are possible on a file of the mirror's
-/// machine.
+/// Only the first faults, this many, are possible on a leg that is a file of the mirror's machine.
 const NEAR_FAULTS: usize = 5;
 
 /// The results of a run.
