@@ -1,5 +1,5 @@
 //! Runs the simulation for hours, through an example of `farblock-sim`. Only that package enables
-//! the simulation features of all crates below it.
+//! the simulation features of all crates on which it depends.
 
 use clap::Args;
 use std::process::Command;

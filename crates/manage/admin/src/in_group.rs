@@ -3,10 +3,9 @@
 
 use farblock_state::{Namespace, Step};
 
-/// Checks the steps of a change of one member.
+/// Refuses the steps that only the group may make.
 ///
-/// # Errors
-/// One sentence that names the way to the same effect.
+/// # Errors One sentence that names the command to use instead.
 pub(crate) fn check(steps: &[Step]) -> Result<(), String> {
     steps.iter().find_map(refused).map_or(Ok(()), |sentence| Err(sentence.to_owned()))
 }

@@ -451,7 +451,8 @@ impl Live {
                 Step::AddListener(address, listener)
             }
             Step::ChangeListener { address, from, to } => {
-                // The states that a group reports differ from the listener's entry.
+                // Change the states only if the entry has changed: in a group, the group sets other
+                // states.
                 if access(&from) != access(&to) {
                     control.set_access(address, &access(&to)).map_err(said)?;
                 }

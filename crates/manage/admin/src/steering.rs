@@ -297,7 +297,7 @@ impl Steering {
         Ok(Changed { steps, etag: self.version() })
     }
 
-    /// The hosts whose entries match, by subsystem NQN and host NQN.
+    /// The hosts for whose entries `is_such` returns true, by subsystem NQN and host NQN.
     pub fn hosts(&self, is_such: impl Fn(&Host) -> bool) -> Vec<(String, String)> {
         let inner = self.lock();
         let all = inner.shared.subsystems.iter().flat_map(|(nqn, subsystem)| {

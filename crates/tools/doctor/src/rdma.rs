@@ -110,7 +110,7 @@ pub(super) fn examine(system: &System) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding if a port's addresses cannot be reached.
+/// Returns a finding if a port has no address, or only addresses of RoCE v1.
 fn gid(port: &Port) -> Option<Finding> {
     const CHECK: &str = "GID type";
     if port.reads("link_layer") == "InfiniBand" {
@@ -150,7 +150,7 @@ fn locked(limit_bytes: Option<u64>) -> Option<Finding> {
     ))
 }
 
-/// Advice for a failed connection over RDMA, whose error is this sentence.
+/// Returns the failed step and advice for a failed connection over RDMA. `sentence` is its error.
 pub(super) fn advice(sentence: &str) -> (&'static str, &'static str) {
     const REJECTED: &[(&str, &str)] = &[
         (

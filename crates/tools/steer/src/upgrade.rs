@@ -53,7 +53,7 @@ struct AnaGroup {
     victims: Vec<String>,
 }
 
-/// A member at the start of the upgrade.
+/// The state of a member at the start of the upgrade.
 #[derive(Deserialize, Debug)]
 struct Before {
     incarnation: u64,
@@ -75,7 +75,7 @@ impl Seen {
         now > self.before(name).map(|before| before.incarnation)
     }
 
-    /// Whether the member has its own tasks again.
+    /// Whether the member has the same duty (to lead, drain or pause) as before the upgrade.
     fn has_its_duty(&self, name: &str) -> bool {
         let (now, before) = (self.member(name), self.before(name));
         now.zip(before).is_none_or(|(now, before)| now.duty == before.duty)
@@ -181,8 +181,8 @@ impl Upgrade<'_> {
         })
     }
 
-    /// Waits until `missing` returns `None`. It returns the missing condition as a sentence. The
-    /// member that answers may restart meanwhile.
+    /// Waits until `missing` returns `None`. `missing` returns the unmet condition as a sentence.
+    /// The member that answers may restart meanwhile.
     fn until(&self, what: &str, missing: impl Fn(&Seen) -> Option<String>) -> Result<Seen> {
         let begin = Instant::now();
         let mut said = Instant::now();
@@ -257,7 +257,7 @@ impl Upgrade<'_> {
         })
     }
 
-    /// Gives the member its tasks back.
+    /// Gives the member back the duty that it had before the upgrade.
     fn restore(&self, name: &str, seen: &Seen) -> Result<()> {
         let member = || name.to_owned();
         let order = match seen.before(name).map(|before| before.duty.as_str()) {
