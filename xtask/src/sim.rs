@@ -66,7 +66,7 @@ fn run_mirrors(options: &Options) -> Result<(), String> {
         Ok(status) => Ok(status.success()),
         Err(error) => Err(format!("cannot start cargo: {error}")),
     };
-    // A failed build is not a failed seed.
+    // Build first, so that a build error does not count as a failed seed.
     let mut build = test();
     build.arg("--no-run");
     if !succeeds(build)? {

@@ -43,8 +43,8 @@ use stage::Stage;
 /// Simulates one fleet after the other. Calls `show` at intervals with the name of the current
 /// scene and its progress.
 ///
-/// # Errors Fails if the caller has cancelled the simulation, or if a step fails that must always
-/// succeed.
+/// # Errors
+/// Fails if the caller has cancelled the simulation, or if a step fails that must always succeed.
 pub fn simulate(
     fleets: &[Settings],
     cancel: &Cancel,
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(report.scenes[3].connections.refused.values().sum::<u64>(), 0);
     }
 
-    /// Hosts cannot reach their targets for the longest allowed time, with the longest pauses
+    /// Targets are unreachable for the longest allowed time, and hosts pause as long as allowed
     /// between their attempts. No host gives up a path, and no host reconnects too early.
     #[test]
     fn hosts_wait_for_targets_that_are_unreachable_for_long() {

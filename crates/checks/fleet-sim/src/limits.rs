@@ -24,7 +24,7 @@ pub(crate) const STARTS: u32 = 64;
 
 /// At most this many hosts stop in parallel.
 pub(crate) const ENDS: usize = 64;
-/// The virtual time for each group of hosts to stop.
+/// The virtual time in which a group of [`ENDS`] hosts stops.
 pub(crate) const END: Duration = Duration::from_millis(100);
 
 /// For each scene with restarts, the number of targets that die at once.

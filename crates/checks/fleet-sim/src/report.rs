@@ -53,11 +53,11 @@ pub struct SceneReport {
     pub cpu_seconds: f64,
     /// The real time of the simulation, in seconds.
     pub real_seconds: f64,
-    /// The memory of the simulation at the end of the scene, in bytes.
+    /// The memory that the simulation uses at the end of the scene, in bytes.
     pub memory_bytes: Option<u64>,
 }
 
-/// Times of hosts, in virtual seconds.
+/// The times until hosts did I/O with all of their disks again, in virtual seconds.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Times {
     /// The time of the fastest host.

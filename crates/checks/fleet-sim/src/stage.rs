@@ -164,7 +164,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A world with its targets, and without hosts.
+    /// Creates a world with the targets, but without hosts.
     pub(crate) fn new(settings: Settings) -> Result<Stage, SimulationError> {
         let world = World::enter(settings.seed);
         let early = EarlyFaults::default();
@@ -364,7 +364,7 @@ impl Stage {
         }
     }
 
-    /// Leaks the whole stage, because an orderly end would take minutes.
+    /// Leaks the whole stage, because closing all hosts and targets would take minutes.
     pub(crate) fn abandon(self) {
         std::mem::forget(self);
     }

@@ -7,7 +7,8 @@ mod secrets;
 pub use concatenation::concatenation;
 pub use secrets::{authentication, keys};
 
-/// Fuzzes TLS records of a peer that has the keys. An attacker changes the records in transit.
+/// Fuzzes TLS records of a peer that has the keys. An attacker without the keys changes the records
+/// in transit.
 #[cfg(unix)]
 pub use farblock_tls::records_of as records;
 

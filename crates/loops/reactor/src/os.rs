@@ -130,7 +130,7 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Waits until the thread ends. Returns an error if the thread panicked.
+    /// Waits until the thread ends.
     ///
     /// # Errors
     /// Returns the panic's payload if the thread panicked.

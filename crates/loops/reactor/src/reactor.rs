@@ -118,10 +118,10 @@ impl Reactor {
         self.inner.state.borrow_mut().tasks.add()
     }
 
-    /// Adds a child task, which has its own mailbox. The owner of `parent` handles the child's
-    /// events, for example for a queue. When the child has events, `poll` reports its root task as
-    /// ready. After the removal of the root, its children get no more events. The caller must still
-    /// remove the children.
+    /// Adds a child task, which has its own mailbox, for example for one queue. The owner of
+    /// `parent` handles the child's events. When the child has events, `poll` reports its root task
+    /// as ready. After the removal of the root, its children get no more events. The caller must
+    /// still remove the children.
     pub fn add_child(&self, parent: TaskId) -> TaskId {
         self.inner.state.borrow_mut().tasks.add_child(parent)
     }
@@ -307,7 +307,7 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// Fails if the system does not support waiting for such a descriptor (for example, a file).
+    /// Fails if the system cannot wait for this kind of descriptor (for example, a file).
     #[cfg(unix)]
     pub fn watch(
         &self,

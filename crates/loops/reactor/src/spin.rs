@@ -20,7 +20,8 @@
 //!     +---- looking no longer pays, costs too much, or the next check is due+
 //! ```
 //!
-//! A window is a number of cycles: some work and the wait after it. Looking pays in three cases:
+//! A cycle is some work and the wait after it, and a window is a number of cycles. Looking pays in
+//! three cases:
 //!
 //! - The same load runs [faster](GAIN).
 //! - The load runs [a little faster](CHEAP_GAIN), and looking takes at most twice the time of the
@@ -134,7 +135,8 @@ pub(crate) struct Spin {
     /// The highest rate of a load, measured while sleeping, for which a trial failed. Zero after a
     /// successful trial.
     refuted: u64,
-    /// The number of windows of sleeps before the next trial, and before the trial after a failure.
+    /// The number of windows of sleeps before the next trial, and before the trial after that if
+    /// the next one fails.
     windows: u32,
     windows_after: u32,
     /// The number of bytes that had arrived before this cycle.
@@ -171,7 +173,7 @@ impl Spin {
         }
     }
 
-    /// Returns the time to look before the next sleep.
+    /// Returns how long the loop may look before its next sleep.
     pub(crate) fn budget(&self) -> Budget {
         match (self.polling, self.phase) {
             (Polling::Always, _) => Budget::Unlimited,

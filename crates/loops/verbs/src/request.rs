@@ -134,7 +134,8 @@ pub struct Completion {
     pub operation: Completed,
     /// The number of received or read bytes.
     pub bytes: u32,
-    /// The queue pair: several pairs may share a completion queue.
+    /// The number of the request's queue pair, because several queue pairs may share a completion
+    /// queue.
     pub qp_num: u32,
     /// The key that the peer's SEND with Invalidate has invalidated.
     pub invalidated: Option<u32>,

@@ -46,7 +46,7 @@ pub trait Verbs {
         channel: &Self::EventChannel,
     ) -> Result<Option<CmEvent<Self::Id>>, VerbsError>;
 
-    /// Listens at an address. At most `backlog` requests wait for their event.
+    /// Listens at an address. At most `backlog` requests wait until the program takes their events.
     fn listen(
         &self,
         channel: &Self::EventChannel,

@@ -34,7 +34,8 @@ pub enum GroupOrder {
         /// The member.
         member: String,
     },
-    /// The group notes its members for a rolling upgrade, unless it has not ended an earlier one.
+    /// The group notes its members for a rolling upgrade. If an earlier upgrade has not ended,
+    /// nothing changes.
     BeginUpgrade,
     /// The process of the member ends as soon as the member leads nothing. Its supervisor, such as
     /// systemd, starts the member again.

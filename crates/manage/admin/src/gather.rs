@@ -54,7 +54,7 @@ const PIECES: usize = 16;
 const AT_ONCE: u32 = 64;
 const NAME_MAX: usize = 32;
 
-/// The sources of data for the page other than targets.
+/// The sources of the page's data, except for targets.
 #[derive(Clone, Default)]
 pub struct Beside {
     /// The folder with the sockets of running fleets.

@@ -5,7 +5,8 @@ use farblock_state::{Namespace, Step};
 
 /// Refuses the steps that only the group may make.
 ///
-/// # Errors One sentence that names the command to use instead.
+/// # Errors
+/// One sentence that names the command to use instead.
 pub(crate) fn check(steps: &[Step]) -> Result<(), String> {
     steps.iter().find_map(refused).map_or(Ok(()), |sentence| Err(sentence.to_owned()))
 }

@@ -31,7 +31,7 @@ use std::time::Duration;
 /// closed.
 const CONTROL_CONNECTIONS: usize = 64;
 const CONTROL_IDLE: Duration = Duration::from_secs(60);
-/// The same limits for the metrics address, which requires no token.
+/// These two limits for the metrics address, which requires no token.
 const METRICS_CONNECTIONS: usize = 16;
 const METRICS_IDLE: Duration = Duration::from_secs(30);
 /// The time after the last request for latencies at which their measurement stops.

@@ -269,7 +269,8 @@ fn errno(kind: BdevKind, cause: Cause) -> Errno {
     }
 }
 
-/// The UUID that is stored with the data, or one derived from the identity.
+/// The UUID that is stored with the data, or one derived from the storage's identity and the bdev's
+/// name.
 fn identity(identity: &str, name: &str) -> Uuid {
     Uuid::parse_str(identity).unwrap_or_else(|_| {
         Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{identity}\n{name}").as_bytes())

@@ -128,7 +128,8 @@ mod tests {
         says(&host, 16, "the host's processors");
         let target = measured((40_000.0, 200.0), (20_000.0, 400.0, 30.0, 90.0));
         says(&target, 16, "the target's processors");
-        // The machine is as busy, but each end uses only half of the processors of the two jobs.
+        // The machine is as busy as above, but each end uses only half of the processors of the two
+        // jobs.
         let neither = measured((40_000.0, 200.0), (20_000.0, 400.0, 45.0, 45.0));
         says(&neither, 16, "the round trip");
     }

@@ -402,7 +402,7 @@ impl Load<'_> {
 
 /// The number of checks whether a namespace was removed.
 const GONE_LOOKS: u32 = 10;
-/// The pause between two such checks.
+/// The pause between two checks whether a namespace was removed.
 const GONE_PAUSE: Duration = Duration::from_millis(50);
 /// The message for an error if the namespace was removed.
 const GONE: &str = "the namespace was removed at the target, or replaced by another namespace";

@@ -39,7 +39,7 @@ pub struct Leg {
 }
 
 impl Leg {
-    /// Returns an error message if the disk has shrunk since then, also while the disk is in use.
+    /// Returns an error message if the disk has shrunk since it became part of the other disk.
     pub fn missing(&self, namespace: &dyn Namespace) -> Option<String> {
         let now = namespace.geometry().capacity_bytes();
         (now < self.capacity_bytes).then(|| {

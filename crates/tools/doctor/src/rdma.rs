@@ -12,7 +12,7 @@ const DEVICE: &str = "RDMA device";
 pub(super) struct System<'a> {
     /// The folder of the devices: `/sys/class/infiniband`.
     pub(super) devices: &'a Path,
-    /// The reason why the libraries cannot be used.
+    /// Whether the libraries can be used; the error is the reason why they cannot.
     pub(super) library: Result<(), String>,
     /// The limit of locked memory in bytes; `None` without a limit.
     pub(super) locked_bytes: Option<u64>,

@@ -402,7 +402,7 @@ impl<'a> Fleet<'a> {
         let patience =
             start_in + Duration::from_millis(ramp_ms + runtime_ms) + self.setting.patience.grace;
         let part = format!("run {} of {}{whose}", run + 1, plan.runs);
-        // A load with a fixed rate has fewer I/Os in flight.
+        // A load with a fixed rate has an unknown, smaller number of I/Os in flight.
         let in_flight = (pattern.rate_iops.is_none())
             .then(|| plan.clients_per_node * pattern.numjobs * pattern.iodepth);
         let (results, used) = self.collect(&part, in_flight.map(f64::from), patience)?;

@@ -126,8 +126,8 @@ pub(super) fn refused(error: &OpenError, way: &str) -> String {
     explained(told(error, way))
 }
 
-/// Describes why a disk of the command line cannot be opened. Only such a file may be a disk that
-/// the user has yet to create: the disks of a configuration or of a saved state existed before.
+/// Describes why a disk of the command line cannot be opened. Unlike a disk of a configuration or
+/// of a saved state, it may be a file that the user has yet to create.
 pub(super) fn refused_new(spec: &Spec, error: &OpenError) -> String {
     if let Spec::File(path) = spec
         && let OpenError::File { path: missing, problem: FileProblem::NotFound } = error

@@ -47,8 +47,8 @@ impl Deadlines {
         self.begun.clear();
     }
 
-    /// Registers a fault. `until` is its end if the fault starts now, and the present if it ends
-    /// now.
+    /// Registers the start or the end of a fault. `until` is the time at which the fault ends: now
+    /// if it ends now.
     pub(super) fn change(&mut self, until: Duration) {
         self.changed = self.changed.max(until);
     }

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// The number of the target's machine. Hosts have lower numbers.
 pub(super) const TARGET: u32 = 1 << 16;
-/// An address that answers again continues for at least this time before it may stop again.
-/// Otherwise, data could stay in transit forever.
+/// After an address has begun to answer again, it does not stop for at least this time. Otherwise,
+/// data could stay in transit forever.
 const LUCID: Duration = Duration::from_secs(20);
 
 pub(super) const NQN: &str = "nqn.2026-11.org.farblock:simulated";
@@ -167,8 +167,9 @@ impl Server {
         self.hidden[at] = Some(world.elapsed() + time);
     }
 
-    /// Drops the data that one side of an address's connections sends, for a while. False, without
-    /// an effect, if the last such fault is too recent.
+    /// Drops the data that one side of an address's connections sends, for a while. Does nothing
+    /// and returns false if [`LUCID`] has not passed since the data of the previous loss was
+    /// retransmitted.
     pub(super) fn darken(&mut self, world: &World, at: usize, side: Side, time: Duration) -> bool {
         let now = world.elapsed();
         let may = self.dark[at].is_zero() || now > self.dark[at] + LUCID;

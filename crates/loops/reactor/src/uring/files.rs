@@ -33,7 +33,7 @@ impl FileSlot {
     }
 }
 
-/// The stage of an operation. A durable write passes through the other stages if the file system
+/// The stage of an operation. A durable write passes through `Plain` and `Sync` if the file system
 /// does not support `RWF_DSYNC`.
 ///
 /// ```text

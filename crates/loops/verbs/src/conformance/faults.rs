@@ -31,7 +31,7 @@ pub(super) fn a_wrong_key_fails_and_flushes<V: Verbs + Clone>(stand: &Stand<V>) 
     // The target's queue pair fails, too.
     let flushed = target.completion();
     assert_eq!((flushed.id, flushed.status), (3, Status::WR_FLUSH_ERR));
-    // A READ with that key fails the same way.
+    // A READ with a wrong key fails with the same status.
     let (host, target) = stand.pair(&ConnParam::default());
     let (address, rkey) = (target.keys().address(), target.keys().rkey() ^ 0x5555_5500);
     assert_fails(&host, Operation::Read { address, rkey }, 8, Status::REM_ACCESS_ERR);

@@ -84,8 +84,8 @@ pub(super) fn writes_and_reads_move_memory<V: Verbs + Clone>(stand: &Stand<V>) {
 
 pub(super) fn an_unsignaled_request_completes_silently<V: Verbs + Clone>(stand: &Stand<V>) {
     let (host, target) = stand.pair(&ConnParam::default());
-    // The rounds post more requests than the queue holds: each signaled completion frees the
-    // entries of both requests.
+    // The rounds post more requests than the queue holds: each signaled completion also frees the
+    // entry of the unsignaled request before it.
     for round in 0..40 {
         target.receive(1, &[target.slice(0, 8)]);
         target.receive(2, &[target.slice(0, 8)]);

@@ -151,7 +151,7 @@ impl Node {
         Owned { network: self.network.clone(), key, forget }
     }
 
-    /// The handle of a connection, which the network can find.
+    /// Makes the handle of a connection, and records a weak reference to it in the network.
     fn handle(&self, key: Key) -> Id {
         let owned = self.own(key, Objects::destroy_id);
         let handle = Arc::new(IdHandle { owned, kept: OnceLock::new() });

@@ -83,7 +83,8 @@ impl Id {
         Ok(unsafe { Self::own(functions, channel, raw) })
     }
 
-    /// # Safety `raw` must be an identifier of `channel`, and no other code may own it.
+    /// # Safety
+    /// `raw` must be an identifier of `channel`, and no other code may own it.
     pub(super) unsafe fn own(
         functions: &'static Functions,
         channel: &Channel,

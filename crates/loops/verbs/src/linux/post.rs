@@ -98,7 +98,8 @@ fn post<R, W: Linked>(
             // exists.
             let mut work = to_c(request, unsafe { &mut *inline_first.add(at) });
             if at + 1 < batch.len() {
-                // The place of the next request. The batch is not longer than the list.
+                // Link to the next request, which has a place because the list is as long as a
+                // batch.
                 work.set_next(first.wrapping_add(at + 1));
             }
             // SAFETY: `at` is below the length of the list, which nothing else uses.
@@ -107,7 +108,7 @@ fn post<R, W: Linked>(
         let mut refused = ptr::null_mut();
         let result = call(first, &mut refused);
         by_number(verb, result).map_err(|error| {
-            // The address is inside the list, if the provider set it.
+            // If the provider has set the address, it is inside the list.
             let offset = (refused as usize).saturating_sub(first as usize) / size_of::<W>();
             let inside = offset.min(batch.len());
             PostError { posted: round * POST_BATCH + inside, error }

@@ -13,7 +13,7 @@ use crate::error::VerbsError;
 use crate::memory::{Keys, Memory};
 use crate::request::Access;
 
-/// Makes `get` calls on a descriptor return at once.
+/// Makes a descriptor non-blocking: the library's functions that get events from it return at once.
 pub(super) fn unblock(verb: &'static str, fd: RawFd) -> Result<(), VerbsError> {
     // SAFETY: reading and setting flags of an open descriptor touches no memory.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };

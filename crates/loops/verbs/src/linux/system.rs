@@ -30,7 +30,8 @@ impl System {
         Ok(Self { functions: library::load()? })
     }
 
-    /// # Safety `context` must be the context of an open device.
+    /// # Safety
+    /// `context` must be the context of an open device.
     unsafe fn describe(&self, context: *mut ibv_context) -> Result<Device, VerbsError> {
         // SAFETY: zeroes are valid attributes.
         let mut attributes: ibv_device_attr = unsafe { std::mem::zeroed() };

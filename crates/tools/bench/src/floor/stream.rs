@@ -93,7 +93,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends once, gathered. Returns the number of bytes sent and the number of bytes attempted.
+    /// Makes one gathered send. Returns the number of bytes sent and the number of bytes attempted.
     fn send(&self, data: &[u8]) -> io::Result<(usize, usize)> {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (mut count, mut all) = (0, 0);

@@ -180,7 +180,7 @@ mod tests {
         assert_eq!((all[0].0, all[1].0, all.len()), ("modules", "modules", 2), "{all:?}");
         assert!(all[0].1.contains("`modprobe ublk_drv`"), "{all:?}");
         assert!(all[1].1.contains("`modprobe nvme-tcp`"), "{all:?}");
-        // A loaded driver, in a container without its device node.
+        // The drivers are loaded, but the container lacks a device node.
         make(&modules.join("ublk_drv"));
         make(&modules.join("nvme_tcp"));
         let all = missing();

@@ -40,8 +40,8 @@ fn is_filtered() -> bool {
     status("Seccomp").is_some_and(|mode| mode != "0")
 }
 
-/// Checks that a filter from outside is not reported as farblock's. Such a filter may kill this
-/// process for unusual calls, so this test makes none.
+/// Checks that a filter that the parent process installed is not reported as farblock's. Such a
+/// filter may kill this process for unusual calls, so this test makes none.
 fn another_filter_stays() {
     enter(None).expect("no path needed");
     lives();

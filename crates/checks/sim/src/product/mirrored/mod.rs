@@ -111,7 +111,8 @@ pub const FAULTS: [Fault; 15] = [
     Fault::Ana,
     Fault::Masked,
 ];
-/// Only the first faults, this many, are possible on a leg that is a file of the mirror's machine.
+/// The number of faults, from the start of [`FAULTS`], that are also possible on a leg that is a
+/// file of the mirror's machine.
 const NEAR_FAULTS: usize = 5;
 
 /// The results of a run.
