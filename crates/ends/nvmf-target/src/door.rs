@@ -3,7 +3,7 @@
 
 use farblock_proto::controller::limits::MAX_IO_QUEUES;
 use farblock_proto::limits::{KEYED_IN_CAPSULE_BYTES, MAX_QUEUE_DEPTH};
-use farblock_proto::rdma::{Admission, Offer};
+use farblock_proto::rdma::{Admission, Offer, Reads};
 use farblock_reactor::{Reactor, TaskId, Waker, WatchId, os};
 use farblock_verbs::{
     CmEvent, CmEventType, ConnParam, Device, Provider, ProviderChannel, ProviderId, Source, Verbs,
@@ -315,8 +315,9 @@ fn admit(param: &ConnParam, device: &Device, most: u16) -> Result<Admission, Rej
         has_resources: entries >= u32::from(ADMIN_QUEUE_ENTRIES),
     };
     // The event swaps the values: the host's responder resources are this end's initiator depth.
-    let reads = param.initiator_depth;
-    Admission::admit(&param.private_data, reads, device.max_qp_init_rd_atom, &offer)
+    let host = Reads { answers: param.initiator_depth, starts: param.responder_resources };
+    let own = Reads { answers: device.max_qp_rd_atom, starts: device.max_qp_init_rd_atom };
+    Admission::admit(&param.private_data, host, own, &offer)
 }
 
 /// Wakes a task for the events of a source. If this returns a watch, the caller must end it with

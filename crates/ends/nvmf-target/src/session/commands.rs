@@ -84,7 +84,10 @@ impl<T: Transport> Session<T> {
             remote: T::REMOTE,
         };
         let shown = self.transport.peer();
-        match cx.shared.connect(&request, shown, self.route, self.peer.ip()) {
+        let announced = self.transport.announced();
+        let checked = announced.map_or(Ok(()), |queue| queue.check(&command, &data));
+        let admit = |()| cx.shared.connect(&request, shown, self.route, self.peer.ip());
+        match checked.map_err(Denied::from).and_then(admit) {
             Ok(Admitted { connected, fence, backings, terms, has_proved, offer }) => {
                 let host = data.host_nqn().unwrap_or_default().to_owned();
                 self.fence = fence;

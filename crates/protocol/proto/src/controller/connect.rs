@@ -110,13 +110,13 @@ impl Refusal {
     }
 
     /// Refuses an invalid parameter in the submission queue entry.
-    fn in_command(offset: usize) -> Self {
+    pub(crate) fn in_command(offset: usize) -> Self {
         let parameter = ConnectInvalidParameter::in_command(offset);
         Self::at(Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter)
     }
 
     /// Refuses an invalid parameter in the data.
-    fn in_data(offset: usize) -> Self {
+    pub(crate) fn in_data(offset: usize) -> Self {
         let parameter = ConnectInvalidParameter::in_data(offset);
         Self::at(Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter)
     }

@@ -39,6 +39,7 @@ use crate::session::Session;
 use farblock_proto::capsule::{DataPointer, RemoteForm, SlotId};
 use farblock_proto::controller::Connected;
 use farblock_proto::limits::UNCONNECTED_DEPTH;
+use farblock_proto::rdma::Announced;
 use farblock_reactor::{Buffer, Event, Reactor, TaskId, WatchId, os};
 use farblock_verbs::{Verbs, VerbsError};
 use farblock_wire::sgl::KeyedBlock;
@@ -95,6 +96,7 @@ pub(crate) struct Rdma {
 
 /// Commands without a response, and the receives that contain their capsules.
 struct Capsules {
+    announced: Announced,
     /// The number of queue entries that the target granted in its answer to the connection request.
     entries: u16,
     /// The number of receives that the queue must have.
@@ -156,6 +158,7 @@ impl Rdma {
             watch,
             task,
             capsules: Capsules {
+                announced: request.admission.announced,
                 entries: request.admission.entries,
                 receives: UNCONNECTED_DEPTH,
                 first_bytes: QueuePair::sizes(&request.admission).0,
@@ -297,6 +300,10 @@ impl Transport for Rdma {
 
     fn forget(&mut self, slot: SlotId) {
         self.take(slot);
+    }
+
+    fn announced(&self) -> Option<Announced> {
+        Some(self.capsules.announced)
     }
 
     fn connected(&mut self, connected: &Connected) {

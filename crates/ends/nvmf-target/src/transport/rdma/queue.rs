@@ -114,7 +114,7 @@ impl QueuePair {
             id: request.id.clone(),
             verbs,
             cq,
-            capsule_bytes: capsule_bytes(admission.queue),
+            capsule_bytes: capsule_bytes(admission.announced.queue),
             rooms: Vec::new(),
             flights: Slab::new(),
             used: 0,
@@ -151,7 +151,7 @@ impl QueuePair {
     /// Returns the bytes of a queue pair's memory: before Connect, and the maximum.
     pub(super) fn sizes(admission: &Admission) -> (usize, usize) {
         let entries = usize::from(admission.entries);
-        let capsule_bytes = capsule_bytes(admission.queue);
+        let capsule_bytes = capsule_bytes(admission.announced.queue);
         let fixed = entries * limits::RDMA_ENTRY_BYTES;
         (fixed + capsule_bytes, fixed + entries * capsule_bytes)
     }

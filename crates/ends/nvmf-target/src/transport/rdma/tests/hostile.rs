@@ -294,3 +294,26 @@ fn a_large_command_works_on_a_core_with_little_memory() {
     let (answer, got) = io.run(&read(0, data.len()), &[]);
     assert!(answer.status.is_success() && got == data);
 }
+
+#[test]
+fn a_connect_command_for_another_queue_than_announced_is_refused() {
+    let stand = Stand::new();
+    let (_admin, controller) = ScriptedHost::admin(&stand, HOST);
+    let (_other_admin, other) = ScriptedHost::admin(&stand, OTHER);
+    // The queue and the controller of the connection request, then those of the Connect command.
+    for (announced, sent) in [((1, controller), (2, controller)), ((1, other), (1, controller))] {
+        let host = request(&stand, HOST, 8);
+        let mut private_data = vec![0; CmRequest::LEN];
+        CmRequest::new(announced.0, 8, 7, announced.1).emit(&mut private_data);
+        let param = ConnParam { private_data, responder_resources: 16, ..ConnParam::default() };
+        host.connect(param).expect("the target accepts");
+        let mut host = host;
+        let data = command::connect_data(&IDENTITY, Some(sent.1));
+        let answer = host.run(&command::connect(sent.0, 7, 0), data.as_bytes()).0;
+        assert_eq!(answer.status, Status::CONNECT_INVALID_PARAMETERS.with_dnr());
+    }
+    // The same controller still accepts its own queues.
+    let mut io = ScriptedHost::io(&stand, HOST, controller, 8);
+    assert_works(&mut io, 1);
+    assert_serves(&stand, 2);
+}
