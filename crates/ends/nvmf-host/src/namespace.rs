@@ -116,7 +116,9 @@ impl RemoteNamespace {
         let mut queue =
             ConnectedQueue { namespace, qid, connected: None, settings, settled: false };
         let connected = self.association.connect_queue(local, qid, queue.settings.depth).await;
-        queue.connected = Some(connected.map_err(|reason| self.association.connect_error(reason))?);
+        let connected = connected.map_err(|reason| self.association.connect_error(reason))?;
+        queue.settings.depth = connected.depth(queue.settings.depth);
+        queue.connected = Some(connected);
         Ok(queue)
     }
 

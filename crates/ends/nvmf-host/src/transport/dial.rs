@@ -199,6 +199,15 @@ impl fmt::Display for Address {
 }
 
 impl Greeted {
+    /// The most commands in flight: those that the host has requested, or fewer if the controller
+    /// has granted a shorter queue.
+    pub(crate) fn depth(&self, requested: u16) -> u16 {
+        match self {
+            Greeted::Rdma(greeted) => greeted.depth(),
+            _ => requested,
+        }
+    }
+
     /// Releases the connection for another event loop. If `forgets`, the system discards unsent
     /// data when the connection or the process ends.
     pub(crate) fn finish(self, forgets: bool) -> Result<Opened, ConnectError> {

@@ -90,6 +90,16 @@ pub(crate) enum Opened {
     Memory(std::sync::Arc<memory::Wire>),
 }
 
+impl Opened {
+    /// As [`dial::Greeted::depth`].
+    pub(crate) fn depth(&self, requested: u16) -> u16 {
+        match self {
+            Opened::Rdma(connected) => connected.depth,
+            _ => requested,
+        }
+    }
+}
+
 pub(crate) struct Order<'a> {
     pub(crate) slot: SlotId,
     /// The index of the command's operation.

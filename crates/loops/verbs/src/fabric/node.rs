@@ -66,6 +66,13 @@ impl Network {
         self.with(|objects| objects.announce(address, CmEventType::AddrChange));
     }
 
+    /// The bytes that all programs of the network have registered. A program that has closed its
+    /// connections must have given them back.
+    #[must_use]
+    pub fn registered_bytes(&self) -> usize {
+        self.with(|objects| objects.regions.values().map(|region| region.memory.bytes()).sum())
+    }
+
     /// Calls a function under the lock, and then the wakers of the events that it caused.
     fn with<R>(&self, call: impl FnOnce(&mut Objects) -> R) -> R {
         let (result, wakers) = {

@@ -37,9 +37,14 @@ impl Driver {
 
     /// Opens a queue and returns its number.
     pub fn open(&mut self, namespace: &Arc<dyn Namespace>) -> usize {
-        let queue = namespace.open(&self.reactor, self.task).expect("a queue");
+        self.try_open(namespace).expect("a queue")
+    }
+
+    /// Opens a queue and returns its number, or the namespace's error.
+    pub fn try_open(&mut self, namespace: &Arc<dyn Namespace>) -> Result<usize, BlockError> {
+        let queue = namespace.open(&self.reactor, self.task)?;
         self.queues.push(Some(queue));
-        self.queues.len() - 1
+        Ok(self.queues.len() - 1)
     }
 
     /// Drops a queue with its operations in flight. Its number is not reused.

@@ -10,7 +10,7 @@ use crate::transport::dial::{Caller, Unreached};
 use crate::url::{self, Bracketed, UrlError};
 use farblock_proto::capsule::SlotId;
 use farblock_proto::host::{Command, ConnectError, Data};
-use farblock_proto::rdma::{Granted, rejection};
+use farblock_proto::rdma::{AnswerError, Granted, rejection};
 use farblock_reactor::{WatchId, os};
 use farblock_verbs::{
     Chunk, CmEvent, CmEventType, ConnParam, Device, Provider, ProviderChannel, ProviderId,
@@ -127,7 +127,7 @@ pub(crate) struct Connected {
     /// Whether this is an I/O queue: its commands can carry data in their capsules.
     pub(super) is_io: bool,
     /// The maximum number of commands in flight.
-    pub(super) depth: u16,
+    pub(in crate::transport) depth: u16,
 }
 
 /// A connection that takes commands one at a time.
@@ -252,19 +252,23 @@ impl Greeted {
         verbs.connect(&id, &parameters(caller, &device)).map_err(refused)?;
         let answer = attempt.expect(CmEventType::Established, ANSWER).await?;
         let granted = Granted::parse(&answer.param.private_data, entries);
+        let granted = granted.and_then(|it| {
+            match caller.qid == 0 && it.entries < limits::ADMIN_ENTRIES_MIN {
+                true => Err(AnswerError::Entries(it.entries)),
+                false => Ok(it),
+            }
+        });
         let granted = granted.map_err(|error| ConnectError::Rdma(error.to_string()))?;
         if granted.entries < entries {
-            let least = granted.entries - 1;
-            return Err(ConnectError::Rdma(format!(
-                "the controller has room for {least} commands in a queue: use this queue depth"
-            )));
+            let most = granted.entries - 1;
+            tracing::info!(%address, queue = caller.qid, "the controller grants {most} commands");
         }
         // From now on, [`keep`] receives the channel's events.
         attempt.watch.take().into_iter().for_each(|it| unwatch(caller.local.reactor(), it));
         let ends = Arc::new(Ends::default());
         let (for_keeper, keeper_verbs) = (Arc::clone(&ends), verbs.clone());
         caller.local.spawn_here(move |local| keep(local, keeper_verbs, channel, for_keeper));
-        let (ends, depth) = (Kept(ends), caller.sqsize_z);
+        let (ends, depth) = (Kept(ends), granted.entries - 1);
         let connected = Connected { queue, ends, is_io: caller.qid > 0, depth };
         let mailbox = Mailbox::new(caller.local);
         let reactor = caller.local.reactor();
@@ -278,6 +282,11 @@ impl Greeted {
             connected: Some(connected),
             timeout: caller.options.connect_timeout,
         })
+    }
+
+    /// The most commands in flight that both ends have room for.
+    pub(crate) fn depth(&self) -> u16 {
+        self.connected.as_ref().expect("it is not finished").depth
     }
 
     /// Releases the connection for another event loop.

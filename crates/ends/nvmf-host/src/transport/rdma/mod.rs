@@ -155,7 +155,8 @@ impl Rdma {
         let slot = SlotId(cqe.cid.get());
         // The table also has commands that wait for memory and are not sent yet.
         let sent = self.out.sent.get_mut(usize::from(slot.0)).and_then(Option::take);
-        let Some((Sent { chunk }, moving)) = sent.zip(commands.command(slot)) else {
+        let found = sent.and_then(|sent| Some((sent, commands.command(slot)?)));
+        let Some((Sent { chunk }, moving)) = found else {
             let reason = "an answer to a command that is not in flight".to_owned();
             return self.fail(Loss::Fault(reason), commands);
         };
