@@ -98,6 +98,8 @@ fn refused(greeting: Greeting) -> String {
 fn a_controller_that_follows_the_rules_is_served() {
     let target = OverRdma::new(Script::default());
     let mut setup = open(&target, &options()).expect("it connects");
+    let shown = setup.controller.namespace(1).expect("a namespace").describe();
+    assert!(shown.starts_with("nvme+rdma://192.0.2.2/nqn."), "{shown}");
     for blocks in [1, 16, 17, 256, 257, 4000] {
         let bytes: Vec<u8> =
             (0..blocks as usize * BLOCK_BYTES).map(|at| (at % 253) as u8).collect();

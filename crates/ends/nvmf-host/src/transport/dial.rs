@@ -175,6 +175,14 @@ impl Address {
         }
     }
 
+    /// The transport that URLs of this address name.
+    pub(crate) fn carriage(&self) -> Carriage {
+        match self {
+            Address::Rdma(_) => Carriage::Rdma,
+            _ => Carriage::Tcp,
+        }
+    }
+
     /// Whether connections to this address use TLS keys from an authentication, so that the host
     /// need not authenticate again.
     pub(crate) fn is_proved(&self) -> bool {
