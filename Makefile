@@ -33,9 +33,8 @@ demo: needs
 
 ## Runs all checks: installs the packages that the tests need, then lints, and runs the tests and
 ## the checks with real peers. Does not make the optimized build that users get, which would compile
-## all libraries once more (decision 38).
-## Lints while it compiles: clippy-driver is rustc with clippy's lints. A separate `cargo clippy`
-## checks all crates and libraries once more (decision 38).
+## all libraries once more (decision 38). Lints while it compiles: clippy-driver is rustc with
+## clippy's lints, and `cargo clippy` would check all crates and libraries once more.
 test: export FARBLOCK_PROFILE = dev
 test: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
 test: export CLIPPY_ARGS = -Dwarnings__CLIPPY_HACKERY__
