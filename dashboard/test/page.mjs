@@ -1001,6 +1001,51 @@ async function fleet(browser, wrongs) {
   for (const one of [shown, target]) await stop(one);
 }
 
+/** Starts etcd and three members of a group. Moves a leader, and kills it. */
+async function grouped(browser, wrongs) {
+  const [client, peer] = [`http://${await free()}`, `http://${await free()}`];
+  const options = {
+    name: "one", "data-dir": join(work, "etcd"), "initial-cluster": `one=${peer}`,
+    "listen-client-urls": client, "advertise-client-urls": client,
+    "listen-peer-urls": peer, "initial-advertise-peer-urls": peer,
+  };
+  const words = Object.entries(options).map(([name, value]) => `--${name}=${value}`);
+  const etcd = spawn("etcd", [...words, "--unsafe-no-fsync"], { stdio: "ignore" });
+  children.add(etcd);
+  etcd.on("exit", () => children.delete(etcd));
+  etcd.on("error", (error) => wrongs.push(`etcd: ${error.message}`));
+  writeFileSync(join(work, "shared.img"), Buffer.alloc(1 << 20));
+  const member = async (name) => {
+    const place = [`--listen=${await free()}`, `--control=${name}.sock`, `--state-dir=${join(work, name)}`];
+    const group = ["--group=gold", `--etcd=${client}`, `--member=${name}`, "--disk-flight=500ms"];
+    const ui = "--ui=127.0.0.1:0";
+    return begin("serve", "--json", "shared.img", ...group, ...place, ui);
+  };
+  const all = {};
+  for (const name of ["m1", "m2", "m3"]) all[name] = await member(name);
+  const page = await open(browser, all.m1.said.dashboard.split("#")[0], wrongs);
+  await page.goto(all.m1.said.dashboard);
+  const row = (title, words) => panel(page, title).locator("tbody tr").filter({ hasText: words });
+  await row("Members of the group", "m3").getByText("ready").waitFor();
+  await page.getByText("gold · this target is member m1").waitFor();
+  const count = await panel(page, "Members of the group").locator("tbody tr").count();
+  hold(count === 3, "the members of a group are shown", count);
+  await page.getByText("No member has been fenced.").waitFor();
+  const order = ["ctl", "--control", "m1.sock", "group", "move", "1", "m2"];
+  const moved = spawnSync(binary, order, { encoding: "utf8", cwd: work, timeout: PATIENCE_MS });
+  await row("ANA groups", "m2").getByText("an operator's order").waitFor();
+  hold(moved.status === 0, "and a move with its reason", moved.stderr);
+  await stop(all.m2, "SIGKILL");
+  await page.getByText("Member m2 is lost.").waitFor();
+  await row("ANA groups", "the leader was lost").waitFor();
+  await page.getByText(/^Last fence: m[13] fenced m2 for ANA group 1, /).waitFor();
+  hold(true, "a lost member, and the fence that followed");
+  await accessible(page, "a group that lost a member");
+  await page.screenshot({ path: join(screenshots, "group.png"), fullPage: true });
+  await page.close();
+  for (const one of [all.m1, all.m3, etcd]) await stop(one);
+}
+
 function refused(label, status, sentence, ...options) {
   const args = ["serve", "mem:1MiB", "--no-control", "--listen", "127.0.0.1:0", ...options];
   const ended = spawnSync(binary, args, { encoding: "utf8", cwd: work, timeout: PATIENCE_MS });
@@ -1015,7 +1060,7 @@ const browser = await launch();
 try {
   const wrongs = [];
   const only = process.env["ONLY"];
-  for (const test of [one, many, demonstration, cluster, mirrored, attachment, mute, steered, fleet]) {
+  for (const test of [one, many, demonstration, cluster, mirrored, attachment, mute, steered, fleet, grouped]) {
     if (!only || only.split(",").includes(test.name)) await test(browser, wrongs);
   }
   hold(wrongs.length === 0, "the page has no errors, and asks no other servers", wrongs);

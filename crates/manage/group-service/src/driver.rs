@@ -24,6 +24,14 @@ const HISTORY: usize = 32;
 /// The longest sleep: timers of the runtime do not count the time while the machine is suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
+/// The way of a member out of its group.
+#[derive(Default)]
+struct Departure {
+    is_ordered: bool,
+    /// Whether the member has ended its lease in order to leave.
+    is_done: bool,
+}
+
 pub(crate) struct Driver {
     member: Member,
     keys: KeySpace,
@@ -37,9 +45,7 @@ pub(crate) struct Driver {
     declared: BTreeMap<u32, Vec<FenceKind>>,
     history: VecDeque<HistoryEntry>,
     hosts: HostList,
-    is_leaving: bool,
-    /// Whether the member has ended its lease in order to leave.
-    has_left: bool,
+    departure: Departure,
     _lock: Option<FolderLock>,
 }
 
@@ -64,8 +70,7 @@ impl Driver {
             declared,
             history: VecDeque::new(),
             hosts: HostList::default(),
-            is_leaving: false,
-            has_left: false,
+            departure: Departure::default(),
             _lock: lock,
         }
     }
@@ -108,13 +113,13 @@ impl Driver {
                 if let MemberEvent::Stopped { group, epoch } = event {
                     self.guard.stopped(group, epoch);
                 }
-                self.is_leaving |= event == MemberEvent::Leave;
+                self.departure.is_ordered |= event == MemberEvent::Leave;
                 self.handle(event);
             }
             Input::Parked { group, epoch } => self.guard.parked(group, epoch),
             Input::Reply(ticket, reply) => {
-                let is_apart = self.is_leaving && !self.member.is_joined();
-                self.has_left |= is_apart && reply == StoreReply::Revoked;
+                let is_apart = self.departure.is_ordered && !self.member.is_joined();
+                self.departure.is_done |= is_apart && reply == StoreReply::Revoked;
                 self.handle(MemberEvent::Store(StoreEvent::Reply(ticket, reply)));
             }
             Input::Watch(number, event) if number == self.watch.0 => {
@@ -275,7 +280,7 @@ impl Driver {
         let now = clock::now();
         let store: StoreStatus = self.store.status(self.member.config().timing.hold);
         let mut status = GroupStatus::of(&self.member, now, store);
-        status.left = self.has_left;
+        status.left = self.departure.is_done;
         status.history = self.history.iter().cloned().collect();
         status
     }

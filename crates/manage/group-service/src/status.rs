@@ -1,8 +1,8 @@
 //! The group as a member sees it, for people and programs.
 
 use farblock_group::{
-    AnaGroupRecord, Duty, FenceKind, LeaderRecord, Member, MemberRecord, Phase, Reason, Report,
-    Seen, UpgradeMember, View, controller_ids,
+    AnaGroupRecord, Duty, FenceKind, FencedRecord, LeaderRecord, Member, MemberRecord, Phase,
+    Reason, Report, Seen, UpgradeMember, View, controller_ids,
 };
 use farblock_proto::time::Instant;
 use serde::Serialize;
@@ -67,6 +67,8 @@ pub struct AnaGroupStatus {
     pub fences: Vec<FenceKind>,
     /// The earlier leaders that may still do I/O.
     pub victims: Vec<String>,
+    /// The last completed fence of earlier leaders.
+    pub fenced: Option<FencedRecord>,
     /// The member that an operator chose.
     pub pinned: Option<String>,
     /// Whether this member leads the group and may do I/O now.
@@ -194,6 +196,7 @@ fn ana_group_of(
         since_unix_ms: leader.map_or(0, |leader| leader.at_unix_ms),
         fences: group.map(|group| group.record.fences.clone()).unwrap_or_default(),
         victims: victims.map(|victim| victim.member.clone()).collect(),
+        fenced: leader.and_then(|leader| leader.fenced.clone()),
         pinned: None,
         permitted_here: false,
     }

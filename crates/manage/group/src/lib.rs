@@ -141,9 +141,9 @@ pub use member::Member;
 use mistake::has_mistake;
 pub use place::ranking;
 pub use records::{
-    AckRecord, AliveRecord, AnaGroupRecord, Duty, FenceKind, Holder, HostsRecord, LeaderRecord,
-    MemberRecord, NoticeRecord, OrderRecord, Phase, PinRecord, RangeRecord, Reason, Record,
-    ReservationChange, ReservationRecord, Unknown, UpgradeMember, UpgradeRecord, VERSION,
+    AckRecord, AliveRecord, AnaGroupRecord, Duty, FenceKind, FencedRecord, Holder, HostsRecord,
+    LeaderRecord, MemberRecord, NoticeRecord, OrderRecord, Phase, PinRecord, RangeRecord, Reason,
+    Record, ReservationChange, ReservationRecord, Unknown, UpgradeMember, UpgradeRecord, VERSION,
 };
 pub use session::MemberConfig;
 pub use timing::Timing;

@@ -278,9 +278,23 @@ pub struct LeaderRecord {
     /// The time of the last change on the wall clock of its author, in milliseconds since 1970; for
     /// people only.
     pub at_unix_ms: u64,
+    /// The last completed fence of earlier leaders, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fenced: Option<FencedRecord>,
     /// Fields of later versions.
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+/// A completed fence.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FencedRecord {
+    /// The earlier leaders, which certainly do no I/O any more.
+    pub members: Vec<String>,
+    /// The member that completed the fence.
+    pub by: String,
+    /// The time on that member's wall clock, in milliseconds since 1970.
+    pub at_unix_ms: u64,
 }
 
 /// A notification about a reservation, for a host.
