@@ -4,7 +4,7 @@
 //! identifiers of its namespaces come from the group's name and these numbers, so they are the same
 //! at every member.
 
-use super::document::Shares;
+use super::document::{Led, Shares};
 use super::{disks, machine, names, slow};
 use crate::args::ServeArgs;
 use crate::error::{Failure, Result, os};
@@ -18,8 +18,8 @@ use farblock_group::{
 };
 use farblock_group_service::watchdog::{self, Watchdog};
 use farblock_group_service::{
-    AnaGroupStatus, Disks, EtcdConfig, Events, GroupStatus, MemberStatus, Service, ServiceConfig,
-    start,
+    AnaGroupStatus, Disks, EtcdConfig, EtcdTls, Events, GroupStatus, MemberStatus, Service,
+    ServiceConfig, start,
 };
 use farblock_group_target::{Absent, Handle, Leading, LeadingAnswer, LedNamespace};
 use farblock_proto::controller::PortAccess;
@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::io::{Seek, SeekFrom};
 use std::net::ToSocketAddrs;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -44,19 +44,61 @@ const MEMBERS_EVERY: Duration = Duration::from_millis(200);
 /// The interval at which a starting target checks whether it has joined its group.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// The default of `--disk-flight`.
+pub(super) const DISK_FLIGHT: Duration = Duration::from_secs(5);
+
 /// The group that the command line asks to join.
 pub(super) struct Wished {
     group: String,
     member: String,
-    addresses: Vec<String>,
+    etcd: EtcdConfig,
     watchdog: Watchdog,
+}
+
+/// Takes the group over from a configuration file.
+pub(super) fn configure(args: &mut ServeArgs, written: Option<&str>) -> Result<()> {
+    let (Some(path), Some(text)) = (args.config.clone(), written) else { return Ok(()) };
+    let Some(group) = super::config::group_of(&path, text)? else { return Ok(()) };
+    let refused = [
+        ("--persist", args.persist.is_some()),
+        ("--ana", args.ana.is_some()),
+        ("--cntlids", args.cntlids.is_some()),
+        ("--spdk-rpc", args.spdk_rpc.is_some()),
+    ];
+    if let Some((option, _)) = refused.iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure::usage(format_args!(
+            "{option} does not work in a group, which decides itself: leave it out, or remove \
+             [group] from {}",
+            path.display()
+        )));
+    }
+    args.group = group;
+    Ok(())
+}
+
+/// Checks an address of etcd.
+pub(super) fn check_etcd(url: &str) -> Result<(), String> {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let place = rest.map(|rest| rest.trim_end_matches('/'));
+    match place.map(crate::values::host_and_port) {
+        Some(Ok((_, Some(_)))) => Ok(()),
+        _ => Err(format!("{url} is not an address of etcd: use http://HOST:PORT or https://")),
+    }
+}
+
+/// Checks an address at which hosts reach a member.
+pub(super) fn check_advertised(address: &str) -> Result<(), String> {
+    match crate::values::host_and_port(address) {
+        Ok((_, Some(port))) if port != 0 => Ok(()),
+        _ => Err(format!("{address} is not an address for hosts: use HOST:PORT")),
+    }
 }
 
 /// Checks the options of a group, and starts the watchdog process: the target cannot start programs
 /// later. Returns `None` if the target joins no group.
 pub(super) fn prepare(args: &ServeArgs) -> Result<Option<Wished>> {
     let Some(group) = args.group.group.clone() else { return Ok(None) };
-    if args.paths.is_empty() {
+    if args.paths.is_empty() && args.config.is_none() {
         return Err(Failure::usage("--group shares disks: name at least one"));
     }
     let member = match &args.group.member {
@@ -68,22 +110,65 @@ pub(super) fn prepare(args: &ServeArgs) -> Result<Option<Wished>> {
             "{member} is no name for a member of a group: choose one with --member"
         )));
     }
-    let addresses = addresses(args)?;
-    Ok(Some(Wished { group, member, addresses, watchdog: watchdog()? }))
+    for url in &args.group.etcd {
+        check_etcd(url).map_err(Failure::Usage)?;
+    }
+    for address in &args.group.advertise {
+        check_advertised(address).map_err(Failure::Usage)?;
+    }
+    let etcd = etcd(args)?;
+    Ok(Some(Wished { group, member, etcd, watchdog: watchdog()? }))
+}
+
+/// Reads the files for access to etcd: the target may not be able to read them later.
+fn etcd(args: &ServeArgs) -> Result<EtcdConfig> {
+    let access = &args.group.etcd_access;
+    let refused = |option: &str, what: String| Failure::run(format_args!("{option}: {what}"));
+    let secret = |path: &Option<PathBuf>, option: &str| {
+        let text = path.as_deref().map(farblock_host::key_file::text).transpose();
+        text.map_err(|what| refused(option, what))
+    };
+    let public = |path: &Option<PathBuf>, option: &str| {
+        let read = path.as_ref().map(|path| {
+            std::fs::read(path).map_err(|error| format!("{}: {}", path.display(), os(&error)))
+        });
+        read.transpose().map_err(|what| refused(option, what))
+    };
+    let password = secret(&access.etcd_password_file, "--etcd-password-file")?;
+    let password = password.map(|text| text.trim_end_matches(['\r', '\n']).to_owned());
+    let key = secret(&access.etcd_key, "--etcd-key")?.map(|text| text.as_bytes().to_vec());
+    let authorities = public(&access.etcd_ca, "--etcd-ca")?;
+    let identity = public(&access.etcd_cert, "--etcd-cert")?.zip(key);
+    let is_secure = |url: &String| url.starts_with("https://");
+    if authorities.is_some() && !args.group.etcd.iter().all(is_secure) {
+        return Err(Failure::usage(
+            "certificates for etcd need https:// addresses of etcd: change --etcd",
+        ));
+    }
+    if authorities.is_none() && args.group.etcd.iter().any(is_secure) {
+        return Err(Failure::usage(
+            "https:// addresses of etcd need the authorities of its certificates: name them with \
+             --etcd-ca FILE",
+        ));
+    }
+    Ok(EtcdConfig {
+        endpoints: args.group.etcd.clone(),
+        user: access.etcd_user.clone().zip(password),
+        tls: authorities.map(|authorities| EtcdTls { authorities, identity }),
+    })
 }
 
 /// The addresses at which hosts reach this member.
-fn addresses(args: &ServeArgs) -> Result<Vec<String>> {
-    if args.listen.iter().any(|entrance| entrance.rdma_address().is_some()) {
+fn addresses(args: &ServeArgs, config: &TargetConfig) -> Result<Vec<String>> {
+    if config.rdma.is_some() {
         return Err(Failure::usage("--group works over TCP only: remove the rdma: listeners"));
     }
     if !args.group.advertise.is_empty() {
         return Ok(args.group.advertise.clone());
     }
-    let listeners: Vec<_> = args.listen.iter().filter_map(|one| one.tcp_address()).collect();
     let is_known = |it: &std::net::SocketAddr| it.port() != 0 && !it.ip().is_unspecified();
-    match !listeners.is_empty() && listeners.iter().all(is_known) {
-        true => Ok(listeners.iter().map(ToString::to_string).collect()),
+    match !config.listeners.is_empty() && config.listeners.iter().all(is_known) {
+        true => Ok(config.listeners.iter().map(ToString::to_string).collect()),
         false => Err(Failure::usage(
             "hosts and other members must know this member's address: use --listen with an address \
              and a port, or --advertise HOST:PORT",
@@ -99,10 +184,11 @@ pub(super) fn is_wished(args: &ServeArgs) -> bool {
 /// The default NQN of the subsystem of a group.
 pub(super) fn nqn(args: &ServeArgs) -> Option<String> {
     let group = args.group.group.as_deref()?;
-    Some(format!("{UUID_NQN_PREFIX}{}", identifier(group, "subsystem")))
+    Some(format!("{UUID_NQN_PREFIX}{}", uuid(group, "subsystem")))
 }
 
-fn identifier(group: &str, part: &str) -> Uuid {
+/// The identifier of a part of a group, the same at every member.
+pub(super) fn uuid(group: &str, part: &str) -> Uuid {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("farblock group\n{group}\n{part}").as_bytes())
 }
 
@@ -113,34 +199,36 @@ pub(super) fn described(
     namespace: farblock_state::Namespace,
 ) -> farblock_state::Namespace {
     let Some(group) = &args.group.group else { return namespace };
-    let uuid = Some(identifier(group, &nsid.to_string()));
+    let uuid = Some(self::uuid(group, &nsid.to_string()));
     farblock_state::Namespace { uuid, ana_group: nsid, ..namespace }
 }
 
-/// Shares each disk as an absent namespace, because only the leader opens the disks.
-pub(super) fn absent(args: &ServeArgs, specs: &[Spec], mut shares: Shares) -> Result<Shares> {
-    for (nsid, spec) in (1..).zip(specs) {
-        let name = names::name(spec);
-        let geometry = slow::named(&name, || geometry(args, spec))?;
-        let namespace: Arc<dyn Namespace> = Arc::new(Absent::new(&name, geometry));
-        let group = args.group.group.as_deref().unwrap_or_default();
-        let identity = identifier(group, &nsid.to_string()).to_string();
-        shares.add(0, NamespaceId(nsid), Opened::alone(namespace, identity));
-    }
-    Ok(shares)
+/// Shares an absent namespace in place of a disk, which only the leader opens.
+pub(super) fn absent(shares: &mut Shares, at: (usize, NamespaceId), disk: Led) -> Result<()> {
+    let (index, nsid) = at;
+    let name = names::name(&disk.spec);
+    let geometry = slow::named(&name, || geometry(&disk))?;
+    let namespace: Arc<dyn Namespace> = Arc::new(Absent::new(&name, geometry));
+    let nqn = shares.config.subsystems[index].config.nqn.clone();
+    let described = shares.document.subsystems.get(&nqn).and_then(|it| it.namespaces.get(&nsid.0));
+    let uuid = described.and_then(|described| described.uuid).unwrap_or_default();
+    shares.add(index, nsid, Opened::alone(namespace, uuid.to_string()));
+    shares.led.insert((nqn, nsid.0), disk);
+    Ok(())
 }
 
 /// Reads the size of a disk without a lock, since another member may use it.
-fn geometry(args: &ServeArgs, spec: &Spec) -> Result<Geometry> {
-    let name = names::name(spec);
-    let bytes = match spec {
+fn geometry(disk: &Led) -> Result<Geometry> {
+    let (block_size, read_only) = (disk.block_size, disk.read_only);
+    let name = names::name(&disk.spec);
+    let bytes = match &disk.spec {
         Spec::File(path) => bytes(path).map_err(|error| {
             Failure::run(format_args!("cannot read the size of {name}: {}", os(&error)))
         })?,
         Spec::Rbd(_) => {
-            let opened = farblock_disks::open_to_measure(spec, args.block_size, true);
+            let opened = farblock_disks::open_to_measure(&disk.spec, block_size, true);
             let opened = opened.map_err(|error| Failure::Run(disks::refused(&error, "")))?;
-            return Ok(Geometry { read_only: args.read_only, ..opened.geometry() });
+            return Ok(Geometry { read_only, ..opened.geometry() });
         }
         _ => {
             return Err(Failure::usage(format_args!(
@@ -149,15 +237,14 @@ fn geometry(args: &ServeArgs, spec: &Spec) -> Result<Geometry> {
             )));
         }
     };
-    let blocks = bytes / u64::from(args.block_size);
-    if blocks == 0 || bytes % u64::from(args.block_size) != 0 {
+    let blocks = bytes / u64::from(block_size);
+    if blocks == 0 || bytes % u64::from(block_size) != 0 {
         return Err(Failure::run(format_args!(
-            "{name} has {bytes} bytes, which is not a multiple of the block size {}",
-            args.block_size
+            "{name} has {bytes} bytes, which is not a multiple of the block size {block_size}"
         )));
     }
-    let geometry = Geometry::new(args.block_size, blocks);
-    Ok(Geometry { read_only: args.read_only, volatile_cache: true, deallocate: true, ..geometry })
+    let geometry = Geometry::new(block_size, blocks);
+    Ok(Geometry { read_only, volatile_cache: true, deallocate: true, ..geometry })
 }
 
 fn bytes(path: &Path) -> std::io::Result<u64> {
@@ -214,19 +301,20 @@ impl Grouped for Joined {
 pub(super) fn join(
     wished: Option<Wished>,
     mut config: TargetConfig,
-    args: &ServeArgs,
+    (args, led): (&ServeArgs, BTreeMap<(String, u32), Led>),
     stop: &Stop,
 ) -> Result<(TargetConfig, Option<Member>)> {
     let Some(wished) = wished else { return Ok((config, None)) };
-    let leads = led(args, &config)?;
+    let addresses = addresses(args, &config)?;
+    let leads = led_namespaces(led, &config);
     let numbers: Vec<u32> = leads.iter().map(|one| one.sharing.ana_group).collect();
     let flight_ms = u64::try_from(args.group.disk_flight.as_millis()).unwrap_or(u64::MAX);
     let fences = |group: &u32| (*group, vec![FenceKind::None { flight_ms }]);
     let settings = ServiceConfig {
-        etcd: EtcdConfig { endpoints: args.group.etcd.clone(), ..EtcdConfig::default() },
+        etcd: wished.etcd,
         group: wished.group.clone(),
         name: wished.member,
-        addresses: wished.addresses,
+        addresses,
         weight: 100,
         program: env!("CARGO_PKG_VERSION").to_owned(),
         state_folder: args.state_dir.clone(),
@@ -291,22 +379,25 @@ fn watchdog() -> Result<Watchdog> {
 }
 
 /// The namespaces that the group leads.
-fn led(args: &ServeArgs, config: &TargetConfig) -> Result<Vec<LedNamespace>> {
+fn led_namespaces(
+    mut disks: BTreeMap<(String, u32), Led>,
+    config: &TargetConfig,
+) -> Vec<LedNamespace> {
     let mut all = Vec::new();
     for subsystem in &config.subsystems {
-        for ((nsid, export), path) in subsystem.exports.iter().zip(&args.paths) {
-            let spec = disks::parse_os(path).map_err(Failure::Usage)?;
+        for (nsid, export) in &subsystem.exports {
+            let nqn = subsystem.config.nqn.clone();
+            let Some(disk) = disks.remove(&(nqn.clone(), nsid.0)) else { continue };
             let uuid = export.identity.parse().ok();
-            let (block_size, read_only) = (args.block_size, args.read_only);
-            let absent = Absent::new(&names::name(&spec), export.namespace.geometry());
+            let absent = Absent::new(&names::name(&disk.spec), export.namespace.geometry());
             let open = move || {
                 let note: &mut dyn FnMut(String) = &mut |text| tracing::info!("{text}");
-                let opened = disks::open(&spec, uuid, block_size, read_only, note);
+                let opened = disks::open(&disk.spec, uuid, disk.block_size, disk.read_only, note);
                 let refused = |error| disks::refused(&error, "--read-only");
                 opened.map(|opened| opened.namespace).map_err(refused)
             };
             all.push(LedNamespace {
-                nqn: subsystem.config.nqn.clone(),
+                nqn,
                 nsid: *nsid,
                 sharing: subsystem.sharing.get(nsid).cloned().unwrap_or_default(),
                 identity: export.identity.clone(),
@@ -315,7 +406,7 @@ fn led(args: &ServeArgs, config: &TargetConfig) -> Result<Vec<LedNamespace>> {
             });
         }
     }
-    Ok(all)
+    all
 }
 
 impl Member {
