@@ -41,7 +41,7 @@ function troubles({ store, members, upgrade }: GroupStatus): string[] {
 }
 
 export class Group {
-  readonly node = el("div", { class: "group", hidden: true });
+  readonly node = el("div", { class: "in-group", hidden: true });
   private readonly base: string;
   private readonly facts = el("p", { class: "quiet" });
   private readonly fence = el("p", { class: "quiet" });

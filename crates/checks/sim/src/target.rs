@@ -101,6 +101,7 @@ impl Target {
         registry
             .add_listener(Listener {
                 port: PortId(1),
+                number: None,
                 transport: TransportType::TCP,
                 family: AddressFamily::V4,
                 address: "127.0.0.1".to_owned(),

@@ -10,7 +10,7 @@ use crate::removal::Removal;
 use crate::shared::{Report, Stats};
 use crate::target;
 use farblock_proto::controller::{Entrance, PortAccess, Referral, Transport};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
@@ -168,12 +168,19 @@ impl Control {
     }
 
     /// Lists exactly these addresses of other targets in the discovery log page, besides the
-    /// target's own. These targets offer the same subsystems. Notifies hosts if the page changes.
+    /// target's own, with their PORTIDs. These targets offer the same subsystems. Notifies hosts if the page changes.
     ///
     /// # Errors
     /// Fails if the page has no room for all addresses. The page then lists some of them.
-    pub fn set_peers(&self, peers: &BTreeSet<SocketAddr>) -> Result<(), ChangeError> {
+    pub fn set_peers(&self, peers: &BTreeMap<SocketAddr, u16>) -> Result<(), ChangeError> {
         self.shared.set_peers(peers)
+    }
+
+    /// Returns the PORTID of the first listener of a target that assigns these controller
+    /// identifiers.
+    #[must_use]
+    pub fn first_port_number(controller_ids: &RangeInclusive<u16>) -> u16 {
+        crate::shared::first_number(controller_ids)
     }
 
     /// Sets the identifiers of ended controllers of other targets that offer the same subsystems.

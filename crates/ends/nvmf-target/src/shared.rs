@@ -14,7 +14,7 @@ mod reservations;
 mod stats;
 mod subsystems;
 
-pub(crate) use listeners::{Listening, entry, is_entrance};
+pub(crate) use listeners::{Listening, first_number, is_entrance, numbered};
 pub(crate) use namespaces::{Exports, describe};
 pub(crate) use nesting::nest;
 pub use report::{ControllerReport, NamespaceReport, Report, SubsystemReport};

@@ -8,7 +8,9 @@ use crate::door::Door;
 use crate::limits;
 use crate::mailbox::Mailbox;
 use crate::reservations::{self, Keeper, Stores};
-use crate::shared::{Exports, TargetShared, describe, entry, nest, warn_of_same_serial};
+use crate::shared::{
+    Exports, TargetShared, describe, first_number, nest, numbered, warn_of_same_serial,
+};
 use crate::tls::{TlsTerms, security};
 
 use farblock_proto::controller::{Entrance, HostChannel, NamespaceInfo, PortId, Registry};
@@ -81,7 +83,7 @@ impl Target {
         share_reservations(&registry, config, &keeper);
         let shared = Arc::new(TargetShared::new(registry, exports, budget, keeper, tls));
         let provider = config.rdma.as_ref().map(|rdma| rdma.provider.clone());
-        shared.listening.begin(&bound, provider);
+        shared.listening.begin(&bound, &config.controller_ids, provider);
         config.subsystems.iter().for_each(|one| shared.authenticator.require(one));
         let mut started = Vec::new();
         let mut threads = Vec::new();
@@ -429,7 +431,8 @@ fn register_listeners(
     tls: &TlsTerms,
 ) -> Result<(), StartError> {
     for (index, entrance) in entrances.iter().enumerate() {
-        let listener = entry(PortId(index as u16 + 1), *entrance);
+        let first = first_number(&config.controller_ids);
+        let listener = numbered(PortId(index as u16 + 1), *entrance, first);
         let port = listener.port;
         let added =
             registry.add_listener(listener).and_then(|()| match config.access.get(&index) {

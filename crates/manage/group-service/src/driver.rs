@@ -1,25 +1,24 @@
 //! The member's thread: it connects the state machine, the client of etcd and the disks.
 
 use crate::change::{ATTEMPTS, Change};
+use crate::changes::Changes;
 use crate::clock;
 use crate::disks::Disks;
 use crate::folder::FolderLock;
 use crate::guard::Guard;
+use crate::history::History;
 use crate::host_list::HostList;
 use crate::input::Input;
-use crate::status::{GroupStatus, HistoryEntry, StoreStatus};
+use crate::status::{GroupStatus, StoreStatus};
 use crate::store::EtcdStore;
 use farblock_group::store::{StoreEvent, StoreReply, StoreRequest, Ticket};
 use farblock_group::{Action, FenceKind, KeySpace, Member, MemberEvent, Permit, Report};
 use farblock_proto::time::Instant;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::task::{JoinHandle, spawn_local};
-
-/// The number of events in [`GroupStatus::history`].
-const HISTORY: usize = 32;
 
 /// The longest sleep: timers of the runtime do not count the time while the machine is suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -43,7 +42,7 @@ pub(crate) struct Driver {
     watch: (u64, Option<JoinHandle<()>>),
     /// The ANA groups that this member's disks need.
     declared: BTreeMap<u32, Vec<FenceKind>>,
-    history: VecDeque<HistoryEntry>,
+    history: History,
     hosts: HostList,
     departure: Departure,
     _lock: Option<FolderLock>,
@@ -68,7 +67,7 @@ impl Driver {
             sender,
             watch: (0, None),
             declared,
-            history: VecDeque::new(),
+            history: History::default(),
             hosts: HostList::default(),
             departure: Departure::default(),
             _lock: lock,
@@ -76,9 +75,15 @@ impl Driver {
     }
 
     /// Runs until [`Input::Stop`], or until all senders have ended.
-    pub(crate) async fn run(mut self, mut inputs: UnboundedReceiver<Input>) {
+    pub(crate) async fn run(mut self, mut inputs: UnboundedReceiver<Input>, changes: &Changes) {
         self.tick();
+        let mut counted = None;
         loop {
+            let now = Some(self.fingerprint());
+            if counted != now {
+                counted = now;
+                changes.count();
+            }
             let deadline = [self.member.deadline(), self.guard.deadline()];
             let next = deadline.into_iter().flatten().min();
             let wait = next.map(|at| at.saturating_duration_since(clock::now()));
@@ -159,6 +164,7 @@ impl Driver {
                 Action::Report(report) => self.report(&report),
             }
         }
+        self.history.look(self.member.view());
         for (group, epoch) in self.guard.due(clock::now()) {
             self.disks.park(group, epoch);
         }
@@ -200,11 +206,7 @@ impl Driver {
     }
 
     fn report(&mut self, report: &Report) {
-        if let Some(entry) = HistoryEntry::of(report, clock::wall_ms()) {
-            self.history.push_back(entry);
-            let excess = self.history.len().saturating_sub(HISTORY);
-            self.history.drain(..excess);
-        }
+        self.history.report(report, clock::wall_ms());
         if matches!(report, Report::Joined { .. }) {
             // The record has ended with the lease.
             self.hosts.lost();
@@ -276,12 +278,18 @@ impl Driver {
         }
     }
 
+    /// Differs after each change of the group that others should notice.
+    fn fingerprint(&self) -> (u64, bool, bool) {
+        let store = self.store.status(self.member.config().timing.hold);
+        (self.member.view().changes(), self.member.is_joined(), store.reachable)
+    }
+
     fn snapshot(&self) -> GroupStatus {
         let now = clock::now();
         let store: StoreStatus = self.store.status(self.member.config().timing.hold);
         let mut status = GroupStatus::of(&self.member, now, store);
         status.left = self.departure.is_done;
-        status.history = self.history.iter().cloned().collect();
+        status.history = self.history.entries();
         status
     }
 }

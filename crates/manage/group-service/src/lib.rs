@@ -23,12 +23,14 @@
 #![forbid(unsafe_code)]
 
 mod change;
+mod changes;
 mod clock;
 mod config;
 mod disks;
 mod driver;
 mod folder;
 mod guard;
+mod history;
 mod host_list;
 mod input;
 mod service;
@@ -36,6 +38,7 @@ mod status;
 mod store;
 pub mod watchdog;
 
+pub use changes::Changes;
 pub use clock::now;
 pub use config::{EtcdConfig, EtcdTls, ServiceConfig};
 pub use disks::{Disks, Events};

@@ -1,6 +1,7 @@
 //! Starts and stops a member, and passes an operator's changes to it.
 
 use crate::change::{ATTEMPTS, Change};
+use crate::changes::Changes;
 use crate::clock;
 use crate::config::ServiceConfig;
 use crate::disks::{Disks, Events};
@@ -63,17 +64,19 @@ where
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| StartError(format!("cannot use the clock: {error}")))?;
     let its = sender.clone();
+    let changes = Changes::default();
+    let counted = changes.clone();
     let main = move || {
         let disks = disks(Events::new(its.clone()));
         let member = member_of(&config, process, lock.as_ref());
         let store = EtcdStore::new(&config.etcd, config.timing.hold);
         let guard = Guard::new(config.watchdog, config.timing);
         let driver = Driver::new(member, store, disks, guard, its, config.ana_groups, lock);
-        LocalSet::new().block_on(&runtime, driver.run(inputs));
+        LocalSet::new().block_on(&runtime, driver.run(inputs, &counted));
     };
     let thread = std::thread::Builder::new().name("group".to_owned()).spawn(main);
     let thread = thread.map_err(|error| StartError(format!("cannot start a thread: {error}")))?;
-    Ok(Service { sender, thread: Some(thread) })
+    Ok(Service { sender, changes, thread: Some(thread) })
 }
 
 fn lock(config: &ServiceConfig, process: u64) -> Result<Option<FolderLock>, StartError> {
@@ -111,6 +114,7 @@ fn member_of(config: &ServiceConfig, process: u64, lock: Option<&FolderLock>) ->
 #[derive(Debug)]
 pub struct Service {
     sender: UnboundedSender<Input>,
+    changes: Changes,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -121,6 +125,12 @@ impl Service {
         let (answer, answers) = sync_channel(1);
         let _ = self.sender.send(Input::Snapshot(answer));
         answers.recv_timeout(CHANGE_LIMIT).unwrap_or_default()
+    }
+
+    /// Returns the counter of the group's changes, for a thread that follows the group.
+    #[must_use]
+    pub fn changes(&self) -> Changes {
+        self.changes.clone()
     }
 
     fn change(&self, change: Change) -> Result<(), String> {

@@ -52,6 +52,8 @@ pub struct View {
     pub unreadable: BTreeSet<Key>,
     /// The revision up to which each key is known, deletions included.
     known: BTreeMap<Key, Revision>,
+    /// The number of changes so far.
+    changes: u64,
     /// The members that may lead each ANA group; `None`: not computed since the last change.
     ranks: Option<BTreeMap<u32, Vec<String>>>,
 }
@@ -100,7 +102,14 @@ impl View {
         }
     }
 
+    /// The number of changes of records so far.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
     fn set(&mut self, key: &Key, value: Option<&[u8]>, revision: Revision) {
+        let before = self.revision(key);
         self.known.insert(key.clone(), revision);
         let ranks_stay = matches!(key, Key::Leader(_) | Key::Reservation(_) | Key::Ack(_));
         if !ranks_stay && !matches!(key, Key::Hosts(_) | Key::Upgrade) {
@@ -123,6 +132,7 @@ impl View {
             true => self.unreadable.remove(key),
             false => self.unreadable.insert(key.clone()),
         };
+        self.changes += u64::from(before != self.revision(key) || !is_read);
     }
 
     /// Takes over a change from the watch. Returns its key if the change is news.

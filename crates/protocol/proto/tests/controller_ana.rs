@@ -31,6 +31,7 @@ fn registry_of_two_ports() -> (Registry, SubsystemId) {
         let (family, address, service) = (AddressFamily::V4, "192.0.2.1", format!("{port}"));
         let listener = Listener {
             port,
+            number: None,
             transport: TransportType::TCP,
             family,
             address: address.to_string(),

@@ -509,7 +509,7 @@ fn the_firmware_and_effects_pages_have_the_specified_fields() {
 fn listener(port: u16, family: AddressFamily, address: &str) -> Listener {
     let service = (4420 + port).to_string();
     let (transport, address) = (TransportType::TCP, address.into());
-    Listener { port: PortId(port), transport, family, address, service }
+    Listener { port: PortId(port), number: None, transport, family, address, service }
 }
 
 /// Returns the records of the discovery log page: type, family, address, service, NQN, port.

@@ -29,7 +29,7 @@ use farblock_wire::log::AnaState;
 use farblock_wire::nqn::UUID_NQN_PREFIX;
 use std::collections::BTreeMap;
 use std::io::{Seek, SeekFrom};
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,8 +39,8 @@ use uuid::Uuid;
 
 /// The time for handing over all ANA groups before the target stops.
 const LEAVE_LIMIT: Duration = Duration::from_secs(20);
-/// The interval at which a member tells its target about the other members.
-const MEMBERS_EVERY: Duration = Duration::from_millis(200);
+/// The interval at which a member tells the others about its hosts.
+const HOSTS_EVERY: Duration = Duration::from_secs(1);
 /// The interval at which a starting target checks whether it has joined its group.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -166,7 +166,7 @@ fn addresses(args: &ServeArgs, config: &TargetConfig) -> Result<Vec<String>> {
     if !args.group.advertise.is_empty() {
         return Ok(args.group.advertise.clone());
     }
-    let is_known = |it: &std::net::SocketAddr| it.port() != 0 && !it.ip().is_unspecified();
+    let is_known = |it: &SocketAddr| it.port() != 0 && !it.ip().is_unspecified();
     match !config.listeners.is_empty() && config.listeners.iter().all(is_known) {
         true => Ok(config.listeners.iter().map(ToString::to_string).collect()),
         false => Err(Failure::usage(
@@ -442,31 +442,54 @@ impl Member {
 /// Keeps the target's knowledge of the other members up to date, until the member leaves.
 fn follow_members(service: &Weak<Joined>, control: &Control, restarts: &AtomicBool) {
     let (mut known, mut listed, mut ended) = (Vec::new(), false, Vec::new());
-    while let Some(seen) = service.upgrade().and_then(|it| Some(it.lock().as_ref()?.snapshot())) {
+    let changes = |it: Arc<Joined>| Some(it.lock().as_ref()?.changes());
+    let Some(changes) = service.upgrade().and_then(changes) else { return };
+    let mut version = 0;
+    while let Some(joined) = service.upgrade() {
+        publish_hosts(&joined, control);
+        drop(joined);
+        let before = version;
+        version = changes.wait(version, HOSTS_EVERY);
+        if version == before && listed {
+            continue;
+        }
+        let snapshot = |it: Arc<Joined>| Some(it.lock().as_ref()?.snapshot());
+        let Some(seen) = service.upgrade().and_then(snapshot) else { return };
         if is_to_restart(&seen) && !restarts.swap(true, Ordering::Relaxed) {
             tracing::info!("the group has ordered this process to end, to be started again");
             farblock_program::signals::stop_this_process();
         }
-        publish_hosts(service, control);
         let now_ended = ended_controllers(&seen);
         if now_ended != ended {
             control.set_ended_controllers(now_ended.clone());
             ended = now_ended;
         }
         let others = seen.members.into_iter().filter(|it| it.alive && it.name != seen.member);
-        let others: Vec<_> = others.flat_map(|it| it.addresses).collect();
+        let others: Vec<_> =
+            others.map(|it| (it.addresses, it.controller_ids.unwrap_or_default())).collect();
         if others != known || !listed {
-            // A name may have several addresses, and they may change.
-            let resolved = others.iter().map(|it| it.to_socket_addrs());
-            listed = resolved.clone().all(|it| it.is_ok());
-            let peers = resolved.flatten().flatten().collect();
+            let peers;
+            (peers, listed) = resolved(&others);
             if let Err(error) = control.set_peers(&peers) {
                 tracing::warn!("the discovery log page lacks members of the group: {error}");
             }
             known = others;
         }
-        std::thread::sleep(MEMBERS_EVERY);
     }
+}
+
+/// Returns the addresses of other members with their PORTIDs, and whether all names are known now.
+///
+/// A name may have several addresses, and they may change.
+fn resolved(members: &[(Vec<String>, (u16, u16))]) -> (BTreeMap<SocketAddr, u16>, bool) {
+    let (mut peers, mut all_known) = (BTreeMap::new(), true);
+    for (addresses, (first, last)) in members {
+        let found = addresses.iter().map(|address| address.to_socket_addrs());
+        all_known &= found.clone().all(|found| found.is_ok());
+        let number = Control::first_port_number(&(*first..=*last));
+        peers.extend(found.flatten().flatten().zip(number..));
+    }
+    (peers, all_known)
 }
 
 /// Whether the group has ordered this process to end, and no host uses a disk through it.
@@ -478,11 +501,9 @@ fn is_to_restart(seen: &GroupStatus) -> bool {
 }
 
 /// Tells the other members which hosts are connected to this one.
-fn publish_hosts(service: &Weak<Joined>, control: &Control) {
+fn publish_hosts(joined: &Joined, control: &Control) {
     let hosts = control.hosts();
-    if let Some(joined) = service.upgrade()
-        && let Some(service) = joined.lock().as_ref()
-    {
+    if let Some(service) = joined.lock().as_ref() {
         service.set_hosts(hosts);
     }
 }
