@@ -13,7 +13,8 @@ use crate::config::EtcdConfig;
 use crate::status::StoreStatus;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, Error, EventType, GetOptions,
-    Identity, PutOptions, TlsOptions, Txn as EtcdTxn, TxnOp, TxnOpResponse, WatchOptions,
+    Identity, LeaseKeepAliveStream, LeaseKeeper, PutOptions, TlsOptions, Txn as EtcdTxn, TxnOp,
+    TxnOpResponse, WatchOptions,
 };
 use farblock_group::store::{
     Change, Entry, LeaseId, Read, StoreReply, StoreRequest, StoreTrouble, Txn, TxnReply,
@@ -31,6 +32,22 @@ const MAX_REPLY_BYTES: usize = 64 << 20;
 struct Endpoint {
     url: String,
     client: RefCell<Option<Client>>,
+    keeper: RefCell<Option<Keeper>>,
+}
+
+/// The open stream of a lease's renewals: a stream for each renewal would cost processor time.
+struct Keeper {
+    lease: LeaseId,
+    requests: LeaseKeeper,
+    answers: LeaseKeepAliveStream,
+}
+
+impl Keeper {
+    /// Renews the lease. `None`: the stream has ended.
+    async fn renew(&mut self) -> Option<bool> {
+        self.requests.keep_alive().await.ok()?;
+        Some(self.answers.message().await.ok()??.ttl() > 0)
+    }
 }
 
 struct Endpoints {
@@ -74,7 +91,11 @@ impl EtcdStore {
             }
             options = options.with_tls(its);
         }
-        let endpoint = |url: &String| Endpoint { url: url.clone(), client: RefCell::new(None) };
+        let endpoint = |url: &String| Endpoint {
+            url: url.clone(),
+            client: RefCell::default(),
+            keeper: RefCell::default(),
+        };
         let shared = Endpoints {
             endpoints: config.endpoints.iter().map(endpoint).collect(),
             options,
@@ -167,11 +188,7 @@ impl EtcdStore {
                 let granted = client.lease_grant(i64::try_from(seconds).unwrap_or(1), None).await?;
                 Ok(StoreReply::Granted(LeaseId(granted.id())))
             }
-            StoreRequest::Renew(lease) => match client.lease_keep_alive(lease.0).await {
-                Ok(_) => Ok(StoreReply::Renewed(true)),
-                Err(Error::LeaseKeepAliveError(_)) => Ok(StoreReply::Renewed(false)),
-                Err(error) => Err(error),
-            },
+            StoreRequest::Renew(lease) => self.renew(index, &mut client, lease).await,
             StoreRequest::Revoke(lease) => match client.lease_revoke(lease.0).await {
                 Ok(_) => Ok(StoreReply::Revoked),
                 Err(error) if error.to_string().contains("lease not found") => {
@@ -189,6 +206,31 @@ impl EtcdStore {
                 Ok(StoreReply::Done(TxnReply { succeeded, revision, entries }))
             }
             StoreRequest::Watch { .. } => Err(Error::InvalidArgs("a watch is no request".into())),
+        }
+    }
+
+    async fn renew(
+        &self,
+        index: usize,
+        client: &mut Client,
+        lease: LeaseId,
+    ) -> Result<StoreReply, Error> {
+        let place = &self.shared.endpoints[index].keeper;
+        // An abandoned renewal drops its stream, so no later renewal takes its answer.
+        let kept = place.borrow_mut().take().filter(|kept| kept.lease == lease);
+        if let Some(mut keeper) = kept
+            && let Some(is_renewed) = keeper.renew().await
+        {
+            place.replace(is_renewed.then_some(keeper));
+            return Ok(StoreReply::Renewed(is_renewed));
+        }
+        match client.lease_keep_alive(lease.0).await {
+            Ok((requests, answers)) => {
+                place.replace(Some(Keeper { lease, requests, answers }));
+                Ok(StoreReply::Renewed(true))
+            }
+            Err(Error::LeaseKeepAliveError(_)) => Ok(StoreReply::Renewed(false)),
+            Err(error) => Err(error),
         }
     }
 
