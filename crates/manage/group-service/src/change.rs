@@ -13,7 +13,7 @@ pub(crate) const ATTEMPTS: u32 = 5;
 /// A change of the group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
-    Declare { ana_group: u32, fences: Vec<FenceKind> },
+    Declare { ana_group: u32, fences: Vec<FenceKind>, namespaces: Vec<String>, member: String },
     Pin { ana_group: u32, member: String },
     Unpin { ana_group: u32 },
     Order { member: String, duty: Duty },
@@ -60,7 +60,10 @@ impl Change {
     /// The records to change.
     fn records(&self, view: &View) -> Result<Vec<NewRecord>, String> {
         match self {
-            Self::Declare { ana_group, fences } => Ok(declared(view, *ana_group, fences)),
+            Self::Declare { ana_group, fences, namespaces, member } => {
+                let is_shared = view.alive.keys().any(|name| name != member);
+                declared(view, *ana_group, (fences, namespaces), is_shared)
+            }
             Self::Pin { ana_group, member } => {
                 has_group(view, *ana_group)?;
                 has_member(view, member)?;
@@ -90,18 +93,29 @@ impl Change {
     }
 }
 
-/// The record of an ANA group with these fences in addition.
-fn declared(view: &View, ana_group: u32, fences: &[FenceKind]) -> Vec<NewRecord> {
+/// The record of an ANA group with these fences in addition. `is_shared`: another member is alive,
+/// so the namespaces must not change.
+fn declared(
+    view: &View,
+    ana_group: u32,
+    (fences, namespaces): (&[FenceKind], &[String]),
+    is_shared: bool,
+) -> Result<Vec<NewRecord>, String> {
     let old = view.groups.get(&ana_group).map(|seen| &seen.record);
     let before = old.map(|old| old.fences.clone()).unwrap_or_default();
     let new = fences.iter().filter(|kind| !before.contains(kind));
     let all: Vec<_> = before.iter().chain(new).copied().collect();
-    if old.is_some() && all == before {
-        return Vec::new();
+    let shared = old.map(|old| old.namespaces.clone()).unwrap_or_default();
+    if !shared.is_empty() && shared != namespaces && is_shared {
+        return Err(format!("other members share other namespaces as ANA group {ana_group}"));
+    }
+    if old.is_some() && all == before && shared == namespaces {
+        return Ok(Vec::new());
     }
     let unknown = old.map(|old| old.unknown.clone()).unwrap_or_default();
-    let value = AnaGroupRecord { version: VERSION, fences: all, unknown }.to_value();
-    vec![(Key::Ana(ana_group), Some(value))]
+    let namespaces = namespaces.to_vec();
+    let record = AnaGroupRecord { version: VERSION, fences: all, namespaces, unknown };
+    Ok(vec![(Key::Ana(ana_group), Some(record.to_value()))])
 }
 
 fn ordered(view: &View, member: &str, duty: Duty, restart: Option<u64>) -> NewRecord {

@@ -46,6 +46,8 @@ pub struct ServiceConfig {
     pub state_folder: Option<PathBuf>,
     /// The ANA groups of this member's disks, with the kinds of fences of these disks.
     pub ana_groups: BTreeMap<u32, Vec<FenceKind>>,
+    /// The namespaces of each ANA group with their identities, in order: the same at every member.
+    pub namespaces: BTreeMap<u32, Vec<String>>,
     /// The process from [`watchdog::spawn`](crate::watchdog::spawn). `None`: the member receives no
     /// permit for an ANA group with a disk whose hard fence is not complete.
     pub watchdog: Option<Watchdog>,

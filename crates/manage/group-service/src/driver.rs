@@ -23,6 +23,12 @@ use tokio::task::{JoinHandle, spawn_local};
 /// The longest sleep: timers of the runtime do not count the time while the machine is suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
+/// The ANA groups of this member's disks.
+pub(crate) struct Declared {
+    pub(crate) fences: BTreeMap<u32, Vec<FenceKind>>,
+    pub(crate) namespaces: BTreeMap<u32, Vec<String>>,
+}
+
 /// The way of a member out of its group.
 #[derive(Default)]
 struct Departure {
@@ -41,7 +47,7 @@ pub(crate) struct Driver {
     /// The number of the last watch, and its task.
     watch: (u64, Option<JoinHandle<()>>),
     /// The ANA groups that this member's disks need.
-    declared: BTreeMap<u32, Vec<FenceKind>>,
+    declared: Declared,
     history: History,
     hosts: HostList,
     departure: Departure,
@@ -55,7 +61,7 @@ impl Driver {
         disks: Box<dyn Disks>,
         guard: Guard,
         sender: UnboundedSender<Input>,
-        declared: BTreeMap<u32, Vec<FenceKind>>,
+        declared: Declared,
         lock: Option<FolderLock>,
     ) -> Self {
         Self {
@@ -210,7 +216,7 @@ impl Driver {
         if matches!(report, Report::Joined { .. }) {
             // The record has ended with the lease.
             self.hosts.lost();
-            for (group, fences) in &self.declared {
+            for (group, fences) in &self.declared.fences {
                 self.declare(*group, fences.clone());
             }
         }
@@ -229,7 +235,9 @@ impl Driver {
     }
 
     fn declare(&self, ana_group: u32, fences: Vec<FenceKind>) {
-        let change = Change::Declare { ana_group, fences };
+        let namespaces = self.declared.namespaces.get(&ana_group).cloned().unwrap_or_default();
+        let member = self.member.config().name.clone();
+        let change = Change::Declare { ana_group, fences, namespaces, member };
         let _ = self.sender.send(Input::Change { change, attempts: ATTEMPTS, answer: None });
     }
 

@@ -5,7 +5,7 @@ use crate::changes::Changes;
 use crate::clock;
 use crate::config::ServiceConfig;
 use crate::disks::{Disks, Events};
-use crate::driver::Driver;
+use crate::driver::{Declared, Driver};
 use crate::folder::FolderLock;
 use crate::guard::Guard;
 use crate::input::Input;
@@ -71,7 +71,8 @@ where
         let member = member_of(&config, process, lock.as_ref());
         let store = EtcdStore::new(&config.etcd, config.timing.hold);
         let guard = Guard::new(config.watchdog, config.timing);
-        let driver = Driver::new(member, store, disks, guard, its, config.ana_groups, lock);
+        let declared = Declared { fences: config.ana_groups, namespaces: config.namespaces };
+        let driver = Driver::new(member, store, disks, guard, its, declared, lock);
         LocalSet::new().block_on(&runtime, driver.run(inputs, &counted));
     };
     let thread = std::thread::Builder::new().name("group".to_owned()).spawn(main);

@@ -65,6 +65,8 @@ pub struct AnaGroupStatus {
     pub since_unix_ms: u64,
     /// The kinds of fences of the disks.
     pub fences: Vec<FenceKind>,
+    /// The namespaces with their identities.
+    pub namespaces: Vec<String>,
     /// The earlier leaders that may still do I/O.
     pub victims: Vec<String>,
     /// The last completed fence of earlier leaders.
@@ -195,6 +197,7 @@ fn ana_group_of(
         reason: leader.map(|leader| leader.reason),
         since_unix_ms: leader.map_or(0, |leader| leader.at_unix_ms),
         fences: group.map(|group| group.record.fences.clone()).unwrap_or_default(),
+        namespaces: group.map(|group| group.record.namespaces.clone()).unwrap_or_default(),
         victims: victims.map(|victim| victim.member.clone()).collect(),
         fenced: leader.and_then(|leader| leader.fenced.clone()),
         pinned: None,

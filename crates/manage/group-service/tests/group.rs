@@ -39,6 +39,7 @@ fn config(name: &str, endpoints: Vec<String>, fence: FenceKind) -> ServiceConfig
         program: "1".to_owned(),
         state_folder: None,
         ana_groups: BTreeMap::from([(1, vec![fence])]),
+        namespaces: BTreeMap::new(),
         watchdog: None,
         timing: timing(),
     }

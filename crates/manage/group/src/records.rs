@@ -201,6 +201,9 @@ pub struct AnaGroupRecord {
     pub version: u32,
     /// The kinds of fences of all disks in the group, each once.
     pub fences: Vec<FenceKind>,
+    /// The namespaces with their identities, in order. All members share the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<String>,
     /// Fields of later versions.
     #[serde(flatten)]
     pub unknown: Unknown,

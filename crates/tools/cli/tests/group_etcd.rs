@@ -312,3 +312,18 @@ fn every_wrong_setting_of_the_group_is_named() {
     let outcome = stage.scratch.run(["serve", "--config", &file, "--persist", "kept"]);
     outcome.fails_in_a_line(2, &["--persist does not work in a group"]);
 }
+
+#[test]
+fn a_member_with_other_namespaces_than_the_group_is_refused() {
+    let stage = Stage::new();
+    let _first = stage.serve("m0", &stage.config("m0"));
+    until("every disk has a leader", || stage.is_led("m0"));
+    let other = stage.config("m1").replace(NQN, "nqn.2026-11.org.farblock:other");
+    let file = stage.scratch.file("other.toml", other.as_bytes());
+    let parts = ["other members of the group gold share other namespaces", "same order"];
+    stage.scratch.run(["serve", "--config", &file]).fails_in_a_line(1, &parts);
+    until("the group has lost it", || stage.group("m0")["members"][1]["alive"] == false);
+    let _second = stage.serve("m1", &stage.config("m1"));
+    until("m1 has joined", || stage.group("m0")["members"][1]["alive"] == true);
+    until("every disk has a leader", || stage.is_led("m1"));
+}

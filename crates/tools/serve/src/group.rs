@@ -5,6 +5,7 @@
 //! at every member.
 
 use super::document::{Led, Shares};
+use super::group_config::{check_advertised, check_etcd};
 use super::{disks, machine, names, slow};
 use crate::args::ServeArgs;
 use crate::error::{Failure, Result, os};
@@ -41,11 +42,10 @@ use uuid::Uuid;
 const LEAVE_LIMIT: Duration = Duration::from_secs(20);
 /// The interval at which a member tells the others about its hosts.
 const HOSTS_EVERY: Duration = Duration::from_secs(1);
+/// The time for leaving a group whose disks are others.
+const JOIN_FAILED_LIMIT: Duration = Duration::from_secs(2);
 /// The interval at which a starting target checks whether it has joined its group.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// The default of `--disk-flight`.
-pub(super) const DISK_FLIGHT: Duration = Duration::from_secs(5);
 
 /// The group that the command line asks to join.
 pub(super) struct Wished {
@@ -53,45 +53,6 @@ pub(super) struct Wished {
     member: String,
     etcd: EtcdConfig,
     watchdog: Watchdog,
-}
-
-/// Takes the group over from a configuration file.
-pub(super) fn configure(args: &mut ServeArgs, written: Option<&str>) -> Result<()> {
-    let (Some(path), Some(text)) = (args.config.clone(), written) else { return Ok(()) };
-    let Some(group) = super::config::group_of(&path, text)? else { return Ok(()) };
-    let refused = [
-        ("--persist", args.persist.is_some()),
-        ("--ana", args.ana.is_some()),
-        ("--cntlids", args.cntlids.is_some()),
-        ("--spdk-rpc", args.spdk_rpc.is_some()),
-    ];
-    if let Some((option, _)) = refused.iter().find(|(_, is_given)| *is_given) {
-        return Err(Failure::usage(format_args!(
-            "{option} does not work in a group, which decides itself: leave it out, or remove \
-             [group] from {}",
-            path.display()
-        )));
-    }
-    args.group = group;
-    Ok(())
-}
-
-/// Checks an address of etcd.
-pub(super) fn check_etcd(url: &str) -> Result<(), String> {
-    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-    let place = rest.map(|rest| rest.trim_end_matches('/'));
-    match place.map(crate::values::host_and_port) {
-        Some(Ok((_, Some(_)))) => Ok(()),
-        _ => Err(format!("{url} is not an address of etcd: use http://HOST:PORT or https://")),
-    }
-}
-
-/// Checks an address at which hosts reach a member.
-pub(super) fn check_advertised(address: &str) -> Result<(), String> {
-    match crate::values::host_and_port(address) {
-        Ok((_, Some(port))) if port != 0 => Ok(()),
-        _ => Err(format!("{address} is not an address for hosts: use HOST:PORT")),
-    }
 }
 
 /// Checks the options of a group, and starts the watchdog process: the target cannot start programs
@@ -308,6 +269,12 @@ pub(super) fn join(
     let addresses = addresses(args, &config)?;
     let leads = led_namespaces(led, &config);
     let numbers: Vec<u32> = leads.iter().map(|one| one.sharing.ana_group).collect();
+    let mut namespaces: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for one in &leads {
+        let block_size = one.absent.geometry().block_size;
+        let named = format!("{} {} {} {block_size}", one.nqn, one.nsid.0, one.identity);
+        namespaces.entry(one.sharing.ana_group).or_default().push(named);
+    }
     let flight_ms = u64::try_from(args.group.disk_flight.as_millis()).unwrap_or(u64::MAX);
     let fences = |group: &u32| (*group, vec![FenceKind::None { flight_ms }]);
     let settings = ServiceConfig {
@@ -319,6 +286,7 @@ pub(super) fn join(
         program: env!("CARGO_PKG_VERSION").to_owned(),
         state_folder: args.state_dir.clone(),
         ana_groups: numbers.iter().map(fences).collect::<BTreeMap<_, _>>(),
+        namespaces: namespaces.clone(),
         watchdog: Some(wished.watchdog),
         timing: Timing::default(),
     };
@@ -343,18 +311,31 @@ pub(super) fn join(
     config.access = (0..config.listeners.len())
         .map(|index| (index, PortAccess::all(AnaState::INACCESSIBLE)))
         .collect();
-    config.controller_ids = controller_ids(&service, &wished.group, stop)?;
+    config.controller_ids = match controller_ids(&service, &wished.group, &namespaces, stop) {
+        Ok(ids) => ids,
+        Err(failure) => {
+            let _ = service.leave(JOIN_FAILED_LIMIT);
+            return Err(failure);
+        }
+    };
     let service = Arc::new(Joined(Mutex::new(Some(service))));
     Ok((config, Some(Member { service, handle, restarts: Arc::default() })))
 }
 
 /// Waits until this member has joined and has its range of controller identifiers.
-fn controller_ids(service: &Service, group: &str, stop: &Stop) -> Result<RangeInclusive<u16>> {
+fn controller_ids(
+    service: &Service,
+    group: &str,
+    namespaces: &BTreeMap<u32, Vec<String>>,
+    stop: &Stop,
+) -> Result<RangeInclusive<u16>> {
     let mut next = Instant::now() + Duration::from_secs(3);
     loop {
         let seen = service.snapshot();
         let own = seen.members.iter().find(|it| it.name == seen.member && seen.joined);
-        if let Some((first, last)) = own.and_then(|own| own.controller_ids) {
+        if let Some((first, last)) = own.and_then(|own| own.controller_ids)
+            && shares_the_same(&seen, namespaces)?
+        {
             return Ok(first..=last);
         }
         if stop.requested() {
@@ -362,11 +343,35 @@ fn controller_ids(service: &Service, group: &str, stop: &Stop) -> Result<RangeIn
         }
         if Instant::now() >= next {
             next = Instant::now() + Duration::from_secs(30);
-            let trouble = seen.store.trouble.unwrap_or_else(|| "etcd does not answer".to_owned());
+            let trouble = seen.store.trouble.unwrap_or_else(|| match seen.store.reachable {
+                true => format!("the lease of another process as {} has not ended", seen.member),
+                false => "etcd does not answer".to_owned(),
+            });
             tracing::warn!("waiting until this target has joined the group {group}: {trouble}");
         }
         std::thread::sleep(LOOK);
     }
+}
+
+/// Whether the group has the namespaces of this member. Fails if other members share others.
+fn shares_the_same(seen: &GroupStatus, own: &BTreeMap<u32, Vec<String>>) -> Result<bool> {
+    let has_others = seen.members.iter().any(|it| it.alive && it.name != seen.member);
+    for (number, own) in own {
+        let group = seen.ana_groups.iter().find(|group| group.number == *number);
+        let Some(group) = group.filter(|it| !it.namespaces.is_empty()) else { return Ok(false) };
+        if group.namespaces != *own {
+            // Without other members, this one replaces the list soon.
+            if !has_others {
+                return Ok(false);
+            }
+            return Err(Failure::run(format_args!(
+                "the other members of the group {} share other namespaces as ANA group {number}: \
+                 start every member with the same subsystems and disks, in the same order",
+                seen.group
+            )));
+        }
+    }
+    Ok(true)
 }
 
 /// Starts the watchdog process.

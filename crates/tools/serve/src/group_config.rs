@@ -8,6 +8,10 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
+/// The default of `disk_flight`, as of `--disk-flight`.
+#[cfg(target_os = "linux")]
+const DISK_FLIGHT: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// The group of a configuration file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -58,12 +62,12 @@ impl GroupConfig {
             return Err(source.error_with_example(self.etcd.span(), "group.etcd", what));
         }
         for (index, url) in self.etcd.as_ref().iter().enumerate() {
-            super::group::check_etcd(url.as_ref()).map_err(|what| {
+            check_etcd(url.as_ref()).map_err(|what| {
                 source.error_with_example(url.span(), &format!("group.etcd[{index}]"), what)
             })?;
         }
         for (index, address) in self.advertise.iter().enumerate() {
-            super::group::check_advertised(address.as_ref()).map_err(|what| {
+            check_advertised(address.as_ref()).map_err(|what| {
                 let key = format!("group.advertise[{index}]");
                 source.error_with_example(address.span(), &key, what)
             })?;
@@ -78,7 +82,7 @@ impl GroupConfig {
             etcd: texts(self.etcd.as_ref()),
             member: self.member.as_ref().map(|member| name(member, "member")).transpose()?,
             advertise: texts(&self.advertise),
-            disk_flight: flight.transpose()?.unwrap_or(super::group::DISK_FLIGHT),
+            disk_flight: flight.transpose()?.unwrap_or(DISK_FLIGHT),
             etcd_access: self.access(source, folder)?,
         })
     }
@@ -114,5 +118,25 @@ impl GroupConfig {
             etcd_cert: file(&self.etcd_cert),
             etcd_key: file(&self.etcd_key),
         })
+    }
+}
+
+/// Checks an address of etcd.
+#[cfg(target_os = "linux")]
+pub(super) fn check_etcd(url: &str) -> Result<(), String> {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let place = rest.map(|rest| rest.trim_end_matches('/'));
+    match place.map(crate::values::host_and_port) {
+        Some(Ok((_, Some(_)))) => Ok(()),
+        _ => Err(format!("{url} is not an address of etcd: use http://HOST:PORT or https://")),
+    }
+}
+
+/// Checks an address at which hosts reach a member.
+#[cfg(target_os = "linux")]
+pub(super) fn check_advertised(address: &str) -> Result<(), String> {
+    match crate::values::host_and_port(address) {
+        Ok((_, Some(port))) if port != 0 => Ok(()),
+        _ => Err(format!("{address} is not an address for hosts: use HOST:PORT")),
     }
 }

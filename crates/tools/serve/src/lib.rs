@@ -69,7 +69,8 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let config = args.config.clone().filter(|_| !checked);
     let written = config.as_deref().map(configuration::read).transpose()?;
     let written = written.as_deref();
-    group::configure(&mut args, written)?;
+    #[cfg(target_os = "linux")]
+    configure(&mut args, written)?;
     let args = &args;
     if let Some(path) = &args.check {
         let in_order = check(path)?;
@@ -134,6 +135,28 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
         )),
         false => Ok(()),
     }
+}
+
+/// Takes the settings of the group over from a configuration file.
+#[cfg(target_os = "linux")]
+fn configure(args: &mut ServeArgs, written: Option<&str>) -> Result<()> {
+    let (Some(path), Some(text)) = (args.config.clone(), written) else { return Ok(()) };
+    let Some(group) = config::group_of(&path, text)? else { return Ok(()) };
+    let refused = [
+        ("--persist", args.persist.is_some()),
+        ("--ana", args.ana.is_some()),
+        ("--cntlids", args.cntlids.is_some()),
+        ("--spdk-rpc", args.spdk_rpc.is_some()),
+    ];
+    if let Some((option, _)) = refused.iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure::usage(format_args!(
+            "{option} does not work in a group, which decides itself: leave it out, or remove \
+             [group] from {}",
+            path.display()
+        )));
+    }
+    args.group = group;
+    Ok(())
 }
 
 /// Completes the accepted commands, and stops the target.

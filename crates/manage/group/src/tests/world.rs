@@ -186,8 +186,12 @@ impl World {
             is_calm: false,
         };
         for (group, kind) in (1..).zip(kinds) {
-            let record =
-                AnaGroupRecord { version: VERSION, fences: vec![*kind], unknown: Unknown::new() };
+            let record = AnaGroupRecord {
+                version: VERSION,
+                fences: vec![*kind],
+                namespaces: Vec::new(),
+                unknown: Unknown::new(),
+            };
             world.etcd.put(&format!("farblock/{GROUP}/ana/{group}"), record.to_value());
             world.disks.insert(group, Disk::new(*kind));
         }

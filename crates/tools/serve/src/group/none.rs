@@ -34,10 +34,6 @@ pub(super) fn described(
     namespace
 }
 
-pub(super) fn configure(_: &mut ServeArgs, _: Option<&str>) -> Result<()> {
-    Ok(())
-}
-
 pub(super) fn uuid(_: &str, _: &str) -> uuid::Uuid {
     uuid::Uuid::nil()
 }
