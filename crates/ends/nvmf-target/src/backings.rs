@@ -42,7 +42,7 @@ pub(crate) struct Backings {
 
 #[derive(Clone)]
 pub(crate) struct HostTerms {
-    /// The rate limits over all namespaces.
+    /// The host's rate limits over all namespaces of the subsystem.
     pub(crate) pace: Option<Arc<Pace>>,
     /// The host's weight on a busy core.
     pub(crate) weight: u32,

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Each namespace has at most one active claim. The active claim waits only for operations that
-//! were submitted earlier, so claims cannot deadlock. Reads do not wait for claims. A queue waits
-//! with at most one claim, even if several of its fused pairs need a claim, so that each queue gets
-//! its turn.
+//! were submitted earlier, so claims cannot deadlock. Reads do not wait for claims. At most one
+//! claim of a queue waits at a time, even if several of its fused pairs need one, so that each
+//! queue gets its turn.
 //!
 //! For a write to a namespace without claims, this feature costs one branch.
 

@@ -35,7 +35,8 @@ pub(crate) struct Context {
     /// Connections with work at the end of the tick. Each connection stores whether it is in this
     /// list, so adding a connection twice needs no lookup.
     pub(crate) listed: Vec<ConnectionKey>,
-    /// Connections that wait for buffers or have stopped receiving.
+    /// Connections with commands that wait for buffers, or that parse no more commands because they
+    /// hold too much memory.
     pub(crate) parked: VecDeque<ConnectionKey>,
     pub(crate) released: bool,
     zeroes: Option<Arc<SharedBuffer>>,

@@ -71,8 +71,8 @@ fn boot() -> Option<String> {
     Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// Returns an identifier of the process's network namespace during this boot of the machine. A
-/// container may have its own network namespace.
+/// Returns an identifier of the process's network namespace. It contains the machine's boot, so it
+/// is never reused. A container may have its own network namespace.
 fn network(boot: Option<&str>) -> Option<String> {
     if os::is_simulated() {
         return Some(format!("{}\nsimulated", boot?));

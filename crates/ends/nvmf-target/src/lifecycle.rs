@@ -62,7 +62,7 @@ pub(crate) enum Path {
     First,
     /// The Write of a fused pair.
     Second,
-    /// The second path of a Read, once it is admitted.
+    /// The second path of a Read, after it has passed the gates of [`Path::Plain`].
     Read,
     /// A step of a command that executes in steps.
     Step,

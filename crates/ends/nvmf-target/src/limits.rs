@@ -114,7 +114,8 @@ pub const OUTBOX_BYTES: usize = 2 << 20;
 /// The capacity in bytes that a connection's header buffer keeps between sends.
 pub const KEPT_BATCH_BYTES: usize = 16 << 10;
 
-/// After a payload of at least this size, in bytes, the next receive is a large one.
+/// After a payload of at least this size, in bytes, the next receive has room for
+/// [`LARGE_RECEIVE_BYTES`].
 pub const LARGE_PAYLOAD_BYTES: u32 = 8 << 10;
 
 /// The size of a large receive, in bytes. One system call receives several payloads with their

@@ -121,7 +121,7 @@ impl Account {
         self.may_all_last(holder.map_or(0, |holder| holder.lasting_bytes), bytes)
     }
 
-    /// As [`Self::may_last`], for a new connection from `address`.
+    /// Like [`Self::may_last`], for a new connection from `address`.
     pub(crate) fn may_last_at(&self, address: IpAddr, bytes: usize) -> bool {
         match self.by_name.get(&Name::Address(origin(address))) {
             Some(&id) => self.may_last(id, bytes),

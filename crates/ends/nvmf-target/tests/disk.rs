@@ -171,7 +171,8 @@ fn a_delayed_write_of_a_dead_process_does_not_execute() {
     proxy.stall();
     user.write(0, 1, 2, 2);
     assert!(user.turn(Duration::from_millis(50)).is_empty());
-    // The write stays in transit. Neither side closes the controller or notices its loss.
+    // The write stays in transit. The target keeps the controller, since it does not see the
+    // connection close.
     proxy.refuse();
     proxy.detain();
     proxy.resume();

@@ -1,6 +1,6 @@
-//! Strangers attack a target whose hosts have keys, in every way that needs no key. They stop after
-//! each message, send wrong proofs, start TLS, and reconnect repeatedly. The hosts can still
-//! connect. Afterwards the target frees the memory that the strangers made it hold.
+//! Strangers attack a target whose hosts have keys, in every way that needs no key. Each stranger
+//! stops after one of the messages, sends a wrong proof, starts TLS, or reconnects repeatedly. The
+//! hosts can still connect. Afterwards the target frees the memory that the strangers made it hold.
 //!
 //! The figures are in docs/security.md:
 //!

@@ -46,7 +46,7 @@ struct Model<'a> {
     passed: Vec<Gate>,
     /// The paths that the command has followed to their ends.
     followed: Vec<Path>,
-    /// The gate that keeps the command.
+    /// The gate at which the command waits.
     kept_at: Option<Gate>,
     /// Whether the command still borrows its data.
     borrows: bool,
@@ -204,7 +204,7 @@ fn commands_hold_no_memory_while_they_wait_for_rate_limits() {
     }
 }
 
-/// The last two gates only check, so nothing can happen between the permit and the submission.
+/// The last two gates never make a command wait, so the permit is still valid at the submission.
 #[test]
 fn the_permit_is_checked_after_every_wait() {
     for path in Path::ALL {
