@@ -18,9 +18,10 @@
 //! system checks the sizes. The namespace ignores a partial block at the end.
 //!
 //! When another program truncates the file, the namespace keeps its size. Reads and writes of
-//! missing blocks fail, and no write extends the file. If a write at that time may have extended
-//! the file again, all reads, writes and flushes fail. When the file system of a sparse file is
-//! full, writes that need space fail with [`BlockError::NoSpace`]; other operations continue.
+//! missing blocks fail, and no later write extends the file. If a write may have extended the file
+//! again before farblock noticed the truncation, all reads, writes and flushes fail. When the file
+//! system of a sparse file is full, writes that need space fail with [`BlockError::NoSpace`]; other
+//! operations continue.
 //!
 //! When an open file or device becomes write-protected, its namespace turns read-only within two
 //! seconds. The namespace becomes writable again after the protection ends.

@@ -71,8 +71,8 @@ impl Changes {
         Watch { watchers: Arc::clone(&self.0), id }
     }
 
-    /// Notifies all watchers. The namespace calls this function after the change. It must not hold
-    /// a lock that its getters take.
+    /// Notifies all watchers. The namespace calls this function after the change. During the call,
+    /// the namespace must not hold a lock that its getters take.
     pub fn tell(&self, change: Change) {
         self.0.generation.fetch_add(1, Ordering::AcqRel);
         // Do not hold the lock during the calls: a callback may add or drop a watch.

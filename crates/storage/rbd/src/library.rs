@@ -101,7 +101,7 @@ functions! {
     }
 }
 
-/// Whether to ignore newer functions.
+/// Whether to ignore the functions that Ceph 14 does not have.
 static IS_OLD: AtomicBool = AtomicBool::new(false);
 
 /// For tests: treats the library as the library of Ceph 14, without newer functions. Call this

@@ -440,7 +440,8 @@ impl Keeper {
                     leg = %self.shared.legs[leg].name, reason,
                     "cannot add the leg again yet"
                 );
-                // If the leg already has a reason, keep it, because it is more precise.
+                // If the leg already has a reason, keep it: it says more than that the leg is being
+                // opened.
                 let is_opening = reason == rejoin::OPENING;
                 if !is_opening || lock(&self.shared.legs[leg].reason).is_empty() {
                     self.shared.legs[leg].say(reason);

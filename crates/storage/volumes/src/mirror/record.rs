@@ -462,8 +462,8 @@ mod tests {
         assert!(!other.supersedes(&here));
         // The last record of the second leg promoted the first leg.
         assert!(here.outlived(&Record { had: vec![9, 8], ..other.clone() }));
-        // The second leg's record says that the second leg is behind, or that another leg is behind
-        // which the mirror has filled since.
+        // The second leg's record says that the second leg is behind, or that another leg, which
+        // the mirror has filled since, is behind.
         let standings = vec![Standing::InSync, Standing::Behind];
         assert!(here.outlived(&Record { standings, had: vec![99, 0], ..other.clone() }));
         let mut three = here.clone();
