@@ -208,7 +208,11 @@ mod tests {
         assert_eq!(here("2001:db8::1", six), "2001:db8::1");
         assert_eq!(here("127.0.0.1", four), "192.0.2.7");
         assert_eq!(here("::1", six), "fe80::7%3");
-        assert_eq!(meant("127.0.0.1", four, true), None, "a loopback address is left out");
+        assert_eq!(
+            meant("127.0.0.1", four, true),
+            None,
+            "the loopback address of a service on this machine stays"
+        );
         assert_eq!(here("storage.example", four), "storage.example");
     }
 }

@@ -48,7 +48,7 @@ impl KnownNamespace {
                 Some(format!("it has the {name} {}, but {} was expected", Hex(found), Hex(known)))
             }
             (Some(_), None) => Some(format!("it no longer has the {name}")),
-            // A namespace with an identifier may get one of another kind later: no error. A
+            // A namespace with an identifier may later have another kind of identifier, too. A
             // namespace that had no identifier must not have one now.
             (None, Some(found)) if !self.is_named() => {
                 Some(format!("it has the {name} {}, but none was expected", Hex(found)))

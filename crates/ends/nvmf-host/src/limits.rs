@@ -28,7 +28,8 @@ pub const LARGE_RECEIVE_BYTES: u32 = 256 << 10;
 
 /// If the remaining bytes of a payload are at least this many, the host receives them directly into
 /// their destination. For smaller payloads, one large receive with a copy is cheaper than two
-/// receives for each payload. From 256 KiB on, the copy costs up to a fifth of the throughput.
+/// receives for each payload. For payloads of 256 KiB or more, the copy costs up to a fifth of the
+/// throughput.
 pub const DIRECT_RECEIVE_BYTES: u32 = 128 << 10;
 
 /// Size of a receive of a large payload's TLS records, in bytes. The records stay in the cache
