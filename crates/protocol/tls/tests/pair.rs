@@ -476,8 +476,8 @@ fn repeated_and_reordered_records_are_refused() {
 /// with another suite gets no data.
 #[test]
 fn a_server_cannot_choose_another_suite_than_the_key_has() {
-    // These bytes precede the length of the session: the headers of record and message, the
-    // version, and the random number.
+    // These bytes precede the length of the session identifier: the headers of record and message,
+    // the version, and the random number.
     const SESSION_LENGTH_AT: usize = 5 + 4 + 2 + 32;
     const SUITES: [[u8; 2]; 3] = [[0x13, 1], [0x13, 2], [0x13, 3]];
     for (hash, own) in [(Hash::Sha256, SUITES[0]), (Hash::Sha384, SUITES[1])] {
