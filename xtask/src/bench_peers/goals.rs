@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_met_at_the_bound() {
+    fn a_ratio_equal_to_the_bound_meets_the_goal() {
         let met = |better, measured| goal_report("r", "w", better, 0.9, measured).met;
         assert!(met(Better::More, 0.9) && met(Better::More, 1.0) && !met(Better::More, 0.89));
         assert!(met(Better::Less, 0.9) && met(Better::Less, 0.5) && !met(Better::Less, 0.91));

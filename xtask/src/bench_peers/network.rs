@@ -39,7 +39,7 @@ pub(super) fn enter() {
 fn set_up() {
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     if !up.is_ok_and(|status| status.success()) {
-        eprintln!("cannot set the loopback interface up");
+        eprintln!("cannot bring the loopback interface up");
     }
     if let Err(error) = fs::write(SETTING, CUBIC) {
         eprintln!("cannot set the congestion control to {CUBIC}: {error}");

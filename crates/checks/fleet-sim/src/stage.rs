@@ -213,8 +213,8 @@ impl Stage {
         }
         self.world.kill(place.address);
         let target = place.target.take();
-        // The connections of the dying process are closed already, so it can no longer reach any
-        // peer.
+        // Drop the target on another thread. Its connections are closed already, so it can no
+        // longer reach any peer.
         on_machine(FIRST_TARGET + number, || {
             os::spawn("dying".to_owned(), move || drop(target)).expect("a thread of the world");
         });

@@ -15,14 +15,14 @@ fn the_session_survives_random_inputs() {
 
 #[test]
 fn authentication_survives_random_inputs() {
-    // Both ends without an attacker, with equal and with different secrets.
+    // Run both ends without an attacker, with equal and with different secrets.
     (0..4).for_each(|choice| fuzz::authentication(&[choice]));
     fuzz::replay(fuzz::authentication, 0xa07, 5_000);
 }
 
 #[test]
 fn concatenation_survives_random_inputs() {
-    // Both ends without an attacker, for every configuration of the hosts.
+    // Run both ends without an attacker, for every configuration of the hosts.
     (0..=255).for_each(|choice| fuzz::concatenation(&[choice, 0, 0]));
     // Another host starts a new authentication after each message of the first host.
     for cut in 0..5 {
@@ -45,10 +45,10 @@ fn concatenation_survives_random_inputs() {
 #[test]
 #[cfg(unix)]
 fn tls_records_survive_random_inputs() {
-    // Both ends without an attacker: all data is sent at once and delivered at once, with every
-    // choice.
+    // Run both ends without an attacker, for every first byte: all data is sent at once and
+    // delivered at once.
     (0..=255).for_each(|choice| fuzz::records(&[choice, 0, 255, 255, 5, 255, 255]));
-    // Messages that a peer may send (tickets, updates), and messages that it must not send.
+    // Send messages that a peer may send (tickets, updates), and messages that it must not send.
     for (kind, at) in (0..=255).flat_map(|kind| [2, 3, 4].map(|at| (kind, at))) {
         for choice in [0, 2] {
             let content = [kind, 0, 0, 1, 1, 0, 0, 0];

@@ -476,7 +476,7 @@ fn large_structs(text: &str) -> Vec<(&str, usize)> {
 fn is_field(line: &str, indent: usize) -> bool {
     let bare = line.trim_start();
     let field = strip_words(bare, &["pub", "pub(crate)", "pub(super)"]);
-    // The types in a `where` clause start with a capital letter.
+    // Lines of a `where` clause are no fields: their types start with a capital letter.
     let is_word = |name: &str| name.chars().all(|c| c.is_lowercase() || c.is_numeric() || c == '_');
     line.len() - bare.len() == indent
         && field.split_once(": ").is_some_and(|(name, _)| is_word(name))

@@ -20,7 +20,7 @@ pub fn receive_index(id: u64) -> Option<u16> {
 /// Posts the receives with these indexes. `memory` returns the memory of a receive.
 ///
 /// # Errors
-/// As [`Verbs::post_recv`]. The receives of earlier batches stay posted.
+/// Fails like [`Verbs::post_recv`]. The receives of earlier batches stay posted.
 pub fn post_receives<V: Verbs>(
     verbs: &V,
     id: &V::Id,

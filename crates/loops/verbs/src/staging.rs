@@ -110,7 +110,7 @@ impl<V: Verbs> Staging<V> {
         Ok(found)
     }
 
-    /// Returns a chunk that no request and no peer uses any more.
+    /// Takes a chunk back. No request and no peer may still use it.
     pub fn give(&mut self, chunk: Chunk) {
         self.slabs[chunk.slab].free.push(chunk.offset);
     }

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_beside_too_many_hanging_operations_does_not_block_the_caller() {
+    fn closing_storage_does_not_block_the_caller_while_too_many_operations_hang() {
         struct Tells(std::sync::mpsc::Sender<std::thread::ThreadId>);
         impl Drop for Tells {
             fn drop(&mut self) {

@@ -219,7 +219,7 @@ async fn state_replace(State(steering): Steered, headers: HeaderMap, body: Bytes
             return Err(Refused::There("state".to_owned()));
         }
         let mut new = Document::parse_after(&text, document).map_err(Refused::Problem)?;
-        // Only the text shows which fields the client has sent.
+        // Parse the text again: unlike the document, it shows which fields the client has sent.
         let said = serde_json::from_str(&text).expect("it was parsed");
         keys_kept(document, &said).map_err(Refused::Problem)?;
         tls_inherited(document, &said, &mut new);

@@ -290,7 +290,8 @@ impl Live {
                 ));
             }
             if is_twice {
-                // If two subsystems share one disk, hosts see two disks.
+                // If two subsystems share one disk, hosts see two disks, so each needs its own
+                // identity.
                 opened.identity.push_str(" once more");
                 // A disk has only one place for reservations.
                 opened.reservations = None;

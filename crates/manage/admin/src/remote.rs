@@ -137,7 +137,8 @@ impl Attempts {
         if known.len() >= ADDRESSES_MAX {
             known.retain(|_, (since, _)| now.duration_since(*since) < WHILE);
         }
-        // The server does not count for further addresses, and only delays its answer.
+        // The server does not count the wrong tokens of further addresses. It only delays its
+        // answers.
         if known.len() >= ADDRESSES_MAX && !known.contains_key(&from) {
             return false;
         }

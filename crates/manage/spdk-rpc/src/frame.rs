@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_found_in_any_pieces() {
+    fn requests_are_found_however_the_stream_is_split() {
         let text = " {\"a\": \"}\\\"{[\"}\n[{}, {\"b\": [1]}]{}  {\"part\": ";
         for step in 1..text.len() {
             let found = frames(text, step).unwrap();

@@ -683,7 +683,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dormant_host_without_a_key_does_not_replace_its_newer_key() {
+    fn a_dormant_host_without_a_key_does_not_replace_an_entry_with_a_key() {
         let locked = Host { dhchap_key: Some("/host.key".to_owned()), ..Host::default() };
         let (a, b) = ("nqn.2026-11.h:a".to_owned(), "nqn.2026-11.h:b".to_owned());
         let listed = Hosts::from([(a.clone(), locked.clone())]);

@@ -338,12 +338,13 @@ fn omitted_fields_of_a_request_do_not_remove_protection() {
 }
 
 #[test]
-fn a_file_without_the_key_of_a_host_cannot_allow_any_host() {
+fn a_file_cannot_open_a_subsystem_while_a_host_has_a_key_from_run_time() {
     let with = |hosts: &[&str]| document(&[1], &[("one", subsystem(hosts, &[]))]);
     let any = with(&[]);
     let problem = merge(&with(&["a"]), &any, &with(&["a=1"])).check().unwrap_err();
     assert!(problem.field.ends_with("s:one.allow_any_host"), "{problem}");
-    // Either the old file contained the key and the new file does not, or neither contains the key.
+    // The new file may open the subsystem if the old file contained the key, or if there is no key.
+    // A host that was added at run time stays listed, so the document is then invalid.
     for (old, current) in [(&["a=1"], &["a=1"]), (&["a"], &["a"]), (&["a"], &["b"])] {
         let merged = merge(&with(old), &any, &with(current));
         assert_eq!(merged.check().is_ok(), *current != ["b"], "{merged:?}");

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_chart_has_the_width_of_one_of_three() {
+    fn a_single_chart_is_as_wide_as_each_of_three() {
         let mut report = testing::report();
         report.patterns.truncate(1);
         let page = render(&report);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn no_latencies_give_zero_and_excessive_ones_are_kept() {
+    fn an_empty_histogram_gives_zero_and_excessive_latencies_count() {
         assert_eq!(Latencies::new().summary(), LatencySummary::default());
         let mut long = Latencies::new();
         long.record(Duration::from_secs(100_000));

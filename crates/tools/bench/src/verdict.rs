@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_remarks_different_machines() {
+    fn a_comparison_notes_that_the_machines_differ() {
         let here = with_runs(&[1.0]);
         let mut there = here.clone();
         there.conditions[0] = "another processor".to_owned();

@@ -224,7 +224,7 @@ fn filling_covers_the_whole_size() {
 }
 
 #[test]
-fn the_size_bounds_every_address() {
+fn every_address_is_within_the_size() {
     let (fake, side) = fake(Geometry::new(512, 8000), When::AtOnce);
     let plan = plan(vec![Pattern::new(Rw::RandWrite, 4096, 2, 4)], 500);
     run_one(&Plan { size: Some(64 << 10), ..plan }, &side.fill());

@@ -92,7 +92,7 @@ pub fn open(
 /// Opens a disk to measure it, without storing the layout in extended attributes of its files.
 ///
 /// # Errors
-/// As for [`open`].
+/// Fails like [`open`].
 pub fn open_to_measure(
     spec: &Spec,
     block_size: u32,
@@ -105,7 +105,7 @@ pub fn open_to_measure(
 /// Opens a disk, and returns the remote disks inside it.
 ///
 /// # Errors
-/// As for [`open`].
+/// Fails like [`open`].
 pub fn open_with_legs(
     spec: &Spec,
     block_size: u32,

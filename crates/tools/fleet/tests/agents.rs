@@ -84,7 +84,7 @@ fn loads_run_on_disks_of_virtual_machines_and_on_raw_disks() {
 }
 
 #[test]
-fn a_wrong_token_is_reported_with_the_agent() {
+fn the_error_for_a_wrong_token_names_the_agent() {
     let why = carry_out(&plan(listener()), "fedcba9876543210").expect_err("refused").to_string();
     assert_eq!(why, "storage: the token is wrong");
 }
@@ -150,7 +150,7 @@ fn an_agent_reveals_nothing_to_peers_without_the_token() {
         let mut stream = TcpStream::connect(address).expect("it listens");
         stream.write_all(text).expect("it reads");
         let mut answer = Vec::new();
-        // The agent may have reset the connection before it had read all data.
+        // Ignore errors: the agent may have reset the connection before it had read all data.
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()

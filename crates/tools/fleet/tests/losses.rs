@@ -122,21 +122,21 @@ fn lose(agent: usize, name: &str, loss: Loss, word: &str) {
 }
 
 #[test]
-fn a_host_that_dies_is_named() {
+fn the_error_names_a_host_that_dies() {
     lose(2, "right", Loss::Dies, "the agent closed the connection, or has exited");
 }
 
 #[test]
-fn a_target_that_dies_is_named_and_not_its_hosts() {
+fn the_error_names_a_target_that_dies_and_not_its_hosts() {
     lose(0, "storage", Loss::Dies, "the agent closed the connection, or has exited");
 }
 
 #[test]
-fn a_host_that_hangs_is_named() {
+fn the_error_names_a_host_that_hangs() {
     lose(2, "right", Loss::Hangs, "it has not answered for 4 s: it hangs");
 }
 
 #[test]
-fn a_target_that_hangs_is_named() {
+fn the_error_names_a_target_that_hangs() {
     lose(0, "storage", Loss::Hangs, "it has not answered for 4 s: it hangs");
 }

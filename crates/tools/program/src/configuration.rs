@@ -88,7 +88,7 @@ pub fn in_words(message: &str, allowed: Option<&str>) -> String {
     }
     let others = |rest: &str| match rest.split_once(", expected ") {
         Some((found, known)) => {
-            // Each word has backquotes.
+            // Each known word is in backquotes.
             let words = known.split('`').skip(1).step_by(2);
             let meant = alike(found.trim_matches('`'), words);
             let meant = meant.map_or(String::new(), |it| format!(" (did you mean `{it}`?)"));

@@ -212,7 +212,7 @@ fn identity_now(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
 fn reservations(spec: &Spec, given: Option<Uuid>) -> Option<Arc<dyn ReservationStore>> {
     let lasting = || match forgets(spec) {
         true => None,
-        // Other identities are not UUIDs, so parsing them fails.
+        // An identity that is not stored with the data is not a UUID, so parsing it fails.
         false => {
             given.or_else(|| identity_now(spec, &mut |text| tracing::info!("{text}")).parse().ok())
         }

@@ -74,7 +74,7 @@ pub(super) fn of(subsystem: &str, name: &str, host: &Host) -> Result<Option<Host
     }))
 }
 
-/// Converts the demanded proof of a host's identity.
+/// Converts a host's `demand` from the configuration to the target's type.
 fn demanded(demand: Option<Demand>) -> farblock_target::Demand {
     match demand {
         None | Some(Demand::Auth) => farblock_target::Demand::Authentication,

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_file_named_twice_with_a_writer_is_refused() {
+    fn a_file_named_twice_is_refused_if_a_disk_may_write_to_it() {
         let nowhere = |disks: &[(&str, bool)]| assert_eq!(twice(disks), None, "{disks:?}");
         nowhere(&[("a.img", false), ("b.img", false), ("mem:1MiB", false), ("mem:1MiB", false)]);
         nowhere(&[("a.img", true), ("a.img", true)]);

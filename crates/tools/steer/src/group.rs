@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_group_is_shown_with_its_leaders_and_a_silent_store() {
+    fn the_group_is_shown_with_its_leaders_and_an_unreachable_store() {
         let group = json!({
             "group": "gold", "member": "a",
             "store": { "reachable": false, "trouble": "connection refused" },

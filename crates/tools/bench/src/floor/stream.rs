@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_found_in_any_pieces() {
+    fn frames_are_found_however_the_stream_is_split() {
         let all = [1, 0, 2, 3, 9, 9, 9, 3, 1, 200, 4, 0];
         assert_eq!(frames(&[&all]).expect("good"), [1, 2, 3, 4]);
         for cut in 0..all.len() {

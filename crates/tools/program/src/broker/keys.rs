@@ -114,7 +114,7 @@ fn emit(read: &Result<Vec<TlsPsk>, String>) -> Zeroizing<Vec<u8>> {
             for key in keys {
                 let parts = [key.identity.as_bytes(), &key.key[..]];
                 let needed = parts.iter().map(|part| 2 + part.len()).sum::<usize>();
-                // Drop further keys, which no real host has.
+                // Drop further keys: no real host has so many.
                 if bytes.len() + needed > super::MESSAGE_BYTES_MAX {
                     break;
                 }
