@@ -371,7 +371,7 @@ impl Stage {
 }
 
 impl Starters {
-    /// Starts one host after the other, until all hosts have started.
+    /// Starts one host after the other, until no host is left to start.
     fn run(self) {
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);

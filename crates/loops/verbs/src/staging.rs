@@ -161,7 +161,7 @@ mod tests {
     const SIZES: StagingSizes =
         StagingSizes { bytes: 4 << 20, slab_bytes: 1 << 20, chunk_bytes: 4096 };
 
-    /// Memory of a device without a connection.
+    /// A staging on a device, without an established connection.
     fn staging() -> Staging<Node> {
         let verbs = Network::new().node("192.0.2.1".parse().expect("an address"));
         let channel = verbs.create_event_channel().expect("a channel");

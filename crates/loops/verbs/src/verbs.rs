@@ -53,8 +53,8 @@ pub trait Verbs {
         address: SocketAddr,
         backlog: u32,
     ) -> Result<Self::Id, VerbsError>;
-    /// Starts a connection: [`AddrResolved`](CmEventType::AddrResolved) follows, and binds it to a
-    /// device.
+    /// Starts a connection, and binds it to a device; then
+    /// [`AddrResolved`](CmEventType::AddrResolved) follows.
     fn resolve_addr(
         &self,
         channel: &Self::EventChannel,

@@ -71,7 +71,7 @@ impl Framer {
         Ok(None)
     }
 
-    /// Whether this byte ends a request.
+    /// Scans one byte. Returns true if the byte ends a request.
     fn step(&mut self, byte: u8) -> Result<bool, FrameError> {
         match (self.place, byte) {
             (FramePlace::AfterBackslash, _) => self.place = FramePlace::InString,

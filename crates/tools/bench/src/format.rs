@@ -23,7 +23,7 @@ pub fn tenths(value: f64) -> String {
     }
 }
 
-/// Formats with two decimals below ten, for processor time per I/O.
+/// Formats processor time per I/O, with two decimals if it is below ten.
 pub(crate) fn fine(value: f64) -> String {
     if value < 9.995 { format!("{value:.2}") } else { tenths(value) }
 }

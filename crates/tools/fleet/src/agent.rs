@@ -239,7 +239,8 @@ impl<W: Write> Agent<W> {
         })
     }
 
-    /// Sends progress messages at intervals, until the controller sends a message or disconnects.
+    /// Sends progress messages at intervals until the given time. Returns an error if the
+    /// controller sends a message or disconnects before.
     fn sleep(&mut self, until: Instant) -> Result<(), String> {
         loop {
             let left = until.saturating_duration_since(Instant::now());

@@ -25,7 +25,7 @@ const EXIT_CODE: i32 = 130;
 const END_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl Stop {
-    /// Handles these signals until the process exits.
+    /// Handles SIGINT and SIGTERM, or the console events of Windows, until the process exits.
     pub fn install() -> Result<Stop> {
         installed(Stop::try_install())
     }

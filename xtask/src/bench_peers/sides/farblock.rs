@@ -66,7 +66,7 @@ pub(in crate::bench_peers) fn serve_at(
     Ok((process, endpoints))
 }
 
-/// The command that starts such a target.
+/// The command that starts the target of [`serve_at`].
 pub(in crate::bench_peers) fn serving(
     means: &Means,
     backend: Backend,

@@ -56,7 +56,7 @@ impl Proof {
         matches!(self, Proof::BothWays | Proof::Concatenated { is_mutual: true })
     }
 
-    /// Whether the connection detects corrupted bytes.
+    /// Whether a connection detects corrupted bytes from its first byte on.
     pub(super) fn is_sealed(self) -> bool {
         self == Proof::Tls
     }

@@ -209,7 +209,8 @@ impl Disk {
         })
     }
 
-    /// Writes some of the units of `bytes`.
+    /// Writes about half of the units of `bytes`, chosen at random, as a failed or interrupted
+    /// write may.
     fn tear(&mut self, offset: usize, bytes: &[u8], random: &mut Random) {
         for range in self.units(offset, bytes.len()) {
             if random.one_in(2) {
