@@ -8,35 +8,35 @@ use std::panic::{RefUnwindSafe, catch_unwind};
 /// The mistakes that the product makes if `os::has_mistake` returns true for them.
 const MISTAKES: [&str; 21] = [
     "file: a flush does nothing",
-    "file: what fails counts as done",
+    "file: a failed operation counts as done",
     "file: zeroes are not written",
     "target: FUA is forgotten",
-    "target: a proof is not looked at",
-    "target: a secret that was taken away stays good",
-    "target: a key for TLS that was taken away stays good",
-    "target: a buffer is kept",
+    "target: a wrong proof is accepted",
+    "target: a removed secret stays valid",
+    "target: a removed TLS key stays valid",
+    "target: a buffer is never freed",
     "target: memory has no limit",
-    "target: a controller is gone before its operations",
+    "target: a controller ends before its operations",
     "target: a connection is never forgotten",
-    "host: a flush does not tell of a lost cache",
-    "host: the controller need not prove who it is",
+    "host: a flush does not report a lost cache",
+    "host: the controller need not authenticate",
     "host: a lost controller counts as finished",
-    "host: a lost controller is only waited for",
+    "host: a lost controller is not closed",
     "host: a successor does not end its predecessor",
-    "host: no command is ever late",
+    "host: no command times out",
     "host: nothing fails fast",
     "host: an operation is forgotten with its path",
     "host: lost writes are sent again at once",
-    "host: what a lost path had counts as done",
+    "host: a lost path's operations succeed",
 ];
 
 /// The mistakes that show only if hosts fence each other.
 const FENCING: [&str; 5] = [
-    "target: a fence does not wait for what is under way",
+    "target: a fence does not wait for operations in flight",
     "target: a fence forgets closed queues",
     "target: a new queue is not fenced",
-    "target: reservations are not kept",
-    "target: what waited for its data is not fenced",
+    "target: reservations are not stored",
+    "target: a command that waited for data is not fenced",
 ];
 
 /// The number of seeds within which a mistake must show.
@@ -47,7 +47,7 @@ const SEEDS: u64 = 400;
 /// are known not to show it.
 fn seeds(mistake: &str) -> impl Iterator<Item = u64> {
     let (first, step) = match mistake {
-        "host: a lost controller is only waited for" => (140, 1),
+        "host: a lost controller is not closed" => (140, 1),
         tls if tls.contains("TLS") => (5, 16),
         _ => (0, 1),
     };

@@ -104,7 +104,7 @@ pub(crate) async fn terms(
     options: &Options,
 ) -> Result<HostTerms, ConnectError> {
     let secret = options.dhchap_secret.clone().ok_or(ConnectError::AuthenticationRequired)?;
-    let trusts = os::has_mistake("host: the controller need not prove who it is");
+    let trusts = os::has_mistake("host: the controller need not authenticate");
     let controllers = options.dhchap_ctrl_secret.clone().filter(|_| !trusts);
     let read = |path: PathBuf| key_file::read(&path).map_err(ConnectError::KeyFile);
     let both = move || {

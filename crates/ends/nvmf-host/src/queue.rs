@@ -104,7 +104,7 @@ impl<T: Transport> RemoteQueue<T> {
             return;
         }
         let is_late = self.table.handle_tick();
-        if is_late && self.link.is_open() && !os::has_mistake("host: no command is ever late") {
+        if is_late && self.link.is_open() && !os::has_mistake("host: no command times out") {
             self.link.fail(Loss::Timeout, &mut self.table);
         }
     }

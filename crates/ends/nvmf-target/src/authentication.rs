@@ -144,7 +144,7 @@ impl Authenticator {
             return true;
         };
         let mut terms = keys.terms(subsystem, host);
-        if os::has_mistake("target: a secret that was taken away stays good") {
+        if os::has_mistake("target: a removed secret stays valid") {
             let before = all.get(&names).map(|before| before.host_secrets.clone());
             terms.host_secrets.extend(before.unwrap_or_default());
         }

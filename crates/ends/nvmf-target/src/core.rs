@@ -557,7 +557,7 @@ impl Core {
         for (_, connection) in self.connections.iter_mut().flatten() {
             connection.apply_access(&mut self.cx, change, &mut under_way);
         }
-        let hasty = os::has_mistake("target: a fence does not wait for what is under way");
+        let hasty = os::has_mistake("target: a fence does not wait for operations in flight");
         if under_way.is_empty() || hasty {
             self.cx.shared.applied(change.serial);
         } else {

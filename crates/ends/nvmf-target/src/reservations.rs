@@ -182,7 +182,7 @@ impl Keeper {
         let Some(receiver) = self.lock().receiver.take() else { return Ok(()) };
         let thread = os::spawn("reservations".to_owned(), move || {
             while let Ok(Save { key, serial, text, store }) = os::recv(&receiver) {
-                let result = match os::has_mistake("target: reservations are not kept") {
+                let result = match os::has_mistake("target: reservations are not stored") {
                     true => Ok(()),
                     false => store.save(&text),
                 };

@@ -486,7 +486,7 @@ impl TargetShared {
 
     /// Returns whether a closed controller has no queues left.
     pub(crate) fn is_gone(&self, instance: Instance) -> bool {
-        os::has_mistake("target: a controller is gone before its operations")
+        os::has_mistake("target: a controller ends before its operations")
             || self.lock().queues.is_gone(instance)
     }
 

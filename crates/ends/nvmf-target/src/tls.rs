@@ -87,7 +87,7 @@ impl TlsTerms {
         let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
         let (before, mut after) = (Arc::clone(&now.keys), (*now.keys).clone());
         let mut good = keys.to_vec();
-        if os::has_mistake("target: a key for TLS that was taken away stays good") {
+        if os::has_mistake("target: a removed TLS key stays valid") {
             good.extend(before.keys(host, subsystem).into_iter().cloned());
             good.dedup();
         }

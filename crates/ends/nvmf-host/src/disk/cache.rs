@@ -202,7 +202,7 @@ impl Cache {
     /// Returns whether the disk must report a successful flush as failed. If so, the caller must
     /// call [`Cache::was_told`] when the user has received this error.
     pub(super) fn take_loss(&self) -> bool {
-        let is_silent = os::has_mistake("host: a flush does not tell of a lost cache");
+        let is_silent = os::has_mistake("host: a flush does not report a lost cache");
         !is_silent && self.lost.load(Ordering::SeqCst) && self.lost.swap(false, Ordering::SeqCst)
     }
 

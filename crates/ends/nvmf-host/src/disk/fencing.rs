@@ -86,7 +86,7 @@ pub(super) async fn is_over(through: &Association, lost: &Fencing) -> bool {
     }
     let info = through.info();
     let may_end = info.life.is_some();
-    let may_end = may_end && !os::has_mistake("host: a lost controller is only waited for");
+    let may_end = may_end && !os::has_mistake("host: a lost controller is not closed");
     let (Some(life), true) = (lost.life.name, may_end) else { return lost.has_waited() };
     match through.end_other(life).await {
         Ok(gone) => gone,

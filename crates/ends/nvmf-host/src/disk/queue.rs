@@ -301,7 +301,7 @@ impl DiskQueue {
         if not_done && os::has_mistake("host: an operation is forgotten with its path") {
             return;
         }
-        let not_done = not_done && !os::has_mistake("host: what a lost path had counts as done");
+        let not_done = not_done && !os::has_mistake("host: a lost path's operations succeed");
         let patience = self.hub.options.wait_limit();
         match done.result {
             _ if not_done && self.is_put_off_for_too_long(index, session.path, patience) => {
@@ -320,7 +320,7 @@ impl DiskQueue {
                 }
             }
             result => {
-                let result = if os::has_mistake("host: what a lost path had counts as done") {
+                let result = if os::has_mistake("host: a lost path's operations succeed") {
                     Ok(())
                 } else {
                     result

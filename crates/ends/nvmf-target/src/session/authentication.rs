@@ -297,7 +297,7 @@ impl<T: Transport> Session<T> {
         }
         let failure = machine.failure().cloned();
         let ends = machine.message_bytes().is_none() && machine.progress() == Progress::Failed;
-        let is_blind = failure.is_some() && os::has_mistake("target: a proof is not looked at");
+        let is_blind = failure.is_some() && os::has_mistake("target: a wrong proof is accepted");
         let is_done = machine.progress() == Progress::Done || is_blind;
         if let Some(authentication) = &mut self.authentication {
             authentication.machine = Some(machine);

@@ -311,7 +311,7 @@ impl<T: Transport> Session<T> {
         request.progress.copying = None;
         let held = std::mem::take(&mut request.held_bytes);
         for buffer in buffers.into_iter().flatten() {
-            match os::has_mistake("target: a buffer is kept") {
+            match os::has_mistake("target: a buffer is never freed") {
                 true => std::mem::forget(buffer),
                 false => cx.reactor.buffers().give(buffer),
             }

@@ -143,7 +143,7 @@ impl<T: Transport> Session<T> {
 
     fn check_limits(&mut self, slot: SlotId) -> Result<(), Status> {
         let is_later = self.request(slot).life.has_passed_one();
-        if is_later && os::has_mistake("target: what waited for its data is not fenced") {
+        if is_later && os::has_mistake("target: a command that waited for data is not fenced") {
             return Ok(());
         }
         let aborted = self.request(slot).status;

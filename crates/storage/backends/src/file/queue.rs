@@ -278,7 +278,7 @@ impl FileQueue {
         match *step {
             Step::Transfer => {
                 op.buffer = buffer.take();
-                if os::has_mistake("file: what fails counts as done") {
+                if os::has_mistake("file: a failed operation counts as done") {
                     return Next::Complete(Ok(()));
                 }
                 Next::Complete(result)
