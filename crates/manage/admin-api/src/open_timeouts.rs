@@ -13,8 +13,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// returns.
 pub const STUCK_MAX: usize = 8;
 
-/// The kinds of operations. Each kind has its own limit, so that an unreadable configuration does
-/// not prevent the target from opening disks.
+/// The kinds of operations that may hang. Each kind has its own limit, so that an unreadable
+/// configuration does not prevent the target from opening disks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Aside {
     /// Opening a disk.

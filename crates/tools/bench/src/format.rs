@@ -40,7 +40,7 @@ pub fn iops(value: f64) -> String {
     if value < 999.95 { tenths(value) } else { whole(value) }
 }
 
-/// Formats a percentage without its sign, and without a meaningless fraction.
+/// Formats a percentage without `%`, and without a fraction if it is large.
 pub(crate) fn percent(value: f64) -> String {
     if value < 999.95 { tenths(value) } else { whole(value) }
 }
