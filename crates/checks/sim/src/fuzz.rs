@@ -2,9 +2,11 @@
 //! panics if a check fails. `make test` also runs them on random input.
 
 mod concatenation;
+mod rdma;
 mod secrets;
 
 pub use concatenation::concatenation;
+pub use rdma::rdma;
 pub use secrets::{authentication, keys};
 
 /// Fuzzes TLS records of a peer that has the keys. An attacker without the keys changes the records

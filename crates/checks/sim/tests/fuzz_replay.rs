@@ -14,6 +14,29 @@ fn the_session_survives_random_inputs() {
 }
 
 #[test]
+fn private_data_and_data_pointers_of_rdma_match_the_oracle() {
+    fuzz::replay(fuzz::rdma, 0x4d_a000, 100_000);
+    // A valid request, its answer, a rejection and a command, with each byte changed.
+    let mut request = [0; 40];
+    request[..8].copy_from_slice(&[0, 16, 64, 1, 16, 0, 16, 16]);
+    request[12..16].copy_from_slice(&[32, 0, 31, 0]);
+    let answer: Vec<u8> = [1, 8].into_iter().chain([0, 0, 32]).chain([0; 29]).collect();
+    let mut command = [0; 65];
+    (command[0], command[2], command[40]) = (3, 0x40, 0x40);
+    for valid in [&request[..], &answer, &[2, 0, 0, 6, 0], &command] {
+        fuzz::rdma(valid);
+        for at in 1..valid.len() {
+            for value in 0..=255 {
+                let mut changed = valid.to_vec();
+                changed[at] = value;
+                fuzz::rdma(&changed);
+            }
+            fuzz::rdma(&valid[..at]);
+        }
+    }
+}
+
+#[test]
 fn authentication_survives_random_inputs() {
     // Run both ends without an attacker, with equal and with different secrets.
     (0..4).for_each(|choice| fuzz::authentication(&[choice]));
