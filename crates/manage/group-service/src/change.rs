@@ -80,7 +80,7 @@ impl Change {
             }
             Self::BeginUpgrade => upgrade(view),
             Self::EndUpgrade => {
-                let exists = view.upgrade.contains_key(&());
+                let exists = view.upkeep.upgrade.contains_key(&());
                 Ok(exists.then_some((Key::Upgrade, None)).into_iter().collect())
             }
             Self::Restart { member } => {
@@ -128,7 +128,7 @@ fn ordered(view: &View, member: &str, duty: Duty, restart: Option<u64>) -> NewRe
 
 /// The record of a rolling upgrade of all members. An upgrade that has not ended stays.
 fn upgrade(view: &View) -> Result<Vec<NewRecord>, String> {
-    if view.upgrade.contains_key(&()) {
+    if view.upkeep.upgrade.contains_key(&()) {
         return Ok(Vec::new());
     }
     let is_lost = |(name, seen): &(&String, &Seen<MemberRecord>)| {

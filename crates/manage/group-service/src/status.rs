@@ -152,7 +152,7 @@ impl GroupStatus {
             store,
             members: members.collect(),
             ana_groups: numbers.into_iter().map(ana_group).collect(),
-            upgrade: view.upgrade.get(&()).map(|seen| seen.record.members.clone()),
+            upgrade: view.upkeep.upgrade.get(&()).map(|seen| seen.record.members.clone()),
             ..Self::default()
         }
     }
@@ -165,7 +165,7 @@ fn member_of(name: &str, seen: &Seen<MemberRecord>, view: &View) -> MemberStatus
         leader.record.phase == Phase::Serving && holder.is_some_and(|it| it.member == name)
     };
     let leads = view.leaders.iter().filter(|(_, leader)| is_its(leader));
-    let hosts = view.hosts.get(name);
+    let hosts = view.upkeep.hosts.get(name);
     let hosts = hosts.filter(|seen| seen.record.incarnation == record.incarnation);
     MemberStatus {
         name: name.to_owned(),

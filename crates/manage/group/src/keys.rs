@@ -10,7 +10,7 @@
 //! | `pin/NUMBER` | [`PinRecord`](crate::PinRecord): the member that an operator chose | |
 //! | `leader/NUMBER` | [`LeaderRecord`](crate::LeaderRecord) | |
 //! | `reservation/UUID` | [`ReservationRecord`](crate::ReservationRecord) of a namespace | |
-//! | `hosts/NAME` | [`HostsRecord`](crate::HostsRecord): the hosts of a ready member | of the member |
+//! | `hosts/NAME` | [`HostsRecord`](crate::HostsRecord): the member's hosts | of the member |
 //! | `upgrade/rolling` | [`UpgradeRecord`](crate::UpgradeRecord): the members to restart | |
 //! | `ack/UUID` | [`AckRecord`](crate::AckRecord): the changes that the leader applies | |
 

@@ -147,4 +147,4 @@ pub use records::{
 };
 pub use session::MemberConfig;
 pub use timing::Timing;
-pub use view::{Seen, View};
+pub use view::{Seen, Upkeep, View};

@@ -23,6 +23,25 @@ pub struct Seen<T> {
 
 type Table<K, T> = BTreeMap<K, Seen<T>>;
 
+/// The records for an operator's work on members.
+#[derive(Default, Debug)]
+pub struct Upkeep {
+    /// The hosts of the members that are ready.
+    pub hosts: Table<String, HostsRecord>,
+    /// The rolling upgrade that has not ended.
+    pub upgrade: Table<(), UpgradeRecord>,
+}
+
+#[derive(Default, Debug)]
+struct Known {
+    /// The revision up to which each key is known, deletions included.
+    revisions: BTreeMap<Key, Revision>,
+    /// The number of changes so far.
+    changes: u64,
+    /// The members that may lead each ANA group; `None`: not computed since the last change.
+    ranks: Option<BTreeMap<u32, Vec<String>>>,
+}
+
 /// The records of the group, as far as a member has seen them.
 #[derive(Default, Debug)]
 pub struct View {
@@ -44,18 +63,11 @@ pub struct View {
     pub reservations: Table<String, ReservationRecord>,
     /// The applied reservation changes by namespace.
     pub acks: Table<String, AckRecord>,
-    /// The hosts of the members that are ready.
-    pub hosts: Table<String, HostsRecord>,
-    /// The rolling upgrade that has not ended.
-    pub upgrade: Table<(), UpgradeRecord>,
+    /// The records for an operator's work on members.
+    pub upkeep: Upkeep,
     /// The keys whose values this version cannot read. The member leaves these objects alone.
     pub unreadable: BTreeSet<Key>,
-    /// The revision up to which each key is known, deletions included.
-    known: BTreeMap<Key, Revision>,
-    /// The number of changes so far.
-    changes: u64,
-    /// The members that may lead each ANA group; `None`: not computed since the last change.
-    ranks: Option<BTreeMap<u32, Vec<String>>>,
+    known: Known,
 }
 
 fn put<K: Ord, T: Record>(
@@ -97,23 +109,23 @@ impl View {
             Key::Leader(number) => of(&self.leaders, number),
             Key::Reservation(name) => of(&self.reservations, name),
             Key::Ack(name) => of(&self.acks, name),
-            Key::Hosts(name) => of(&self.hosts, name),
-            Key::Upgrade => of(&self.upgrade, &()),
+            Key::Hosts(name) => of(&self.upkeep.hosts, name),
+            Key::Upgrade => of(&self.upkeep.upgrade, &()),
         }
     }
 
     /// The number of changes of records so far.
     #[must_use]
     pub fn changes(&self) -> u64 {
-        self.changes
+        self.known.changes
     }
 
     fn set(&mut self, key: &Key, value: Option<&[u8]>, revision: Revision) {
         let before = self.revision(key);
-        self.known.insert(key.clone(), revision);
+        self.known.revisions.insert(key.clone(), revision);
         let ranks_stay = matches!(key, Key::Leader(_) | Key::Reservation(_) | Key::Ack(_));
         if !ranks_stay && !matches!(key, Key::Hosts(_) | Key::Upgrade) {
-            self.ranks = None;
+            self.known.ranks = None;
         }
         let is_read = match key.clone() {
             Key::Member(name) => put(&mut self.members, name, value, revision),
@@ -125,20 +137,20 @@ impl View {
             Key::Leader(number) => put(&mut self.leaders, number, value, revision),
             Key::Reservation(name) => put(&mut self.reservations, name, value, revision),
             Key::Ack(name) => put(&mut self.acks, name, value, revision),
-            Key::Hosts(name) => put(&mut self.hosts, name, value, revision),
-            Key::Upgrade => put(&mut self.upgrade, (), value, revision),
+            Key::Hosts(name) => put(&mut self.upkeep.hosts, name, value, revision),
+            Key::Upgrade => put(&mut self.upkeep.upgrade, (), value, revision),
         };
         match is_read {
             true => self.unreadable.remove(key),
             false => self.unreadable.insert(key.clone()),
         };
-        self.changes += u64::from(before != self.revision(key) || !is_read);
+        self.known.changes += u64::from(before != self.revision(key) || !is_read);
     }
 
     /// Takes over a change from the watch. Returns its key if the change is news.
     pub(crate) fn change(&mut self, keys: &KeySpace, change: &Change) -> Option<Key> {
         let key = keys.parse(&change.key)?;
-        let known = self.known.get(&key).copied().unwrap_or(0);
+        let known = self.known.revisions.get(&key).copied().unwrap_or(0);
         if change.revision <= known {
             return None;
         }
@@ -158,7 +170,7 @@ impl View {
         let mut found = BTreeSet::new();
         for entry in entries {
             let Some(key) = keys.parse(&entry.key) else { continue };
-            if entry.revision > self.known.get(&key).copied().unwrap_or(0) {
+            if entry.revision > self.known.revisions.get(&key).copied().unwrap_or(0) {
                 self.set(&key, Some(&entry.value), entry.revision);
                 news.push(key.clone());
             }
@@ -169,7 +181,7 @@ impl View {
             let is_read = || reads.iter().any(|read| read.includes(&name));
             *known < revision && !found.contains(key) && is_read()
         };
-        let all = self.known.iter();
+        let all = self.known.revisions.iter();
         let gone: Vec<_> =
             all.filter(|(k, v)| is_gone((k, v))).map(|(key, _)| key.clone()).collect();
         for key in gone {
@@ -211,9 +223,9 @@ impl View {
 
     /// Computes [`Self::candidates`] after changes.
     pub(crate) fn rank(&mut self) {
-        if self.ranks.is_none() {
+        if self.known.ranks.is_none() {
             let groups = self.groups.keys();
-            self.ranks = Some(groups.map(|group| (*group, self.ranking(*group))).collect());
+            self.known.ranks = Some(groups.map(|group| (*group, self.ranking(*group))).collect());
         }
     }
 
@@ -230,7 +242,7 @@ impl View {
     /// The members that may lead an ANA group, the best first: those that are alive and have no
     /// order to stop. The operator's choice comes first. Call [`Self::rank`] before.
     pub(crate) fn candidates(&self, group: u32) -> &[String] {
-        let ranks = self.ranks.as_ref().and_then(|ranks| ranks.get(&group));
+        let ranks = self.known.ranks.as_ref().and_then(|ranks| ranks.get(&group));
         ranks.map_or(&[], Vec::as_slice)
     }
 }

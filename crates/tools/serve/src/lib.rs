@@ -64,19 +64,17 @@ use std::net::{Ipv4Addr, TcpListener};
 pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let sockets = handed_over()?;
     args.listen.extend(sockets.iter().flat_map(TcpListener::local_addr).map(Entrance::from));
-    let checked = args.check.is_some();
+    if let Some(path) = &args.check {
+        let in_order = check(path)?;
+        checked_certificate(&args)?;
+        return output::print(&in_order);
+    }
     // Read the configuration only once: it may be a pipe.
-    let config = args.config.clone().filter(|_| !checked);
-    let written = config.as_deref().map(configuration::read).transpose()?;
+    let written = args.config.as_deref().map(configuration::read).transpose()?;
     let written = written.as_deref();
     #[cfg(target_os = "linux")]
     configure(&mut args, written)?;
     let args = &args;
-    if let Some(path) = &args.check {
-        let in_order = check(path)?;
-        checked_certificate(args)?;
-        return output::print(&in_order);
-    }
     let wished = group::prepare(args)?;
     // Confine the process before it starts a thread: threads started earlier would keep their
     // rights.
@@ -129,12 +127,13 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     #[cfg(unix)]
     drop(steering);
     finish(target, global)?;
-    match starts_again {
-        true => Err(Failure::StartAgain(
-            "stopped by farblock ctl group upgrade: start this program again".to_owned(),
-        )),
-        false => Ok(()),
-    }
+    if starts_again { Err(start_again()) } else { Ok(()) }
+}
+
+/// Returns the end of a member whose group ordered it to restart.
+fn start_again() -> Failure {
+    let sentence = "stopped by farblock ctl group upgrade: start this program again";
+    Failure::StartAgain(sentence.to_owned())
 }
 
 /// Takes the settings of the group over from a configuration file.

@@ -1,14 +1,13 @@
 //! `farblock ctl group`: the group of a target.
 
 use super::args::{GroupArgs, GroupCommand};
-use super::{ask, say, upgrade};
+use super::upgrade::{self, GROUP};
+use super::{ask, say};
 use crate::error::Result;
 use crate::output;
 use farblock_admin_api::GroupOrder;
 use farblock_admin_client::Client;
 use serde_json::{Value, json};
-
-pub(super) const GROUP: &str = "/v1/group";
 
 /// Shows the group, or passes an order to it.
 pub(super) fn run(client: &Client, args: &GroupArgs) -> Result<()> {

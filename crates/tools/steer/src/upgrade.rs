@@ -9,7 +9,6 @@
 //! ```
 
 use super::args::UpgradeArgs;
-use super::group::GROUP;
 use super::{ask, done};
 use crate::error::{Failure, Result};
 use crate::output;
@@ -20,6 +19,8 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+/// The path of the group in the management interface.
+pub(super) const GROUP: &str = "/v1/group";
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// The interval at which the command says what it waits for.
 const SAY_EVERY: Duration = Duration::from_secs(10);
