@@ -67,7 +67,7 @@ impl fmt::Display for Report {
             Self::Unreadable(key) => write!(
                 f,
                 "cannot read the record {key} in etcd: it is damaged, or its author runs a \
-                 later version of farblock than the next one (documents of version {} are readable)",
+                 later version of farblock than the next one (version {} is readable)",
                 VERSION + 1
             ),
         }

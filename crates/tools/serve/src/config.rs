@@ -386,17 +386,7 @@ fn check(
         let parsed = referral(text.as_ref()).map_err(|problem| value(text, &key, problem))?;
         config.referrals.push(parsed);
     }
-    if let Some(group) = &file.group {
-        group.as_ref().check(source)?;
-        let set = [("ana", file.ana.as_ref().map(Spanned::span))];
-        let groups = file.ana_groups.keys().next().map(Spanned::span);
-        let ids = file.cntlids.as_ref().map(Spanned::span);
-        for (key, span) in set.into_iter().chain([("ana_groups", groups), ("cntlids", ids)]) {
-            if let Some(span) = span {
-                return Err(source.error(span, key, "the group sets it: remove this setting"));
-            }
-        }
-    }
+    check_group(source, file)?;
     if file.subsystems.is_empty() {
         return Err(source.error_with_example(0..0, "subsystems", "the file shares no disk"));
     }
@@ -413,6 +403,22 @@ fn check(
         disks.push(namespaces(source, directory, &key, entry, file.group.is_some())?);
     }
     Ok((config, disks))
+}
+
+/// Checks the group, and refuses settings that it makes itself.
+fn check_group(source: &Source<'_>, file: &FileConfig) -> Result<(), String> {
+    if let Some(group) = &file.group {
+        group.as_ref().check(source)?;
+        let set = [("ana", file.ana.as_ref().map(Spanned::span))];
+        let groups = file.ana_groups.keys().next().map(Spanned::span);
+        let ids = file.cntlids.as_ref().map(Spanned::span);
+        for (key, span) in set.into_iter().chain([("ana_groups", groups), ("cntlids", ids)]) {
+            if let Some(span) = span {
+                return Err(source.error(span, key, "the group sets it: remove this setting"));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn tcp(listeners: Vec<(Entrance, Listener)>) -> Vec<SocketAddr> {
