@@ -133,7 +133,10 @@ impl Core {
                 let (_, listener) = self.doors.tcp.swap_remove(index);
                 self.cx.reactor.close_listener(listener);
             }
-            Transport::Rdma => self.doors.rdma.unlisten(address),
+            Transport::Rdma => {
+                self.doors.rdma.unlisten(address);
+                self.cx.shared.listening.set_lost(entrance, false);
+            }
         }
         for mailbox in self.cx.shared.mailboxes() {
             mailbox.post(Message::CloseAt(entrance, Scope::All));

@@ -5,7 +5,7 @@ use farblock_host::{Controller, Options};
 use farblock_proto::controller::{AnaState, PortAccess};
 use farblock_proto::ids::NamespaceId;
 use farblock_target::{
-    Entrance, Export, RdmaListeners, Subsystem, Target, TargetConfig, TlsPolicy, Transport,
+    Entrance, Export, RdmaListeners, Report, Subsystem, Target, TargetConfig, TlsPolicy, Transport,
 };
 use farblock_verbs::{Network, Provider};
 use std::net::SocketAddr;
@@ -84,4 +84,45 @@ fn an_rdma_listener_cannot_require_tls() {
     let other = Entrance::rdma((OWN, 4421).into());
     let refused = control.listen(other, &PortAccess::default(), TlsPolicy::Required);
     assert!(refused.is_err_and(|error| error.to_string().contains("rdma:192.0.2.2:4421")));
+}
+
+#[test]
+fn a_lost_listener_is_reported_until_its_device_returns() {
+    let network = Network::new();
+    let target = target(&network);
+    let (control, entrance) = (target.control(), target.entrances()[0]);
+    let wait_for = |what: &str, is_it: &dyn Fn(&Report) -> bool| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is_it(&control.report()) {
+            assert!(Instant::now() < end, "{what}: {:?}", control.report());
+            std::thread::yield_now();
+        }
+    };
+    let is_lost = |report: &Report| report.lost.contains(&entrance) && report.addresses.is_empty();
+    let is_alive = |report: &Report| report.lost.is_empty() && report.addresses == [entrance];
+    assert!(is_alive(&control.report()));
+    for _ in 0..2 {
+        network.remove_device(OWN.into());
+        wait_for("the listener stays", &is_lost);
+        // The device returns.
+        let _ = provider(&network, 2);
+        wait_for("the listener does not return", &is_alive);
+        let connected = Controller::connect_by_rdma(
+            provider(&network, 1),
+            entrance.address,
+            NQN,
+            &Options::default(),
+        );
+        drop(connected.expect("it answers again"));
+    }
+    // Nobody reports a listener that is closed while it is lost.
+    let tcp: SocketAddr = ([127, 0, 0, 1], 0).into();
+    control.listen(tcp, &PortAccess::default(), TlsPolicy::Allowed).expect("TCP");
+    let second = Entrance::rdma((OWN, 4421).into());
+    control.listen(second, &PortAccess::default(), TlsPolicy::Allowed).expect("it listens");
+    network.remove_device(OWN.into());
+    wait_for("the second listener stays", &|report| !report.lost.is_empty());
+    control.unlisten(second).expect("it closes");
+    wait_for("a closed listener is lost", &|report| !report.lost.contains(&second));
+    target.stop().expect("no loop failed");
 }

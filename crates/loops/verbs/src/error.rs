@@ -56,7 +56,7 @@ impl std::error::Error for VerbsError {
 
 /// Advice to the user, for errors whose usual cause is known.
 fn advice(verb: &str, error: &io::Error) -> Option<&'static str> {
-    use io::ErrorKind::{AddrNotAvailable, NotFound, OutOfMemory};
+    use io::ErrorKind::{AddrNotAvailable, NotFound, OutOfMemory, PermissionDenied};
     #[cfg(target_os = "linux")]
     let no_device = matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENOSYS));
     #[cfg(not(target_os = "linux"))]
@@ -67,6 +67,10 @@ fn advice(verb: &str, error: &io::Error) -> Option<&'static str> {
         {
             Some("load the driver of the RDMA device, and the modules rdma_ucm and ib_uverbs")
         }
+        ("rdma_create_event_channel", PermissionDenied) => Some(
+            "let this process open /dev/infiniband; a target that starts with --allow-path but \
+             without RDMA needs --allow-path /dev/infiniband",
+        ),
         ("rdma_bind_addr" | "rdma_resolve_addr" | "rdma_listen", kind)
             if no_device || kind == AddrNotAvailable =>
         {

@@ -18,7 +18,8 @@
 //! completion of the request that fills it, and write it only while no request uses it.
 //!
 //! **Not implemented.** Datagrams, atomics, memory windows, immediate data, resizing of queues, and
-//! asynchronous events of a device.
+//! asynchronous events of a device: what ends a connection also arrives as a failed request or an
+//! event of the connection, and only shared receive queues report their last request in this way.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -35,7 +36,7 @@ mod staging;
 mod verbs;
 
 pub use error::{PostError, VerbsError};
-pub use fabric::{Network, Node};
+pub use fabric::{Calls, Network, Node};
 #[cfg(target_os = "linux")]
 pub use linux::System;
 pub use memory::{Keys, Memory, Pages, Slice};

@@ -23,7 +23,7 @@ pub struct Status {
     /// The number of connections. Hosts on some of them may not have identified themselves yet.
     pub connections: usize,
     /// Warnings for the administrator, one sentence each, about hosts that may connect without
-    /// proof.
+    /// proof, and about lost listeners.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// The rights that the process has dropped; missing if they are unknown.

@@ -76,6 +76,11 @@ fn said(tls: TlsPolicy) -> String {
 
 /// Warnings for the administrator of a target, one sentence each.
 pub fn warnings(report: &Report) -> Vec<String> {
+    report.lost.iter().map(lost).chain(openness(report)).collect()
+}
+
+/// A warning if hosts may connect without proof.
+fn openness(report: &Report) -> Option<String> {
     let has_key = |one: &SubsystemReport, host: &String| {
         one.keys.contains_key(host) || one.tls_hosts.contains(host)
     };
@@ -90,17 +95,24 @@ pub fn warnings(report: &Report) -> Vec<String> {
     let reached = report.addresses.iter().filter(is_reached).map(ToString::to_string);
     let reached: Vec<_> = reached.collect();
     let is_public = !reached.is_empty();
-    let Some(first) = open.next().filter(|_| is_public) else { return Vec::new() };
+    let Some(first) = open.next().filter(|_| is_public) else { return None };
     let others = match open.count() {
         0 => String::new(),
         count => format!(" and {count} more"),
     };
-    vec![format!(
+    Some(format!(
         "any peer that can reach {} can use {first}{others}, because the target trusts a host's \
          name without a key, and nothing is encrypted: give each host a key (farblock ctl \
          allow-host … --tls-key FILE)",
         reached.join(", ")
-    )]
+    ))
+}
+
+fn lost(entrance: &Entrance) -> String {
+    format!(
+        "{entrance} accepts no connections, because its device was removed or its address moved: \
+         the target tries to listen there again"
+    )
 }
 
 fn subsystem(

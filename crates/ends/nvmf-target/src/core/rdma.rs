@@ -113,6 +113,7 @@ impl Core {
                     });
                 }
                 News::ListenerLost(address) => {
+                    self.cx.shared.listening.set_lost(Entrance::rdma(address), true);
                     tracing::error!(
                         "rdma:{address} accepts no connections, because its device was removed or \
                          its address moved: the target tries to listen there again every {:?}",
@@ -138,6 +139,7 @@ impl Core {
     fn listen_again(&mut self) {
         let Some(door) = &mut self.doors.rdma.door else { return };
         for address in door.listen_again(os::now()) {
+            self.cx.shared.listening.set_lost(Entrance::rdma(address), false);
             tracing::info!("listening again at rdma:{address}");
         }
     }

@@ -13,7 +13,7 @@ use farblock_proto::controller::{
 };
 use farblock_reactor::os;
 use farblock_verbs::{Provider, VerbsError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
@@ -37,6 +37,9 @@ pub(crate) struct Listening {
     first_number: OnceLock<u16>,
     /// The RDMA devices, once a listener needs them.
     provider: OnceLock<Provider>,
+    /// The RDMA listeners whose device was removed or whose address moved, until the target listens
+    /// there again.
+    lost: Mutex<BTreeSet<Entrance>>,
     /// The TCP ports of removed listeners and the times of removal. A listener's socket may stay
     /// open for some time after the listener's removal.
     given_up: Mutex<Vec<(u16, Instant)>>,
@@ -135,6 +138,27 @@ impl Listening {
     pub(crate) fn all(&self) -> Vec<Entrance> {
         let all = self.all.lock().expect("no holder panics");
         all.iter().map(|listened| listened.entrance).collect()
+    }
+
+    /// The listeners that accept connections now.
+    pub(crate) fn alive(&self) -> Vec<Entrance> {
+        let lost = self.lost();
+        self.all().into_iter().filter(|entrance| !lost.contains(entrance)).collect()
+    }
+
+    /// The listeners that accept no connections until the target listens there again.
+    pub(crate) fn lost(&self) -> BTreeSet<Entrance> {
+        self.lost.lock().expect("no holder panics").clone()
+    }
+
+    /// Records whether a listener is lost.
+    pub(crate) fn set_lost(&self, entrance: Entrance, is_lost: bool) {
+        let mut lost = self.lost.lock().expect("no holder panics");
+        if is_lost {
+            lost.insert(entrance);
+        } else {
+            lost.remove(&entrance);
+        }
     }
 
     pub(crate) fn tcp_addresses(&self) -> Vec<SocketAddr> {

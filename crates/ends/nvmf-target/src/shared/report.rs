@@ -18,8 +18,10 @@ use std::time::Duration;
 /// A snapshot of a running target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// The listeners.
+    /// The listeners that accept connections.
     pub addresses: Vec<Entrance>,
+    /// The RDMA listeners without a device. The target tries to listen there again.
+    pub lost: BTreeSet<Entrance>,
     /// The time since the target started.
     pub uptime: Duration,
     /// The number of connections, including those that have not completed Connect.
@@ -150,7 +152,8 @@ impl TargetShared {
         origins.retain(|id, _| living(id));
         drop(management);
         Report {
-            addresses: self.listening.all(),
+            addresses: self.listening.alive(),
+            lost: self.listening.lost(),
             uptime: farblock_reactor::os::elapsed(self.epoch),
             tls: self.listening.policies(&self.tls),
             connections: self.connections.load(Ordering::Relaxed),

@@ -112,7 +112,7 @@ impl Objects {
         if address.ip().is_unspecified() {
             address.set_ip(node);
         }
-        if address.ip() != node {
+        if address.ip() != node || self.nodes.get(&node).is_some_and(|node| node.is_removed) {
             return Err(VerbsError::refused("rdma_bind_addr", io::ErrorKind::AddrNotAvailable));
         }
         if address.port() == 0 {

@@ -27,3 +27,4 @@ mod node;
 mod state;
 
 pub use node::{Network, Node};
+pub use state::Calls;

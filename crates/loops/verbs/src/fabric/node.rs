@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::state::{
-    ChannelState, CqState, Event, Key, Objects, Qp, QpLimits, Region, SrqState, Stage,
+    Calls, ChannelState, CqState, Event, Key, Objects, Qp, QpLimits, Region, SrqState, Stage,
 };
 use crate::error::{PostError, VerbsError};
 use crate::memory::{Keys, Memory};
@@ -36,7 +36,10 @@ impl Network {
     /// Adds a node with one device, which has this address.
     #[must_use]
     pub fn node(&self, address: IpAddr) -> Node {
-        self.with(|objects| objects.nodes.entry(address).or_default().is_unplugged = false);
+        self.with(|objects| {
+            let node = objects.nodes.entry(address).or_default();
+            (node.is_unplugged, node.is_removed) = (false, false);
+        });
         Node { network: self.clone(), address }
     }
 
@@ -57,7 +60,10 @@ impl Network {
     /// reaches the node. [`Self::node`] adds a device again.
     pub fn remove_device(&self, address: IpAddr) {
         self.unplug(address);
-        self.with(|objects| objects.announce(address, CmEventType::DeviceRemoval));
+        self.with(|objects| {
+            objects.nodes.entry(address).or_default().is_removed = true;
+            objects.announce(address, CmEventType::DeviceRemoval);
+        });
     }
 
     /// Moves a node's address to another device, as bonding does: every connection and listener
@@ -154,6 +160,24 @@ impl Wakes {
 }
 
 impl Node {
+    /// The calls so far.
+    #[must_use]
+    pub fn calls(&self) -> Calls {
+        self.network.with(|objects| objects.nodes.entry(self.address).or_default().calls)
+    }
+
+    /// Counts calls, and calls a function under the lock.
+    fn counted<R>(
+        &self,
+        count: impl FnOnce(&mut Calls),
+        call: impl FnOnce(&mut Objects) -> R,
+    ) -> R {
+        self.network.with(|objects| {
+            count(&mut objects.nodes.entry(self.address).or_default().calls);
+            call(objects)
+        })
+    }
+
     fn own(&self, key: Key, forget: fn(&mut Objects, Key)) -> Owned {
         Owned { network: self.network.clone(), key, forget }
     }
@@ -305,11 +329,12 @@ impl Verbs for Node {
         let address = memory.address().as_ptr() as u64;
         let bytes = memory.bytes() as u64;
         let region = Region { pd: pd.key, access, memory, is_invalid: false };
-        let key = self.network.with(|objects| {
+        let insert = |objects: &mut Objects| {
             let key = objects.next_key();
             objects.regions.insert(key, region);
             key
-        });
+        };
+        let key = self.counted(|calls| calls.reg_mr += 1, insert);
         let owned = self.own(key, |objects, key| drop(objects.regions.remove(&key)));
         let keys = Keys { address, bytes, lkey: key, rkey: key };
         Ok(Mr { keys, owned, _pd: pd.clone() })
@@ -345,9 +370,10 @@ impl Verbs for Node {
     }
 
     fn req_notify_cq(&self, cq: &Wakes) -> Result<(), VerbsError> {
-        self.network.with(|objects| {
+        let arm = |objects: &mut Objects| {
             objects.cqs.entry(cq.key()).and_modify(|cq| cq.is_armed = true);
-        });
+        };
+        self.counted(|calls| calls.req_notify_cq += 1, arm);
         Ok(())
     }
 
@@ -359,7 +385,11 @@ impl Verbs for Node {
     }
 
     fn poll_cq(&self, cq: &Wakes, out: &mut [Completion]) -> Result<usize, VerbsError> {
-        self.network.with(|objects| objects.poll(cq.key(), out))
+        let polled =
+            self.counted(|calls| calls.poll_cq += 1, |objects| objects.poll(cq.key(), out));
+        let count = *polled.as_ref().unwrap_or(&0) as u64;
+        self.counted(|calls| calls.completions += count, |_| ());
+        polled
     }
 
     fn create_srq(
@@ -436,11 +466,16 @@ impl Verbs for Node {
     }
 
     fn post_send(&self, id: &Id, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
-        self.network.with(|objects| objects.post_send(id.key(), requests))
+        let count = |calls: &mut Calls| {
+            calls.post_send += 1;
+            calls.sends += requests.len() as u64;
+        };
+        self.counted(count, |objects| objects.post_send(id.key(), requests))
     }
 
     fn post_recv(&self, id: &Id, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
-        self.network.with(|objects| objects.post_recv(id.key(), requests))
+        let post = |objects: &mut Objects| objects.post_recv(id.key(), requests);
+        self.counted(|calls| calls.post_recv += 1, post)
     }
 
     fn post_srq_recv(
@@ -448,6 +483,7 @@ impl Verbs for Node {
         srq: &Arc<Owned>,
         requests: &[ReceiveRequest<'_>],
     ) -> Result<(), PostError> {
-        self.network.with(|objects| objects.post_srq_recv(srq.key, requests))
+        let post = |objects: &mut Objects| objects.post_srq_recv(srq.key, requests);
+        self.counted(|calls| calls.post_recv += 1, post)
     }
 }

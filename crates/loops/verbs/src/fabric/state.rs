@@ -34,6 +34,30 @@ pub(super) struct Objects {
 pub(super) struct NodeState {
     /// True if no message leaves or reaches the node.
     pub(super) is_unplugged: bool,
+    /// No program can listen: the node has no device.
+    pub(super) is_removed: bool,
+    pub(super) calls: Calls,
+}
+
+/// The calls of the programs of a node, to count the cost of an I/O. On a device, a post is one
+/// doorbell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Calls {
+    /// Calls of [`post_send`](crate::Verbs::post_send).
+    pub post_send: u64,
+    /// Requests of these calls.
+    pub sends: u64,
+    /// Calls of [`post_recv`](crate::Verbs::post_recv) and
+    /// [`post_srq_recv`](crate::Verbs::post_srq_recv).
+    pub post_recv: u64,
+    /// Completions that polls have returned.
+    pub completions: u64,
+    /// Calls of [`poll_cq`](crate::Verbs::poll_cq).
+    pub poll_cq: u64,
+    /// Calls of [`req_notify_cq`](crate::Verbs::req_notify_cq).
+    pub req_notify_cq: u64,
+    /// Calls of [`reg_mr`](crate::Verbs::reg_mr).
+    pub reg_mr: u64,
 }
 
 /// An event channel.

@@ -1,6 +1,7 @@
 //! The target's queue pairs on the in-memory fabric, with a scripted host.
 
 mod conformance;
+mod cost;
 mod host;
 mod hostile;
 
