@@ -268,8 +268,9 @@ mod tests {
     use super::*;
     use crate::opener::{NotOpened, Open, Opened};
     use crate::trial;
-    use farblock_state::{Host, Namespace};
-    use farblock_target::HostKeys;
+    use farblock_state::{Document, Host, Namespace};
+    use farblock_target::{HostKeys, RdmaListeners};
+    use farblock_verbs::{Network, Provider};
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::sync::Mutex;
@@ -348,6 +349,68 @@ mod tests {
             .expect("no change is in progress");
         assert_eq!(steering.document().0, before);
         drop(go_on);
+    }
+
+    #[test]
+    fn rdma_listeners_change_over_http_and_by_a_reload() {
+        let network = Network::new();
+        let own = [192, 0, 2, 2];
+        let node = || network.node(own.into());
+        let listeners = RdmaListeners {
+            provider: Provider::Memory(node()),
+            addresses: vec![(own, 4420).into()],
+        };
+        let written = Arc::new(Mutex::new(String::new()));
+        let read = Arc::clone(&written);
+        let again =
+            move || Document::parse(&read.lock().unwrap()).map_err(|error| error.to_string());
+        let longest = Duration::from_secs(60);
+        let (target, steering) = trial::reread_with(longest, Arc::new(again), Some(listeners));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control");
+        let _server = serve(Arc::clone(&steering), Some(&path), OnTcp::default()).unwrap();
+        let answer = |request: &str, body: &str| {
+            let mut answer = String::new();
+            ask(&path, request, body).read_to_string(&mut answer).expect("an answer");
+            answer
+        };
+        let listening = || steering.status().listening;
+        assert!(listening().contains(&"rdma:192.0.2.2:4420".to_owned()));
+        let added = answer("PUT /v1/listeners/rdma:192.0.2.2:4421", "{}");
+        assert!(added.starts_with("HTTP/1.1 200"), "{added}");
+        let shown = answer("GET /v1/status", "");
+        assert!(shown.contains("rdma:192.0.2.2:4421"), "{shown}");
+        // TLS is refused, and so is the address of another machine. Nothing changes.
+        for (wrong, body) in [
+            ("rdma:192.0.2.2:4422", r#"{"tls": "required"}"#),
+            ("rdma:203.0.113.9:4420", "{}"),
+            ("roce:192.0.2.2:4422", "{}"),
+        ] {
+            let refused = answer(&format!("PUT /v1/listeners/{wrong}"), body);
+            assert!(refused.starts_with("HTTP/1.1 4"), "{refused}");
+        }
+        assert_eq!(listening().len(), 3, "{:?}", listening());
+        // The reload closes the listener of the start, and opens another one.
+        let tcp = target.addresses()[0];
+        *written.lock().unwrap() = format!(
+            r#"{{"version": 1, "listeners": {{"{tcp}": {{}}, "rdma:192.0.2.2:4423": {{}}}}}}"#
+        );
+        steering.reload(false).expect("it reads the document");
+        let now = listening();
+        assert!(now.contains(&"rdma:192.0.2.2:4423".to_owned()), "{now:?}");
+        assert!(!now.contains(&"rdma:192.0.2.2:4420".to_owned()), "{now:?}");
+        // A removed device is a warning, and its listeners are not shown as alive.
+        network.remove_device(own.into());
+        let is_lost = |status: &farblock_admin_api::Status| {
+            let mut warnings = status.warnings.iter();
+            warnings.any(|it| it.contains("rdma:192.0.2.2:4423 accepts no connections"))
+                && !status.listening.contains(&"rdma:192.0.2.2:4423".to_owned())
+        };
+        let end = std::time::Instant::now() + longest;
+        while !is_lost(&steering.status()) {
+            assert!(std::time::Instant::now() < end, "{:?}", steering.status());
+        }
+        drop(node());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::steering::Steering;
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_backends::mem::Mem;
 use farblock_state::{Document, Host, Listener, Namespace};
-use farblock_target::{HostKeys, Target, TargetConfig};
+use farblock_target::{HostKeys, RdmaListeners, Target, TargetConfig};
 use std::sync::Arc;
 #[cfg(test)]
 use std::time::Duration;
@@ -56,18 +56,31 @@ pub(crate) fn start_with(opener: Arc<dyn Open>, longest: Duration) -> (Target, A
 /// Like [`start_with`], with a configuration that `again` reads.
 #[cfg(all(test, unix))]
 pub(crate) fn reread(longest: Duration, again: Configured) -> (Target, Arc<Steering>) {
-    let (target, steering) = begin(Arc::new(Opener));
+    reread_with(longest, again, None)
+}
+
+/// Like [`reread`], with RDMA listeners, too.
+#[cfg(all(test, unix))]
+pub(crate) fn reread_with(
+    longest: Duration,
+    again: Configured,
+    rdma: Option<RdmaListeners>,
+) -> (Target, Arc<Steering>) {
+    let (target, steering) = begin_with(Arc::new(Opener), rdma);
     let (document, _) = steering.document();
     let steering = steering.configured(document, Some(again)).opening_within(longest);
     (target, Arc::new(steering))
 }
 
 fn begin(opener: Arc<dyn Open>) -> (Target, Steering) {
+    begin_with(opener, None)
+}
+
+fn begin_with(opener: Arc<dyn Open>, rdma: Option<RdmaListeners>) -> (Target, Steering) {
     let listeners = vec!["127.0.0.1:0".parse().unwrap()];
-    let config = TargetConfig { listeners, ..TargetConfig::default() };
+    let config = TargetConfig { listeners, rdma, ..TargetConfig::default() };
     let target = Target::start(&config).unwrap();
-    let addresses = target.addresses();
-    let listeners = addresses.iter().map(|address| ((*address).into(), Listener::default()));
+    let listeners = target.entrances().into_iter().map(|one| (one, Listener::default()));
     let document = Document { listeners: listeners.collect(), ..Document::default() };
     let steering = Steering::new(target.control(), opener, document, Disks::new());
     (target, steering)
