@@ -2,7 +2,8 @@
 # rdma.sh SUITE [FARBLOCK]: farblock's RDMA verbs over soft-RoCE in a guest (jobs/rdma.sh). SUITE is
 # the example verbs_suite of farblock-verbs. With the program FARBLOCK also its target and its host,
 # each with the Linux kernel as its peer (jobs/rdma-target.sh, jobs/rdma-host.sh), and its listeners
-# in configurations and at run time (jobs/rdma-faces.sh). Runs setup.sh first. Exit code: 0 success,
+# in configurations and at run time (jobs/rdma-faces.sh), and the features that a transport must not
+# change (jobs/rdma-features.sh). Runs setup.sh first. Exit code: 0 success,
 # 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
@@ -19,8 +20,8 @@ TIMEOUT=300 "$linux_dir/guest.sh" "$linux_dir/jobs/rdma.sh" "$scratch/verbs_suit
 if [ $# = 2 ]; then
     mkdir "$scratch/share"
     strip -o "$scratch/share/farblock" "$2"
-    for job in rdma-target rdma-host rdma-faces; do
-        SHARE=$scratch/share TIMEOUT=600 "$linux_dir/guest.sh" "$linux_dir/jobs/$job.sh"
+    for job in rdma-target rdma-host rdma-faces rdma-features; do
+        SHARE=$scratch/share TIMEOUT=900 "$linux_dir/guest.sh" "$linux_dir/jobs/$job.sh"
     done
 fi
 echo "rdma.sh: all holds"
