@@ -114,6 +114,8 @@ pub(super) struct ScriptedHost {
     mr: <Node as Verbs>::Mr,
     entries: u16,
     next: u16,
+    /// The number of messages. A message may wait in its memory until the target has a receive.
+    messages: usize,
     /// Completions of receives that no test has taken yet.
     answers: std::collections::VecDeque<Answered>,
     /// The first failed request.
@@ -158,6 +160,7 @@ pub(super) fn request(stand: &Stand, address: &str, entries: u16) -> ScriptedHos
         mr,
         entries,
         next: 0,
+        messages: 0,
         answers,
         failed: None,
         withheld: 0,
@@ -346,7 +349,8 @@ impl ScriptedHost {
 
     /// Sends a message.
     pub(super) fn send_bytes(&mut self, bytes: &[u8]) {
-        let at = CAPSULES + usize::from(self.next % 1024) * CAPSULE_BYTES;
+        let at = CAPSULES + (self.messages % 1024) * CAPSULE_BYTES;
+        self.messages += 1;
         self.memory.write(at, bytes);
         let slices = [self.keys().slice(at, bytes.len() as u32).expect("inside")];
         let request = SendRequest::new(1 << 32, Operation::Send, &slices);
@@ -362,6 +366,17 @@ impl ScriptedHost {
                 None => self.failed.is_some().then_some(None),
             }
         })
+    }
+
+    /// The next response, if there is one.
+    pub(super) fn try_answer(&mut self) -> Option<Answered> {
+        self.look();
+        self.answers.pop_front()
+    }
+
+    /// Does not post the receives of the next `count` responses again.
+    pub(super) fn withhold(&mut self, count: u16) {
+        self.withheld = count;
     }
 
     /// Waits until the target has ended the connection.

@@ -2,6 +2,7 @@
 
 mod conformance;
 mod cost;
+mod fuzz;
 mod host;
 mod hostile;
 
