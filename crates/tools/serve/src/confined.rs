@@ -7,7 +7,7 @@ use crate::error::{Failure, Result, os};
 use crate::sandbox::{self, Paths};
 use farblock_admin_api::places;
 use farblock_host::key_file::{KEYRING, is_file, is_keyring};
-use farblock_state::Store;
+use farblock_state::{Entrance, Store, Transport};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub(super) fn confine(args: &ServeArgs, written: Option<&str>) -> Result<()> {
     }
     let paths = match &args.sandbox.allow_path[..] {
         [] => None,
-        given => Some(paths(args, given)?),
+        given => Some(paths(args, given, written)?),
     };
     let broker = wants_keyring(args, written).then(|| Broker::start([keys::PART])).transpose();
     let broker = broker.map_err(Failure::Run)?;
@@ -47,14 +47,30 @@ pub(super) fn confine(args: &ServeArgs, written: Option<&str>) -> Result<()> {
 /// Whether a host or a disk of the command line, the configuration or the saved state has its key
 /// in the kernel's keyring.
 fn wants_keyring(args: &ServeArgs, written: Option<&str>) -> bool {
+    let mut given = args.tls_key.iter();
+    given.any(|(_, path)| is_keyring(path)) || mentions(args, written, names_keyring)
+}
+
+/// Whether a listener or a disk of the command line, the configuration or the saved state uses
+/// RDMA. A target that adds the first one later needs `--allow-path /dev/infiniband`.
+fn wants_rdma(args: &ServeArgs, written: Option<&str>) -> bool {
+    let by_rdma = |entrance: &Entrance| entrance.transport == Transport::Rdma;
+    args.listen.iter().any(by_rdma) || mentions(args, written, names_rdma)
+}
+
+/// Whether `is_it` holds for a disk of the command line, or for the text of the configuration or of
+/// the saved state.
+fn mentions(args: &ServeArgs, written: Option<&str>, is_it: fn(&str) -> bool) -> bool {
     // Ignore errors here: the target reports them when it loads the saved state.
     let kept = args.persist.as_ref().and_then(|path| Store::new(path).text().ok()?);
     let mut disks = args.paths.iter().map(|path| path.to_string_lossy());
-    let mut files = written.into_iter().chain(kept.as_deref());
-    let mut given = args.tls_key.iter();
-    given.any(|(_, path)| is_keyring(path))
-        || files.any(names_keyring)
-        || disks.any(|disk| names_keyring(&disk))
+    written.into_iter().chain(kept.as_deref()).any(is_it) || disks.any(|disk| is_it(&disk))
+}
+
+/// Whether the text of a URL, a configuration or a saved state names the transport RDMA.
+fn names_rdma(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    ["rdma:", "\"rdma\"", "'rdma'"].iter().any(|name| text.contains(name))
 }
 
 /// Whether the text of a URL, a configuration or a saved state names a key in the keyring.
@@ -68,7 +84,7 @@ fn names_keyring(text: &str) -> bool {
 }
 
 /// Returns the allowed paths, and the folders of the target's own files.
-fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
+fn paths(args: &ServeArgs, given: &[PathBuf], written: Option<&str>) -> Result<Paths> {
     let shared = given.iter().map(|path| {
         std::fs::canonicalize(path).map_err(|error| {
             Failure::usage(format_args!("--allow-path {}: {}", path.display(), os(&error)))
@@ -89,8 +105,7 @@ fn paths(args: &ServeArgs, given: &[PathBuf]) -> Result<Paths> {
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     }
     let own = own.into_iter().flatten().map(|path| folder(path)).chain(default).chain(state);
-    // Later changes may add an RDMA listener or disk.
-    let may_use_rdma = Path::new(RDMA_DEVICES).exists();
+    let may_use_rdma = wants_rdma(args, written) && Path::new(RDMA_DEVICES).exists();
     let own = own.chain(may_use_rdma.then(|| PathBuf::from(RDMA_DEVICES)));
     let keys = args.host_key.iter().chain(&args.tls_key).map(|(_, path)| path);
     let read = keys
@@ -120,6 +135,22 @@ fn folder(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rdma_is_found_in_specifications_and_configurations() {
+        for text in [
+            "mirror:a.img,nvme+rdma://h/n?ns=1",
+            "listeners = [\"rdma:192.0.2.7\"]",
+            "transport = \"rdma\"",
+            "{\"trtype\": \"RDMA\"}",
+            "transport = 'rdma'",
+        ] {
+            assert!(names_rdma(text), "{text}");
+        }
+        for text in ["", "nvme+tcp://h/n?ns=1", "path = \"/srv/rdma.img\""] {
+            assert!(!names_rdma(text), "{text}");
+        }
+    }
 
     #[test]
     fn keyring_keys_are_found_in_specifications_and_configurations() {
