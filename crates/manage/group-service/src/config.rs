@@ -2,11 +2,12 @@
 
 use crate::watchdog::Watchdog;
 use farblock_group::{FenceKind, Timing};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Certificates for TLS to etcd, as PEM.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct EtcdTls {
     /// The certificates of the authorities that etcd's certificates lead to.
     pub authorities: Vec<u8>,
@@ -15,7 +16,7 @@ pub struct EtcdTls {
 }
 
 /// The way to etcd.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct EtcdConfig {
     /// The addresses of etcd's members: `http://HOST:PORT` or `https://HOST:PORT`. One suffices;
     /// with all of them, the group survives the loss of each.

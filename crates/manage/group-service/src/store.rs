@@ -175,6 +175,13 @@ impl EtcdStore {
                 }
                 Err(error) => Err(error),
             },
+            StoreRequest::TimeLeft(lease) => {
+                let reply = client.lease_time_to_live(lease.0, None).await?;
+                // A lease that does not exist has -1 seconds.
+                let seconds = |number| Duration::from_secs(unsigned(number));
+                let (granted, left) = (seconds(reply.granted_ttl()), seconds(reply.ttl()));
+                Ok(StoreReply::TimeLeft { granted, left })
+            }
             StoreRequest::Txn(txn) => {
                 let mut kv = client.kv_client().max_decoding_message_size(MAX_REPLY_BYTES);
                 let reply = kv.txn(to_etcd(&txn)).await?;

@@ -16,8 +16,8 @@ use farblock_block::{Geometry, Namespace};
 use farblock_group::{Duty, FenceKind, Holder, Outcome, Permit, Phase, Report, Timing};
 use farblock_group_service::watchdog::{self, Watchdog};
 use farblock_group_service::{
-    AnaGroupStatus, Disks, EtcdConfig, Events, GroupStatus, MemberStatus, Service, ServiceConfig,
-    start,
+    AnaGroupStatus, Disks, EtcdConfig, Events, GroupStatus, MemberStatus, Reporter, Service,
+    ServiceConfig, start,
 };
 use farblock_group_target::{Absent, Handle, Leading, LeadingAnswer, LedNamespace};
 use farblock_proto::controller::PortAccess;
@@ -203,7 +203,7 @@ pub(super) fn join(
     stop: &Stop,
 ) -> Result<(TargetConfig, Option<Member>)> {
     let Some(wished) = wished else { return Ok((config, None)) };
-    let leads = led(args, &config)?;
+    let leads = led(args, &config, &wished.watchdog.reporter())?;
     let numbers: Vec<u32> = leads.iter().map(|one| one.sharing.ana_group).collect();
     let flight_ms = u64::try_from(args.group.disk_flight.as_millis()).unwrap_or(u64::MAX);
     let fences = |group: &u32| (*group, vec![FenceKind::None { flight_ms }]);
@@ -275,7 +275,7 @@ fn watchdog() -> Result<Watchdog> {
 }
 
 /// The namespaces that the group leads.
-fn led(args: &ServeArgs, config: &TargetConfig) -> Result<Vec<LedNamespace>> {
+fn led(args: &ServeArgs, config: &TargetConfig, reporter: &Reporter) -> Result<Vec<LedNamespace>> {
     let mut all = Vec::new();
     for subsystem in &config.subsystems {
         for ((nsid, export), path) in subsystem.exports.iter().zip(&args.paths) {
@@ -283,16 +283,27 @@ fn led(args: &ServeArgs, config: &TargetConfig) -> Result<Vec<LedNamespace>> {
             let uuid = export.identity.parse().ok();
             let (block_size, read_only) = (args.block_size, args.read_only);
             let absent = Absent::new(&names::name(&spec), export.namespace.geometry());
+            let (reporter, sharing) = (reporter.clone(), subsystem.sharing.get(nsid).cloned());
+            let sharing = sharing.unwrap_or_default();
+            let group = sharing.ana_group;
             let open = move || {
                 let note: &mut dyn FnMut(String) = &mut |text| tracing::info!("{text}");
                 let opened = disks::open(&spec, uuid, block_size, read_only, note);
                 let refused = |error| disks::refused(&error, "--read-only");
-                opened.map(|opened| opened.namespace).map_err(refused)
+                let namespace = opened.map_err(refused)?.namespace;
+                // A read-only disk has a shared lock, which proves nothing.
+                let locked = match &spec {
+                    Spec::File(path) if !read_only => Some(path.as_path()),
+                    _ => None,
+                };
+                let reported = reporter.opened(group, locked);
+                reported.map_err(|error| format!("the watchdog process has ended: {error}"))?;
+                Ok(namespace)
             };
             all.push(LedNamespace {
                 nqn: subsystem.config.nqn.clone(),
                 nsid: *nsid,
-                sharing: subsystem.sharing.get(nsid).cloned().unwrap_or_default(),
+                sharing,
                 identity: export.identity.clone(),
                 absent,
                 open: Box::new(open),
