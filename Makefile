@@ -33,10 +33,14 @@ demo: needs
 
 ## Runs all checks: installs the packages that the tests need, then lints, and runs the tests and
 ## the checks with real peers. Does not make the optimized build that users get, which would compile
-## all libraries once more (decision 38).
+## all libraries once more (decision 38). Lints while it compiles: clippy-driver is rustc with
+## clippy's lints, and `cargo clippy` would check all crates and libraries once more.
 test: export FARBLOCK_PROFILE = dev
+test: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
+test: export CLIPPY_ARGS = -Dwarnings__CLIPPY_HACKERY__
 test:
 	@contrib/needs.sh "$(CARGO)" --compiler-later
+	@contrib/tests/lints.sh
 	contrib/stages.sh $(MAKE) packages lint unit +released sanitize build engines \
 		+built-for-guests-and-windows dashboard spdk-rpc schemathesis package interop ceph test-windows
 	@echo "make test: all passed"
@@ -57,7 +61,7 @@ packages:
 build: needs-of-whole
 	$(PRODUCT) -p farblock
 
-## Lints. The checks that take seconds run first. The tidy tests use the features of `make unit`, so
+## Lints. The checks that take seconds run first. `make test` runs clippy later, with the builds. The tidy tests use the features of `make unit`, so
 ## that cargo builds them and their libraries once. The fuzz targets are only compiled, not linked,
 ## so libFuzzer is not built.
 TIDY = $(patsubst crates/checks/tidy/tests/%.rs,--test %,$(wildcard crates/checks/tidy/tests/*.rs))
@@ -69,7 +73,7 @@ lint:
 	shellcheck --external-sources --source-path=SCRIPTDIR --severity=warning interop/*.sh interop/ceph/*.sh interop/linux/*.sh interop/linux/jobs/*.sh interop/linux/guest/*.sh interop/linux/systemd/job-begins \
 		interop/windows/*.sh contrib/*.sh contrib/tests/*.sh contrib/git-hooks/* contrib/deb/scripts/* contrib/drbd/* contrib/pacemaker/* \
 		engines/*.sh engines/fio/*.sh dashboard/*.sh crates/tools/fleet/src/guests/*.sh
-	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
+	$(if $(RUSTC_WORKSPACE_WRAPPER),,$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings)
 	CUSTOM_LIBFUZZER_PATH=/dev/null RUSTFLAGS="-D warnings" $(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
 
 ## Repairs formatting, and the lints that clippy can fix.

@@ -73,20 +73,20 @@ what() { field "'%.0f IOPS, mean %.0f us, longest %.1f ms, %d errors' % (found['
 # Use random data, since the mirror does not copy blocks that are zero on both legs.
 head -c "${gib}G" /dev/urandom >random
 fresh
-echo "a leg is filled, without I/O:  $(until_filled)"
+echo "filling a leg without I/O:     $(until_filled)"
 load 3 alone.json
-echo "4k writes, all in sync:        $(what alone.json)"
+echo "4k writes, all legs in sync:   $(what alone.json)"
 fresh
 load 2 beside.json &
 writer=$!
-echo "a leg is filled, beside them:  $(until_filled)"
+echo "filling a leg during writes:   $(until_filled)"
 wait "$writer"
-echo "4k writes, first 2 s of that:  $(what beside.json)"
+echo "4k writes, first 2 s of it:    $(what beside.json)"
 load 4 killed.json &
 writer=$!
 sleep 1.5
 kill -9 "$leg"
 wait "$writer"
-echo "4k writes, the leg killed:     $(what killed.json)"
+echo "4k writes, the leg's target killed: $(what killed.json)"
 start_leg
-echo "it is back, and filled:        $(until_filled)"
+echo "filling the returned leg:      $(until_filled)"

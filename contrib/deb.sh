@@ -8,6 +8,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 release=$(cd "$1" && pwd)
 dist=${DIST_DIR:-${release%/*}/dist}
 tools=${FARBLOCK_TOOLS_DIR:-${HOME:?set FARBLOCK_TOOLS_DIR}/.cache/farblock-tools}
+# Unset: warnings of a tool are not ours.
+unset RUSTC_WORKSPACE_WRAPPER
 cargo_deb=3.8.0
 
 [ "$("$tools/bin/cargo-deb" --version 2>/dev/null)" = "$cargo_deb" ] ||

@@ -2,7 +2,7 @@
 # needs.sh CARGO [--compiler-later | --whole]: reports in one sentence which programs a build needs
 # and this machine lacks, and how to install them. --compiler-later: if apt-get exists, ignores a
 # missing C compiler, which a later step installs. --whole: also reports what only the whole program
-# needs, and its parts do not. Exit code: 0 nothing is missing, 1 something is.
+# needs, not its parts. Exit code: 0 nothing is missing, 1 something is.
 set -u
 cargo=${1:?usage: needs.sh CARGO [--compiler-later | --whole]}
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""Runs the test programs that cargo has built side by side: most of them wait most of the time.
+"""Runs the test programs that cargo has built in parallel, because most of them mostly wait.
 
     cargo test --no-run --message-format json-render-diagnostics ... >BUILT
     suites.py BUILT
 
 Each program runs in the folder that cargo would use. The runner prints the whole output of a failed
 program, and one line for each that passed; at the end it names the suites that used the most
-processor time. A program that crashes, hangs, or prints no result has
-failed.
+processor time. A program that crashes, hangs, or prints no result has failed.
 
-When all programs have ended, the runner repeats the failed tests alone, with nothing beside them. A
-test that then passes is flaky: the runner prints its name and appends it to the file named by
-FARBLOCK_FLAKY. A test that fails twice fails the run. Exit code: 0 all passed, 1 a test failed
-twice, 2 misuse.
+When all programs have ended, the runner repeats the failed tests of each program, with nothing in
+parallel. A test that then passes is flaky: the runner prints its name and appends it to the file
+named by FARBLOCK_FLAKY. A test that fails twice fails the run. Exit code: 0 all passed, 1 a test
+failed twice, 2 misuse.
 """
 
 import argparse
@@ -38,11 +37,11 @@ LONG = [
 
 # Suites that must run alone, with the reason.
 ALONE = {
-    "nvmf-target/allocations": "waits for a time in which its process allocates nothing; under Wine"
-    " it does not come beside others in 100 seconds",
-    "nvmf-target/locked_siege": "thousands of strangers take every processor there is",
-    "nvmf-target/disk_stress": "calls 30 seconds without progress hung; under Wine a reconnect of"
-    " many round trips may be interrupted several times before there is any, each slow",
+    "nvmf-target/allocations": "waits until its process allocates nothing for a time; under Wine"
+    " and beside other suites, this takes more than 100 seconds",
+    "nvmf-target/locked_siege": "thousands of unauthenticated hosts use all processors",
+    "nvmf-target/disk_stress": "fails after 30 seconds without progress; under Wine, a reconnect of"
+    " many slow round trips may be interrupted several times before it succeeds",
 }
 
 # Seconds that a program has to exit after SIGTERM.
@@ -176,7 +175,7 @@ class Runner:
                 return f"hung: killed after {self.options.timeout} s"
 
     def repeat(self, failed):
-        """Repeats failed tests alone, and returns the final outcome."""
+        """Runs failed tests again, with nothing in parallel, and returns the final outcome."""
         tests = failed.failed_tests()
         what = ", ".join(tests) if tests else "the whole program"
         print(f"again, alone - {failed.suite.name}: {what}", flush=True)
@@ -261,19 +260,19 @@ def built(path):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("built", help="cargo's messages, in JSON")
-    parser.add_argument("--jobs", type=int, default=2 * os.cpu_count(), help="how many at once")
-    parser.add_argument("--timeout", type=int, default=900, help="seconds that one may take")
-    parser.add_argument("--runner", default="", help="what starts them: wine")
-    parser.add_argument("--only", default="*", help="suites of this name, as cli/*")
-    parser.add_argument("--skip", action="append", default=[], help="leave a suite out")
+    parser.add_argument("--jobs", type=int, default=2 * os.cpu_count(), help="suites in parallel")
+    parser.add_argument("--timeout", type=int, default=900, help="seconds per suite")
+    parser.add_argument("--runner", default="", help="command that starts a suite: wine")
+    parser.add_argument("--only", default="*", help="pattern of the suites: cli/*")
+    parser.add_argument("--skip", action="append", default=[], help="a suite to leave out")
     parser.add_argument("--with", dest="also", action="append", default=[],
-                        metavar="NAME=COMMAND", help="another command to run beside them")
+                        metavar="NAME=COMMAND", help="another command to run in parallel")
     parser.add_argument("--args", default="", help="arguments of each program")
     return parser.parse_args()
 
 
 def choose(options):
-    """The suites that run side by side, the longest first, and those that run alone."""
+    """The suites that run in parallel, the longest first, and those that run alone."""
     suites = built(options.built)
     if not suites:
         misuse(f"{options.built} names no test program")

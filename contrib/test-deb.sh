@@ -15,7 +15,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export DIST_DIR=$work/dist SOURCE_DATE_EPOCH=1700000000
 deb=$("$here/deb.sh" "$1" | tail -n 1)
-lintian --allow-root --fail-on error,warning "$deb" || die "lintian is not content"
+lintian --allow-root --fail-on error,warning "$deb" || die "lintian found errors or warnings"
 dpkg-deb --extract "$deb" "$work/root"
 for file in usr/bin/farblock lib/systemd/system/farblock{,-attach@}.service \
     lib/systemd/system/farblock.socket usr/share/man/man1/farblock-serve.1.gz \
@@ -27,11 +27,11 @@ gzip -dc "$work/root/usr/share/doc/farblock/NOTICES.txt.gz" | grep '^=== clap ' 
 # Every relative link of a page must lead to a file of the package.
 while IFS=$'\t' read -r page link; do
     [[ $link == *:* || -e $(dirname "$page")/$link ]] ||
-        die "$page links to $link, which is not there"
+        die "$page links to $link, which does not exist"
 done < <(grep -oHE '\]\([^()# ]+' "$work/root/usr/share/doc/farblock" -r --include='*.md' |
     sed 's/:\](/\t/')
 version=$("$work/root/usr/bin/farblock" --version | cut -d' ' -f2)
 [ "$(dpkg-deb --field "$deb" Version)" = "$version-1" ]
 dpkg-deb --field "$deb" Depends | grep '^libc6 (>= ' >/dev/null
 "$here/test-systemd.sh" "$deb"
-echo "deb: lintian is content with $(basename "$deb")"
+echo "deb: lintian accepts $(basename "$deb")"

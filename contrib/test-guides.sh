@@ -13,12 +13,12 @@ die() {
     exit 1
 }
 for need in curl etcd fio ip qemu-img unshare; do
-    command -v "$need" >/dev/null || die "install what has $need (interop/packages.sh does)"
+    command -v "$need" >/dev/null || die "install the command $need (interop/packages.sh does)"
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Prints the script to run: the blocks, each followed by a wait.
+# Prints the script to run: the blocks, and a wait after each block that starts a target.
 script() {
     echo 'set -eux -o pipefail'
     echo 'listens() { for _ in $(seq 600); do ! farblock status >/dev/null 2>&1 || return 0'
@@ -59,4 +59,4 @@ for guide in "${guides[@]}" "$here/../docs/guides/README.md"; do
         [ -e "$(dirname "$guide")/$link" ] || die "$guide: there is no $link"
     done
 done
-echo "guides: $((${#guides[@]} - 1)) texts do what they say"
+echo "guides: $((${#guides[@]} - 1)) guides run without errors"

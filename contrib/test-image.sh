@@ -11,9 +11,9 @@ die() {
 }
 trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
 for need in skopeo umoci jq setpriv; do
-    command -v "$need" >/dev/null || die "install what has $need (interop/packages.sh does)"
+    command -v "$need" >/dev/null || die "install the command $need (interop/packages.sh does)"
 done
-[ "$(id -u)" = 0 ] || die "another root folder takes root: start it as root"
+[ "$(id -u)" = 0 ] || die "only root can change the root folder: run this script as root"
 work=$(mktemp -d)
 chmod 755 "$work"
 trap 'rm -rf "$work"' EXIT
@@ -23,13 +23,13 @@ name=$("$here/image.sh" "$1" | tail -n 1)
 skopeo inspect --config "oci:$name" >"$work/config.json"
 jq -e '.config | .User == "65532:65532" and .Entrypoint == ["/usr/bin/farblock"]
     and (.ExposedPorts | has("4420/tcp"))' "$work/config.json" >/dev/null ||
-    die "the image says something else: $(cat "$work/config.json")"
+    die "the image has another configuration: $(cat "$work/config.json")"
 # skopeo checks the digests of all parts.
 skopeo copy --quiet "oci:$name" "dir:$work/copy"
 
 umoci unpack --image "$name" "$work/bundle"
 root=$work/bundle/rootfs
-[ ! -e "$root/bin/sh" ] || die "there is a shell in it"
+[ ! -e "$root/bin/sh" ] || die "the image contains a shell"
 cat >"$work/run.sh" <<'RUN'
 set -e
 root=$1
@@ -69,5 +69,5 @@ kill "$server"
 wait "$server"
 RUN
 timeout 120 unshare --mount --net --pid --kill-child --fork --mount-proc bash "$work/run.sh" \
-    "$root" >"$work/said" 2>&1 || die "it does not run: $(tail -n 20 "$work/said")"
+    "$root" >"$work/said" 2>&1 || die "its program failed: $(tail -n 20 "$work/said")"
 echo "image: $(basename "$name"), $(du -sm "$DIST_DIR/farblock-oci" | cut -f1) MiB, runs as nobody"

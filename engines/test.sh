@@ -117,44 +117,49 @@ quietly "the example runs" env "LD_LIBRARY_PATH=$work/prefix/lib" "$work/disk" "
 serve_file disk-c
 survives "the example survives a target that is killed" disk-c env "LD_LIBRARY_PATH=$work/prefix/lib" "$work/disk" \
     "nvme+tcp://$address/$nqn" 6
-grep -q 'live, connected again [12] times' "$work/output" || { cat "$work/output" >&2; echo "FAIL and was cut off" >&2; exit 1; }
+grep -q 'live, connected again [12] times' "$work/output" || {
+    cat "$work/output" >&2
+    echo "FAIL the example did not reconnect" >&2
+    exit 1
+}
 read -ra flags < <(pkg-config --cflags --libs farblock-static)
-quietly "it links statically" gcc "${warnings[@]}" "$here/examples/disk.c" -o "$work/disk-static" "${flags[@]}"
-quietly "and runs without the library" "$work/disk-static" "$url"
-quietly "the header is one of C++, too" g++ -std=c++17 "${warnings[@]:1}" -fsyntax-only -x c++ "$here/include/farblock.h"
+quietly "the example links statically" gcc "${warnings[@]}" "$here/examples/disk.c" -o "$work/disk-static" "${flags[@]}"
+quietly "the static example runs without the shared library" "$work/disk-static" "$url"
+quietly "the header compiles as C++" g++ -std=c++17 "${warnings[@]:1}" -fsyntax-only -x c++ "$here/include/farblock.h"
 if "$work/disk-static" "$read_only" >"$work/output" 2>&1 || ! grep -q 'read-only' "$work/output"; then
-    echo "FAIL a read-only disk: $(cat "$work/output")" >&2
+    echo "FAIL the example does not report a read-only disk: $(cat "$work/output")" >&2
     exit 1
 fi
-echo "ok   a read-only disk is said to be one"
+echo "ok   the example reports a read-only disk"
 
 # Python: in a virtual environment.
-quietly "an environment for Python" python3 -m venv "$work/venv"
-quietly "pip install" env "FARBLOCK_LIBRARY=$release/libfarblock.so" \
+quietly "Python creates a virtual environment" python3 -m venv "$work/venv"
+quietly "pip installs the package" env "FARBLOCK_LIBRARY=$release/libfarblock.so" \
     "$work/venv/bin/pip" install --quiet --disable-pip-version-check "$here/python"
-quietly "Python's tests" env "FARBLOCK=$release/farblock" "FARBLOCK_URL=$url" "FARBLOCK_READ_ONLY_URL=$read_only" \
+quietly "the Python tests pass" env "FARBLOCK=$release/farblock" "FARBLOCK_URL=$url" "FARBLOCK_READ_ONLY_URL=$read_only" \
     "$work/venv/bin/python" -m unittest discover -s "$here/python/tests"
 
 # The wheel must not depend on the version of Python that built it.
-quietly "pip wheel" env "FARBLOCK_LIBRARY=$release/libfarblock.so" \
+quietly "pip builds a wheel" env "FARBLOCK_LIBRARY=$release/libfarblock.so" \
     "$work/venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps \
     --wheel-dir "$work/wheel" "$here/python"
 [[ $(echo "$work"/wheel/*.whl) == *-py3-none-*.whl ]] || {
-    echo "FAIL the wheel is $(ls "$work/wheel"), and not for every Python" >&2
+    echo "FAIL the wheel $(ls "$work/wheel") does not support every Python version" >&2
     exit 1
 }
 quietly "mypy is installed" "$work/venv/bin/pip" install --quiet --disable-pip-version-check mypy
 # The C library in the package has a module's file name, but is no module.
 echo farblock.libfarblock >"$work/no-module"
-quietly "Python's type hints are those of the code" env -C "$work" "$work/venv/bin/python" -m mypy.stubtest farblock \
-    --allowlist "$work/no-module"
-quietly "and what uses them is checked" env -C "$work" "$work/venv/bin/python" -m mypy --strict "$here/python/tests/typed.py"
+quietly "Python's type hints match the code" \
+    env -C "$work" "$work/venv/bin/python" -m mypy.stubtest farblock --allowlist "$work/no-module"
+quietly "mypy accepts correct calls" \
+    env -C "$work" "$work/venv/bin/python" -m mypy --strict "$here/python/tests/typed.py"
 if "$work/venv/bin/python" -m mypy --strict -c 'import farblock; farblock.connect(1).read("0", 512)' >"$work/output" 2>&1 ||
     [ "$(grep -c 'error: Argument 1' "$work/output")" != 2 ]; then
-    echo "FAIL wrong types are not found: $(cat "$work/output")" >&2
+    echo "FAIL mypy does not reject wrong types: $(cat "$work/output")" >&2
     exit 1
 fi
-echo "ok   wrong types are found"
+echo "ok   mypy rejects wrong types"
 
 # fio: the job of the documentation, and the engine's errors.
 quietly "fio's engine builds" "$here/fio/build.sh" "$release"
@@ -172,19 +177,21 @@ quietly "fio verifies two disks" fio "$both" --rw=randwrite --bsrange=512-256k -
 quietly "fio verifies with digests" fio "--filename=$(name "$url&data-digest=1&header-digest=1")" --rw=write --bs=128k \
     --verify=crc32c --verify_fatal=1 --size=64m --sync=1
 serve_file disk-fio
-survives "fio finds every byte although its target is killed" disk-fio fio "--filename=$(name "nvme+tcp://$address/$nqn?ns=1")" \
+survives "fio verifies while its target is killed and restarted" disk-fio \
+    fio "--filename=$(name "nvme+tcp://$address/$nqn?ns=1")" \
     --rw=randwrite --rate_iops=4k --verify=crc32c --verify_fatal=1 --size=64m --fsync=256 --reconnect_delay=1 --ctrl_loss_tmo=60
 serve_file disk-paths
 other=${address/127.0.0.1/localhost}
-survives "and over two paths" disk-paths fio "--filename=$(name "nvme+tcp://$address/$nqn nvme+tcp://$other/$nqn?ns=1")" \
+survives "fio verifies over two paths while its target is killed and restarted" disk-paths \
+    fio "--filename=$(name "nvme+tcp://$address/$nqn nvme+tcp://$other/$nqn?ns=1")" \
     --rw=randwrite --rate_iops=2k --verify=crc32c --verify_fatal=1 --numjobs=2 --size=32m --offset_increment=32m \
     --iopolicy=round-robin --reconnect_delay=1
 quietly "fio trims" fio "$disk" --rw=randtrimwrite --size=16m
-quietly "fio at a rate" fio "$disk" --rw=randrw --runtime=2 --time_based --rate_iops=500 --output="$work/rate" \
-    --output-format=json
+quietly "fio runs at a limited rate" fio "$disk" --rw=randrw --runtime=2 --time_based --rate_iops=500 \
+    --output="$work/rate" --output-format=json
 # At a limited rate, operations must start at once and complete within milliseconds, instead of
 # waiting until the depth is reached.
-quietly "and its operations do not lie" \
+quietly "operations at a limited rate start at once" \
     jq --exit-status '.jobs[0] | .read.clat_ns.mean < 10e6 and .read.total_ios > 800' "$work/rate"
 # bad WORDS ARGUMENT...: fio must fail with an error that contains WORDS.
 bad() {
@@ -192,10 +199,10 @@ bad() {
     shift
     if fio "$@" >"$work/output" 2>&1 || ! grep -q "$words" "$work/output"; then
         cat "$work/output" >&2
-        echo "FAIL fio does not say '$words': $*" >&2
+        echo "FAIL fio does not report '$words': $*" >&2
         exit 1
     fi
-    echo "ok   fio says '$words'"
+    echo "ok   fio reports '$words'"
 }
 bad 'the disk is read-only' "--filename=$(name "$read_only")" --rw=write
 bad 'bs=1000 is not a multiple' "$disk" --rw=read --bs=1000
@@ -205,4 +212,4 @@ bad 'failed parsing iopolicy' "$disk" --rw=read --iopolicy=fastest
 bad 'min value out of range' "$disk" --rw=read --reconnect_delay=0
 bad 'different namespaces' "--filename=$(name "$url $second")" --rw=read
 bad 'cannot connect to' "--filename=$(name "nvme+tcp://127.0.0.1:1/$nqn?ns=1")" --rw=read
-echo "test.sh: all holds"
+echo "test.sh: all tests passed"

@@ -10,11 +10,11 @@ for tool in sh sed head awk sort tail dirname printf; do
     ln -s "$(command -v "$tool" || echo "/usr/bin/$tool")" "$work/bin/$tool"
 done
 program() { printf '#!/bin/sh\n%s\n' "$2" >"$work/bin/$1"; chmod +x "$work/bin/$1"; }
-# says EXPECTED [OPTION]: needs.sh must fail with one line that contains this text.
+# says EXPECTED [OPTION]: needs.sh must fail, and print one line that contains EXPECTED.
 says() {
     local said needs=("$here/../needs.sh" cargo ${2:+"$2"})
     ! said=$(env -i PATH="$work/bin" HOME="$work" "$work/bin/sh" "${needs[@]}" 2>&1) ||
-        { echo "needs.sh: nothing is missing, where '$1' is" >&2; exit 1; }
+        { echo "needs.sh: reports nothing, instead of '$1'" >&2; exit 1; }
     [ "$(wc -l <<<"$said")" = 1 ] && grep -qF -- "$1" <<<"$said" ||
         { echo "needs.sh: '$1' is not in: $said" >&2; exit 1; }
 }

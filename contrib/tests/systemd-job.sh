@@ -85,7 +85,7 @@ if printf '6.9\n%s\n' "$(uname -r)" | sort --version-sort --check=quiet; then
     [ "$(head -c 6 "$attached")" = waited ]
     [ "$(systemctl show --property NRestarts --value farblock-attach@data)" = 1 ]
 else
-    echo "left out: a service that is killed and goes on takes Linux 6.9, and this is $(uname -r)"
+    echo "skipped: only Linux 6.9 lets a killed service continue, and this is $(uname -r)"
 fi
 systemctl stop farblock-attach@data
 [ "$(systemctl show --property Result --value farblock-attach@data)" = success ]

@@ -11,7 +11,7 @@ import { isSame } from "./same";
 import { type Column, type Options, Table } from "./table";
 import type { ControllerStatus, NamespaceStatus, Status, SubsystemStatus } from "./types";
 
-/** A row: an object, however many nodes have it. */
+/** A row of a table. An object that several nodes have is one row. */
 interface Row {
   key: string;
   nodes: Node[];
@@ -200,7 +200,7 @@ function namespaceTable(choose: (key: string) => void): Table<NamespaceRow> {
 function subsystemTable(choose: (key: string) => void): Table<SubsystemRow> {
   return table(choose, {
     title: "Subsystems",
-    nothing: "Nothing is shared.",
+    nothing: "No subsystems are shared.",
     columns: [
       { title: "Subsystem", text: (row) => format.tail(row.subsystem.nqn, SHORT_NAME), chooses: true },
       ...rated<SubsystemRow>(),

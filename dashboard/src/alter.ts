@@ -9,7 +9,7 @@ export type Names = (string | number)[];
 /** Another user has changed the part since this user saw it. */
 export class Meanwhile extends Error {}
 
-/** The most attempts of a change. Changes of other parts make a new attempt necessary. */
+/** The maximum number of attempts. An attempt fails if another part changes meanwhile. */
 const MOST_TRIES = 5;
 /** The HTTP status if the document has a newer version (Precondition Failed). */
 const STALE = 412;

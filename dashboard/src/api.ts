@@ -7,10 +7,10 @@ const PATIENCE_MS = 1500;
 const CHANGE_PATIENCE_MS = 40_000;
 const KEY = "farblock-token";
 
-/** The target refused the token. */
+/** The error if the target refuses the token. */
 export class Locked extends Error {}
 
-/** The target refused the request. The message is the target's sentence. */
+/** The error if the target refuses the request. Its message is the target's sentence. */
 export class Refused extends Error {
   readonly status: number;
 
@@ -59,7 +59,7 @@ export async function recalled(part?: string): Promise<Kept | null> {
   }
 }
 
-/** Opens the event stream. It ends when `signal` aborts or the target closes it. */
+/** Opens the event stream. The stream ends when `signal` aborts, or when the target closes it. */
 export async function openStream(
   path: string,
   signal: AbortSignal,

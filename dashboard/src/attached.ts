@@ -91,13 +91,13 @@ export class AttachedDisks {
     words: ({ disk, path }) => `${disk.use ?? ""} ${path?.url ?? ""}`,
     columns: [
       { title: "Disk", text: ({ disk }) => disk.name },
-      { title: "Disk is", text: ({ disk }) => disk.state },
+      { title: "Disk state", text: ({ disk }) => disk.state },
       { title: "Path", text: ({ path }) => (path ? format.tail(path.address ?? place(path.url) ?? path.url, 30) : "–") },
-      { title: "State", text: ({ path }) => path?.state ?? "–" },
+      { title: "Path state", text: ({ path }) => path?.state ?? "–" },
       { title: "For", text: ({ path, since }) => (path ? format.duration(Math.max(0, (present() - since) / 1000)) : "–"), number: ({ since }) => -since },
       { title: "Access", text: ({ path }) => path?.access ?? "–" },
       { title: "Reconnects", text: ({ path }) => (path ? String(path.reconnects) : "–"), number: ({ path }) => path?.reconnects ?? NaN },
-      { title: "Why", text: ({ disk, path }) => format.tail((path?.state === "live" ? "" : (path?.error ?? disk.trouble)) || "–", 60) },
+      { title: "Error", text: ({ disk, path }) => format.tail((path?.state === "live" ? "" : (path?.error ?? disk.trouble)) || "–", 60) },
     ],
   });
   private of: Attached | null = null;

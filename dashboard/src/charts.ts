@@ -1,4 +1,4 @@
-// The charts. All show different figures of the same period.
+// The charts. They show the same period, and each shows other figures.
 
 import uPlot from "uplot";
 import { now as present } from "./clock";

@@ -4,7 +4,7 @@ let last = 0;
 let ahead = 0;
 
 /**
- * Returns this machine's time in milliseconds, which never runs backwards. If the machine's clock
+ * Returns this machine's time in milliseconds. The result never decreases. If the machine's clock
  * is set back, this clock continues from its last value, so that new events stay behind old ones.
  */
 export function now(): number {

@@ -38,10 +38,10 @@ const MEASURES: Measure[] = [
 
 /** The fewest points of a period for a comparison. */
 const FEWEST = 5;
-/** The page does not report smaller relative changes. */
+/** The smallest relative change that the page reports. */
 const LEAST_CHANGE = 0.02;
 const HEIGHT = 190;
-/** The shortest and the first length of a period, in seconds. */
+/** The shortest length and the initial length of a period, in seconds. */
 const SHORTEST = 3;
 const FIRST = 60;
 
@@ -174,7 +174,7 @@ export class Comparison {
       this.hint,
       this.verdict,
       scroll,
-      el("div", { class: "bar" }, el("label", {}, "Both as lines, from their starts: ", this.measure), keys),
+      el("div", { class: "bar" }, el("label", {}, "Both periods as lines, from their starts: ", this.measure), keys),
       this.box,
     );
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {

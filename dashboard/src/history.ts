@@ -3,7 +3,7 @@
 
 import type { Kept } from "./types";
 
-/** A resolution: the seconds per point, and the number of points. */
+/** A resolution of a history: the seconds per point, and the number of points. */
 export interface Level {
   step: number;
   points: number;

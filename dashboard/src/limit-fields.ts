@@ -8,7 +8,7 @@ const MIB = 1 << 20;
 
 /** The label of each field, and the factor from the field's unit to the document's unit. */
 const FIELDS: Record<Limit, [label: string, unit: number]> = {
-  iops: ["IOPS", 1],
+  iops: ["I/Os", 1],
   read_iops: ["Reads", 1],
   write_iops: ["Writes", 1],
   bytes: ["MiB", MIB],
@@ -35,7 +35,7 @@ export function limitFields(was: Limits, hasWeight: boolean): Fields {
     const value = was[name];
     const input = el("input", { type: "number", min: 1 / unit, step: unit === 1 ? 1 : "any", value: value === undefined ? "" : value / unit });
     inputs.set(name, input);
-    return el("label", {}, `${label} a second `, input);
+    return el("label", {}, `${label} per second `, input);
   });
   if (hasWeight) {
     const input = el("input", { type: "number", min: 1, max: MOST_WEIGHT, step: 1, value: was.weight ?? "" });

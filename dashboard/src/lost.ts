@@ -7,7 +7,7 @@ import type { ControllerStatus, Status } from "./types";
 const SHOWN_MS = 60_000;
 /** The largest number of lost paths. */
 const MOST = 64;
-/** The target's reasons for hosts that went silent. */
+/** Matches the reasons that a target gives for hosts that went silent. */
 const SILENT = /keep-alive|lost connection/;
 
 export interface Lost {

@@ -59,12 +59,12 @@ export function mirrorTable(isCluster: boolean): Table<MirrorRow> {
       { title: "NS", text: (row) => String(row.namespace.nsid) },
       { title: "Subsystem", text: (row) => format.tail(row.nqn, isCluster ? 26 : 34) },
       { title: "Legs", text: (row) => legs(row.namespace) },
-      { title: "May lack", text: ({ mirror }) => format.bytes(mirror.dirty_bytes), number: ({ mirror }) => mirror.dirty_bytes },
+      { title: "May be missing", text: ({ mirror }) => format.bytes(mirror.dirty_bytes), number: ({ mirror }) => mirror.dirty_bytes },
       { title: "Verify", text: ({ mirror, namespace }) => progress(mirror, namespace.bytes) },
       sized("Compared", ({ mirror }) => mirror.verified_bytes),
       sized("Differing", ({ mirror }) => mirror.differing_bytes),
-      sized("Unread", ({ mirror }) => mirror.uncompared_bytes),
-      { title: "Unread on", text: ({ mirror }) => (mirror.unread_legs ?? []).map((name) => format.tail(name, 24)).join(", ") || "–" },
+      sized("Not compared", ({ mirror }) => mirror.uncompared_bytes),
+      { title: "Read errors on", text: ({ mirror }) => (mirror.unread_legs ?? []).map((name) => format.tail(name, 24)).join(", ") || "–" },
     ],
   });
 }

@@ -4,7 +4,7 @@ import { PARTS, Past, TOTALS } from "./history";
 import type { IoStats, Kept, Stats } from "./types";
 
 /**
- * Counters, which never decrease while the target runs. NaN: the target does not have the counter.
+ * Counters. They never decrease while the target runs. NaN: the target lacks the counter.
  */
 export interface Counters {
   reads: number;
@@ -83,7 +83,7 @@ const NOTHING: Rates = {
   busy: NaN,
 };
 
-/** The most parts with a history. Further parts have no charts. */
+/** The maximum number of parts with a history. Further parts have no charts. */
 const MOST_PARTS = 4_096;
 
 /** The longest gap between two readings, in seconds, that the charts fill with the mean rate. */

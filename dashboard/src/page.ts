@@ -3,6 +3,7 @@
 import { el, say } from "./dom";
 import { now as present } from "./clock";
 import * as format from "./format";
+import { Group } from "./group";
 import { limited } from "./limits";
 import { type MirrorRow, mirrorRows, mirrorTable } from "./mirrors";
 import { Model, type Part, partKey, type Rates, TARGET } from "./model";
@@ -59,7 +60,7 @@ interface CoreRow {
   part: Part;
 }
 
-/** The most characters of a name in a wide table, and in a narrow one. */
+/** The maximum number of characters of a name in a wide table, and in a narrow one. */
 const NAME = 52;
 const SHORT_NAME = 34;
 
@@ -99,6 +100,7 @@ export class Page {
   private readonly hosts: Table<HostRow>;
   private readonly subsystems: Table<SubsystemRow>;
   private readonly cores: Table<CoreRow>;
+  private readonly group: Group | null;
   private readonly mirrors = mirrorTable(false);
   private rows: Rows | null = null;
   private chosen: string | null = null;
@@ -119,7 +121,9 @@ export class Page {
     this.hosts = hostTable((key) => this.choose(key), steered, () => watch.status);
     this.subsystems = subsystemTable((key) => this.choose(key), steered, () => watch.status);
     this.cores = coreTable((key) => this.choose(key));
+    this.group = about.in_group === true && !place ? new Group(watch.base) : null;
     this.node = this.layout(about, place);
+    this.group?.start();
     document.addEventListener("visibilitychange", () => this.show());
   }
 
@@ -145,6 +149,7 @@ export class Page {
         this.tiles.node,
         this.stretch.node,
         this.topology.node,
+        ...(this.group ? [this.group.node] : []),
         this.namespaces.node,
         this.mirrors.node,
         this.subsystems.node,
@@ -291,7 +296,7 @@ function subsystemTable(
   return new Table<SubsystemRow>({
     title: "Subsystems",
     key: (row) => row.key,
-    nothing: "Nothing is shared.",
+    nothing: "No subsystems are shared.",
     choose: (row) => choose(row.key),
     columns: [
       { title: "Subsystem", text: (row) => format.tail(row.subsystem.nqn, SHORT_NAME), chooses: true },

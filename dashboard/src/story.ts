@@ -38,9 +38,9 @@ function compare<T>(
   }
 }
 
-/** The most short connections between two statuses that get their own line. */
+/** The maximum number of short connections between two statuses that get a line each. */
 const MOST_VISITS = 3;
-/** The most reasons to keep until the next status. A target reports fewer between two statuses. */
+/** The maximum number of kept reasons. A target reports fewer between two statuses. */
 const MOST_REASONS = 20_000;
 
 /**

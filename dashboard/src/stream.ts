@@ -15,7 +15,7 @@ const TRY_AGAIN_MS = 30_000;
 const RETRY_MS = 400;
 /** The interval of polls without a stream. */
 const EVERY_MS = 1000;
-/** The most characters of one event. A longer text is not an event stream. */
+/** The maximum number of characters of one event. A longer text is not an event stream. */
 const MAX_CHARACTERS = 32 << 20;
 
 /** A receiver of a target's events. */
@@ -24,9 +24,9 @@ export interface Ear {
   hear: (name: string, data: unknown) => void;
   /** Polls the target. */
   look: () => Promise<void>;
-  /** The target does not answer. */
+  /** Records that the target does not answer. */
   lost: () => void;
-  /** The reason for polling; `null` when the event stream works. */
+  /** Takes the reason for polling; `null` when the event stream works. */
   polls: (why: string | null) => void;
 }
 

@@ -30,8 +30,7 @@ export class Log {
   private readonly list = el("ol");
   private newest = "";
 
-  constructor() {
-    const title = "Events";
+  constructor(title = "Events") {
     const log = el("div", { class: "log", role: "log", "aria-label": title, tabindex: 0 }, this.list);
     this.node = el("section", { class: "panel" }, el("header", {}, el("h2", {}, title)), log);
   }

@@ -53,7 +53,7 @@ export const LEG_STATES: Record<LegStatus["state"], string> = {
   ready: "ready",
   away: "away",
 };
-/** The most boxes of a column. One box stands for all others. */
+/** The maximum number of boxes in a column. One of them stands for all further objects. */
 const MOST = 8;
 const WIDTH = 1000;
 const BOX = { width: 196, height: 40, gap: 10, top: 26, apart: 24 };

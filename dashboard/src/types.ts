@@ -1,4 +1,4 @@
-// The types of the management interface. docs/openapi.json describes them.
+// The types of the management interface, which docs/openapi.json describes.
 
 export interface LegStatus {
   name: string;
@@ -123,8 +123,46 @@ export interface StateDocument {
 export interface About {
   version: string;
   may_steer: boolean;
+  /** Whether the target is a member of a group. */
+  in_group?: boolean;
   /** The names of the nodes, if the page shows a cluster. */
   nodes?: string[];
+}
+
+/** A member of the target's group. */
+export interface GroupMember {
+  name: string;
+  alive: boolean;
+  addresses: string[];
+  duty: string;
+  program: string;
+  leads: number[];
+  /** The hosts connected to the member; `null`: it is not ready for hosts. */
+  hosts: string[] | null;
+}
+
+/** An ANA group of the target's group. */
+export interface GroupAnaGroup {
+  number: number;
+  leader: string | null;
+  phase: string;
+  epoch: number;
+  reason: string | null;
+  since_unix_ms: number;
+  pinned: string | null;
+  /** The last completed fence of earlier leaders. */
+  fenced: { members: string[]; by: string; at_unix_ms: number } | null;
+}
+
+/** The group as a member sees it. */
+export interface GroupStatus {
+  group: string;
+  member: string;
+  store: { reachable: boolean; trouble: string | null };
+  members: GroupMember[];
+  ana_groups: GroupAnaGroup[];
+  upgrade: Record<string, unknown> | null;
+  history: { at_unix_ms: number; text: string }[];
 }
 
 /** The history that a server kept. `now` is the server's time in seconds. */

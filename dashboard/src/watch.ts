@@ -1,4 +1,4 @@
-// The page's knowledge of one target, from its event stream or from polls.
+// The state of one target as the page knows it, from the event stream or from polls.
 
 import { ask, Locked, recalled } from "./api";
 import { clock, duration, tail } from "./format";

@@ -60,7 +60,7 @@ export async function accessible(page, label) {
     const { violations } = await globalThis.axe.run(document, { resultTypes: ["violations"] });
     return violations.map((one) => [one.id, one.nodes.slice(0, 3).map((node) => node.target.join(" "))]);
   });
-  hold(found.length === 0, `axe finds nothing: ${label}`, found);
+  hold(found.length === 0, `axe finds no violations: ${label}`, found);
   // The charts adapt to the window within a second.
   await page.waitForFunction(() => document.documentElement.scrollWidth <= innerWidth);
   // Tables may scroll on a phone. On a wide screen they must show all columns.
@@ -142,13 +142,13 @@ export async function watching(page, ms) {
 
 /** Checks that the page is smooth in one of five attempts. Returns that measurement. */
 export function smooth(page, what, frames = LEAST_FRAMES) {
-  return works(page, `${what} are ${frames} frames a second or more, and`, frames);
+  return works(page, `${what}: at least ${frames} frames per second, and`, frames);
 }
 
 /** Checks in five attempts that the page works little, and draws at least `frames` per second. */
 export async function works(page, what, frames = 0) {
   let seen;
-  await once(`${what}${frames > 0 ? "" : " are"} less than ${MOST_SCRIPT_MS} ms of work in a second`, async () => {
+  await once(`${what}${frames > 0 ? "" : ":"} less than ${MOST_SCRIPT_MS} ms of work per second`, async () => {
     seen = await watching(page, 5000);
     console.log(`     ${JSON.stringify(seen)}`);
     return seen.frames >= frames && seen.script < MOST_SCRIPT_MS;

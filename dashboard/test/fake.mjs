@@ -42,8 +42,8 @@ export function status(nqn, namespaces, hosts) {
 }
 
 /**
- * Starts a fake target. Sends its counters each second while `beats` is true. `tell` sends an
- * event.
+ * Starts a fake target. It sends its counters each second while `beats` is true. Its `tell` sends
+ * an event.
  */
 export async function fake(now) {
   const readers = new Set();

@@ -7,7 +7,7 @@ import { connect } from "node:net";
 const ADDRESSES = 4;
 const CAPSULE_BYTES = 72;
 const CONNECT_BYTES = 1024;
-/** The Property Set of CC: the controller is enabled, with queue entries of 64 and 16 bytes. */
+/** The Property Set of CC enables the controller, with queue entries of 64 and 16 bytes. */
 const CC = { offset: 0x14, value: 0x460001 };
 
 function hello() {

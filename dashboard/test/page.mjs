@@ -22,7 +22,7 @@ const NQN = "nqn.2026-11.org.farblock:dashboard";
 const OTHER = "nqn.2026-11.org.farblock:archive";
 const HOST = "nqn.2014-08.org.nvmexpress:uuid:01234567-89ab-cdef-0123-456789abcdef";
 const KEYED = HOST.replace("cdef", "cdea");
-/** The number of hosts with two connections each, limited by the open files of test and target. */
+/** The number of hosts, with two connections each. The limit of open files also limits it. */
 const FILES = Number(spawnSync("sh", ["-c", "ulimit -Hn"], { encoding: "utf8" }).stdout) || Infinity;
 const SWARM = Math.min(5000, Math.floor((FILES - 1000) / 2));
 /** The time within which the page must report a dead target. */
@@ -107,23 +107,23 @@ const bearer = { Authorization: `Bearer ${TOKEN}` };
 
 async function strangers(base) {
   const page = await ask(base, "GET", "/", {});
-  hold(page.status === 200, "the page is there for everybody", page.status);
+  hold(page.status === 200, "the page needs no token", page.status);
   const policy = page.headers["content-security-policy"];
-  hold(policy?.startsWith("default-src 'none'") && !policy.includes("unsafe"), "its policy is strict", policy);
-  hold(page.headers["access-control-allow-origin"] === undefined, "other pages get nothing");
+  hold(policy?.startsWith("default-src 'none'") && !policy.includes("unsafe"), "its Content-Security-Policy is strict", policy);
+  hold(page.headers["access-control-allow-origin"] === undefined, "it has no CORS headers");
   for (const path of ["/v1/status", "/v1/state", "/metrics", "/ui.json", "/history.json", "/nothing"]) {
     for (const wrong of [{}, { Authorization: `Bearer ${TOKEN}x` }, { Authorization: TOKEN }]) {
       const { status } = await ask(base, "GET", path, wrong);
       if (status !== 401) throw new Error(`${path} answers ${status} to ${JSON.stringify(wrong)}`);
     }
   }
-  hold(true, "nothing else is, without the token");
+  hold(true, "every other path needs the token");
   const named = await ask(base, "GET", "/v1/status", { ...bearer, Host: "evil.example" });
-  hold(named.status === 421, "a name that leads here is not answered", named.status);
+  hold(named.status === 421, "a request with a foreign Host header is refused", named.status);
   const seen = await ask(base, "GET", "/v1/status", bearer);
-  hold(seen.status === 200, "whoever has it sees the target", seen.status);
+  hold(seen.status === 200, "the token gives access to the status", seen.status);
   const changed = await ask(base, "DELETE", `/v1/subsystems/${NQN}`, bearer);
-  hold(changed.status === 403 && changed.body.includes("--ui-steer"), "and changes nothing", changed);
+  hold(changed.status === 403 && changed.body.includes("--ui-steer"), "without --ui-steer, the token allows no changes", changed);
 }
 
 async function looks(page) {
@@ -142,7 +142,7 @@ async function keys(page) {
   const pressed = (name) => page.getByRole("button", { name, exact: true }).getAttribute("aria-pressed");
   await page.locator("h1").click();
   await page.keyboard.press("2");
-  hold((await pressed("15 min")) === "true", "a key chooses how far back");
+  hold((await pressed("15 min")) === "true", "the key 2 chooses the range of 15 minutes");
   await page.keyboard.press("Space");
   hold((await pressed("Pause")) === "true", "the space bar pauses");
   await page.keyboard.press("Space");
@@ -152,9 +152,9 @@ async function keys(page) {
   await page.mouse.down();
   await page.mouse.move(plot.x + plot.width * 0.9, plot.y + 60, { steps: 4 });
   await page.mouse.up();
-  hold((await pressed("5 min")) === "false", "dragging over a chart looks closer");
+  hold((await pressed("5 min")) === "false", "dragging over a chart zooms in");
   await page.mouse.dblclick(plot.x + plot.width / 2, plot.y + 60);
-  hold((await pressed("5 min")) === "true", "a double click comes back");
+  hold((await pressed("5 min")) === "true", "a double click zooms out");
   await parts(page);
 }
 
@@ -173,17 +173,17 @@ async function parts(page) {
     // The label of the part's chart must have a last figure.
     await page.locator('.plot[aria-label^="Operations per second: reads "]:not([aria-label*="–"])').waitFor({ state: "attached" });
     const all = await page.locator("tr.chosen").count();
-    hold(all === 1, `${words} is looked at, and its row is marked`, all);
+    hold(all === 1, `the charts show a ${words}, and its row is marked`, all);
   };
   const idle = page.getByRole("button", { name: OTHER, exact: true });
   await idle.click();
   await page.locator(".scope", { hasText: OTHER }).waitFor();
   await page.waitForFunction(() => [...document.querySelectorAll(".tile")].find((one) => one.querySelector("dt").textContent === "Reads per second").querySelector("dd").textContent === "0");
-  hold(true, "a subsystem that does nothing has tiles that say so, whatever the target does");
+  hold(true, "the tiles of an idle subsystem show zero while the target is busy");
   await chosen(page.getByRole("button", { name: NQN, exact: true }), "subsystem");
   await chosen(page.locator("tr", { hasText: "first.img" }).getByRole("button", { name: "1", exact: true }), "namespace");
   const [one, both] = [await figure(page, "Reads per second"), Number.parseFloat(await row(NQN).locator("td").nth(1).textContent())];
-  hold(one > 0 && both > 0, "its figures are there", [one, both]);
+  hold(one > 0 && both > 0, "the namespace and its subsystem have figures", [one, both]);
   await chosen(panel(page, "Hosts").locator("tbody button.name").first(), "host");
   await chosen(page.getByRole("button", { name: "core 0" }), "core");
   await page.getByRole("button", { name: "Show the whole target" }).click();
@@ -202,9 +202,9 @@ async function limits(page, base, address) {
     if (status !== 200) throw new Error(`${path}: ${status} ${body}`);
   }
   await page.locator("tr", { hasText: "second.img" }).getByText("its limit, 100 IOPS").waitFor();
-  hold(true, "a namespace that its limit holds back says so");
+  hold(true, "the row of a namespace names the limit that slows it");
   await page.locator(".box").getByText("non-optimized").first().waitFor();
-  hold(true, "how hosts are told to reach it (ANA) is drawn");
+  hold(true, "the picture shows the ANA state of a listener");
   await ask(base, "PATCH", changes[1][0], json, { ana: "optimized" });
   await ask(base, "PATCH", changes[0][0], json, { limits: null });
 }
@@ -228,7 +228,7 @@ async function byKeys(page, row) {
   await page.getByRole("status").getByText(/^Undone: /).waitFor();
   await next("Close");
   await next("Change…", "Escape");
-  hold(true, "a change and its undo by keys alone");
+  hold(true, "a change and its undo need only the keyboard");
 }
 
 /** Confirms a change, and waits for its outcome. */
@@ -257,27 +257,27 @@ async function steers(page, base) {
   };
   await byKeys(page, row);
   await protect();
-  await accessible(page, "a question before a change");
+  await accessible(page, "the question before a change");
   await answer(page, "Make it read-only");
   await row.getByText("read only").waitFor();
   // A change of another part must not prevent the undo.
   await changed(second, { limits: { iops: 1000000 } });
   await answer(page, "Undo", /^Undone: /);
   await row.getByText("read, write").waitFor();
-  hold((await page.getByRole("button", { name: "Undo" }).count()) === 0, "a change is undone, once");
+  hold((await page.getByRole("button", { name: "Undo" }).count()) === 0, "a change can be undone only once");
   await close(page);
 
   await protect();
   await changed(other, { limits: { iops: 77 } });
   await answer(page, "Make it read-only", /another user has changed this object meanwhile/);
-  hold(!(await state())[OTHER].namespaces[1].read_only, "of two who change the same thing, the second is told");
+  hold(!(await state())[OTHER].namespaces[1].read_only, "of two concurrent changes of an object, the second is refused");
   await close(page);
   await protect();
   await answer(page, "Make it read-only");
   await changed(other, { limits: { iops: 78 } });
   await answer(page, "Undo", /Nothing was changed: another user/);
   const left = (await state())[OTHER].namespaces[1];
-  hold(left.read_only && left.limits.iops === 78, "and so is who would undo what somebody else changed since", left);
+  hold(left.read_only && left.limits.iops === 78, "the undo of an object that somebody changed since is refused", left);
   await close(page);
   await sizes(page, base, state);
   await comes(page, state);
@@ -303,18 +303,18 @@ async function sizes(page, base, state) {
     await answer(page, "Resize");
   };
   await resize("0.0625");
-  hold((await bytes()) === 64 << 20, "a namespace is made longer");
+  hold((await bytes()) === 64 << 20, "a namespace is extended");
   await page.getByRole("button", { name: "Undo…" }).click();
   await page.getByText("Resize it to 32 MiB again?").waitFor();
   await answer(page, "Undo now", /^Undone: /);
-  hold((await bytes()) === 32 << 20, "after a question it is as long as it was", await bytes());
+  hold((await bytes()) === 32 << 20, "undo restores the size after a question", await bytes());
   await close(page);
   const { size: before } = (await state())[NQN].namespaces[2];
   await resize("0.015625");
-  hold((await bytes()) === 16 << 20, "it is made shorter", await bytes());
+  hold((await bytes()) === 16 << 20, "a namespace is shrunk", await bytes());
   await answer(page, "Undo", /^Undone: /);
   const { size } = (await state())[NQN].namespaces[2];
-  hold((await bytes()) === 32 << 20 && size === before, "and longer again, as it was", [await bytes(), size, before]);
+  hold((await bytes()) === 32 << 20 && size === before, "undo restores the size and the document", [await bytes(), size, before]);
   await close(page);
 }
 
@@ -324,21 +324,21 @@ async function comes(page, state) {
   const of = (nqn) => subsystems.locator("tr", { hasText: nqn.slice(-10) }).getByRole("button", { name: "Change…" });
   await of(OTHER).click();
   await page.getByText("Add a namespace").click();
-  await accessible(page, "what can be done with a subsystem");
+  await accessible(page, "the dialog of a subsystem");
   await page.screenshot({ path: join(screenshots, "steer.png") });
   await page.getByLabel("Stored in").fill("mem:2MiB");
   await page.getByRole("button", { name: "Add…" }).last().click();
   await answer(page, "Add");
   hold((await state())[OTHER].namespaces[2].path === "mem:2MiB", "a namespace is added");
   await answer(page, "Undo", /^Undone: /);
-  hold((await state())[OTHER].namespaces[2] === undefined, "and taken back");
+  hold((await state())[OTHER].namespaces[2] === undefined, "undo removes the added namespace");
   await close(page);
   await of(OTHER).click();
   await page.getByText("Add a namespace").click();
   await page.getByLabel("Stored in").fill("/nonexistent/disk.img");
   await page.getByRole("button", { name: "Add…" }).last().click();
   await answer(page, "Add", /^Nothing was changed: .*nonexistent/);
-  hold(true, "what cannot be added is said why");
+  hold(true, "a failed addition reports the reason");
   await close(page);
 
   const row = page.locator("tr", { hasText: "null:1GiB" });
@@ -346,15 +346,15 @@ async function comes(page, state) {
   const was = await uuid();
   await row.getByRole("button", { name: "Change…" }).click();
   await page.getByText("Limits", { exact: true }).click();
-  await page.getByLabel("IOPS a second").fill("50");
-  await page.getByLabel("MiB read a second").fill("1.5");
+  await page.getByLabel("I/Os per second").fill("50");
+  await page.getByLabel("MiB read per second").fill("1.5");
   await page.getByRole("button", { name: "Limit…", exact: true }).click();
   await page.getByText(/to 50 IOPS, 1.5 MiB\/s read\?/).waitFor();
   await answer(page, "Limit");
   const { limits } = await uuid();
   hold(limits.iops === 50 && limits.read_bytes === 1.5 * 2 ** 20, "a namespace is limited", limits);
   await answer(page, "Undo", /^Undone: /);
-  hold(JSON.stringify(await uuid()) === JSON.stringify(was), "and its limits are as they were", await uuid());
+  hold(JSON.stringify(await uuid()) === JSON.stringify(was), "undo restores the limits of the namespace", await uuid());
   await close(page);
   await row.getByRole("button", { name: "Change…" }).click();
   await page.getByRole("button", { name: "Remove…" }).click();
@@ -362,7 +362,7 @@ async function comes(page, state) {
   await row.waitFor({ state: "detached" });
   await answer(page, "Undo", /^Undone: /);
   await row.waitFor();
-  hold(JSON.stringify(await uuid()) === JSON.stringify(was), "one that is removed is shared again");
+  hold(JSON.stringify(await uuid()) === JSON.stringify(was), "undo restores a namespace");
   await close(page);
 
   await subsystems.getByRole("button", { name: "Add…", exact: true }).click();
@@ -374,7 +374,7 @@ async function comes(page, state) {
   await subsystems.locator("tr", { hasText: "dashboard-new" }).getByRole("button", { name: "Change…" }).click();
   await page.getByRole("button", { name: "Remove the subsystem…" }).click();
   await answer(page, "Remove");
-  hold((await state())[`${NQN}-new`] === undefined, "and removed");
+  hold((await state())[`${NQN}-new`] === undefined, "a subsystem is removed");
   await close(page);
 }
 
@@ -386,9 +386,9 @@ async function masks(page, state) {
   await page.getByLabel(/only these/).fill(HOST);
   await page.getByRole("button", { name: "Change visibility…" }).click();
   await answer(page, "Change visibility");
-  hold((await state())[OTHER].namespaces[1].visible_to?.[0] === HOST, "a namespace is seen by one host only");
+  hold((await state())[OTHER].namespaces[1].visible_to?.[0] === HOST, "a namespace is visible to one host");
   await answer(page, "Undo", /^Undone: /);
-  hold((await state())[OTHER].namespaces[1].visible_to === undefined, "and by all again");
+  hold((await state())[OTHER].namespaces[1].visible_to === undefined, "undo shows it to all hosts");
   await close(page);
 }
 
@@ -397,59 +397,59 @@ async function hostsOf(page, state) {
   await hosts.click();
   await page.getByText(`Limits of …${HOST.slice(-39)}`).click();
   const fields = page.locator("li", { hasText: HOST });
-  await fields.getByLabel("MiB written a second").fill("3");
+  await fields.getByLabel("MiB written per second").fill("3");
   await fields.getByLabel("Weight on a full core").fill("300");
   await page.getByRole("button", { name: `Limit ${HOST}` }).click();
   await answer(page, "Limit");
   const { limits } = (await state())[OTHER].hosts[HOST];
   hold(limits.write_bytes === 3 << 20 && limits.weight === 300, "a host is limited", limits);
   await answer(page, "Undo", /^Undone: /);
-  hold((await state())[OTHER].hosts[HOST].limits === undefined, "and not any more");
+  hold((await state())[OTHER].hosts[HOST].limits === undefined, "undo removes the limit");
   await close(page);
   await hosts.click();
   await page.getByRole("button", { name: `Disallow ${HOST}` }).click();
   await answer(page, "Disallow");
   await close(page);
   await page.locator(".log").getByText(/may no longer connect to/).waitFor();
-  hold(true, "a host is disallowed, and the page tells of it");
+  hold(true, "a host is disallowed, and the log reports it");
   await hosts.click();
   await page.getByRole("button", { name: `Disallow ${KEYED}` }).click();
   await answer(page, "Disallow");
   await answer(page, "Undo", /^Undone: /);
   await close(page);
   const { hosts: listed } = (await state())[OTHER];
-  hold(listed[KEYED]?.dhchap_key?.endsWith("host.key"), "who is allowed again has to prove who it is still", listed);
+  hold(listed[KEYED]?.dhchap_key?.endsWith("host.key"), "undo restores a disallowed host with its key", listed);
   const connected = panel(page, "Hosts").locator("tbody tr").first();
   await connected.getByRole("button", { name: "Change…" }).click();
   await page.getByText("Any host may connect: a disconnected host").waitFor();
-  await accessible(page, "what can be done with a host that is connected");
+  await accessible(page, "the dialog of a connected host");
   await page.getByRole("button", { name: "Allow only the connected hosts…" }).click();
   await answer(page, "Allow only these hosts");
   await close(page);
   const only = (await state())[NQN];
   const [host, ...more] = Object.keys(only.hosts);
-  hold(!only.allow_any_host && host && more.length === 0, "where any host may connect, those that do can be listed", only.hosts);
+  hold(!only.allow_any_host && host && more.length === 0, "a subsystem for any host can be limited to the connected hosts", only.hosts);
   await connected.getByRole("button", { name: "Change…" }).click();
   await page.getByText(/^Limits of/).click();
-  await accessible(page, "limits of a host");
-  await page.getByLabel("IOPS a second").fill("30");
+  await accessible(page, "the limits of a host");
+  await page.getByLabel("I/Os per second").fill("30");
   await page.getByRole("button", { name: `Limit ${host}` }).click();
   await answer(page, "Limit");
   await close(page);
   await page.locator("tr", { hasText: "first.img" }).getByText("a limit of its host").waitFor();
-  hold(true, "a namespace whose host is held back says so");
+  hold(true, "the row of a namespace names the limit of its host");
   await connected.getByRole("button", { name: "Change…" }).click();
   await page.getByRole("button", { name: `Disallow ${host}` }).click();
   await answer(page, "Disallow");
   await panel(page, "Hosts").getByText("No host is connected.").waitFor();
   await answer(page, "Undo", /^Undone: /);
   await close(page);
-  hold((await state())[NQN].hosts[host].limits.iops === 30, "one that is connected is limited, ended, and let in again with its limits");
+  hold((await state())[NQN].hosts[host].limits.iops === 30, "undo restores a disallowed host with its limits");
   await panel(page, "Subsystems").locator("tr", { hasText: "dashboard" }).getByRole("button", { name: "Change…" }).click();
   await page.getByRole("button", { name: "Let any host connect…" }).click();
   await answer(page, "Let any host connect");
   await close(page);
-  hold((await state())[NQN].allow_any_host, "and any host may connect again");
+  hold((await state())[NQN].allow_any_host, "any host may connect again");
 }
 
 async function killed(page, target, again) {
@@ -467,9 +467,9 @@ async function killed(page, target, again) {
   await stop(target, "SIGKILL");
   await page.getByRole("alert").getByText("The target has not answered").waitFor();
   const failures = await page.evaluate(() => globalThis.failuresWhenTold);
-  hold(failures >= 1 && failures <= 4, "when nobody answers two questions, each asked twice, it says so", failures);
+  hold(failures >= 1 && failures <= 4, "an alarm appears after at most four failed requests", failures);
   await page.screenshot({ path: join(screenshots, "gone.png") });
-  await accessible(page, "a target that is gone");
+  await accessible(page, "a dead target");
   await page.route("**/v1/state", (route) => route.abort("connectionrefused"));
   // On a busy machine, the log may have this line from an earlier delay. So count the lines.
   const answers = page.locator(".log").getByText("The target answers again");
@@ -478,14 +478,14 @@ async function killed(page, target, again) {
   await page.locator(".state", { hasText: "live" }).waitFor();
   await answers.nth(before).waitFor();
   await page.locator(".log").getByText("The target restarted").waitFor();
-  hold((await page.getByRole("alert").getByText("has not answered").count()) === 0, "it goes on when the target is back, with what answers");
+  hold((await page.getByRole("alert").getByText("has not answered").count()) === 0, "the alarm ends when the target is back, even if /v1/state fails");
   await page.unroute("**/v1/state");
   return back;
 }
 
 /** Kills and restarts a target repeatedly. Returns the last target. */
 async function soon(page, target, again) {
-  await takesLess(WITHIN_MS, "a target that is killed is told of within two seconds", async () => {
+  await takesLess(WITHIN_MS, "the page reports a killed target within two seconds", async () => {
     await stop(target, "SIGKILL");
     const killed = performance.now();
     await page.getByRole("alert").getByText("The target has not answered").waitFor();
@@ -502,12 +502,12 @@ async function login(page, base) {
   await page.getByLabel("Token").fill("a-wrong-token-of-somebody");
   await page.getByRole("button", { name: "Open" }).click();
   await page.getByText("The target refused this token").waitFor();
-  await accessible(page, "the door");
-  hold(true, "a wrong token is refused, in words");
+  await accessible(page, "the form for the token");
+  hold(true, "the page reports a wrong token");
   await page.goto("about:blank");
   await page.goto(`${base}#token=${TOKEN}`);
   await page.locator(".state", { hasText: /^live$/ }).waitFor();
-  hold(!page.url().includes(TOKEN), "the right one opens, and is in no address any more", page.url());
+  hold(!page.url().includes(TOKEN), "the page removes the token from its URL", page.url());
 }
 
 /** Checks that a page that opens later shows the earlier history. */
@@ -516,7 +516,7 @@ async function before(browser, base, wrongs, url) {
   const history = async () => JSON.parse((await ask(base, "GET", "/history.json", token)).body);
   const until = Date.now() + PATIENCE_MS;
   while (((await history()).levels[0]?.series[0].length ?? 0) < 5) {
-    if (Date.now() > until) throw new Error("nothing is kept of what was");
+    if (Date.now() > until) throw new Error("the server has kept no history");
     await new Promise((done) => setTimeout(done, 200));
   }
   const opened = Date.now();
@@ -527,7 +527,7 @@ async function before(browser, base, wrongs, url) {
   const since = 1000 * (newest - series[0].length + 1);
   // Times have whole seconds, and come from two clocks that are read one after the other.
   await page.waitForFunction((since) => Math.abs(Date.parse(document.querySelector(".hint time").dateTime) - since) <= 2000, since);
-  hold(since < opened - 2000, "a page that is opened later has what was before it", [since, opened]);
+  hold(since < opened - 2000, "a page shows the history from before it opened", [since, opened]);
   // The earlier history is in the middle of the chart by now, the present at its end.
   await page.waitForFunction(() => {
     const canvas = document.querySelector(".chart canvas");
@@ -537,7 +537,7 @@ async function before(browser, base, wrongs, url) {
     for (let at = 0; at < data.length; at += 4) blue += data[at + 3] > 200 && data[at + 2] > data[at] + 60 ? 1 : 0;
     return blue > 50;
   });
-  hold(true, "and its charts go on from there");
+  hold(true, "the charts of this page draw the earlier history");
   await page.close();
 }
 
@@ -561,7 +561,7 @@ async function one(browser, wrongs) {
   await strangers(looked.said.dashboard);
   const watched = await open(browser, looked.said.dashboard, wrongs);
   await login(watched, looked.said.dashboard);
-  hold((await watched.getByRole("button", { name: "Change…" }).count()) === 0, "without --ui-steer nothing is offered");
+  hold((await watched.getByRole("button", { name: "Change…" }).count()) === 0, "without --ui-steer, the page offers no changes");
   await watched.close();
   await stop(looked);
 
@@ -581,10 +581,10 @@ async function one(browser, wrongs) {
     return data.some((value) => value > 0);
   });
   await page.waitForFunction(drawn);
-  hold(true, "all of them have a scale");
+  hold(true, "all charts have a scale");
   const row = page.locator("tr", { hasText: "first.img" });
   await row.locator("td").nth(2).getByText(/^[1-9]/).waitFor();
-  hold(true, "the load is told of its namespace");
+  hold(true, "the row of the namespace shows the load");
   await page.getByRole("button", { name: "core 0" }).waitFor();
   await page.locator(".wire.flows").first().waitFor();
   hold((await page.locator(".box").count()) >= 6, "hosts, controllers, subsystems and namespaces are drawn");
@@ -592,13 +592,13 @@ async function one(browser, wrongs) {
   const stranger = start(["id", `nvme+tcp://${address}/${OTHER}`]);
   await once(stranger, "exit");
   await page.getByRole("alert").getByText(/refused: the host may not connect/).waitFor();
-  hold(true, "a host that may not connect is told of");
+  hold(true, "an alarm reports a host that may not connect");
   await page.waitForTimeout(Number(process.env["WATCH_MS"] ?? 4000));
   await looks(page);
   await keys(page);
   await limits(page, base, address);
   await steers(page, base);
-  hold(/PATCH .*the dashboard, from 127|the dashboard, from 127.*PATCH/.test(target.words), "the log says who changed what", target.words);
+  hold(/PATCH .*the dashboard, from 127|the dashboard, from 127.*PATCH/.test(target.words), "the target's log says who changed what", target.words);
   const door = new URL(base);
   const again = () => serve(...common, "--listen", address, "--ui", door.host, "--ui-steer");
   target = await killed(page, target, again);
@@ -620,7 +620,7 @@ async function many(browser, wrongs) {
   const namespaces = '[[subsystems.namespaces]]\npath = "null:1GiB"\n'.repeat(count);
   writeFileSync(join(work, "many.toml"), `[[subsystems]]\nnqn = "${NQN}"\nallow_any_host = true\n${namespaces}`);
   const target = await serve("--config", "many.toml", "--listen", "127.0.0.1:0", "--ui", "127.0.0.1:0");
-  hold(/#token=[0-9a-f]{32}$/.test(target.said.dashboard), "an address with a new token is printed");
+  hold(/#token=[0-9a-f]{32}$/.test(target.said.dashboard), "the target prints a URL with a new token");
   const base = target.said.dashboard.split("#")[0];
   const page = await open(browser, base, wrongs);
   await page.goto(target.said.dashboard);
@@ -641,13 +641,13 @@ async function many(browser, wrongs) {
     const heap = performance.memory?.usedJSHeapSize ?? 0;
     return { nodes: document.querySelectorAll("*").length, changes, long, heap };
   });
-  hold(seen.nodes < 1500, `${count} namespaces are ${seen.nodes} elements`, seen);
-  hold(seen.changes < 5 * 400, `${seen.changes} of them changed in five seconds`, seen);
+  hold(seen.nodes < 1500, `${count} namespaces need only ${seen.nodes} elements`, seen);
+  hold(seen.changes < 5 * 400, `only ${seen.changes} elements changed in five seconds`, seen);
   console.log(`     ${seen.long} tasks over 50 ms meanwhile, ${(seen.heap / 2 ** 20).toFixed(0)} MiB of heap`);
-  hold(seen.heap > 0 && seen.heap < MOST_HEAP_BYTES, "less than 150 MiB are in use", seen);
+  hold(seen.heap > 0 && seen.heap < MOST_HEAP_BYTES, "the heap is less than 150 MiB", seen);
   await page.getByLabel("Filter namespaces").fill("zzz");
   await page.getByText(`0 of ${count}`).waitFor();
-  hold(true, "they are filtered");
+  hold(true, "a filter that matches no namespace hides all");
   await page.getByLabel("Filter namespaces").fill("");
   const leave = await swarm(target.said.listening[0], NQN, SWARM);
   await tile(page, "Hosts").getByText(String(SWARM + 1)).waitFor();
@@ -661,7 +661,7 @@ async function many(browser, wrongs) {
   // Target, hosts and browser share the processors, so the test reports the frames, without a
   // limit.
   const crowd = await works(page, `${connections} real connections and ${count} namespaces`);
-  hold(crowd.heap < MOST_HEAP_BYTES / 2 ** 20 && crowd.nodes < 2000, "of which few are elements, in less than 150 MiB", crowd);
+  hold(crowd.heap < MOST_HEAP_BYTES / 2 ** 20 && crowd.nodes < 2000, "the connections need few elements, and less than 150 MiB of heap", crowd);
   leave();
   await stop(loading, "SIGKILL");
   await page.close();
@@ -686,22 +686,22 @@ async function demonstration(browser, wrongs) {
   await page.setViewportSize({ width: 1280, height: 1180 });
   await page.goto(url);
   await page.locator(".box", { hasText: "in sync" }).nth(1).waitFor();
-  hold(true, "the legs of a mirror are drawn");
+  hold(true, "the picture shows the legs of a mirror");
   await page.locator(".log").getByText(/lost a path to .* and continues/).waitFor();
   await page.locator(".box.bad", { hasText: /lost at/ }).first().waitFor();
-  hold(true, "a path that is lost is told of, and stays in the picture for a while");
+  hold(true, "the log reports a lost path, and the picture shows it for some time");
   await page.getByRole("alert").getByText(/continues without its leg/).waitFor();
   await page.locator(".box.bad", { hasText: "out" }).waitFor();
-  hold(true, "a leg that is out is an alarm, and drawn as one");
+  hold(true, "an alarm reports a leg that is out, and the picture marks it");
   await page.screenshot({ path: join(screenshots, "demo.png") });
   await accessible(page, "a mirror without a leg");
   await page.locator(".log").getByText(/is in sync again/).waitFor();
   // The alarm may disappear one frame after the log's line. The next leg may be out by now.
   await page.getByRole("alert").getByText(/continues without its leg/).first().waitFor({ state: "hidden" });
-  hold(true, "and none when it is back");
+  hold(true, "the alarm ends when the leg is in sync again");
   await page.close();
   await stop(shown, "SIGINT");
-  hold(lines.some((line) => line.includes("no data is lost")), "the demonstration lost nothing", lines);
+  hold(lines.some((line) => line.includes("no data is lost")), "the demonstration loses no data", lines);
 }
 
 /** Shows two targets on one page. Kills and restarts one of them. */
@@ -718,7 +718,7 @@ async function cluster(browser, wrongs) {
     const { status } = await ask(base, "GET", path, bearer);
     if (status !== 401) throw new Error(`${path} answers ${status} to another token`);
   }
-  hold(true, "the cluster is nobody's without the token");
+  hold(true, "every path of the cluster's page needs the token");
   const page = await open(browser, base, wrongs);
   await page.setViewportSize({ width: 1280, height: 1100 });
   await page.goto(shown.said.dashboard);
@@ -727,11 +727,11 @@ async function cluster(browser, wrongs) {
   const row = (name) => page.locator("tr").filter({ has: page.getByRole("button", { name, exact: true }) });
   for (const name of ["left", "right"]) await row(name).locator("td").nth(2).getByText(/^[1-9]/).waitFor();
   await rises(page, "Reads per second");
-  hold((await tile(page, "Nodes").textContent()) === "2 of 2", "both nodes are on one page, under load");
+  hold((await tile(page, "Nodes").textContent()) === "2 of 2", "one page shows both nodes under load");
   for (const words of [/dashboard$/, /archive$/, /^left$/, /^right$/, "namespace 1"]) await page.locator(".box text").getByText(words).first().waitFor();
   await page.locator(".box", { hasText: "right" }).getByText(/IOPS/).waitFor();
   await page.locator(".wire.flows").nth(5).waitFor({ state: "attached" });
-  hold(true, "hosts, nodes, subsystems and namespaces of all nodes are one picture");
+  hold(true, "one picture shows the hosts, subsystems and namespaces of all nodes");
   await page.waitForTimeout(Number(process.env["WATCH_MS"] ?? 4000));
   await accessible(page, "a cluster");
   await page.screenshot({ path: join(screenshots, "cluster.png") });
@@ -742,12 +742,12 @@ async function cluster(browser, wrongs) {
   await page.locator(".scope", { hasText: "node right" }).waitFor();
   await rises(page, "Reads per second");
   await page.getByRole("button", { name: "Show the whole cluster" }).click();
-  hold(true, "one node can be looked at");
+  hold(true, "the charts can show one node");
   let asked = 0;
   page.on("request", (asking) => (asked += asking.url().includes("/v1/nodes") ? 1 : 0));
   await stop(other, "SIGKILL");
   await page.getByRole("alert").getByText(/^right has not answered/).waitFor();
-  hold(asked === 0, "a node that is killed is told of, and nobody asked", asked);
+  hold(asked === 0, "the stream reports a killed node: the page sends no requests", asked);
   await row("right").getByText(/not answering/).waitFor();
   await page.locator(".state", { hasText: "1 of 2 live" }).waitFor();
   await row("left").locator("td").nth(2).getByText(/^[1-9]/).waitFor();
@@ -756,9 +756,9 @@ async function cluster(browser, wrongs) {
   await page.screenshot({ path: join(screenshots, "cluster-lost.png"), fullPage: true });
   other = await right(address, door);
   await page.locator(".state", { hasText: /^live$/ }).waitFor();
-  hold((await page.getByRole("alert").getByText(/right has not answered/).count()) === 0, "and when it is back, that, too");
+  hold((await page.getByRole("alert").getByText(/right has not answered/).count()) === 0, "the alarm ends when the node is back");
   await page.locator(".log").getByText(/^.*right: The target answers again/).waitFor();
-  await takesLess(WITHIN_MS, "a node that is killed is told of within two seconds", async () => {
+  await takesLess(WITHIN_MS, "the page reports a killed node within two seconds", async () => {
     await stop(other, "SIGKILL");
     const killed = performance.now();
     await page.getByRole("alert").getByText(/^right has not answered/).waitFor();
@@ -775,7 +775,7 @@ async function cluster(browser, wrongs) {
   await accessible(page, "one node of a cluster");
   await page.getByRole("button", { name: "Back to the cluster" }).click();
   await row("right").getByText("live").waitFor();
-  hold(true, "a node has a page of its own, and a way back");
+  hold(true, "a node has its own page, with a button back to the cluster");
   await page.close();
   for (const one of loads) await stop(one, "SIGKILL");
   for (const one of [shown, left, other]) await stop(one);
@@ -794,18 +794,18 @@ async function mirrored(browser, wrongs) {
   const verify = () => spawnSync(binary, ["ctl", "--control", "mirror.sock", "verify", NQN, "1"], { encoding: "utf8", cwd: work, timeout: PATIENCE_MS });
   const first = verify();
   await row.getByText("verified", { exact: true }).waitFor();
-  hold(first.status === 0 && (await row.textContent()).includes("0 B"), "legs that are the same are verified", [first.stderr, await row.textContent()]);
+  hold(first.status === 0 && (await row.textContent()).includes("0 B"), "a verify of equal legs finds no difference", [first.stderr, await row.textContent()]);
   const leg = openSync(join(work, "leg2.img"), "r+");
   writeSync(leg, Buffer.alloc(4096, 7), 0, 4096, 4 << 20);
   closeSync(leg);
   const second = verify();
   await page.getByRole("alert").getByText(/^mirror: .*its legs differ within 64 KiB, first in 128 blocks of 512 B from 8192 on/).waitFor();
   await row.getByText("64 KiB", { exact: true }).waitFor();
-  hold(second.status === 1, "and those that differ are an alarm, and a figure in the table", second.stderr);
+  hold(second.status === 1, "different legs cause an alarm, and a figure in the table", second.stderr);
   await accessible(page, "a mirror whose legs differ");
   await page.getByRole("button", { name: "Open" }).click();
   await panel(page, "Mirrors").locator("tbody tr").getByText("64 KiB", { exact: true }).waitFor();
-  hold(true, "on its node's page, too");
+  hold(true, "the page of the node shows the difference too");
   await page.close();
   for (const one of [shown, target]) await stop(one);
 }
@@ -852,20 +852,20 @@ async function attachment(browser, wrongs) {
     await rows.nth(1).locator("td").nth(3).getByText("live").waitFor();
     const picture = panel(page, "Attached disks of this machine");
     await picture.locator(".box text").getByText("disk", { exact: true }).waitFor();
-    hold((await rows.count()) === 2, "its paths are on the page, and the node that one leads to");
+    hold((await rows.count()) === 2, "the page shows both paths, and the node of one");
     way.cut();
     await page.getByRole("alert").getByText(/^Attached disk both is degraded/).waitFor();
     await picture.locator(".box.bad", { hasText: way.address }).getByText("reconnecting", { exact: true }).waitFor();
-    hold(true, "a path that is cut is told of, and drawn as one");
+    hold(true, "the page reports a cut path, and the picture marks it");
     await accessible(page, "an attached disk without one of its paths");
     await page.screenshot({ path: join(screenshots, "attached.png"), fullPage: true });
     way.mend();
     await page.locator(".log").getByText("Attached disk both is live.").waitFor();
     await picture.locator(".box.bad").waitFor({ state: "detached" });
-    hold(true, "and when it is back");
+    hold(true, "the log reports that the disk is live again");
     spawnSync(binary, ["detach", "both", "--runtime-dir", runtime], { cwd: work, timeout: PATIENCE_MS });
     await page.locator(".log").getByText("Disk both is no longer attached.").waitFor();
-    hold(true, "and forgotten when it is detached");
+    hold(true, "a detached disk disappears from the page");
     await page.close();
     await stop(shown);
   } finally {
@@ -898,7 +898,7 @@ async function mute(browser, wrongs) {
   await page.getByRole("alert").getByText(/^mute has not answered.*in time/).waitFor();
   await page.locator(".state", { hasText: "1 of 2 live" }).waitFor();
   const first = await page.evaluate(() => globalThis.first);
-  hold(first === "left", "a node that is mute from the start keeps no other one waiting", first);
+  hold(first === "left", "a node that never answers does not delay another node", first);
   await page.close();
   silent.close();
   for (const one of [shown, left]) await stop(one);
@@ -931,26 +931,26 @@ async function steered(browser, wrongs) {
   const token = { Authorization: `Bearer ${looked.said.dashboard.split("token=")[1]}` };
   const path = `v1/nodes/left/subsystems/${NQN}/namespaces/1`;
   const refusal = await ask(looked.said.dashboard, "DELETE", `/${path}`, token);
-  hold(refusal.status === 403 && refusal.body.includes("--steer"), "without --steer nothing goes to a node", refusal);
+  hold(refusal.status === 403 && refusal.body.includes("--steer"), "without --steer, no change is forwarded to a node", refusal);
   await row(looking, "left").getByRole("button", { name: "Open" }).click();
-  hold((await looking.getByRole("button", { name: "Change…" }).count()) === 0, "and nothing is offered");
+  hold((await looking.getByRole("button", { name: "Change…" }).count()) === 0, "without --steer, the page offers no changes");
   await looking.close();
   await stop(looked);
 
   let [shown, page] = await started("--steer", "--node-token", "watch.token");
   const stranger = await ask(shown.said.dashboard, "DELETE", `/${path}`, bearer);
-  hold(stranger.status === 401, "with it, nothing without the token", stranger);
+  hold(stranger.status === 401, "with --steer, a change needs the token of the page", stranger);
   await protect(page, "left", /^Done: /);
   const seen = panel(page, "Namespaces").locator("td", { hasText: /^read only$/ });
   await seen.waitFor();
   await answer(page, "Undo", /^Undone: /);
   await seen.waitFor({ state: "detached" });
-  hold(/for 127\.0\.0\.1:\d+/.test(left.words) && /user \d+, process/.test(left.words), "a node is changed and back by the page of all, and says who asked for whom", left.words);
-  hold(shown.words.includes("forwarded") && shown.words.includes("left"), "and so does the page's own log", shown.words);
+  hold(/for 127\.0\.0\.1:\d+/.test(left.words) && /user \d+, process/.test(left.words), "the node's log names the user of a forwarded change", left.words);
+  hold(shown.words.includes("forwarded") && shown.words.includes("left"), "farblock ui logs the forwarded change", shown.words);
   await close(page);
   await page.getByRole("button", { name: "Back to the cluster" }).click();
   await protect(page, "right", /^Nothing was changed: this token is read-only/);
-  hold(true, "a node lets a token do what its role is for");
+  hold(true, "a node refuses a change with a read-only token");
   await close(page);
   await page.close();
   await stop(shown);
@@ -958,12 +958,12 @@ async function steered(browser, wrongs) {
   [shown, page] = await started("--steer", "--node-token", "ops.token");
   await protect(page, "right", /^Done: /);
   await panel(page, "Namespaces").locator("td", { hasText: /^read only$/ }).waitFor();
-  hold(right.words.includes("token ops, from"), "and says whose it was", right.words);
+  hold(right.words.includes("token ops, from"), "the node logs the token's name", right.words);
   await close(page);
   await stop(right, "SIGKILL");
   await panel(page, "Namespaces").getByRole("button", { name: "Change…" }).click();
   await page.getByText(/The target did not answer \(right: Connection refused\)/).waitFor();
-  hold(true, "a node that is gone is said to be");
+  hold(true, "the dialog reports that the node does not answer");
   await close(page);
   await page.close();
   for (const one of [shown, left]) await stop(one);
@@ -989,16 +989,61 @@ async function fleet(browser, wrongs) {
   const rows = page.locator("tr").filter({ hasText: /hosts on node/ }).filter({ hasText: "runs" });
   await rows.nth(1).getByText(/[1-9].* µs|ms/).waitFor();
   // Do not check the state: a host may wait at this moment.
-  hold((await page.locator("tr").filter({ hasText: /hosts on node/ }).count()) === 2, "a fleet that runs is shown, with what each host does");
-  await accessible(page, "a fleet that runs");
+  hold((await page.locator("tr").filter({ hasText: /hosts on node/ }).count()) === 2, "the page shows a running fleet, with each of its hosts");
+  await accessible(page, "a running fleet");
   await page.screenshot({ path: join(screenshots, "fleet.png") });
   const [code] = await ended;
-  hold(code === 0, "it ends well", running.words);
+  hold(code === 0, "the fleet succeeds", running.words);
   await page.locator(".log").getByText("Fleet watched has ended").waitFor();
   await page.getByRole("heading", { name: "Fleet watched" }).waitFor({ state: "detached" });
-  hold(true, "and goes from the page when it ends");
+  hold(true, "a fleet that has ended disappears from the page");
   await page.close();
   for (const one of [shown, target]) await stop(one);
+}
+
+/** Starts etcd and three members of a group. Moves a leader, and kills it. */
+async function grouped(browser, wrongs) {
+  const [client, peer] = [`http://${await free()}`, `http://${await free()}`];
+  const options = {
+    name: "one", "data-dir": join(work, "etcd"), "initial-cluster": `one=${peer}`,
+    "listen-client-urls": client, "advertise-client-urls": client,
+    "listen-peer-urls": peer, "initial-advertise-peer-urls": peer,
+  };
+  const words = Object.entries(options).map(([name, value]) => `--${name}=${value}`);
+  const etcd = spawn("etcd", [...words, "--unsafe-no-fsync"], { stdio: "ignore" });
+  children.add(etcd);
+  etcd.on("exit", () => children.delete(etcd));
+  etcd.on("error", (error) => wrongs.push(`etcd: ${error.message}`));
+  writeFileSync(join(work, "shared.img"), Buffer.alloc(1 << 20));
+  const member = async (name) => {
+    const place = [`--listen=${await free()}`, `--control=${name}.sock`, `--state-dir=${join(work, name)}`];
+    const group = ["--group=gold", `--etcd=${client}`, `--member=${name}`, "--disk-flight=500ms"];
+    const ui = "--ui=127.0.0.1:0";
+    return begin("serve", "--json", "shared.img", ...group, ...place, ui);
+  };
+  const all = {};
+  for (const name of ["m1", "m2", "m3"]) all[name] = await member(name);
+  const page = await open(browser, all.m1.said.dashboard.split("#")[0], wrongs);
+  await page.goto(all.m1.said.dashboard);
+  const row = (title, words) => panel(page, title).locator("tbody tr").filter({ hasText: words });
+  await row("Members of the group", "m3").getByText("ready").waitFor();
+  await page.getByText("gold · this target is member m1").waitFor();
+  const count = await panel(page, "Members of the group").locator("tbody tr").count();
+  hold(count === 3, "the members of a group are shown", count);
+  await page.getByText("No member has been fenced.").waitFor();
+  const order = ["ctl", "--control", "m1.sock", "group", "move", "1", "m2"];
+  const moved = spawnSync(binary, order, { encoding: "utf8", cwd: work, timeout: PATIENCE_MS });
+  await row("ANA groups", "m2").getByText("an operator's order").waitFor();
+  hold(moved.status === 0, "and a move with its reason", moved.stderr);
+  await stop(all.m2, "SIGKILL");
+  await page.getByText("Member m2 is lost.").waitFor();
+  await row("ANA groups", "the leader was lost").waitFor();
+  await page.getByText(/^Last fence: m[13] fenced m2 for ANA group 1, /).waitFor();
+  hold(true, "a lost member, and the fence that followed");
+  await accessible(page, "a group that lost a member");
+  await page.screenshot({ path: join(screenshots, "group.png"), fullPage: true });
+  await page.close();
+  for (const one of [all.m1, all.m3, etcd]) await stop(one);
 }
 
 function refused(label, status, sentence, ...options) {
@@ -1006,19 +1051,19 @@ function refused(label, status, sentence, ...options) {
   const ended = spawnSync(binary, args, { encoding: "utf8", cwd: work, timeout: PATIENCE_MS });
   hold(ended.status === status && sentence.test(ended.stderr), label, [ended.status, ended.stderr]);
 }
-refused("other machines only with a token in a file", 2, /--ui-token/, "--ui", "0.0.0.0:0");
+refused("a public address needs a token in a file", 2, /--ui-token/, "--ui", "0.0.0.0:0");
 writeFileSync(join(work, "open"), `${TOKEN}\n`, { mode: 0o644 });
 refused("a token that others can read is refused", 1, /chmod 600/, "--ui", "127.0.0.1:0", "--ui-token", "open");
 writeFileSync(join(work, "short"), "secret\n", { mode: 0o600 });
-refused("a token that can be guessed is refused", 1, /20 to 256/, "--ui", "127.0.0.1:0", "--ui-token", "short");
+refused("a short token is refused", 1, /20 to 256/, "--ui", "127.0.0.1:0", "--ui-token", "short");
 const browser = await launch();
 try {
   const wrongs = [];
   const only = process.env["ONLY"];
-  for (const test of [one, many, demonstration, cluster, mirrored, attachment, mute, steered, fleet]) {
+  for (const test of [one, many, demonstration, cluster, mirrored, attachment, mute, steered, fleet, grouped]) {
     if (!only || only.split(",").includes(test.name)) await test(browser, wrongs);
   }
-  hold(wrongs.length === 0, "the page breaks no rule of its own", wrongs);
+  hold(wrongs.length === 0, "the page has no errors, and asks no other servers", wrongs);
 } finally {
   await browser.close();
 }

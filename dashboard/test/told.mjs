@@ -31,13 +31,13 @@ async function streams(browser, wrongs) {
   const page = await watched(browser, target, wrongs);
   await says(page, /^live$/);
   await rises(page, "Reads per second");
-  await once("what is told is not asked for", async () => {
+  await once("with an event stream, the page does not poll", async () => {
     const asked = target.asked;
     await pause(3000);
     return target.asked === asked;
   });
 
-  await takesLess(WITHIN_MS, "silence is told of within two seconds, and that it is over", async () => {
+  await takesLess(WITHIN_MS, "the page reports a silent target within two seconds, and its return", async () => {
     target.beats = false;
     const began = performance.now();
     await alarm(page, "The target has not answered").waitFor();
@@ -48,7 +48,7 @@ async function streams(browser, wrongs) {
     return took;
   });
 
-  await once("a stream that ends is there again, without a word", async () => {
+  await once("the page reopens a stream that ended, without an event in the log", async () => {
     const told = await page.locator(".log li").count();
     target.cut();
     await says(page, /^live$/);
@@ -60,23 +60,23 @@ async function streams(browser, wrongs) {
   target.cut();
   await says(page, "polling each second");
   await rises(page, "Reads per second");
-  await accessible(page, "where nothing is told");
-  hold(true, "where there is no stream it asks, and says so");
+  await accessible(page, "without an event stream");
+  hold(true, "without an event stream, the page polls, and says so");
   await page.reload();
   await says(page, "polling each second");
   target.stream = "held";
   await page.reload();
   await says(page, "polling each second");
   await rises(page, "Reads per second");
-  hold(true, "it asks as well where a stream is held up on its way");
+  hold(true, "the page polls if a proxy holds the stream back");
   target.stream = "told";
   await says(page, /^live$/);
-  hold(true, "and hears again when there is one");
+  hold(true, "the page uses the stream again when it works");
 
   target.token = "another";
   target.cut();
   await page.getByText("The target refused this token").waitFor();
-  hold(true, "a token that is no good any more ends it, and asks for another");
+  hold(true, "if the token is no longer valid, the page asks for another one");
   await page.close();
   target.stop();
 }
@@ -122,8 +122,8 @@ async function hostile(browser, wrongs) {
     const at = cell.data.indexOf("\u05d0");
     return [0, 1, 2, 3, 4].every((more) => left(at + more) < left(at + more + 1));
   });
-  hold(order, "letters that are written from the right keep their places");
-  hold(found.elements === 0 && !found.unseen && !found.heaped && found.title.startsWith("farblock"), "hostile names are text, and seen", found);
+  hold(order, "right-to-left letters keep their places");
+  hold(found.elements === 0 && !found.unseen && !found.heaped && found.title.startsWith("farblock"), "hostile names appear as visible plain text", found);
   await accessible(page, "hostile names");
   await page.screenshot({ path: join(screenshots, "hostile.png") });
   await page.close();
@@ -138,9 +138,9 @@ async function crowd(browser, wrongs) {
   await page.getByText("1 of 400").waitFor();
   await pause(3000);
   const seen = await smooth(page, "10,000 connections and 1,000 namespaces");
-  hold(seen.nodes < 2000, "10,000 connections and 1,000 namespaces are few elements", seen);
-  hold(seen.changes < 5 * 600, "few of which change in a second", seen);
-  hold(seen.heap < 150, "less than 150 MiB are in use", seen);
+  hold(seen.nodes < 2000, "10,000 connections and 1,000 namespaces need few elements", seen);
+  hold(seen.changes < 5 * 600, "few elements change per second", seen);
+  hold(seen.heap < 150, "the heap is less than 150 MiB", seen);
   // The browser returns freed memory to the system only when it is idle.
   const until = Date.now() + PATIENCE_MS;
   let held = seen.process;
@@ -149,7 +149,7 @@ async function crowd(browser, wrongs) {
     await heap(page);
     held = memory();
   }
-  hold(held < 150, "and held", held);
+  hold(held < 150, "the process holds less than 150 MiB", held);
   await page.close();
   target.stop();
 }
@@ -167,15 +167,15 @@ async function compares(browser, wrongs) {
   await page.keyboard.press("c");
   await panel.getByText(/In B: .*(times the|more) reads/).waitFor();
   const row = panel.locator("tr", { hasText: "Reads per second" });
-  hold(/times the reads|% more reads/.test(await row.locator("td").last().textContent()), "two periods are compared, in words");
+  hold(/times the reads|% more reads/.test(await row.locator("td").last().textContent()), "the page compares two periods in words");
   const [was, is] = await row.locator("td").allTextContents();
-  hold(was === "10.0k" && is === "30.0k", "with their medians", [was, is]);
+  hold(was === "10.0k" && is === "30.0k", "the table shows the medians of both periods", [was, is]);
   await accessible(page, "two periods");
   await page.screenshot({ path: join(screenshots, "compare.png"), fullPage: true });
   await panel.getByRole("slider").last().focus();
   for (let press = 0; press < 9; press += 1) await page.keyboard.press("ArrowLeft");
   await panel.getByText("B does not differ from A").waitFor();
-  hold(true, "a period is moved by keys, and what is no change is none");
+  hold(true, "keys move a period, and equal periods do not differ");
   await page.locator(".chart .plot").first().scrollIntoViewIfNeeded();
   const plot = await page.locator(".chart .plot").first().boundingBox();
   const drag = async (from, to) => {
@@ -191,12 +191,12 @@ async function compares(browser, wrongs) {
   await page.locator("h1").click();
   await page.keyboard.press("b");
   await panel.getByText("to pick A").waitFor();
-  hold(true, "periods are picked by dragging, and by the keys a and b");
+  hold(true, "dragging and the keys a and b pick periods");
   await page.setViewportSize({ width: 390, height: 844 });
   await accessible(page, "two periods on a phone");
   await page.setViewportSize({ width: 1440, height: 1500 });
   await page.emulateMedia({ colorScheme: "dark" });
-  await accessible(page, "two periods in the dark");
+  await accessible(page, "two periods with dark colours");
   await page.locator("h1").click();
   await page.keyboard.press("c");
   await panel.waitFor({ state: "hidden" });
@@ -223,8 +223,8 @@ async function storm(browser, wrongs) {
   console.log(`     ${JSON.stringify(seen)}`);
   // On a busy machine, the page may show another state for a moment.
   await says(page, /^live$/);
-  hold(true, "in a storm of events it lives");
-  hold((await page.locator(".log li").count()) <= 200 && seen.heap < 60, "and remembers some of them", seen);
+  hold(true, "the page stays live during a storm of events");
+  hold((await page.locator(".log li").count()) <= 200 && seen.heap < 60, "the log keeps only the newest events", seen);
   await page.locator(".log").getByText(/more short connections of hosts/).first().waitFor();
   await page.locator(".log").getByText(/7 events left out/).first().waitFor();
   clearInterval(blow);
@@ -259,12 +259,12 @@ async function setBack(browser, wrongs) {
   await page.evaluate(() => (globalThis.back = 3_600_000));
   target.speed = 3;
   await pause(7000);
-  hold((await page.locator(".hint time").textContent()) === since, "a clock that is set back moves nothing of what was", since);
+  hold((await page.locator(".hint time").textContent()) === since, "setting the clock back does not move older figures", since);
   const panel = page.getByRole("region", { name: "Two periods compared", exact: true });
   await page.locator("h1").click();
   await page.keyboard.press("c");
   await panel.getByText(/In B: .*(times the|more) reads/).waitFor();
-  hold(true, "and what comes after that is after it");
+  hold(true, "newer figures come after the older ones");
   await page.close();
   target.stop();
 }
@@ -294,8 +294,8 @@ async function restarts(browser, wrongs) {
   const many = await again(times - 10);
   const left = await page.evaluate(() => [document.querySelectorAll("*").length, document.querySelectorAll(".log li").length]);
   console.log(`     ${few.toFixed(1)} MiB after 10 times, ${many.toFixed(1)} MiB after ${times}; elements, entries: ${left}`);
-  hold(many - few < 5, "a target that was started often left no more than one that was 10 times", [few, many]);
-  hold(left[0] < 2000 && left[1] <= 200, "and few elements", left);
+  hold(many - few < 5, "the heap does not grow with the number of restarts", [few, many]);
+  hold(left[0] < 2000 && left[1] <= 200, "the page still has few elements", left);
   await says(page, /^live$/);
   await page.close();
   target.stop();
@@ -313,7 +313,7 @@ async function slept(browser, wrongs) {
   await pause(2500);
   await says(page, /^live$/);
   await rises(page, "Reads per second");
-  hold((await alarm(page, /./).count()) === 0, "a page that slept has no alarm of it");
+  hold((await alarm(page, /./).count()) === 0, "a page that was suspended shows no alarm");
   await page.close();
   target.stop();
 }
@@ -337,7 +337,7 @@ async function leaves(browser, wrongs) {
   there(0);
   // Lost paths disappear after 60 s. This path must disappear earlier.
   await lost.waitFor({ state: "detached", timeout: 30_000 });
-  hold(true, "a host that left by one way after the other has lost none");
+  hold(true, "a host that closed its paths one by one has lost no path");
   await page.close();
   target.stop();
 }
@@ -353,7 +353,7 @@ async function changes(browser, wrongs) {
   });
   target.speed = 3;
   await operations(page, "reads 30.0k");
-  hold(true, "charts go on when the clock is set back");
+  hold(true, "the charts continue when the clock is set back");
 
   await page.evaluate(() => {
     const read = document.querySelector(".tile dd");
@@ -370,8 +370,8 @@ async function changes(browser, wrongs) {
   await page.getByRole("button", { name: /told-another$/ }).waitFor();
   await operations(page, "reads 20.0k");
   const shown = await page.evaluate(() => globalThis.shown);
-  hold(shown.every((text) => !text.endsWith("M")), "another target in its place is no burst of what that has ever done", shown);
-  hold((await page.getByRole("button", { name: NQN, exact: true }).count()) === 0, "and nothing of the first is left");
+  hold(shown.every((text) => !text.endsWith("M")), "the counters of another target do not appear as a burst", shown);
+  hold((await page.getByRole("button", { name: NQN, exact: true }).count()) === 0, "no object of the first target is left");
   await page.close();
   target.stop();
 }
@@ -392,13 +392,13 @@ async function nodes(browser, wrongs) {
   await alarm(page, /^dead has not answered.*Connection refused/).waitFor();
   await page.locator(".state", { hasText: "1 of 3 live" }).waitFor();
   await rises(page, "Reads per second");
-  hold(true, "a node that is dead from the beginning is told of, and the others go on");
+  hold(true, "the page reports a node that never answered, and shows the others");
   await page.getByText("the node has not answered yet").waitFor();
   target.tell("status", { node: "nobody", data: one.status });
   target.tell("status", { node: "slow", data: one.status });
   target.tell("stats", { node: "slow", data: stats(one.status.subsystems, one.hosts, 5000) });
   await page.locator(".state", { hasText: "2 of 3 live" }).waitFor();
-  hold(true, "a slow one is there when it is there");
+  hold(true, "a slow node appears when it answers");
   const mirrored = (state) => {
     const legs = [{ name: "a.img", state }, { name: "nvme+tcp://192.0.2.9:4420/n?ns=1", state }];
     const subsystems = one.status.subsystems.map((subsystem) => ({ ...subsystem, namespaces: [{ ...subsystem.namespaces[0], legs }] }));
@@ -409,7 +409,7 @@ async function nodes(browser, wrongs) {
   await page.locator(".box", { hasText: "192.0.2.9" }).waitFor();
   await page.locator(".box", { hasText: "a.img" }).nth(1).waitFor();
   const bad = (name) => page.locator(".box.bad", { hasText: name }).count();
-  hold((await bad("a.img")) === 1 && (await bad("192.0.2.9")) === 1, "disks of two nodes that have one name are two, and one that both use is bad for both");
+  hold((await bad("a.img")) === 1 && (await bad("192.0.2.9")) === 1, "local legs of two nodes have two boxes, and a common remote leg has one");
   await accessible(page, "a cluster with a dead node");
   const host = (name, more) => ({ name, iops: 5000, latency_us: 900, is_done: false, failed: 0, lost: 0, ...more });
   const fleet = { plan: "hci-12", phase: "4k random read", part: "run 1 of 3", hosts: [host("hosts on node 1"), host("hosts on <b>", { failed: 3, paths: [1, 2] })] };
@@ -417,15 +417,15 @@ async function nodes(browser, wrongs) {
   await page.getByText("4k random read · run 1 of 3 · 10.0k IOPS").waitFor();
   target.tell("fleet", { node: "17", data: { ...fleet, part: "run 2 of 3" } });
   await page.getByText("run 2 of 3").waitFor();
-  hold((await page.locator(".log").getByText("4k random read").count()) === 1, "each thing that it does is a line of what happened, and not each part");
+  hold((await page.locator(".log").getByText("4k random read").count()) === 1, "the log has a line for each phase of the fleet, not for each part");
   await page.locator("tr", { hasText: "hosts on <b>" }).getByText("1 of 2").waitFor();
-  await accessible(page, "a fleet that runs");
+  await accessible(page, "a running fleet");
   await page.screenshot({ path: join(screenshots, "fleet.png"), fullPage: true });
   target.tell("fleet", { node: "17", data: { ...fleet, failed: "hosts on node 1: it is gone" } });
   await page.locator(".log").getByText("Fleet hci-12 has failed: hosts on node 1: it is gone").waitFor();
   target.tell("fleet_gone", { node: "17", data: null });
   await page.getByText("4k random read ·").waitFor({ state: "detached" });
-  hold(true, "a fleet is shown while it runs");
+  hold(true, "a fleet disappears when it has ended");
   clearInterval(beat);
   await page.close();
   target.stop();
@@ -475,21 +475,21 @@ async function across(browser, wrongs) {
     return Number.parseFloat(text.replace(",", "")) * (text.includes("k") ? 1000 : 1);
   };
   await shared.getByText("left, right").waitFor();
-  hold((await namespaces.locator("tbody tr").count()) === 3, "what two nodes have is one row, and what one has another");
+  hold((await namespaces.locator("tbody tr").count()) === 3, "an object of two nodes has one row");
   // Each node has 1,500 I/Os per second on it.
-  await once("its figures are those of both nodes", async () => {
+  await once("the row shows the sum of both nodes", async () => {
     await pause(1100);
     const iops = await thousands(shared.locator("td").nth(2));
     return iops > 2400 && iops < 3600;
   });
   await shared.getByRole("button").click();
   await page.locator(".scope", { hasText: `namespace 1 of ${NQN}` }).waitFor();
-  await once("the row that is chosen has its charts and tiles", async () => {
+  await once("the tiles show the sum for the chosen row", async () => {
     await pause(1100);
     const reads = await thousands(tile(page, "Reads per second"));
     return reads > 1600 && reads < 2400;
   });
-  hold((await shared.getByRole("button").getAttribute("aria-pressed")) === "true", "and is marked");
+  hold((await shared.getByRole("button").getAttribute("aria-pressed")) === "true", "it is marked");
   await namespaces.locator("tbody tr").filter({ hasText: "told-right" }).getByRole("button").click();
   await page.locator(".scope", { hasText: `${NQN}-right` }).waitFor();
   await table(page, "Hosts").getByRole("button", { name: hosts(1)[0] }).click();
@@ -498,11 +498,11 @@ async function across(browser, wrongs) {
   await table(page, "Subsystems").getByRole("button", { name: /told$/ }).focus();
   await page.keyboard.press("Enter");
   await page.locator(".scope", { hasText: `subsystem ${NQN}` }).waitFor();
-  hold(true, "so have what one node has, a host, and a subsystem, by its key");
+  hold(true, "a namespace of one node, a host and a subsystem can be chosen too");
   all.right.gone = true;
   target.tell("gone", { node: "right", data: "Connection refused" });
   await page.locator(".state", { hasText: "1 of 2 live" }).waitFor();
-  await once("when one node is gone they are those of the other", async () => {
+  await once("without one node, the row shows the figures of the other", async () => {
     await pause(1100);
     const iops = await thousands(shared.locator("td").nth(2));
     return iops > 1200 && iops < 1800;
@@ -541,20 +541,20 @@ async function verifies(browser, wrongs) {
   tell({ verifying: true, verified_bytes: 2 ** 29 });
   await row.getByText("verifies, 50 %").waitFor();
   await row.getByText("512 MiB").waitFor();
-  hold(true, "how far a verify is");
+  hold(true, "the table shows the progress of a verify");
   tell({ verifies: 1, verified_bytes: 2 ** 30 - 2 ** 20, uncompared_bytes: 2 ** 20, unread_legs: [far], differing_bytes: 8192, differences: [{ lba: 77, blocks: 16 }] });
   await row.getByText("verified", { exact: true }).waitFor();
   await row.getByText("8 KiB").waitFor();
   await row.getByText("1 MiB", { exact: true }).waitFor();
   await alarm(page, /differ within 8 KiB, first in 16 blocks of 512 B from 77 on/).waitFor();
   await alarm(page, /1 MiB were not compared, because reads failed on .*192\.0\.2\.9/).waitFor();
-  hold(true, "what it compared, what differs and where, and which leg could not be read");
-  await accessible(page, "what a verify found");
+  hold(true, "the table and the alarms show the results of a verify");
+  await accessible(page, "the results of a verify");
   await page.screenshot({ path: join(screenshots, "verify.png"), fullPage: true });
   tell({ dirty_bytes: 2 ** 26 }, [[near, "in_sync"], [far, "out"]]);
   await row.getByText("1 in sync, 1 out").waitFor();
   await row.getByText("64 MiB").waitFor();
-  hold((await page.getByRole("alert").getByText(/differ within/).count()) === 0, "a mirror that is degraded, and what it lacks");
+  hold((await page.getByRole("alert").getByText(/differ within/).count()) === 0, "the table shows a degraded mirror, and its missing data");
   await page.close();
   target.stop();
 }
@@ -567,7 +567,7 @@ async function attached(browser, wrongs) {
   const lost = { state: "reconnecting", since_seconds: 7, address: undefined, reconnects: 2, error: "Connection refused <b>" };
   const disk = (state, trouble, ...paths) => ({ name: "fb0", use: "/dev/loop3", state, trouble, paths });
   const tell = (...disks) => target.tell("attached", { node: "", data: disks });
-  hold((await page.getByText("Paths of attached disks").count()) === 0, "where nobody says what is attached there is no table of it");
+  hold((await page.getByText("Paths of attached disks").count()) === 0, "without a report of attached disks, there is no table of them");
   tell(disk("live", undefined, path("127.0.0.1"), path("127.0.0.2", { access: "non-optimized" })));
   const rows = table(page, "Paths of attached disks").locator("tbody tr");
   await rows.nth(1).getByText("non-optimized").waitFor();
@@ -579,14 +579,14 @@ async function attached(browser, wrongs) {
   await rows.nth(1).getByText("reconnecting", { exact: true }).waitFor();
   await rows.nth(1).getByText("Connection refused <b>").waitFor();
   await page.locator(".log").getByText("Attached disk fb0 is degraded: Connection refused <b>.").waitFor();
-  hold((await picture.locator(".wire").count()) === 4, "a path that is lost is drawn as one, told of, and leads to the node that it led to");
+  hold((await picture.locator(".wire").count()) === 4, "a lost path is marked and reported, and still leads to its node");
   await accessible(page, "attached disks");
   await page.screenshot({ path: join(screenshots, "attached.png"), fullPage: true });
   await page.setViewportSize({ width: 390, height: 844 });
   await accessible(page, "attached disks on a phone");
   tell();
   await page.locator(".log").getByText("Disk fb0 is no longer attached.").waitFor();
-  hold((await page.getByRole("alert").getByText(/fb0/).count()) === 0, "and forgotten when it is detached");
+  hold((await page.getByRole("alert").getByText(/fb0/).count()) === 0, "a detached disk has no alarm");
   await end();
 }
 
@@ -602,13 +602,13 @@ async function crowds(browser, wrongs) {
   await table(page, "Hosts").getByText("page 1 of 400").waitFor();
   await pause(3000);
   const seen = await smooth(page, "10,000 connections and 1,000 namespaces on four nodes", 50);
-  hold(seen.nodes < 2500, "which are few elements", seen);
-  hold(seen.heap < 150, "less than 150 MiB are in use", seen);
+  hold(seen.nodes < 2500, "the four nodes need few elements", seen);
+  hold(seen.heap < 150, "the heap is less than 150 MiB", seen);
   await table(page, "Hosts").getByRole("searchbox").fill("host-9999");
   await table(page, "Hosts").getByText("1 of 10000").waitFor();
   await table(page, "Namespaces").getByRole("searchbox").fill("zzz");
   await table(page, "Namespaces").getByText("0 of 1000").waitFor();
-  hold(true, "they are filtered");
+  hold(true, "the filters select hosts and namespaces");
   await end();
 }
 
@@ -619,9 +619,9 @@ try {
   for (const test of [streams, hostile, compares, storm, restarts, slept, setBack, leaves, changes, nodes, across, verifies, attached, crowd, crowds]) {
     if (!only || only.split(",").includes(test.name)) await test(browser, wrongs);
   }
-  hold(wrongs.length === 0, "the page breaks no rule of its own", wrongs);
+  hold(wrongs.length === 0, "the page has no errors, and asks no other servers", wrongs);
 } catch (error) {
-  console.error("what the page complained of: ", wrongs);
+  console.error("errors of the page: ", wrongs);
   throw error;
 } finally {
   await browser.close();

@@ -60,7 +60,7 @@ static void compare(const unsigned char *read, const unsigned char *there)
 {
 	for (size_t i = 0; i < BYTES; i++) {
 		if (read[i] != there[i]) {
-			fprintf(stderr, "at %zu: what was read is not what is there\n", i);
+			fprintf(stderr, "offset %zu: the disk returned other data than was written\n", i);
 			exit(1);
 		}
 	}
@@ -131,6 +131,6 @@ int main(int argc, char **argv)
 	fb_disconnect(disk);
 	free(data);
 	free(read);
-	printf("1 MiB there and back, %u times\n", turns);
+	printf("wrote and read 1 MiB %u times\n", turns);
 	return 0;
 }

@@ -36,7 +36,7 @@ EOF
         cd "$work" && "${apt[@]}" update && "${apt[@]}" source --download-only "fio=$1" >/dev/null &&
             mkdir fio && tar xf fio_*.orig.tar.?z --strip-components=1 -C fio &&
             cd fio && ./configure >configure.log
-    ) || die "the source of fio $1 cannot be fetched; its folder is $work"
+    ) || die "cannot fetch and configure the source of fio $1; the files are in $work"
     rm -rf "$2"
     mv "$work/fio" "$2"
     rm -rf "$work"

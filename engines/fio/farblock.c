@@ -9,7 +9,7 @@
  * directly between fio's buffers and the network. Trims deallocate, syncs flush. The engine
  * reconnects lost connections, and I/O waits meanwhile. A file name of several URLs, separated by
  * blanks, is a disk with several paths.
- * `fio --enghelp=external:/path/libfarblock-fio.so` shows the options.
+ * `fio --enghelp=/path/libfarblock-fio.so` shows the options.
  *
  * This file includes fio's headers. Therefore it has fio's licence and not farblock's, and no other
  * part of farblock includes this file. It uses libfarblock under the MIT licence.
@@ -205,7 +205,7 @@ static int farblock_connect(struct thread_data *td, struct fio_file *f, fb_disk 
 	return 1;
 }
 
-/* Refuses options with which the disk would refuse each single I/O. */
+/* Refuses options with which every I/O would fail. */
 static int farblock_check(struct thread_data *td, struct fio_file *f, const fb_info *info)
 {
 	int ddir;
@@ -392,7 +392,7 @@ static struct io_u *farblock_event(struct thread_data *td, int event)
 	return io_u;
 }
 
-/* init connects the files for the time of the job. */
+/* Nothing to do: init has connected the files already. */
 static int farblock_open_file(struct thread_data *td, struct fio_file *f)
 {
 	return 0;

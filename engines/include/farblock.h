@@ -34,10 +34,11 @@
 // The size in bytes of the text in `fb_path_info.error`, including its zero byte.
 #define FB_ERROR_BYTES 256
 
-// The most operations of a queue, including completed operations that `fb_poll` has not returned.
+// The maximum number of operations of a queue, including completed ones that `fb_poll` has not yet
+// returned.
 #define FB_QUEUE_OPERATIONS 65536
 
-// The most disks of a queue.
+// The maximum number of disks of a queue.
 #define FB_QUEUE_DISKS 1024
 
 // The result of a call or an operation. New versions may add values: treat unknown values as
@@ -276,9 +277,9 @@ typedef struct fb_options {
   uint32_t flags;
   // The event loop: an `fb_engine`.
   uint32_t engine;
-  // The most commands in flight per queue (128). The controller may allow fewer.
+  // The maximum number of commands in flight per queue (128). The controller may allow fewer.
   uint16_t queue_depth;
-  // The most open queues (64). All blocking calls together use one more queue.
+  // The maximum number of open queues (64). All blocking calls together use one more queue.
   uint16_t queues;
   // The longest pause between two attempts to reconnect, in milliseconds (10000). The library
   // makes the first attempt at once.
@@ -297,9 +298,9 @@ typedef struct fb_options {
   // kernel, SPDK). Reads never wait.
   //
   // The default, 0, is two or three times `keep_alive_ms` plus the controller's own time. By
-  // then, NVMe Base 2.1 requires that the controller has ended itself. With a shorter wait, a
-  // write that is stuck in such a target for longer than this wait can undo later writes. 1
-  // means practically no wait.
+  // then, as NVMe Base 2.1 requires, the controller executes no more commands. With a shorter
+  // wait, a write that is stuck in such a target for longer can undo later writes. 1 means
+  // practically no wait.
   uint32_t quiesce_ms;
   // The choice among several paths: an `fb_policy`.
   uint32_t policy;
@@ -364,9 +365,9 @@ typedef struct fb_info {
   uint32_t flags;
   // The namespace's identifier.
   uint32_t namespace_id;
-  // The most open queues, without the queue of the blocking calls.
+  // The maximum number of open queues, without the queue of the blocking calls.
   uint16_t queues;
-  // The most commands in flight per queue. Further commands wait.
+  // The maximum number of commands in flight per queue. Further commands wait.
   uint16_t queue_depth;
   // The number of changes to any of these fields, or to the state of a path, so far.
   uint64_t changes;
@@ -504,7 +505,7 @@ fb_status fb_describe_path(const struct fb_disk *disk, uint32_t index, struct fb
 // the call.
 fb_status fb_read(const struct fb_disk *disk, void *data, uint64_t offset, uint64_t length);
 
-// Writes `length` bytes of `data` at `offset`. `flags` is 0 or FB_DURABLE. In all else like
+// Writes `length` bytes of `data` at `offset`. `flags` is 0 or FB_DURABLE. Otherwise works like
 // `fb_read`.
 //
 // # Safety

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Sourced by tests with a Ceph cluster: one monitor and one OSD on loopback. The OSD's data is in a
-# sparse file, which remains when the OSD is killed. Sets ceph_dir, the folder with ceph.conf, and
+# sparse file, which remains when the OSD is killed. Sets ceph_dir (the folder with ceph.conf) and
 # CEPH_CONF. ends_cluster stops the cluster and removes the folder.
 
 ceph_dir=

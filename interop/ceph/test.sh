@@ -40,7 +40,7 @@ until_true() {
         ! "$@" >/dev/null 2>&1 || return 0
         sleep 0.1
     done
-    fail "not in 30 s: $*"
+    fail "'$*' did not succeed within 30 s"
 }
 
 # until_ended PROCESS SECONDS: waits at most this long for the process to exit.
@@ -50,14 +50,14 @@ until_ended() {
         kill -0 "$1" 2>/dev/null || return 0
         sleep 0.1
     done
-    fail "a process goes on after $2 s: $(tr '\0' ' ' <"/proc/$1/cmdline")"
+    fail "a process still runs after $2 s: $(tr '\0' ' ' <"/proc/$1/cmdline")"
 }
 
 # is_told WORDS COMMAND...: checks that the command fails, and that its error contains these words.
 is_told() {
     local words=$1 said
     shift
-    if said=$(timeout 30 "$@" 2>&1); then fail "$* is not refused"; fi
+    if said=$(timeout 30 "$@" 2>&1); then fail "'$*' succeeded, but must fail"; fi
     grep -F -- "$words" <<<"$said" >/dev/null || fail "$*: $said"
 }
 
@@ -83,10 +83,10 @@ guide() {
         cd "$logs/guide"
         PATH=$logs/guide/bin:$PATH FARBLOCK_RUNTIME_DIR=$logs/guide/runtime timeout 60 \
             bash run.sh >said 2>&1
-    ) || fail "docs/ceph.md does not do what it says"
+    ) || fail "a command of docs/ceph.md failed"
     # Once the target has closed the image, the image has no watcher.
     ! rbd status rbd/disk | grep -F watcher= >/dev/null ||
-        fail "a target that ended has the image open"
+        fail "the image is still open after its target has exited"
 }
 
 # target NUMBER PORT CNTLIDS: shares rbd/shared; its process is in targets[NUMBER].
@@ -120,14 +120,14 @@ faults() {
     sleep 2
     kill -0 $fio 2>/dev/null || fail "fio ended while the OSD was away"
     begins_osd
-    echo "ceph: the OSD was killed and is back"
+    echo "ceph: the OSD was killed and restarted"
     sleep 2
     kill -9 "${targets[1]}"
     kill -0 $fio 2>/dev/null || fail "fio ended before a target was killed"
     until_ended $fio 60
-    wait $fio || fail "what was written is not what is read"
-    grep -F 'err= 0' "$logs/fio.log" >/dev/null || fail "fio did not end well"
-    echo "ceph: a target was killed, and nothing was lost"
+    wait $fio || fail "fio failed, or read other data than it had written"
+    grep -F 'err= 0' "$logs/fio.log" >/dev/null || fail "fio reports an error"
+    echo "ceph: a target was killed, and no data was lost"
 }
 
 logs=$(mktemp -d "${TMPDIR:-/tmp}/farblock-ceph.XXXXXX")
@@ -140,7 +140,7 @@ echo "ceph: the cluster is up"
 is_told "the image does not exist" "$farblock" serve rbd:rbd/none
 is_told "names no image" "$farblock" serve rbd:none
 guide
-echo "ceph: docs/ceph.md does what it says"
+echo "ceph: all commands of docs/ceph.md work"
 # `make unit` uses the same build options, so cargo has built these tests already.
 (cd "$here/../.." && "$cargo" test --locked --quiet --workspace --all-features --test cluster \
     --test older -- --include-ignored --test-threads 4)

@@ -85,7 +85,7 @@ reads() {
 refused() {
     local text=$1 sentence=$2 output
     shift 2
-    ! output=$(reads "$@" 2>&1) || fail "$text: it was let in"
+    ! output=$(reads "$@" 2>&1) || fail "$text: the kernel's target admitted the host"
     [[ $output == *"$sentence"* ]] || fail "$text: $output"
 }
 for pair in $pairs; do
@@ -107,7 +107,7 @@ again() {
         attached authenticate again && attached authenticate again &&
         [[ $(attached list --json) == *'"reconnects": 0'* ]]
 }
-again || failed="an attached disk does not authenticate anew: $(attached list --json)"
+again || failed="an attached disk does not re-authenticate: $(attached list --json)"
 attached detach again --force || true
 [ -z "${failed-}" ] || fail "$failed"
 guest_ends "$control"

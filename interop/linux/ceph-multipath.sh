@@ -45,7 +45,7 @@ kill_both() {
 same_in_ceph() {
     local sum
     sum=$(rbd export --no-progress rbd/shared - | sha256sum | cut -d ' ' -f 1)
-    [ "$sum" = "$(cat share/sum)" ] || fail "the cluster has something else: $sum"
+    [ "$sum" = "$(cat share/sum)" ] || fail "the cluster holds other data: $sum"
 }
 
 # shellcheck disable=SC2317 # called by the trap

@@ -62,7 +62,7 @@ reads() {
 refused() {
     local text=$1 sentence=$2 output
     shift 2
-    ! output=$(reads "$@" 2>&1) || fail "$text: it was let in"
+    ! output=$(reads "$@" 2>&1) || fail "$text: the kernel's target admitted the host"
     [[ $output == *"$sentence"* ]] || fail "$text: $output"
 }
 reads --dhchap-secret host.key || fail "the kernel's target"

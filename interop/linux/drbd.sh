@@ -145,7 +145,7 @@ same_on_both() {
     read -r bytes sum <share/sum
     for node in a b; do
         head -c "$bytes" $node/disk | sha256sum | grep -F "$sum" >/dev/null ||
-            { echo "the disk of $node has something else"; return 1; }
+            { echo "the disk of $node holds other data"; return 1; }
     done
 }
 

@@ -76,8 +76,8 @@ agent() {
 only() {
     local other
     other=$(tr -d "$1" <disk | wc -c)
-    [ "$other" = 0 ] || fail "$other bytes on the disk are another's than $1"
-    echo "ok: only $1's data are on the disk"
+    [ "$other" = 0 ] || fail "$other bytes on the disk are not from $1"
+    echo "ok: the disk holds only data from $1"
 }
 # freeze b: makes node b hang. thaw b: resumes it.
 qemu_of() { pgrep -P "$(pgrep -P "${guests[$1]}" timeout)"; }
@@ -90,7 +90,7 @@ b_writes() {
 b_is_refused() {
     on b 0 'until [ -e /run/refused ]; do sleep 0.1; done; cat /run/refused'
     on b 0 '! fill 0x42 && dd if=/dev/nvme0n1 iflag=direct bs=4096 count=1 2>/dev/null | head -c 1'
-    [ "${said: -1}" = A ] || fail "b reads something else: $said"
+    [ "${said: -1}" = A ] || fail "b reads other data: $said"
 }
 
 share_it server
@@ -107,7 +107,7 @@ done
 agent a 0 status b
 agent a 1 off a
 
-echo "--- b writes, and is fenced"
+echo "--- a fences b while b writes"
 b_writes
 agent a 0 off b
 on a 0 'fill 0x41'
@@ -116,7 +116,7 @@ only A
 agent a 2 status b
 agent b 1 off a
 
-echo "--- the target dies, and b is still fenced"
+echo "--- the target is killed and restarted, and b is still fenced"
 kill -KILL "$server"
 wait "$server" || true
 share_it successor
@@ -124,7 +124,7 @@ on b 0 '! fill 0x42'
 only A
 on a 0 'fill 0x41'
 
-echo "--- b is let in again, hangs while it writes, is fenced, and goes on"
+echo "--- b is unfenced, hangs while it writes, is fenced, and resumes"
 agent b 0 on b
 b_writes
 freeze b

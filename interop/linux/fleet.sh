@@ -70,14 +70,14 @@ has "virtual machines' disks and real guests are two rows" \
     '[.actions[] | [.pattern.name, .clients]] ==
         [["VM 4k random mixed", 1], ["guest 4k random mixed", 2]]'
 has "guests read and wrote" '.actions[1].total | .reads > 0 and .writes > 0 and .iops > 0'
-has "every I/O of theirs has a latency" \
+has "every I/O of the guests has a latency" \
     '.actions[1].total | .latency.p50_ns > 0 and .latency.max_ns >= .latency.p99_ns'
 has "agents and QEMU used processor time" \
     '[.actions[1].cpu[] | select(.[1] > 0) | .[0]] | contains(["guest 1", "guest 2"])'
-has "what they wrote was read back and compared" \
+has "the guests' data were read back and compared" \
     '.guests | .count == 2 and .compared > 0 and .compared == .written'
 nothing_left
-ok "nothing is left"
+ok "the run left no process or folder"
 
 # Kill a target while guests boot. The error must name the target, not the guests.
 "$farblock" --quiet fleet run "$work/plan.toml" --guests 2 --loopback 2>"$work/said" &
@@ -94,7 +94,7 @@ wait $run || code=$?
 run=
 [ $code = 1 ] || fail "the run ended with $code: $(cat "$work/said")"
 grep -q '^error: target on node 1: the agent has exited' "$work/said" || fail "$(cat "$work/said")"
-ok "a target that is killed under guests is named"
+ok "the error names the target that was killed"
 nothing_left
-ok "nothing is left of that either"
+ok "the failed run left no process or folder"
 echo "fleet.sh: all holds"

@@ -90,9 +90,9 @@ kill_servers() {
             [ -z "$next" ] || [ "$next" = "$killed" ] || break
             sleep 0.1
         done
-        [ -n "$next" ] && [ "$next" != "$killed" ] || fail "disk-$block has no server any more"
+        [ -n "$next" ] && [ "$next" != "$killed" ] || fail "disk-$block has no new server"
     done
-    echo "iscsi.sh: the servers were killed, and the next ones serve"
+    echo "iscsi.sh: the servers were killed, and their successors serve"
 }
 
 cut() {
@@ -100,14 +100,14 @@ cut() {
     wait $target 2>/dev/null || true
     sleep 3
     serve "$address"
-    echo "iscsi.sh: the target was killed and is back"
+    echo "iscsi.sh: the target was killed and restarted"
 }
 
 refuse_detach() {
     local said
-    ! said=$("$farblock" detach disk-512 2>&1) || fail "a disk that is used was detached"
+    ! said=$("$farblock" detach disk-512 2>&1) || fail "detach removed a disk in use"
     [[ $said == *"in use"* ]] || fail "detach says $said"
-    echo "iscsi.sh: a disk that is used is not detached: $said"
+    echo "iscsi.sh: detach refuses a disk in use: $said"
 }
 
 # Serves the guest's requests until it exits.
@@ -120,7 +120,7 @@ while kill -0 $guest 2>/dev/null; do
         "DO kill") kill_servers ;;
         "DO cut") cut ;;
         "DO detach") refuse_detach ;;
-        *) fail "the guest asks for '$line'" ;;
+        *) fail "the guest makes an unknown request: '$line'" ;;
         esac
     done
     sleep 0.1
@@ -129,7 +129,7 @@ code=0
 wait $guest || code=$?
 guest=
 [ $code = 0 ] || fail "the guest's job ended with $code"
-[ $done_lines = 3 ] || fail "the guest asked for $done_lines things, not 3"
+[ $done_lines = 3 ] || fail "the guest made $done_lines requests, not 3"
 for name in disk-512 disk-4096; do "$farblock" detach $name; done
 if grep -i panicked "$work"/*.log "$work"/run/*/log 2>/dev/null; then exit 1; fi
 echo "iscsi.sh: all holds: $(grep -c '^ok: ' "$guest_log") checks"

@@ -80,7 +80,7 @@ refused() {
     output=$("$@" 2>&1) || code=$?
     [ $code != 0 ] || fail "$text: '$*' succeeded: $output"
     if [ $code -ge 100 ] || [[ $output == *panicked* ]]; then
-        fail "$text: '$*' fell over with exit code $code: $output"
+        fail "$text: '$*' crashed with exit code $code: $output"
     fi
     ok "$text is refused: ${output##*$'\n'}"
 }
@@ -240,13 +240,13 @@ transfers() {
     check "$text: write 70001 bytes at 1000003" run "$engine" write "$(url "$nsid")" \
         --offset 1000003 --input "$small" "$@"
     dd if="$small" of="$big" oflag=seek_bytes seek=1000003 conv=notrunc 2>/dev/null
-    equal "$text: the kernel finds them there, and the rest as it was" "$(sum_file "$big")" \
+    equal "$text: the kernel reads them there, and the rest unchanged" "$(sum_file "$big")" \
         "$(ask sum "$nsid" 0 4194304)"
     local filled
     filled=$(ask fill "$nsid" 16777216 2097152)
     check "$text: read 2 MiB at 16 MiB" run "$engine" read "$(url "$nsid")" --offset 16777216 \
         --length 2097152 --output "$back" "$@"
-    equal "$text: they are what the kernel wrote" "$filled" "$(sum_file "$back")"
+    equal "$text: they are the bytes that the kernel wrote" "$filled" "$(sum_file "$back")"
 }
 
 whole_disks() {
@@ -312,13 +312,13 @@ kernel_target() {
     wait $guest || code=$?
     guest=
     [ $code = 0 ] || fail "the guest's job ended with $code: $(tail -n 20 "$logs/target.log")"
-    ok "the kernel's target has nothing to complain of"
+    ok "the kernel's target has logged no error"
 }
 
 # --- The self-check of the harness
 
 self_check() {
-    say "the kernel against itself"
+    say "the kernel's host with the kernel's target"
     truncate -s 36M "$logs/disk"
     local arguments="-drive file=$logs/disk,format=raw,if=none,id=disk"
     arguments+=" -device nvme-subsys,id=subsystem -device nvme,subsys=subsystem,serial=disk"

@@ -3,7 +3,7 @@
 # kernel's own NVMe/TCP host and target, nvme-cli, fio and a few more tools.
 #
 #   setup.sh            about a minute the first time (100 MB of packages), then under a second
-#   setup.sh --systemd  prepares also the disk of a guest that boots Debian's systemd, which takes
+#   setup.sh --systemd  also prepares the disk of a guest that boots Debian's systemd, which takes
 #                       half a minute more
 #
 # FARBLOCK_VM_KERNEL=backports makes this script and guest.sh use the newest kernel that Debian
@@ -95,7 +95,7 @@ install_packages() {
     # Old lists may name versions that the mirror no longer has.
     install_once || { apt-get update -qq || true; install_once; } || {
         tail -n 20 "$log" >&2
-        die "apt-get could not install ${packages[*]}; its words are above."
+        die "apt-get could not install ${packages[*]}; its output is above."
     }
 }
 
@@ -137,7 +137,7 @@ unpack() {
         apt-get "${options[@]}" -q -y --no-install-recommends --download-only \
             install "$@"; } >"$apt/log" 2>&1 </dev/null || {
         tail -n 20 "$apt/log" >&2
-        die "the guest's packages could not be downloaded; apt's words are above."
+        die "the guest's packages could not be downloaded; apt's output is above."
     }
     say "unpacking them"
     # Debian has a merged /usr, but packages still contain files under both names.
@@ -176,7 +176,7 @@ extract_kernel() {
     local file setup_sectors payload_offset payload_length magic unpack
     # Newer packages have the kernel beside the modules.
     file=$(find "$vm_dir"/root/{boot,usr/lib/modules} -name 'vmlinuz*' | head -n 1)
-    [ -n "$file" ] || die "the kernel package has no kernel where they used to be."
+    [ -n "$file" ] || die "the kernel package has no vmlinuz file in /boot or beside its modules."
     setup_sectors=$(od -An -tu1 -j $((0x1f1)) -N 1 "$file")
     read -r payload_offset payload_length < <(od -An -tu4 -j $((0x248)) -N 8 "$file")
     payload_offset=$(((setup_sectors + 1) * 512 + payload_offset))
@@ -189,7 +189,7 @@ extract_kernel() {
     head -c $((payload_offset + payload_length - 4)) "$file" |
         tail -c +$((payload_offset + 1)) | $unpack >"$kernel.new"
     [ "$(od -An -tx1 -N 4 "$kernel.new" | tr -d ' ')" = 7f454c46 ] ||
-        die "what was unpacked from $file is not an ELF kernel."
+        die "the contents of $file are not an ELF kernel."
     mv "$kernel.new" "$kernel"
 }
 

@@ -25,7 +25,7 @@ port=$(free_port)
 serve serve.log mem:4MiB --nqn "$nqn" --listen "127.0.0.1:$port" --tls-key "$host=short.key" \
     --control "$logs/control"
 
-# The command that the guest may request by name: gives a host the key that nvme-cli made.
+# The command that the guest may request by name: it gives a host the key that nvme-cli made.
 take_made_key() {
     (umask 077 && cp share/made.key keyring.key)
     "$farblock" ctl --control "$logs/control" allow-host "$nqn" "$1" --tls-key "$logs/keyring.key"
@@ -51,7 +51,7 @@ reads() { "$farblock" --quiet read "nvme+tcp://127.0.0.1:$target/$kernel?ns=1&ho
 refused() {
     local text=$1 sentence=$2 output
     shift 2
-    ! output=$(reads "$@" 2>&1) || fail "$text: it was let in"
+    ! output=$(reads "$@" 2>&1) || fail "$text: the kernel's target admitted the host"
     [[ $output == *"$sentence"* ]] || fail "$text: $output"
 }
 reads --tls-key short.key || fail "the kernel's target"

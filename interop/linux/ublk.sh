@@ -99,7 +99,7 @@ while kill -0 $guest 2>/dev/null; do
         "DO cut") cut ;;
         "DO pause") kill -STOP "${targets[512]}" ;;
         "DO continue") kill -CONT "${targets[512]}" ;;
-        *) fail "the guest asks for '$line'" ;;
+        *) fail "the guest makes an unknown request: '$line'" ;;
         esac
     done
     sleep 0.1
@@ -108,6 +108,6 @@ code=0
 wait $guest || code=$?
 guest=
 [ $code = 0 ] || fail "the guest's job ended with $code"
-[ $done_lines = 4 ] || fail "the guest asked for $done_lines things, not 4"
+[ $done_lines = 4 ] || fail "the guest made $done_lines requests, not 4"
 if grep -i panicked "$work"/*.log; then exit 1; fi
 echo "ublk.sh: all holds: $(grep -c '^ok: ' "$guest_log") checks"

@@ -124,8 +124,8 @@ kill_servers() {
             [ -z "$next" ] || [ "$next" = "$killed" ] || break
             sleep 0.1
         done
-        [ -n "$next" ] && [ "$next" != "$killed" ] || fail "remote-$block has no server any more"
-        echo "vhost.sh: round $1: the server of remote-$block was killed, and the next one serves"
+        [ -n "$next" ] && [ "$next" != "$killed" ] || fail "remote-$block has no new server"
+        echo "vhost.sh: round $1: the server of remote-$block was killed, and its successor serves"
     done
 }
 
@@ -160,7 +160,7 @@ while kill -0 $guest 2>/dev/null; do
             for round in 1 2 3; do kill_servers $round; done
             cut
             ;;
-        *) fail "the guest asks for '$line'" ;;
+        *) fail "the guest makes an unknown request: '$line'" ;;
         esac
     done
     sleep 0.1
@@ -169,7 +169,7 @@ code=0
 wait $guest || code=$?
 guest=
 [ $code = 0 ] || fail "the guest's job ended with $code"
-[ $done_lines = 3 ] || fail "the guest asked for $done_lines things, not 3"
+[ $done_lines = 3 ] || fail "the guest made $done_lines requests, not 3"
 
 # detached LABEL: detaches the disk, and retries for some seconds.
 detached() {

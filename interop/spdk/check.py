@@ -465,7 +465,7 @@ def keys_come_back_with_their_hosts():
         assert (target.rpc("nvmf_get_subsystems"), target.rpc("keyring_get_keys")) == seen
         assert json.dumps(target.rpc("save_config")) == saved
         judge()
-    print("keys: by their files, saved, loaded, asked for")
+    print("keys: added from files, saved, loaded, and required")
 
 
 def given_other_keys(target, comes_in, files):
@@ -585,7 +585,7 @@ def removal_under_load():
         loads[1].join(PATIENCE)
         assert set(ended[OTHER]) == {0}
         assert [one["name"] for one in rpc("bdev_get_bdevs")] == ["Stays"]
-    print("removal: under load, and what stays goes on")
+    print("removal: a bdev is deleted under load, and the other bdev's host continues")
 
 
 def count(is_so):

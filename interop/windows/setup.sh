@@ -58,7 +58,7 @@ install_packages() {
     # Old lists may name versions that the mirror no longer has, and new machines have no lists.
     install_once || { apt-get update -qq || true; install_once; } || {
         tail -n 20 "$log" >&2
-        die "apt-get could not install ${packages[*]}; its words are above."
+        die "apt-get could not install ${packages[*]}; its output is above."
     }
 }
 
@@ -176,7 +176,7 @@ boot_wine() {
     say "booting Wine for the first time"
     rm -rf "$dir/wine"
     (. "$dir/env.sh" && wineboot --init && wineserver --wait) >"$dir/wineboot.log" 2>&1 </dev/null ||
-        die "Wine does not start; its words are in $dir/wineboot.log."
+        die "Wine does not start; its output is in $dir/wineboot.log."
     [ ! -e "$system/bcryptprimitives.dll" ] || return 0
     cat >"$dir/bcryptprimitives.c" <<'C'
 #include <windows.h>

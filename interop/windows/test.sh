@@ -27,6 +27,8 @@ environment=$("$here/setup.sh" --env)
 # a compiler in nightly mode rebuilds the macros, and so all crates that this system's tests have
 # built.
 export CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/windows
+# This compiler is a copy without clippy.
+unset RUSTC_WORKSPACE_WRAPPER
 # insta would run cargo to find the workspace, but Wine cannot run cargo.
 export INSTA_WORKSPACE_ROOT=$PWD INSTA_UPDATE=no
 scratch=$(mktemp -d)
@@ -61,7 +63,7 @@ left_out_tests=(--skip the_header_is_up_to_date)
 build() {
     # shellcheck disable=SC2086 # words
     cargo "$1" --locked $FARBLOCK_WINDOWS_CARGO --message-format json-render-diagnostics "${@:2}" \
-        >"$scratch/built" || die "farblock does not build for Windows; cargo's words are above."
+        >"$scratch/built" || die "farblock does not build for Windows; cargo's output is above."
 }
 
 # Runs the crates' suites. On a busy machine Wine sometimes cannot start a process (internal error
@@ -70,7 +72,7 @@ build() {
 run_suites() {
     "$here/../../contrib/suites.py" "$scratch/built" --runner wine --timeout 600 \
         --args "${left_out_tests[*]}" ||
-        die "a suite failed; its words are above."
+        die "a suite failed; its output is above."
 }
 
 build_suites() {
@@ -146,7 +148,7 @@ both_ways() {
         "run_$host" write "$url" $digests --offset 1MiB <noise
         # shellcheck disable=SC2086
         "run_$host" read "$url" $digests --offset 1MiB --length "$(stat -c %s noise)" >back
-        cmp noise back || die "$name: what is read is not what was written ($digests)"
+        cmp noise back || die "$name: reads return other data than was written ($digests)"
         ok "$name: write, read, the same bytes${digests:+, with digests}"
     done
     "run_$host" copy noise "${url%1}2"
@@ -168,7 +170,7 @@ data_moves() {
     shift 2
     "run_$host" write "$url" "$@" --offset 1MiB <noise
     "run_$host" read "$url" "$@" --offset 1MiB --length "$(stat -c %s noise)" >back
-    cmp noise back || die "$name: what is read is not what was written"
+    cmp noise back || die "$name: reads return other data than was written"
 }
 
 # Tests TLS between both sides, with a key of each hash, and with a key from an authentication.
@@ -179,13 +181,13 @@ secured() {
         rm -f tls.key other.key
         "run_$target" keys new --tls --hash "$hash" --output tls.key
         "run_$host" keys new --tls --hash "$hash" --output other.key
-        chmod 600 tls.key other.key # Wine gives everybody access to new files.
+        chmod 600 tls.key other.key # Wine gives all users access to new files.
         serve "$target" mem:64MiB --tls-key "$host_nqn=tls.key"
         url+="&hostnqn=$host_nqn"
         data_moves "$name" "$host" --tls-key tls.key
-        ! "run_$host" id "$url" --tls-key other.key >out 2>&1 || die "$name: any key is good"
+        ! "run_$host" id "$url" --tls-key other.key >out 2>&1 || die "$name: a wrong key works"
         grep -q "refuses TLS" out || die "$name: with another key it says: $(cat out)"
-        ! "run_$host" id "$url" >out 2>&1 || die "$name: it is let in without a key"
+        ! "run_$host" id "$url" >out 2>&1 || die "$name: a host without a key is admitted"
         ok "$name: write, read, with the key and no other ($hash)"
         stop_servers
     done
@@ -195,7 +197,7 @@ secured() {
     serve "$target" mem:64MiB --tls allowed --host-key "$host_nqn=host.key"
     url+="&hostnqn=$host_nqn"
     data_moves "$name" "$host" --dhchap-secret host.key --concat
-    ok "$name: write, read, with a key out of an authentication"
+    ok "$name: write, read, with a TLS key from an authentication"
     stop_servers
 }
 
@@ -219,7 +221,7 @@ placed() {
     OPENSSL_CONF=$(windows_path "$scratch/openssl.cnf") \
         own id "$url" --tls-key "$(windows_path "$scratch/tls.key")" >out 2>&1 ||
         die "OpenSSL beside farblock.exe, with a configuration: $(cat out)"
-    ok "OpenSSL beside farblock.exe is loaded, and no configuration of OpenSSL's"
+    ok "OpenSSL beside farblock.exe is loaded, without OpenSSL's configuration"
     stop_servers
 }
 
@@ -231,7 +233,7 @@ is_soon() {
         ! "$@" || return 0
         sleep 0.3
     done
-    die "$what does not come true"
+    die "not within the time limit: $what"
 }
 
 # Whether the jq expression is true for the list of attachments.
@@ -259,8 +261,8 @@ service() {
     wine net start farblock </dev/null >/dev/null || die "net start fails"
     is_soon "boot is attached" attached '.[0] | .name == "boot" and .state == "live"'
     state_is RUNNING || die "the service does not run"
-    is_soon "what is wrong is said" grep -q "wrong.toml.*there is no key" "$folder/service.log"
-    ok "the service attaches what a file describes, and says what makes no sense"
+    is_soon "the log names the file" grep -q "wrong.toml.*there is no key" "$folder/service.log"
+    ok "the service attaches the disk of a valid file, and logs the error in the invalid file"
     times() { state_is RUNNING && [ "$(grep -c 'boot is attached' "$folder/service.log")" = "$1" ]; }
     before=$(grep -c 'boot is attached' "$folder/service.log")
     for killed in $(jq '.[0].pid, .[0].server_pid' list); do
@@ -270,7 +272,7 @@ service() {
     # stops its services with the last program.
     is_soon "boot is attached again" times $((before + 1))
     attached '.[0] | .name == "boot" and .state == "live"' || die "it is not: $(cat list)"
-    ok "the service attaches again what was killed"
+    ok "the service attaches a disk again after its processes were killed"
     wine sc stop farblock </dev/null >/dev/null
     is_soon "the service stops" state_is STOPPED
     attached '. == []' || die "a stopped service leaves: $(cat list)"
@@ -291,10 +293,10 @@ head -c 5000000 /dev/urandom >noise
 truncate -s 64M linux.img windows.img
 both_ways linux windows "$scratch/linux.img"
 # The file itself must hold the bytes, not only the target's answers.
-cmp -n "$(stat -c %s noise)" noise linux.img 0 1048576 || die "the Linux target's file is another"
+cmp -n "$(stat -c %s noise)" noise linux.img 0 1048576 || die "the Linux target's file differs"
 ok "the Linux target's file has what Windows wrote"
 both_ways windows linux "$(windows_path "$scratch/windows.img")"
-cmp -n "$(stat -c %s noise)" noise windows.img 0 1048576 || die "the Windows target's file is another"
+cmp -n "$(stat -c %s noise)" noise windows.img 0 1048576 || die "the Windows target's file differs"
 ok "the Windows target's file has what Linux wrote"
 secured linux windows
 secured windows linux

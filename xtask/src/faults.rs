@@ -1,5 +1,5 @@
-//! Repeats real faults for hours. In `make test`, guests and the Ceph cluster suffer each fault
-//! once.
+//! Repeats real faults for hours. `make test` causes each fault once, in guests and in the Ceph
+//! cluster.
 
 use clap::Args;
 use std::path::{Path, PathBuf};

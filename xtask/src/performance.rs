@@ -81,7 +81,7 @@ fn drawn_map(data: &Data) -> Result<String, String> {
     grid::draw(data, "RAM disk: farblock's I/Os per second, SPDK's = 1", "farblock ÷ SPDK", &source)
 }
 
-/// The page with new text after each mark.
+/// Returns the page with new text after each mark.
 fn filled(page: &str, show: impl Fn(&str) -> Result<String, String>) -> Result<String, String> {
     let mut text = String::new();
     let mut lines = page.lines();
@@ -102,7 +102,8 @@ fn filled(page: &str, show: impl Fn(&str) -> Result<String, String>) -> Result<S
     Ok(text)
 }
 
-/// The table and the source that a mark requests.
+/// Returns the Markdown that a mark requests: the table, the paragraph that names the source of its
+/// figures, or both.
 fn shown(folder: &Path, mark: &str) -> Result<String, String> {
     let mut parts = mark.split("; ");
     let file = parts.next().unwrap_or_default();

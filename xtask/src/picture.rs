@@ -31,7 +31,7 @@ pub(crate) struct Chart {
     pub(crate) source: String,
 }
 
-/// Draws the chart as SVG. Its colors are for the white background that this draws.
+/// Draws the chart as SVG. The colors suit the white background that this function draws.
 pub(crate) fn draw(chart: &Chart) -> String {
     let bottom = TOP + ROW * chart.bars.len() as f64;
     let height = bottom + 44.0;

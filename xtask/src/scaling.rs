@@ -2,8 +2,8 @@
 //! model.
 //!
 //! The model takes the processor time of an I/O from the tables of the stand. It measures the cost
-//! of two processors that write to one cache line. All else is assumed: a network, and memory that
-//! all cores share.
+//! of two processors that write to one cache line. The bandwidths of the network and of the memory
+//! that all cores share are assumptions.
 //!
 //! ```text
 //! time of an I/O on a core      its processor time + shared writes × bounce × (n - 1) / n

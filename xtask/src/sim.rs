@@ -1,5 +1,5 @@
 //! Runs the simulation for hours, through an example of `farblock-sim`. Only that package enables
-//! the simulation features of all crates below it.
+//! the simulation features of all crates on which it depends.
 
 use clap::Args;
 use std::process::Command;
@@ -66,7 +66,7 @@ fn run_mirrors(options: &Options) -> Result<(), String> {
         Ok(status) => Ok(status.success()),
         Err(error) => Err(format!("cannot start cargo: {error}")),
     };
-    // A failed build is not a failed seed.
+    // Build first, so that a build error does not count as a failed seed.
     let mut build = test();
     build.arg("--no-run");
     if !succeeds(build)? {
@@ -80,7 +80,7 @@ fn run_mirrors(options: &Options) -> Result<(), String> {
             said = Instant::now();
             let left = until.saturating_duration_since(said).as_secs() / 60;
             let lives = seed.wrapping_sub(from);
-            eprintln!("{lives} lives of mirrors, {failures} failures; {left} min left");
+            eprintln!("{lives} simulated mirrors, {failures} failures; {left} min left");
         }
         let mut command = test();
         command.arg("nothing_acknowledged_is_lost");
@@ -88,7 +88,7 @@ fn run_mirrors(options: &Options) -> Result<(), String> {
         failures += u64::from(!succeeds(command)?);
         seed = seed.wrapping_add(LIVES);
     }
-    println!("{} lives of mirrors from {from}: {failures} failures", seed.wrapping_sub(from));
+    println!("{} simulated mirrors from {from}: {failures} failures", seed.wrapping_sub(from));
     if failures == 0 {
         Ok(())
     } else {

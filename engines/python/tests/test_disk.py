@@ -15,21 +15,21 @@ READ_ONLY_URL = os.environ["FARBLOCK_READ_ONLY_URL"]
 
 
 class DiscoverTest(unittest.TestCase):
-    def test_finds_what_is_shared(self):
+    def test_discover_lists_the_served_subsystem(self):
         address = URL.split("/")[2]
         (found,) = [entry for entry in farblock.discover(address) if entry.kind == "subsystem"]
         self.assertEqual(found.url, URL.split("?")[0])
         self.assertEqual(f"{found.address}:{found.service}", address)
         self.assertTrue(found.url.endswith(found.nqn))
 
-    def test_says_why_not(self):
+    def test_discover_reports_unusable_addresses(self):
         with self.assertRaises(farblock.Error) as caught:
             farblock.discover("127.0.0.1:1")
         self.assertIn("cannot connect", str(caught.exception))
         with self.assertRaises(ValueError):
             farblock.discover("no address")
 
-    def test_has_a_version(self):
+    def test_the_package_has_a_version(self):
         self.assertRegex(farblock.__version__, r"^\d+\.\d+\.\d+")
 
 
@@ -39,20 +39,20 @@ class DiskTest(unittest.TestCase):
         self.addCleanup(self.disk.close)
         self.block = self.disk.block_size
 
-    def test_says_what_it_is(self):
+    def test_a_disk_reports_its_properties(self):
         self.assertEqual((self.disk.size, self.block), (64 << 20, 512))
         self.assertFalse(self.disk.read_only)
         self.assertTrue(self.disk.discards)
         self.assertIn("64 MiB", repr(self.disk))
 
-    def test_there_and_back(self):
+    def test_reads_return_the_written_data(self):
         data = os.urandom(3 << 20)
         self.assertEqual(self.disk.write(1 << 20, data, durable=True), len(data))
         self.disk.flush()
         self.assertEqual(self.disk.read(1 << 20, len(data)), data)
         self.assertEqual(self.disk.read(self.disk.size, 0), b"")
 
-    def test_any_buffer_without_a_copy(self):
+    def test_any_buffer_can_be_written_and_filled(self):
         numbers = array.array("Q", range(128))
         self.disk.write(0, numbers)
         back = array.array("Q", bytes(1024))
@@ -64,13 +64,13 @@ class DiskTest(unittest.TestCase):
         self.assertEqual(memory[0], 0)
         self.assertFalse(any(memory[1 + 2 * self.block :]))
 
-    def test_a_buffer_can_be_resized_afterwards(self):
+    def test_a_buffer_can_be_resized_after_a_call(self):
         memory = bytearray(self.block)
         self.disk.readinto(0, memory)
         self.disk.write(0, memory)
         memory.extend(b"more")
 
-    def test_zeroes_and_discard(self):
+    def test_zeroes_and_discard_change_only_their_range(self):
         self.disk.write(0, b"\x55" * 4 * self.block)
         self.disk.zeroes(0, self.block, keep_allocated=True, durable=True)
         self.disk.discard(2 * self.block, self.block)
@@ -79,7 +79,7 @@ class DiskTest(unittest.TestCase):
         self.assertEqual(data[self.block : 2 * self.block], b"\x55" * self.block)
         self.assertEqual(data[3 * self.block :], b"\x55" * self.block)
 
-    def test_threads(self):
+    def test_several_threads_can_use_one_disk(self):
         def work(number):
             for turn in range(50):
                 offset = (number * 50 + turn) * 4096
@@ -96,7 +96,7 @@ class DiskTest(unittest.TestCase):
             thread.join()
         self.assertEqual(failures, [])
 
-    def test_bad_arguments_have_their_sentence(self):
+    def test_bad_arguments_raise_value_errors_with_a_reason(self):
         for words, call in [
             ("multiple of the block size", lambda: self.disk.read(1, self.block)),
             ("multiple of the block size", lambda: self.disk.write(0, b"odd")),
@@ -118,14 +118,14 @@ class DiskTest(unittest.TestCase):
         with self.assertRaises((TypeError, BufferError, ValueError)):
             self.disk.readinto(0, memoryview(bytearray(2 * self.block))[::2])
 
-    def test_what_is_no_url_is_said_to_be_none(self):
+    def test_a_url_of_the_wrong_type_raises_a_type_error(self):
         for url in [None, 7, b"nvme+tcp://a/b", [None], ["nvme+tcp://a/b", 7]]:
-            with self.subTest(url), self.assertRaisesRegex(TypeError, "has to be a str such as"):
+            with self.subTest(url), self.assertRaisesRegex(TypeError, "must be a str such as"):
                 farblock.connect(url)
         with self.assertRaisesRegex(TypeError, "address is None"):
             farblock.discover(None)
 
-    def test_errors_have_their_sentence(self):
+    def test_errors_have_an_errno_and_a_reason(self):
         with farblock.connect(READ_ONLY_URL, data_digest=True, io_timeout=None) as disk:
             self.assertTrue(disk.read_only)
             with self.assertRaises(farblock.Error) as caught:
@@ -136,13 +136,13 @@ class DiskTest(unittest.TestCase):
             farblock.connect("nvme+tcp://127.0.0.1:1/nqn.2026-11.org.farblock:none")
         self.assertIn("127.0.0.1:1", str(caught.exception))
 
-    def test_closed(self):
+    def test_a_closed_disk_refuses_calls(self):
         self.disk.close()
         self.disk.close()
         with self.assertRaisesRegex(ValueError, "closed"):
             self.disk.flush()
 
-    def test_a_fork_has_to_connect_again(self):
+    def test_a_forked_child_must_connect_again(self):
         self.disk.flush()
         child = os.fork()
         if child == 0:
@@ -160,7 +160,7 @@ class DiskTest(unittest.TestCase):
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.disk.flush()
 
-    def test_a_fork_while_threads_are_in_calls_has_to_connect_again(self):
+    def test_a_child_forked_during_calls_must_connect_again(self):
         def work():
             while not over.is_set():
                 self.disk.write(0, bytes(1 << 20))
@@ -177,7 +177,7 @@ class DiskTest(unittest.TestCase):
                     # Stop a child that hangs.
                     signal.alarm(60)
                     try:
-                        code = self.everything_ends_in_a_child()
+                        code = self.every_call_fails_in_a_child()
                     finally:
                         os._exit(code)
                 self.assertEqual(os.waitpid(child, 0)[1], 0)
@@ -187,7 +187,7 @@ class DiskTest(unittest.TestCase):
                 thread.join()
         self.disk.flush()
 
-    def everything_ends_in_a_child(self):
+    def every_call_fails_in_a_child(self):
         disk = self.disk
         calls = [
             lambda: disk.size,

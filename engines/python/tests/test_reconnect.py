@@ -64,7 +64,7 @@ class ReconnectTest(unittest.TestCase):
         time.sleep(seconds)
         self.target.start()
 
-    def test_every_byte_is_there_after_the_target_was_killed(self):
+    def test_no_acknowledged_write_is_lost_when_the_target_is_killed(self):
         with farblock.connect(self.target.url, reconnect_delay=0.2) as disk:
             self.assertEqual((disk.state, disk.paths[0].state), ("live", "live"))
             turns = 0
@@ -84,7 +84,7 @@ class ReconnectTest(unittest.TestCase):
             self.assertEqual(disk.state, "live")
         self.assertEqual(self.target.path.read_bytes()[:PIECE], piece(0, turns))
 
-    def test_a_target_that_stays_away_is_given_up(self):
+    def test_calls_fail_without_the_target_and_work_after_it_returns(self):
         options = {"reconnect_delay": 0.1, "fast_io_fail_timeout": 0.3, "ctrl_loss_timeout": None}
         with farblock.connect(self.target.url, **options) as disk:
             disk.flush()
@@ -115,7 +115,7 @@ class ReconnectTest(unittest.TestCase):
             sending.join()
         return None
 
-    def test_signals_are_heard_while_a_call_waits(self):
+    def test_signal_handlers_run_while_a_call_waits(self):
         with farblock.connect(self.target.url) as disk:
             disk.write(0, piece(1, 1))
             self.target.kill()
@@ -127,9 +127,9 @@ class ReconnectTest(unittest.TestCase):
                 disk.flush,
             ]:
                 self.assertIsInstance(self.interrupt(call), KeyboardInterrupt)
-            # The buffer is resizable again.
+            # The calls no longer hold the buffer, so the program can resize it.
             buffer.extend(b"more")
-            # If a handler raises no exception, the call continues. Otherwise the call raises it.
+            # The call continues, unless a handler raises an exception: then the call raises it.
             heard = []
             self.addCleanup(signal.signal, signal.SIGUSR1, signal.getsignal(signal.SIGUSR1))
             signal.signal(signal.SIGUSR1, lambda *_: heard.append(1) or self.target.start())

@@ -11,7 +11,7 @@ mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 share /host
 cp /host/farblock /usr/bin/farblock
 cp farblock-attach@.service /etc/systemd/system/
 mkdir -p /etc/systemd/system/farblock-attach@.service.d /etc/farblock/attach.d
-# Reports how the service stops, to the outer script.
+# Each service reports to the outer script how it stopped.
 cat >/etc/systemd/system/farblock-attach@.service.d/log.conf <<'UNIT'
 [Unit]
 RequiresMountsFor=/host

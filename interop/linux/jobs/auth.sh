@@ -48,8 +48,8 @@ refused_for "no secret" "qid 0: no key" connects "$nqn"
 refused_for "a wrong secret" "qid 0: authentication failed" connects "$nqn" -S "$(cat wrong.key)"
 refused_for "a wrong secret of the controller's" "qid 0: controller authentication failed" \
     connects "$nqn" -S "$secret" -C "$(cat wrong.key)"
-check "the right one is still let in" connects "$nqn" -S "$secret"
-check "and goes" nvme disconnect -n "$nqn"
+check "the right secret still connects" connects "$nqn" -S "$secret"
+check "disconnect after that" nvme disconnect -n "$nqn"
 
 # --- farblock changes and removes the key while the kernel's host is connected
 
@@ -72,7 +72,7 @@ first="$found $(cat "/sys/class/nvme/$controller/cntlid" "/sys/class/nvme/$contr
 outside add
 eventually "a namespace that is added is seen" find_namespace $nqn 2
 outside accept new.key host.key
-stays "the new key is good as well"
+stays "the new key is valid, too"
 # With another secret, the kernel's host re-authenticates on its live queues, but it logs this only
 # for the admin queue.
 has_again() { [[ $(dmesg) == *"re-authenticating controller"*"qid 0: authenticated"* ]]; }
@@ -81,17 +81,17 @@ gives() {
     printf %s "$1" >"/sys/class/nvme/$controller/dhchap_secret"
 }
 gives "$new"
-eventually "it authenticates anew with the new key" has_again
-stays "authenticated anew"
+eventually "the host re-authenticates with the new key" has_again
+stays "re-authenticated"
 outside accept new.key
-stays "the old one is not good any more"
+stays "the old key is no longer valid"
 check "disconnect" nvme disconnect -n $nqn
 refused_for "with the old key" "qid 0: authentication failed" connects $nqn -S "$secret"
 check "with the new key" connects $nqn -S "$new"
 eventually "the disk is there again" find_namespace $nqn 1
 outside disallow
 gone() { ! find_namespace $nqn 1; }
-eventually "a host that is not allowed any more has no disk" gone
+eventually "a host that is no longer allowed has no disk" gone
 nvme disconnect -n $nqn >/dev/null || true
 
 # --- The kernel's target, with a host entry for each pair and direction

@@ -44,19 +44,19 @@ to_b() {
 }
 
 in_a_minute "the nodes are connected" drbd_is cs:Connected
-check "both disks are empty: nothing is to be copied" drbdadm new-current-uuid --clear-bitmap r0
+check "DRBD copies nothing, since both disks are empty" drbdadm new-current-uuid --clear-bitmap r0
 in_a_minute "both are up to date" drbd_is ds:UpToDate/UpToDate
 
 say "both are secondary"
 outside on_a systemctl start farblock
-check "what shares a device that is secondary here starts" systemctl start farblock
+check "the target starts although its device is secondary" systemctl start farblock
 for address in $a $b; do
     check "connect by $address" nvme connect -t tcp -a "${address#*=}" -s 4420 -n $nqn -i 2 \
         --keep-alive-tmo=5 --reconnect-delay=1
     in_a_minute "it is inaccessible" access inaccessible $address
 done
 
-say "a is made primary"
+say "a becomes primary"
 outside on_a farblock-drbd promote r0
 in_a_minute "the way to a is the one to use" access optimized $a
 find_namespace $nqn 1
@@ -82,7 +82,7 @@ goes_on "b was made primary within $took ms"
 
 say "a is back"
 outside start_a
-in_a_minute "what differs was copied" drbd_is ds:UpToDate/UpToDate
+in_a_minute "DRBD has copied the differences" drbd_is ds:UpToDate/UpToDate
 dmesg | sed -n 's/.*drbd0: \(Began resync.*\|Resync done.*\)/    \1/p'
 outside on_a systemctl start farblock
 in_a_minute "the way to a is connected again" way live $a
@@ -92,7 +92,7 @@ goes_on "it moved to a again"
 rounds_end
 outside ours_ends
 
-say "what is on the disks"
+say "the data on the disks"
 [[ $(dmesg) != *"I/O error, dev ${disk##*/}"* ]] || fail "I/O failed: $(dmesg)"
 echo "$(blockdev --getsize64 "$disk") $(sum_of "$disk")" >/host/sum
 check "disconnect" nvme disconnect -n $nqn

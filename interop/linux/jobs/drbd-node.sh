@@ -14,7 +14,7 @@ mkdir -p /run/drbd /var/lib/drbd /var/lock
 cp drbd.conf /etc/drbd.conf
 cp /host/farblock farblock-drbd /usr/bin/
 
-# Replaces systemctl: the machines of the guide have systemd, this guest does not.
+# Replaces systemctl: the guide assumes systemd, which this guest lacks.
 cat >/usr/bin/systemctl <<'END'
 #!/bin/bash
 case $1 in

@@ -122,8 +122,8 @@ equal "its size" 67108864 "$(blockdev --getsize64 "$device")"
 equal "its block size" 4096 "$(queue "$device" logical_block_size)"
 equal "a file has a cache" "write back" "$(queue "$device" write_cache)"
 equal "its server is confined" true "$(says sandboxed)"
-if [[ $(./farblock list --json) == *sys_admin* ]]; then fail "its server has rights over the system"; fi
-equal "whose it is" farblock-disk "$(cat "/sys/block/${device#/dev/}/backend")"
+if [[ $(./farblock list --json) == *sys_admin* ]]; then fail "the server has sys_admin"; fi
+equal "the device's backend" farblock-disk "$(cat "/sys/block/${device#/dev/}/backend")"
 verify "$device" 4k-16k >fio.out 2>&1 &
 load=$!
 fio --name=load --filename="$device" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite \
@@ -173,7 +173,7 @@ writer=$!
 is_stale() { [ "$(says state)" = stale ]; }
 eventually "it is stale" is_stale
 kill -0 $writer || fail "the writer does not wait: $(cat dd.out)"
-check "attach goes on" ./farblock attach "$url" --as nbd --name disk
+check "attach takes over the device" ./farblock attach "$url" --as nbd --name disk
 wait $writer || fail "the writer: $(cat dd.out)"
 check "umount" umount /mnt
 check "e2fsck" e2fsck -fn "$device"
@@ -183,13 +183,13 @@ is_larger() { [ "$(blockdev --getsize64 "$device")" = 83886080 ]; }
 eventually "the device is larger" is_larger
 check "detach" ./farblock detach disk
 
-say "who has the rights is gone, and nobody starts another"
+say "the broker is killed, and no supervisor starts another"
 check "attach" ./farblock attach "$url" --as nbd --name disk
 device=$(says path)
 kill -9 "$(says pid)"
 kill -9 "$(broker)"
 tells() { [[ $(./farblock list) == *'detach the disk with --force'* ]]; }
-eventually "it says what to do" tells
+eventually "list gives advice" tells
 refused "detach" "detach the disk with --force" ./farblock detach disk
 check "detach --force" ./farblock detach disk --force
 eventually "the device is gone" is_gone

@@ -38,11 +38,11 @@ equal "the set of each node, and the processors that serve it" \
 check "both sets were read, written and compared" \
     jq -e '.actions[0].total.iops > 0 and .verified.writes > 0 and .verified.lost == 0' report.json
 
-say "the same on disks of one node"
+say "all disks on one node"
 sed -i -e "s#^drives = .*#drives = [\"${far[0]}\", \"${far[1]}\"]#" \
     -e '/^verify_seconds/d' -e 's/^runtime_seconds.*/runtime_seconds = 0.3/' plan.toml
 check "it runs" ./farblock --quiet fleet run plan.toml --loopback --allow-writes --json report.json
-equal "why there is no set by node" '["all drives are at NUMA node 1",[1,1],[[1],[1]]]' \
+equal "why no node has its own set" '["all drives are at NUMA node 1",[1,1],[[1],[1]]]' \
     "$(jq -c '.sets[0] | [.not_by_node, [.sets[].node], [.sets[].processors]]' report.json)"
 
 say "a target"
@@ -50,7 +50,7 @@ say "a target"
 target=$!
 eventually "it serves" grep -q '^listening' /run/serve.out
 grep -o 'disks and network cards .*' /run/serve.out >/run/where || fail "$(cat /run/serve.out)"
-equal "where it runs" \
+equal "the processors of the target" \
     'disks and network cards are on node 1: using its cores [1]' "$(cat /run/where)"
 kill $target
 wait $target

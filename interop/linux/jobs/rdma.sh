@@ -9,13 +9,13 @@ address=10.0.2.15
 say "without a device"
 refused "RDMA" "load the driver of the RDMA device" ./verbs_suite $address
 
-say "with one"
+say "with a device"
 modprobe -a rdma_rxe rdma_ucm ib_uverbs
 check "a soft-RoCE device" rdma link add rxe0 type rxe netdev eth0
 eventually "its port is active" grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
 RUST_BACKTRACE=1 ./verbs_suite $address || fail "the suite: see above"
 
-say "what is left"
+say "leftover queue pairs"
 rdma resource show | tee resources
 equal "queue pairs of programs" 0 "$(rdma resource show qp | grep -c verbs_suite || true)"
 say "done"

@@ -56,9 +56,9 @@ get() {
 
 connect_host 1
 connect_host 2
-check "id-ns says what there is" sh -c \
+check "id-ns reports the reservation capabilities" sh -c \
     "nvme id-ns ${device[1]} --output-format=json | jq -e '.rescap == 255'"
-check "id-ctrl says that there are reservations" sh -c \
+check "id-ctrl reports support for reservations" sh -c \
     "nvme id-ctrl /dev/${controller[1]} --output-format=json | jq -e '(.oncs / 32 | floor) % 2 == 1'"
 
 say "keys"
@@ -73,7 +73,7 @@ say "write exclusive"
 check "host 1 acquires" acquire 1 1 --racqa=0
 check "host 1 writes" put 1 a
 refused "host 2's write" "$conflict" put 2 b
-equal "what host 2 reads" a "$(get 2 | tail -c 1)"
+equal "the data that host 2 reads" a "$(get 2 | tail -c 1)"
 refused "host 2's acquiring" "$conflict" acquire 2 1 --racqa=0
 report "host 1 holds it" 2 '.rtype == 1 and ([.. | .rcsts? // empty] | add) == 1'
 check "host 1 releases" nvme resv-release "${device[1]}" --crkey=1 --rtype=1 --rrela=0
@@ -82,7 +82,7 @@ check "host 2 writes" put 2 c
 say "exclusive access, registrants only"
 check "host 2 acquires" acquire 2 4 --racqa=0
 check "host 1 writes, being registered" put 1 d
-check "host 1 takes its key back" nvme resv-register "${device[1]}" --crkey=1 --rrega=1
+check "host 1 unregisters its key" nvme resv-register "${device[1]}" --crkey=1 --rrega=1
 refused "host 1's read" "$conflict" nvme read "${device[1]}" --start-block=0 --block-count=7 \
     --data=/run/back --data-size=4096
 check "host 1 registers again" register 1
@@ -101,11 +101,11 @@ wait $writer
 sleep 1
 dd if="${device[1]}" bs=256k count=16 iflag=direct 2>/dev/null | cmp - /run/random ||
     fail "a write of the fenced host came late"
-ok "nothing of the fenced host came late"
-report "host 2 is out" 1 '.regctl == 1 and .rtype == 1'
+ok "no write of the fenced host came late"
+report "host 2 is not registered" 1 '.regctl == 1 and .rtype == 1'
 output=$(nvme resv-notif-log "/dev/${controller[2]}" --output-format=json)
-[[ $output == *1* ]] || fail "host 2 was told nothing: $output"
-ok "host 2 was told: $(tr -s ' \n' ' ' <<<"$output")"
+[[ $output == *1* ]] || fail "host 2 got no notification: $output"
+ok "host 2 was notified: $(tr -s ' \n' ' ' <<<"$output")"
 
 say "the target is killed"
 nvme disconnect --nqn=$nqn
@@ -117,6 +117,6 @@ report "it is still reserved" 2 '.regctl == 1 and .rtype == 1 and .ptpls == 1'
 refused "host 2's write" "$conflict" put 2 e
 check "host 1 writes" put 1 f
 check "host 1 clears" nvme resv-release "${device[1]}" --crkey=1 --rrela=1
-report "nobody is registered" 2 '.regctl == 0 and .rtype == 0'
+report "no host is registered" 2 '.regctl == 0 and .rtype == 0'
 check "host 2 writes" put 2 g
 say "done"

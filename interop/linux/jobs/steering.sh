@@ -30,8 +30,8 @@ stored() {
     head -c 1048576 /dev/urandom >/run/data
     check "$1: written" dd if=/run/data of="$found" bs=64k oflag=direct conv=notrunc
     dd if="$found" bs=64k count=16 iflag=direct 2>/dev/null | cmp - /run/data ||
-        fail "$1: something else is read"
-    ok "$1: the same is read"
+        fail "$1: reads return other data"
+    ok "$1: reads return the written data"
 }
 
 check "connect" nvme connect -t tcp -a 10.0.2.2 -s "$port" -n $nqn -i 2 \
@@ -59,9 +59,9 @@ outside read_only off
 eventually "it is seen to be writable" is_read_only 2 0
 stored "the writable one" 2
 outside hide
-eventually "a namespace that it is not to see is gone" is_gone 2
+eventually "a namespace that this host may not see is gone" is_gone 2
 outside show $host
-eventually "it is back when it may see it" is_there 2 20
+eventually "a namespace that this host may see again is back" is_there 2 20
 stored "the one that is back" 2
 outside remove
 eventually "a removed namespace is gone" is_gone 2
@@ -71,9 +71,9 @@ outside reload 3 two.img
 eventually "reload: a namespace is seen" is_there 3 20
 stored "the one of reload" 3
 outside broken
-check "a broken file takes nothing away" is_there 3 20
+check "a reload of a broken file removes nothing" is_there 3 20
 outside hangup 3 other.img
-eventually "SIGHUP: another disk takes its place" is_there 3 24
+eventually "SIGHUP: another disk replaces it" is_there 3 24
 stored "the other disk" 3
 outside grow
 eventually "a file that became longer is noticed" is_there 3 40
@@ -82,7 +82,7 @@ eventually "SIGHUP: it is gone" is_gone 3
 
 load_ends "namespace 1"
 find_controller $nqn
-equal "the controller that was there all the time" "$controller" "$found"
+equal "the controller has not changed" "$controller" "$found"
 check "its namespace is there" is_there 1 32
 said=$(dmesg)
 [[ $said != *"error, dev ${first#/dev/}"* ]] || fail "I/O to namespace 1 failed: $said"

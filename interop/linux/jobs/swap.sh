@@ -16,11 +16,11 @@ is_swapped_to() { grep -q "^$device " /proc/swaps; }
 is_no_swap() { ! is_swapped_to; }
 is_no_file() { ! grep -q '^/mnt/swap ' /proc/swaps; }
 
-say "what the process that serves it has locked"
+say "the memory that the disk's server has locked"
 status=$(cat "/proc/$(server)/status")
 locked=$(sed -n 's/^VmLck:[^0-9]*\([0-9]*\) kB/\1/p' <<<"$status")
 [ "$locked" -gt 0 ] || fail "nothing is locked: $status"
-ok "it stays in memory: $(grep -E '^(VmRSS|RssAnon|VmLck)' <<<"$status" | tr -s '\n\t ' ' ')"
+ok "in memory: $(grep -E '^(VmRSS|RssAnon|VmLck)' <<<"$status" | tr -s '\n\t ' ' ')"
 
 say "swap is refused"
 check "mkswap" mkswap $device
@@ -34,7 +34,7 @@ check "detach" ./farblock detach data
 grep -q "holds swap space" attach.out || fail "attach warns of swap space: $(cat attach.out)"
 ok "attach warns of swap space"
 
-say "in a file of a file system on it"
+say "a swap file on a file system of the disk"
 check "mkfs.ext4" mkfs.ext4 -q -F $device
 check "mount" mount $device /mnt
 dd if=/dev/zero of=/mnt/swap bs=1M count=16 2>/dev/null
@@ -44,11 +44,11 @@ check "swapon" swapon /mnt/swap
 eventually "it is switched off again" is_no_file
 check "umount" umount /mnt
 
-say "without the supervisor nobody refuses it: list and doctor say so"
+say "without a supervisor, list and doctor report swap that farblock cannot refuse"
 check "mkswap" mkswap $device
 kill -9 "$(cat /run/farblock/data/pid)"
 check "swapon" swapon $device
-is_swapped_to || fail "somebody switched it off"
+is_swapped_to || fail "swap was switched off"
 said=$(./farblock list)
 [[ $said == *"swaps to $device"* ]] || fail "list: $said"
 refused "doctor" "PROBLEM +swap +the machine swaps to $device" ./farblock doctor data

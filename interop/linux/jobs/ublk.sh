@@ -64,7 +64,7 @@ answered() { [ "$(wc -l <"$1")" -gt "$2" ]; }
 # stop NAME [force]: stops a server, which removes its device.
 stop() {
     echo "${2:-stop}" >"$1.in"
-    wait $server || fail "$1: it did not stop well: $(cat "$1.out")"
+    wait $server || fail "$1: the server exited with an error: $(cat "$1.out")"
     [ ! -e "$device" ] || fail "$1: $device is still there"
     ok "$1: stopped, and $device is gone"
 }
@@ -86,19 +86,19 @@ until_true() {
 # url BLOCK: the URL of the disk with this block size.
 url() { echo "nvme+tcp://10.0.2.2:${ports[$1]}/${nqns[$1]}?ns=1"; }
 
-say "what the kernel lacks, and who may"
+say "missing kernel modules, and a device for other users"
 mkdir -p /etc/modprobe.d
 echo "install ublk_drv /bin/false" >/etc/modprobe.d/ublk.conf
 echo "install nvme_tcp /bin/false" >/etc/modprobe.d/nvme.conf
 refused "a device without the module" "modprobe ublk_drv" ./ublk_serve mem:1MiB
 refused "a connection without the module" "modprobe nvme-tcp" ./nvme_attach 10.0.2.2 1 nqn.a 1
 refused "attaching without the module" "modprobe ublk_drv" ./farblock attach "$(url 512)" --as ublk
-refused "attaching without the other" "modprobe nvme-tcp" ./farblock attach "$(url 512)" --as nvme
-equal "what is attached then" "[]" "$(./farblock list --json)"
+refused "attaching without nvme-tcp" "modprobe nvme-tcp" ./farblock attach "$(url 512)" --as nvme
+equal "the list of attached disks" "[]" "$(./farblock list --json)"
 rm /etc/modprobe.d/*.conf
 modprobe ublk_drv
 chmod 755 /root
-refused "a device for anybody" "only root" \
+refused "a device for other users" "only root" \
     setpriv --reuid=1000 --regid=1000 --clear-groups ./ublk_serve mem:1MiB
 refused "large blocks" "at most 4096 bytes" ./ublk_serve mem:1MiB --block 65536
 
@@ -114,7 +114,7 @@ for block in 512 4096; do
     equal "$label: a file has a cache" "write back" "$(queue "$device" write_cache)"
     equal "$label: FUA" 1 "$(queue "$device" fua)"
     [ "$(queue "$device" discard_max_bytes)" != 0 ] || fail "$label: no discard"
-    equal "$label: what a file is best written in" 4096 "$(queue "$device" physical_block_size)"
+    equal "$label: the physical block size of a file" 4096 "$(queue "$device" physical_block_size)"
     check "$label: fio verify" verify "$device" "$block-64k" --size=4m
     check "$label: fio verify, large blocks" verify "$device" 1m-4m --iodepth=4
     check "$label: blkdiscard" blkdiscard -o 1048576 -l 4194304 "$device"
@@ -127,9 +127,9 @@ for block in 512 4096; do
     cat random >"$device"
     stop $label
     start $label "$(url $block)" --queues 1 --depth 1 --id 5
-    equal "$label: the number that was asked for" /dev/ublkb5 "$device"
+    equal "$label: the requested device number" /dev/ublkb5 "$device"
     equal "$label: one queue" 1 "$(hardware_queues "$device")"
-    equal "$label: what was written last" "$(sha256sum <random)" \
+    equal "$label: the data written last" "$(sha256sum <random)" \
         "$(dd if="$device" bs=1M count=1 iflag=direct 2>/dev/null | sha256sum)"
     check "$label: fio verify, one at a time" verify "$device" "$block-64k" --size=1m --sync=dsync
     refused "the same number again" "choose another number" ./ublk_serve mem:1MiB --id 5
@@ -162,12 +162,12 @@ if [ $((major * 100 + minor)) -ge 616 ]; then
     eventually "it is larger" size_is "$device" 67108864
 else
     tell sized "resize 33554432" "cannot resize a ublk device.* Linux 6.16"
-    check "it shows what it did" size_is "$device" 67108864
+    check "the size is unchanged" size_is "$device" 67108864
 fi
 tell sized "resize 33554432" "."
 refused "a read beyond the end" "." \
     dd if="$device" of=/dev/null bs=4096 skip=16000 count=1 iflag=direct
-check "a read before it" dd if="$device" of=/dev/null bs=4096 skip=8000 count=1 iflag=direct
+check "a read before the end" dd if="$device" of=/dev/null bs=4096 skip=8000 count=1 iflag=direct
 stop sized
 
 say "disks in use"
@@ -185,7 +185,7 @@ tell used stop "refused: .*$device is a part of /dev/dm-0"
 check "no mapping" dmsetup remove above
 check "mount" mount "$device" /mnt
 stop used force
-refused "using what is gone" "." dd if=/dev/zero of=/mnt/file2 bs=1M count=8 conv=fsync
+refused "a write to the removed device" "." dd if=/dev/zero of=/mnt/file2 bs=1M count=8 conv=fsync
 umount /mnt || fail "what is gone cannot be unmounted"
 
 say "a target that does not answer"
@@ -196,8 +196,8 @@ dd if="$device" of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null &
 reader=$!
 sleep 1
 stop slow force
-if wait $reader; then fail "a read of what is gone succeeded"; fi
-ok "what was under way failed"
+if wait $reader; then fail "a read of the removed device succeeded"; fi
+ok "the read in flight failed"
 echo "DO continue"
 
 say "a server that is killed under load"
@@ -233,8 +233,8 @@ end_load() {
 ask_for_cut() {
     echo "DO cut"
     until_true "the targets are gone" is_gone "${ports[512]}" "${ports[4096]}"
-    until_true "one is back" connects "${ports[512]}"
-    until_true "the other one is, too" connects "${ports[4096]}"
+    until_true "the first target is back" connects "${ports[512]}"
+    until_true "the second target is back" connects "${ports[4096]}"
 }
 connects() { (exec 3<>"/dev/tcp/10.0.2.2/$1") 2>/dev/null; }
 is_gone() { ! connects "$1" && ! connects "$2"; }
@@ -245,7 +245,7 @@ for round in 1 2 3; do
     wait $disk_server $files_server 2>/dev/null || true
     ok "round $round: killed"
     if [ $round = 1 ]; then
-        refused "somebody else's disk" "another identifier" \
+        refused "a disk with another identifier" "another identifier" \
             ./ublk_serve "$(url 512)" --identifier other --recover "$disk_id"
     fi
     sleep 0.3
@@ -256,7 +256,7 @@ for round in 1 2 3; do
     files_server=$server
     sleep 1
 done
-load_runs "before the last kill was survived"
+load_runs "after the last kill"
 refused "a disk that is served" "process $disk_server serves" \
     ./ublk_serve "$(url 512)" "${options[@]}" --recover "$disk_id"
 say "targets that are killed under the same load"
@@ -276,16 +276,16 @@ for ((allowed = 5; allowed < 64; allowed++)); do
         break
     fi
 done
-check "one of $(wc -l <tries) could not open it" grep "open a ublk device: Too many" tries
-check "the last one served it" grep "^ready $device " tries
-check "and left" ./ublk_serve --detach "$id"
+check "one of $(wc -l <tries) attempts failed to open it" grep "open a ublk device: Too many" tries
+check "the last attempt served the device" grep "^ready $device " tries
+check "detach the device" ./ublk_serve --detach "$id"
 
-say "a server that leaves, and one that never comes back"
+say "a server that exits, and a killed server without a successor"
 echo leave >disk.in
-wait $disk_server || fail "it did not leave well: $(cat disk.out)"
-[ -b "$disk" ] || fail "its device went as well"
+wait $disk_server || fail "the server exited with an error: $(cat disk.out)"
+[ -b "$disk" ] || fail "the device of the exited server is gone"
 start disk "$(url 512)" "${options[@]}" --recover "$disk_id"
-check "another took over" verify "$disk" 4k-64k --size=2m
+check "another server took over" verify "$disk" 4k-64k --size=2m
 server=$server device=$disk
 stop disk
 kill -9 $files_server
@@ -294,16 +294,16 @@ refused "detaching what is mounted" "is mounted at /mnt" ./ublk_serve --detach "
 check "detaching it by force" ./ublk_serve --detach "$files_id" --force
 umount /mnt || fail "what is gone cannot be unmounted"
 [ ! -e "$files" ] || fail "$files is still there"
-refused "detaching what is gone" "does not exist" ./ublk_serve --detach "$files_id"
+refused "detaching a removed device" "does not exist" ./ublk_serve --detach "$files_id"
 # The target must have every acknowledged write.
 start files "$(url 4096)"
 # e2fsck exits with 1 after corrections, for example of counters that only umount writes.
 repaired() { e2fsck -fy "$1" || [ $? = 1 ]; }
-check "e2fsck repairs what was mounted" repaired "$device"
-check "and finds it well then" e2fsck -fn "$device"
+check "e2fsck repairs the file system" repaired "$device"
+check "e2fsck finds no further error" e2fsck -fn "$device"
 stop files
 
-say "who is not root"
+say "a user other than root"
 chmod 666 /dev/ublk-control
 # Does the work of the udev rule, because the guest has no udev.
 give() { until chown 1000:1000 /dev/ublkc0 2>/dev/null; do sleep 0.1; done; }
@@ -313,17 +313,17 @@ chmod 666 own.in
 setpriv --reuid=1000 --regid=1000 --clear-groups \
     ./ublk_serve mem:64MiB --id 0 <>own.in >own.out 2>&1 &
 server=$! device=/dev/ublkb0
-until_true "it is ready" grep -q "^ready /dev/ublkb0 .*recoverable=false" own.out
+until_true "the server is ready" grep -q "^ready /dev/ublkb0 .*recoverable=false" own.out
 # Before farblock stops the device, it must check that no other process has the device open.
 chown 1000:1000 "$device"
-check "its fio verify" verify "$device" 4k-64k --size=2m
+check "fio verify" verify "$device" 4k-64k --size=2m
 stop own
 chmod 600 /dev/ublk-control
 
 say "the kernel's own NVMe host"
 nvme=(./nvme_attach 10.0.2.2)
 refused "a comma in a name" "nqn cannot be" "${nvme[@]}" 4420 "nqn.a,trsvcid=1" 1
-refused "nobody there" "cannot connect to" "${nvme[@]}" 1 nqn.a 1
+refused "a port without a target" "cannot connect to" "${nvme[@]}" 1 nqn.a 1
 modprobe nvme-tcp
 nqn=${nqns[512]}
 refused "another subsystem" "cannot connect to" "${nvme[@]}" "${ports[512]}" "$nqn-x" 1
@@ -341,14 +341,14 @@ equal "fast_io_fail_tmo" 500 "$(cat "$controller/fast_io_fail_tmo")"
 equal "queues" 3 "$(cat "$controller/queue_count")"
 equal "size" 67108864 "$(blockdev --getsize64 "$device")"
 equal "block size" 512 "$(queue "$device" logical_block_size)"
-refused "the same again" "the kernel is already connected to $nqn at that address" \
+refused "the same connection again" "the kernel is already connected to $nqn at that address" \
     "${nvme[@]}" "${ports[512]}" "$nqn" 1 "${options[@]}"
 check "mkfs.ext4" mkfs.ext4 -q -F "$device"
 check "mount" mount "$device" /mnt
 detach=(./nvme_attach --detach "$instance" "$nqn" 1 "$device")
 refused "detaching what is mounted" "$device is mounted at /mnt" "${detach[@]}"
 check "umount" umount /mnt
-refused "detaching another's" "no connection to nqn.other" \
+refused "detaching another subsystem" "no connection to nqn.other" \
     ./nvme_attach --detach "$instance" nqn.other 1 "$device"
 verify "$device" 4k-4k --rate_iops=100 >fio.out 2>&1 &
 load=$!
@@ -360,7 +360,7 @@ ok "no error and no lost block: a target's death"
 check "detach" "${detach[@]}"
 [ ! -e "$device" ] || fail "$device is still there"
 refused "detaching it again" "no connection" "${detach[@]}"
-refused "a namespace that is not" "no namespace 7" "${nvme[@]}" "${ports[512]}" "${nqns[512]}" 7
+refused "a missing namespace" "no namespace 7" "${nvme[@]}" "${ports[512]}" "${nqns[512]}" 7
 [ -z "$(ls /sys/class/nvme)" ] || fail "a connection was left: $(ls /sys/class/nvme)"
 
 say "farblock attach --as ublk"
@@ -385,7 +385,7 @@ detaches() {
     check "umount" umount /mnt
     check "farblock detach" ./farblock detach disk
     [ ! -e "$device" ] || fail "$device is still there"
-    equal "what is listed then" "[]" "$(./farblock list --json)"
+    equal "the list of attached disks" "[]" "$(./farblock list --json)"
 }
 # served_by_another THAN: sets 'now' to the PID of the server; true if it differs from THAN.
 served_by_another() {
@@ -400,20 +400,20 @@ for round in 1 2; do
     sleep 1
     kill -0 $load || fail "the load ended before kill $round: $(cat fio.out)"
     kill -9 "$before"
-    until_true "round $round: the supervisor has another one serve" served_by_another "$before"
+    until_true "round $round: the supervisor has started another server" served_by_another "$before"
 done
-kill -0 $load || fail "the load ended before the last kill was survived: $(cat fio.out)"
+kill -0 $load || fail "the load ended after the last kill: $(cat fio.out)"
 wait $load || fail "the load: $(cat fio.out)"
 ok "no error and no lost block: two servers' deaths"
 detaches
 
 say "farblock attach --as nvme"
 attach nvme
-[[ $device =~ ^/dev/nvme[0-9]+n[0-9]+$ ]] || fail "$device is not the kernel's host's"
+[[ $device =~ ^/dev/nvme[0-9]+n[0-9]+$ ]] || fail "$device is not a device of the kernel's host"
 check "fio verify" verify "$device" 4k-64k
 before=$(listed server_pid)
 kill -9 "$before"
-until_true "the supervisor has another one look after it" served_by_another "$before"
+until_true "the supervisor has started another server" served_by_another "$before"
 equal "it is the same device" "$device" "$(listed use.path)"
 detaches
 [ -z "$(ls /sys/class/nvme)" ] || fail "a connection was left: $(ls /sys/class/nvme)"

@@ -1,7 +1,7 @@
 //! Measures a disk file locally, over loopback, and over a network device. The device is a veth
 //! pair between two network namespaces, with added latency.
 //!
-//! Loopback is not a real network: the processor of the sender also receives the data, within the
+//! Loopback is not a real network: the sender's processor also receives the data, within the send
 //! call. Here frames pass through the queue of a device. A forwarder ([`delay`]) adds the latency
 //! of a network to another rack or building. This needs root.
 

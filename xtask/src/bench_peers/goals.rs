@@ -6,7 +6,7 @@ use super::measure::Figures;
 use super::report::RowReport;
 use super::sides::{self, Side};
 
-/// The better direction of a value.
+/// Whether a larger or a smaller value is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Better {

@@ -2,8 +2,8 @@
 //!
 //! Linux has TCP settings per network namespace. In its own namespace the stand gives every side
 //! the congestion control that farblock requests on loopback, which is cubic. bbr, which is common,
-//! paces and transfers a fifth less data. The settings and the traffic of the machine stay the
-//! same.
+//! paces and transfers a fifth less data. The rest of the machine keeps its settings and its
+//! traffic.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

@@ -12,7 +12,7 @@ use farblock_bench::cpu::{OtherProcess, resident_memory_bytes};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The time limit for a process that should exit.
+/// The time limit for a process to become ready, or to exit.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// The time limit for a process to clean up after an order to stop.
 const OBEDIENCE: Duration = Duration::from_secs(10);

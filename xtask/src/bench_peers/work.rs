@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loads_are_named_in_short_and_in_words() {
+    fn a_load_has_a_name_for_options_and_a_description() {
         let load = Load::new(Rw::RandRead, 4096, 32, 4);
         assert_eq!((load.slug(), load.depth_each()), ("4k-randread-qd32-c4".to_owned(), 8));
         let load = Load { rate: Some(7), digests: true, ..Load::new(Rw::RandRw, 1 << 20, 8, 1) };

@@ -11,10 +11,10 @@ pub enum SimulationError {
     Settings {
         /// The settings, as the caller gave them.
         text: String,
-        /// The problem, as the end of a sentence.
+        /// Why the settings are invalid. The message prints this after `text` and a colon.
         why: String,
     },
-    /// An action failed that never fails in a correct simulation.
+    /// A step failed that must always succeed, so the simulation or the product has a bug.
     #[error("{part}: {why}")]
     Failed {
         /// The target, host or simulated world that failed.

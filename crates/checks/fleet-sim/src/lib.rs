@@ -14,10 +14,11 @@
 //!
 //! # Assumptions
 //!
-//! Processors take no time, with one exception: a target takes the time given in the [`Settings`]
-//! for each connection and for each piece of a stream. It handles them one after the other. The
-//! defaults of these times are assumptions, not measurements. The network delays data by up to 100
-//! µs, loses no data, and has no bandwidth limit.
+//! Code takes no virtual time, with one exception: a target takes the time given in the
+//! [`Settings`] for each connection and for each piece of data that a connection delivers. It
+//! handles these one after the other. The defaults of these times are assumptions, not
+//! measurements. The network delays data by up to 100 µs, loses no data, and has no bandwidth
+//! limit.
 
 #![forbid(unsafe_code)]
 
@@ -43,8 +44,7 @@ use stage::Stage;
 /// scene and its progress.
 ///
 /// # Errors
-/// Fails if the caller has cancelled the simulation, or if an action has failed that never fails in
-/// a correct simulation.
+/// Fails if the caller has cancelled the simulation, or if a step fails that must always succeed.
 pub fn simulate(
     fleets: &[Settings],
     cancel: &Cancel,
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(report.scenes[3].connections.refused.values().sum::<u64>(), 0);
     }
 
-    /// Hosts cannot reach their targets for the longest allowed time, with the longest pauses
+    /// Targets are unreachable for the longest allowed time, and hosts pause as long as allowed
     /// between their attempts. No host gives up a path, and no host reconnects too early.
     #[test]
     fn hosts_wait_for_targets_that_are_unreachable_for_long() {

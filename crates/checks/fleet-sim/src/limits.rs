@@ -24,7 +24,7 @@ pub(crate) const STARTS: u32 = 64;
 
 /// At most this many hosts stop in parallel.
 pub(crate) const ENDS: usize = 64;
-/// The virtual time for each group of hosts to stop.
+/// The virtual time in which a group of [`ENDS`] hosts stops.
 pub(crate) const END: Duration = Duration::from_millis(100);
 
 /// For each scene with restarts, the number of targets that die at once.
@@ -34,7 +34,7 @@ pub(crate) const RESTARTS: [u32; 3] = [1, 10, 100];
 pub(crate) const SWITCHES: u32 = 10;
 
 /// The default time for which targets or a switch are down, in seconds. It is longer than a
-/// keep-alive timeout, so that every host notices.
+/// keep-alive timeout, so that every host notices the outage.
 pub(crate) const AWAY_SECONDS: u32 = 15;
 
 /// The maximum time for which targets or a switch are down, in seconds. It is shorter than the time
@@ -44,11 +44,10 @@ pub(crate) const AWAY_SECONDS_MAX: u32 = 300;
 /// The virtual time limit for all simulated hosts to resume I/O.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(600);
 
-/// The time after which the simulation gives up a scene, if targets refuse hosts and no further
-/// host resumes I/O.
+/// The simulation gives up a scene if, for this time, targets refuse hosts and no host resumes I/O.
 pub(crate) const STANDSTILL: Duration = Duration::from_secs(60);
-/// The simulation waits at least this many times the longest pause of a host before it gives up a
-/// scene, even if that exceeds [`STANDSTILL`].
+/// Before the simulation gives up a scene, it waits at least this many times the longest pause
+/// between two connection attempts of a host, even if that exceeds [`STANDSTILL`].
 pub(crate) const STANDSTILL_PAUSES: u32 = 6;
 
 /// The virtual time between two scenes.
@@ -62,6 +61,6 @@ pub(crate) const BACKLOG: usize = 1024;
 /// assumption, not a measurement.
 pub(crate) const ACCEPT_US: u32 = 100;
 
-/// The default processor time of a simulated target for each arriving piece of a stream, in
-/// microseconds. It is an assumption, not a measurement.
+/// The default processor time of a simulated target for each piece of data that a connection
+/// delivers, in microseconds. It is an assumption, not a measurement.
 pub(crate) const MESSAGE_US: u32 = 10;

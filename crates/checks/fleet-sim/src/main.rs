@@ -11,10 +11,10 @@ use std::process::ExitCode;
 
 /// Simulate fleets: how long until all I/O flows again after targets or a switch fail
 ///
-/// Each FLEET runs in this process, in virtual time, one after the other.
+/// Simulates each FLEET in this process and in virtual time, one after the other.
 ///
-/// hosts=N and targets=N are required. disks=N: disks of each host, each on another target
-/// [default: 4]. away=SECONDS: how long targets or the switch stay away [default: 15].
+/// hosts=N and targets=N are required. disks=N: disks of each host, each on a different target
+/// [default: 4]. away=SECONDS: how long targets or the switch are down [default: 15].
 /// reconnect=SECONDS: the longest pause of a host between two connection attempts [default: 10].
 /// seed=N: the source of all random choices; the same seed gives the same figures. accept-us=N and
 /// message-us=N: a target's processor time, in microseconds, for a connection and for a message
@@ -38,7 +38,7 @@ struct Options {
     #[arg(long)]
     json: bool,
 
-    /// Draw the recovery times to this SVG file
+    /// Draw the recovery times into this SVG file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     svg: Option<PathBuf>,
 }

@@ -53,11 +53,11 @@ pub struct SceneReport {
     pub cpu_seconds: f64,
     /// The real time of the simulation, in seconds.
     pub real_seconds: f64,
-    /// The memory of the simulation at the end of the scene, in bytes.
+    /// The memory that the simulation uses at the end of the scene, in bytes.
     pub memory_bytes: Option<u64>,
 }
 
-/// Times of hosts, in virtual seconds.
+/// The times until hosts did I/O with all of their disks again, in virtual seconds.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Times {
     /// The time of the fastest host.
@@ -139,9 +139,9 @@ impl FleetReport {
             self.settings;
         let number = |count: u32| group(&count.to_string());
         format!(
-            "{} hosts of {disks} disks, {} targets of one core; what dies is away for {away} s; \
-             hosts pause for {reconnect} s at most; a target takes {accept_us} µs for a connection \
-             and {message_us} µs for a message; seed {seed}",
+            "{} hosts of {disks} disks, {} targets of one core; dead targets and the switch are \
+             down for {away} s; hosts pause for {reconnect} s at most; a target takes {accept_us} \
+             µs for a connection and {message_us} µs for a message; seed {seed}",
             number(hosts),
             number(targets),
         )
@@ -157,7 +157,7 @@ impl FleetReport {
         [
             ("virtual time until hosts do I/O with all their disks again", times),
             (
-                "connections, most in a second, most at one target; and what it took to simulate",
+                "connections: all, most in 1 s, most in 1 s at one target; cost of the simulation",
                 Table { header, rows },
             ),
         ]
@@ -175,7 +175,7 @@ impl FleetReport {
             }
             if scene.never > 0 {
                 let never = group(&scene.never.to_string());
-                remarks.push(format!("when {}: {never} hosts did no I/O any more", scene.name));
+                remarks.push(format!("when {}: {never} hosts never resumed I/O", scene.name));
             }
             if scene.failed_operations > 0 {
                 let failed = group(&scene.failed_operations.to_string());

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// The interval of progress reports, in real time.
 const SHOW_PERIOD: Duration = Duration::from_millis(200);
-/// The busiest second is the busiest period of this length.
+/// Accepted connections are counted in periods of this length, to find the busiest second.
 const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,7 +86,7 @@ impl Seconds {
     }
 }
 
-/// Detects that targets still refuse hosts, and that no further host recovers.
+/// Detects that recovery has stopped: targets refuse hosts, and no more hosts resume I/O.
 struct Standstill {
     longest: Duration,
     flowing: usize,
@@ -95,8 +95,9 @@ struct Standstill {
 }
 
 impl Standstill {
-    /// Registers the current number of hosts with I/O, and of refused connections. True if no
-    /// further host has recovered for too long while targets refuse hosts.
+    /// Takes the current numbers of hosts with I/O and of refused connections. Returns true if the
+    /// number of hosts has not changed for `longest`, and targets have refused connections
+    /// meanwhile.
     fn is_reached(&mut self, now: Duration, flowing: usize, refused: u64) -> bool {
         if flowing != self.flowing {
             self.begin_anew(now, flowing, refused);
@@ -275,14 +276,14 @@ mod tests {
         let second = Duration::from_secs;
         let mut still =
             Standstill { longest: second(60), flowing: 0, refused: 7, since: second(10) };
-        assert!(!still.is_reached(second(100), 0, 7), "a waiting host is not unreached");
+        assert!(!still.is_reached(second(100), 0, 7), "no target has refused a host");
         assert!(!still.is_reached(second(69), 0, 8), "the load may continue");
         assert!(still.is_reached(second(70), 0, 8));
         assert!(!still.is_reached(second(71), 1, 9), "one more host does I/O");
         assert!(!still.is_reached(second(200), 1, 9), "no host was refused since then");
         assert!(still.is_reached(second(201), 1, 10));
         still.begin_anew(second(201), 1, 10);
-        assert!(!still.is_reached(second(260), 1, 11), "the lost hosts are back");
+        assert!(!still.is_reached(second(260), 1, 11), "the time starts anew");
         assert!(still.is_reached(second(261), 1, 11));
     }
 

@@ -15,7 +15,7 @@ pub struct Settings {
     pub hosts: u32,
     /// The number of targets, each on a separate machine.
     pub targets: u32,
-    /// The number of disks of each host, each on another target.
+    /// The number of disks of each host, each on a different target.
     pub disks: u32,
     /// The time for which targets or a switch are down, in seconds.
     pub away: u32,
@@ -25,7 +25,8 @@ pub struct Settings {
     pub seed: u64,
     /// The processor time of a target for a new connection, in microseconds.
     pub accept_us: u32,
-    /// The processor time of a target for each arriving piece of a stream, in microseconds.
+    /// The processor time of a target for each piece of data that a connection delivers, in
+    /// microseconds.
     pub message_us: u32,
 }
 
@@ -38,13 +39,13 @@ impl Settings {
         Duration::from_secs(u64::from(self.reconnect))
     }
 
-    /// If no further host has recovered for this time, the simulation gives up the scene; see
-    /// [`STANDSTILL`](limits::STANDSTILL).
+    /// If targets refuse hosts and no host resumes I/O for this time, the simulation gives up the
+    /// scene; see [`STANDSTILL`](limits::STANDSTILL).
     pub(crate) fn standstill(&self) -> Duration {
         limits::STANDSTILL.max(limits::STANDSTILL_PAUSES * self.reconnect_delay())
     }
 
-    /// The settings as text, with which the run can be repeated.
+    /// The settings as text, in the form that the program accepts, to repeat the run.
     #[must_use]
     pub fn text(&self) -> String {
         let Settings { hosts, targets, disks, away, reconnect, seed, accept_us, message_us } = self;
@@ -138,14 +139,14 @@ impl Settings {
         }
         if self.disks > self.targets {
             return Err(format!(
-                "disks={} of a host are each on another target, and there are {}",
+                "disks={}: the disks of a host are each on another target, and there are only {}",
                 self.disks, self.targets
             ));
         }
         let (all, most) = (self.hosts * self.disks, limits::DISKS_ALL);
         if all > most {
             return Err(format!(
-                "{} hosts of {} disks are {all} disks, and {most} are the limit",
+                "{} hosts of {} disks have {all} disks, and {most} are the limit",
                 self.hosts, self.disks
             ));
         }

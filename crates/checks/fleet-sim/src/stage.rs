@@ -21,15 +21,15 @@ use std::time::Duration;
 
 const BLOCK_BYTES: u32 = 512;
 const DISK_BYTES: u64 = 1 << 20;
-/// The address before the first target's. The addresses of targets follow in the order of their
-/// numbers.
+/// The address just before the address of the first target. The addresses of targets follow in the
+/// order of their numbers.
 const TARGETS: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 const PORT: u16 = 4420;
 /// The number of the first target's machine, which is above the numbers of all hosts.
 const FIRST_TARGET: u32 = 1 << 20;
-/// The maximum delay of a piece of a stream in the network.
+/// The maximum delay of data in the network.
 const NET_DELAY: Duration = Duration::from_micros(100);
-/// The pause before a host queries a discovery service again that has not answered.
+/// The pause before a host repeats a query that a discovery service has not answered.
 const DISCOVERY_PAUSE: Duration = Duration::from_secs(1);
 /// The number of operations in a probe of one disk: a read and a write.
 const PROBES: u64 = 2;
@@ -89,7 +89,7 @@ impl Place {
             let named = admissions.refused.iter().map(|(name, &count)| ((*name).into(), count));
             counts.refused = named.collect();
         }
-        // The system of the machine counts these connections, even while no target runs.
+        // The machine's operating system counts these connections, even while no target runs.
         counts.refused.insert("backlog".to_owned(), world.overflows(self.address));
         counts
     }
@@ -136,7 +136,7 @@ struct Host {
     pending: u64,
 }
 
-/// The state that the threads which start hosts share.
+/// The shared state of the threads that start hosts.
 #[derive(Clone)]
 struct Starters {
     settings: Settings,
@@ -164,7 +164,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A world with its targets, and without hosts.
+    /// Creates a world with the targets, but without hosts.
     pub(crate) fn new(settings: Settings) -> Result<Stage, SimulationError> {
         let world = World::enter(settings.seed);
         let early = EarlyFaults::default();
@@ -288,7 +288,7 @@ impl Stage {
     }
 
     /// Makes a host read from and write to its disks on the targets for which `is_meant` returns
-    /// true. Returns false if it has no such disk.
+    /// true. Returns false if the host has no disk on such a target.
     pub(crate) fn probe(&mut self, number: u32, is_meant: impl Fn(u32) -> bool) -> bool {
         let host = &mut self.hosts[number as usize];
         let mut submitted = 0;
@@ -346,7 +346,7 @@ impl Stage {
     pub(crate) fn finish(self) -> Result<(), SimulationError> {
         let Stage { hosts, places, reactor, world, .. } = self;
         // Close the disks in groups. Each disk is closed by a separate thread, and a large fleet
-        // has more disks than a process may have thread stacks.
+        // has more disks than a process can have threads.
         let mut hosts = hosts.into_iter();
         while hosts.len() > 0 {
             drop(hosts.by_ref().take(limits::ENDS).collect::<Vec<_>>());
@@ -364,7 +364,7 @@ impl Stage {
         }
     }
 
-    /// Leaks the whole stage, because an orderly end would take minutes.
+    /// Leaks the whole stage, because closing all hosts and targets would take minutes.
     pub(crate) fn abandon(self) {
         std::mem::forget(self);
     }

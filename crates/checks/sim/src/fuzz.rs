@@ -7,7 +7,8 @@ mod secrets;
 pub use concatenation::concatenation;
 pub use secrets::{authentication, keys};
 
-/// Fuzzes the TLS records of a peer that has the keys, which an attacker changes in transit.
+/// Fuzzes TLS records of a peer that has the keys. An attacker without the keys changes the records
+/// in transit.
 #[cfg(unix)]
 pub use farblock_tls::records_of as records;
 
@@ -24,12 +25,13 @@ use farblock_wire::{IntoBytes, SglDescriptor, Sqe};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The digests for a byte of the input.
+/// The digests that a byte of the input selects.
 fn digests(choice: u8) -> Digests {
     Digests::new(choice & 1 != 0, choice & 2 != 0)
 }
 
-/// Runs a framer on any bytes, at once and byte by byte. Both must give the same result.
+/// Passes the input to a framer, first as a whole and then byte by byte. Both must give the same
+/// result.
 ///
 /// # Panics
 /// Panics if the results differ.

@@ -4,7 +4,7 @@
 //! target over the network and disks of a simulated world (`farblock_reactor::sim`). It injects
 //! faults, and checks every answer against a model. A run is a function of its seed: a failure
 //! prints the seed, which reproduces the run byte for byte. The fuzzer sends bytes to [`Target`],
-//! the controller side of the protocol on its own disk.
+//! the controller side of the protocol with a disk in memory.
 //!
 //! **Limits.** The simulation covers neither the engines for real systems nor real parallelism of
 //! threads. Both have separate tests.

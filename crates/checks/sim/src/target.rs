@@ -1,5 +1,5 @@
 //! A whole target without a network. Its caller passes in the bytes that a host sends, and takes
-//! the bytes that it answers. It has a disk in memory.
+//! the bytes that the target answers. It has a disk in memory.
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::controller::{
@@ -101,6 +101,7 @@ impl Target {
         registry
             .add_listener(Listener {
                 port: PortId(1),
+                number: None,
                 transport: TransportType::TCP,
                 family: AddressFamily::V4,
                 address: "127.0.0.1".to_owned(),
@@ -448,6 +449,9 @@ impl Target {
                 Action::Namespaces { .. }
                 | Action::Flush { .. }
                 | Action::SaveReservations { .. }
+                | Action::ConsultReservations { .. }
+                | Action::ProposeReservations { .. }
+                | Action::SharedApplied { .. }
                 | Action::Access(_)
                 | Action::Reserved { .. } => {}
             }

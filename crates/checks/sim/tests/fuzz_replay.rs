@@ -48,7 +48,7 @@ fn tls_records_survive_random_inputs() {
     // Both ends without an attacker: all data is sent at once and delivered at once, with every
     // choice.
     (0..=255).for_each(|choice| fuzz::records(&[choice, 0, 255, 255, 5, 255, 255]));
-    // Messages that a peer may or may not send: tickets, updates, and invalid messages.
+    // Messages that a peer may send (tickets, updates), and messages that it must not send.
     for (kind, at) in (0..=255).flat_map(|kind| [2, 3, 4].map(|at| (kind, at))) {
         for choice in [0, 2] {
             let content = [kind, 0, 0, 1, 1, 0, 0, 0];

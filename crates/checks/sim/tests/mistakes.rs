@@ -43,8 +43,8 @@ const FENCING: [&str; 5] = [
 const SEEDS: u64 = 400;
 
 /// The seeds for a mistake: all seeds, or the seeds in which the host has a TLS key. One mistake
-/// shows only after a rare clock jump. For this mistake, the first seeds are left out, which are
-/// known not to show it.
+/// shows only after a rare clock jump. For this mistake, the search skips the first seeds, which
+/// are known not to show it.
 fn seeds(mistake: &str) -> impl Iterator<Item = u64> {
     let (first, step) = match mistake {
         "host: a lost controller is only waited for" => (140, 1),

@@ -1,4 +1,4 @@
-//! The behavior of the simulated world towards the code inside it.
+//! Tests of the simulated world, from the view of the code inside it.
 
 use farblock_reactor::os::{self, Socket};
 use farblock_reactor::sim::{Side, World, on_machine};

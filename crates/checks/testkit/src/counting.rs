@@ -5,8 +5,8 @@
 //! static ALLOCATOR: farblock_testkit::Counting = farblock_testkit::Counting;
 //! ```
 //!
-//! An allocation of zeroed memory counts as a call of `alloc`, and so does a reallocation that
-//! moves. Both call `alloc`.
+//! An allocation of zeroed memory and a reallocation that moves count once each, because both call
+//! `alloc`.
 #![allow(unsafe_code, reason = "an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -24,7 +24,7 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
     (
         "daemon",
         "claim connect folder leftover record rights settings ways",
-        "to be divided: what is kept of a disk from the ways to attach it",
+        "to be divided: the stored state of a disk, and the ways to attach it",
     ),
 ];
 

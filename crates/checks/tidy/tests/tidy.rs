@@ -176,12 +176,12 @@ const WITHOUT_IO: &[(&str, &[&str])] = &[
 
 /// The crates that may contain `unsafe` code, and the reason.
 const MAY_BE_UNSAFE: &[(&str, &str)] = &[
-    ("mem", "memory that the kernel is given"),
+    ("mem", "memory that the kernel accesses"),
     ("reactor", "the kernel"),
     ("capi", "a foreign ABI"),
     ("tls", "a library that is loaded at run time"),
     ("rbd", "the same"),
-    ("verbs", "the same, and memory that devices are given"),
+    ("verbs", "a library that is loaded at run time, and memory that devices access"),
     ("testkit", "an allocator that counts"),
 ];
 
@@ -207,7 +207,7 @@ const MAX_COLUMNS: usize = 100;
 const MAX_FUNCTION_LINES: usize = 70;
 const MAX_FIELDS: usize = 12;
 
-/// The structs that may have more fields: options, documents, and the forms of foreign interfaces.
+/// The structs that may have more fields: options, documents, and the types of foreign interfaces.
 const MAY_HAVE_MANY_FIELDS: &[&str] = &[
     "BenchArgs",
     "ControllerInfo",

@@ -92,18 +92,18 @@ enum Purpose {
     ShutdownStatus,
 }
 
-/// When the next keep alive is due, and when an unanswered one was sent.
+/// The times of keep alives: of the next one to send, and of the unanswered one.
 struct KeepAlive {
     interval: Duration,
     timeout: Duration,
     next: Instant,
-    /// When the host sent the keep alive that the controller has not answered yet.
+    /// The time at which the host sent the keep alive that the controller has not answered yet.
     unanswered: Option<Instant>,
 }
 
 struct Stopping {
     deadline: Instant,
-    /// When to read CSTS again.
+    /// The time of the next read of CSTS.
     look: Option<Instant>,
     complete: bool,
 }
@@ -465,7 +465,9 @@ pub(crate) fn check_request(command: &Command, data: &[u8]) -> Result<(), Error>
         Data::ToController(length) => (length, data.len()),
     };
     if given != length as usize {
-        return Err(Error::Options(format!("an admin command with {length} bytes got {given}")));
+        return Err(Error::Options(format!(
+            "an admin command for {length} bytes came with {given} bytes"
+        )));
     }
     if length > limits::ADMIN_TRANSFER_BYTES {
         return Err(Error::Options(format!("{length} bytes are too many for an admin command")));

@@ -84,6 +84,7 @@ impl Association {
             port: Some(self.address.port()).filter(|&port| port != PORT_IO),
             subsystem: Some(self.subsystem.clone()),
             namespace: Some(nsid),
+            carriage: self.route.carriage(),
             ..Url::default()
         };
         url.to_string()

@@ -123,7 +123,7 @@ pub(crate) async fn terms(
     })
 }
 
-/// An empty list means no restriction.
+/// Returns `listed`, or `all` if `listed` is empty, which means no restriction.
 fn or_all<T: Clone>(listed: &[T], all: &[T]) -> Vec<T> {
     if listed.is_empty() { all.to_vec() } else { listed.to_vec() }
 }

@@ -11,9 +11,9 @@ use farblock_wire::nqn::DISCOVERY_NQN;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Returns the records of the discovery service at `address`. An address that is valid only on the
-/// target's machine, such as 0.0.0.0, is replaced by the address of the service. A link-local
-/// address gets the zone of the service's address.
+/// Returns the records of the discovery service at `address`. Replaces addresses that are valid
+/// only on the target's machine, such as 0.0.0.0, with the address of the service. Adds the zone of
+/// the service's address to link-local addresses.
 ///
 /// # Errors
 /// Fails for the same reasons as [`Controller::connect`] and [`Controller::discovery`].

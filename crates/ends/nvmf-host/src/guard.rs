@@ -11,7 +11,7 @@ pub fn guard_by(guard: fn()) {
     let _ = GUARD.set(guard);
 }
 
-/// Calls the function of [`guard_by`]. Call this before every read of a key.
+/// Calls the function that [`guard_by`] has set. Call this before every read of a key.
 pub(crate) fn guard() {
     if let Some(guard) = GUARD.get() {
         guard();

@@ -1,6 +1,4 @@
 //! This host's identity: its NQN and its identifier. The host uses the first available source:
-//!
-//! The host uses the first available source:
 //! 1. the options of the connection,
 //! 2. `/etc/nvme/hostnqn` and `/etc/nvme/hostid`, which nvme-cli keeps,
 //! 3. `hostid` in the user's configuration directory, generated once at random. A systemd service

@@ -48,8 +48,8 @@ impl KnownNamespace {
                 Some(format!("it has the {name} {}, but {} was expected", Hex(found), Hex(known)))
             }
             (Some(_), None) => Some(format!("it no longer has the {name}")),
-            // A named namespace may get an identifier of another kind later: no error. But one that
-            // had no identifier at all must not have one now.
+            // A namespace with an identifier may get one of another kind later: no error. A
+            // namespace that had no identifier must not have one now.
             (None, Some(found)) if !self.is_named() => {
                 Some(format!("it has the {name} {}, but none was expected", Hex(found)))
             }

@@ -1,4 +1,4 @@
-//! The NVMe/TCP host: from a URL to a block device, in user space.
+//! The NVMe/TCP and NVMe/RDMA host: from a URL to a block device, in user space.
 //!
 //! ```no_run
 //! use farblock_block::blocking::Blocking;
@@ -96,8 +96,8 @@
 //!
 //! # Not implemented
 //!
-//! This crate does not implement metadata or RDMA. It sets no time limit for name resolution, which
-//! takes as long as the system's resolver takes.
+//! This crate does not implement metadata. It sets no time limit for name resolution, which takes
+//! as long as the system's resolver takes.
 
 mod admin;
 mod association;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The number of entries of the admin queue. At most one command fewer is in flight.
+/// The number of entries of the admin queue. The maximum number of commands in flight is one less.
 pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
 
 /// The host by default requests this many I/O queue pairs from a controller.
@@ -68,8 +68,8 @@ pub const NOT_READY_PAUSE: Duration = Duration::from_millis(200);
 /// longer delay.
 pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(10);
 
-/// While a controller is busy releasing its predecessor, the host pauses at most this long between
-/// its attempts to reconnect the path.
+/// While a target is still releasing the host's previous controller, the host pauses at most this
+/// long between its attempts to reconnect the path.
 pub const BUSY_PAUSE: Duration = Duration::from_millis(500);
 
 /// The minimum of [`Options::path_timeout`](crate::Options::path_timeout): a controller may need
@@ -99,7 +99,7 @@ pub const REFERRALS: usize = 32;
 pub const ADDRESSES: usize = 16;
 
 /// The delay between the starts of attempts to connect to several addresses of a name (RFC 8305,
-/// 8).
+/// section 8).
 pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// A queue logs at most this many failed commands in each [`LOG_PERIOD`], and counts the rest.
@@ -135,8 +135,8 @@ pub const FINISH_PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Interval between reads of an unusable path's access state, in addition to reads after events.
 pub const ACCESS_PERIOD: Duration = Duration::from_millis(500);
 
-/// Default path timeout of a disk with several paths. With it, almost half a second is left for the
-/// failover if it is to take at most one second.
+/// Default path timeout of a disk with several paths. It leaves almost half a second for the rest
+/// of a failover that takes at most one second.
 pub const PATH_TIMEOUT: Duration = Duration::from_millis(600);
 
 /// Time for which [`Disk::connect`](crate::Disk::connect) waits for the other paths after the first

@@ -3,7 +3,7 @@
 use farblock_wire::nqn;
 
 /// Checks that a name fits the field of a command. It does not check whether the name is a valid
-/// NQN, because some peers have names that are none.
+/// NQN, because some peers use names that are not NQNs.
 pub(crate) fn check(name: &str) -> Result<(), nqn::NqnError> {
     if name.len() > nqn::NQN_MAX_BYTES {
         return Err(nqn::NqnError::TooLong);

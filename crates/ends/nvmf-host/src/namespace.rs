@@ -116,7 +116,9 @@ impl RemoteNamespace {
         let mut queue =
             ConnectedQueue { namespace, qid, connected: None, settings, settled: false };
         let connected = self.association.connect_queue(local, qid, queue.settings.depth).await;
-        queue.connected = Some(connected.map_err(|reason| self.association.connect_error(reason))?);
+        let connected = connected.map_err(|reason| self.association.connect_error(reason))?;
+        queue.settings.depth = connected.depth(queue.settings.depth);
+        queue.connected = Some(connected);
         Ok(queue)
     }
 
@@ -183,8 +185,8 @@ impl Namespace for RemoteNamespace {
     }
 }
 
-/// A connected I/O queue that is not on an event loop yet. It releases its queue identifier when it
-/// is dropped before it was moved to an event loop.
+/// A connected I/O queue that is not on an event loop yet. If it is dropped before its move to an
+/// event loop, it releases its queue identifier.
 pub(crate) struct ConnectedQueue {
     namespace: RemoteNamespace,
     qid: u16,

@@ -102,7 +102,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_pipe_is_read_only_if_it_has_a_writer() {
+    fn a_pipe_opens_only_with_a_writer() {
         let path = std::env::temp_dir().join(format!("farblock-pipe-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo runs").success());

@@ -22,8 +22,8 @@ pub(crate) struct AdminRequest {
     pub(crate) reply: Sender<Answer>,
 }
 
-/// An event of a controller, which any thread passes to the controller's watcher. The watcher must
-/// not block.
+/// An event of a controller. Any thread may pass it to the controller's watcher, which must not
+/// block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Notice {
     /// The controller is lost.
@@ -63,8 +63,8 @@ struct AdminState {
 #[derive(Default)]
 struct Queues {
     used: Vec<bool>,
-    /// The index where the next search starts. Identifiers are given out in turn, so that one that
-    /// was just released is used last: the controller may still be closing its queue.
+    /// The index where the next search starts. The host assigns identifiers in turn, so that it
+    /// reuses a released identifier late: the controller may still be closing that queue.
     next: usize,
 }
 
@@ -104,7 +104,8 @@ impl ControllerShared {
         state.loss.as_ref().map(|(why, _)| Arc::clone(why)).or_else(|| state.reason.clone())
     }
 
-    /// How the controller broke the protocol, if a connection was lost for this reason.
+    /// The description of the controller's breach of the protocol, if a connection was lost for
+    /// this reason.
     pub(crate) fn breach(&self) -> Option<Arc<str>> {
         self.state().loss.as_ref().filter(|(_, is_breach)| *is_breach).map(|(why, _)| why.clone())
     }

@@ -30,7 +30,7 @@ impl TcpOptions {
         }
     }
 
-    /// The same options without keys.
+    /// Returns these options without keys.
     pub(crate) fn without_keys(&self) -> TcpOptions {
         TcpOptions { tls_key: None, concatenate: false, ..self.clone() }
     }

@@ -96,7 +96,7 @@ impl Url {
         self.port.unwrap_or(PORT_IO)
     }
 
-    /// The address of the discovery service at this place, for [`discover`](crate::discover).
+    /// The URL's address, in the form that [`discover`](crate::discover) takes.
     #[must_use]
     pub fn service(&self) -> String {
         match self.carriage {
@@ -169,7 +169,7 @@ impl FromStr for Url {
             None => (rest, ""),
         };
         let (host, port) = parse_authority(authority)?;
-        // Here %25 encodes the % before a zone (RFC 6874, 2).
+        // Here %25 encodes the % before a zone (RFC 6874, section 2).
         let host = match host.split_once("%25") {
             Some((address, zone)) if authority.starts_with('[') && !zone.is_empty() => {
                 format!("{address}%{zone}")
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn rdma_has_its_own_scheme_and_no_options_of_tcp() {
+    fn rdma_urls_have_their_own_scheme_and_no_tcp_options() {
         let url = parse("nvme+rdma://192.0.2.7/n?ns=1");
         assert_eq!((url.carriage, url.port_or_default()), (Carriage::Rdma, 4420));
         assert_eq!(url.to_string(), "nvme+rdma://192.0.2.7/n?ns=1");

@@ -186,7 +186,8 @@ fn denied_timeout_limits_the_wait_for_a_target_that_denies_access() {
     until("the pause is over", || user.write(0) == Ok(()));
 }
 
-/// Operations fail instead of waiting here, but only after they have tried the other live path.
+/// With these options, operations fail instead of waiting, but only after the disk has tried both
+/// paths.
 #[test]
 fn a_path_error_is_retried_on_another_live_path() {
     let options = DiskOptions {
@@ -230,7 +231,7 @@ fn a_path_error_is_retried_on_another_live_path() {
     assert_eq!(user.write(0), Err(BlockError::Disconnected), "no path accepts the operation");
 }
 
-/// A target may lose the connection at each command and accept a new one at once. Even so, no
+/// A target may close the connection at each command and accept a new one at once. Even so, no
 /// operation fails before the limit.
 #[test]
 fn operations_wait_for_connections_that_are_lost_at_each_command() {

@@ -284,7 +284,7 @@ fn a_failed_identify_is_reported() {
 }
 
 #[test]
-fn a_busy_controller_is_asked_for_a_queue_again() {
+fn the_host_asks_a_busy_controller_for_a_queue_again() {
     let tries = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&tries);
     let peer = Peer::with_hook(move |connection, qid, capsule| {

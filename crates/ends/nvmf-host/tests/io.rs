@@ -665,7 +665,7 @@ fn admin_commands_transfer_data_in_both_directions() {
         }),
         ..Script::default()
     };
-    // Use no keep alives: the target would answer one only after its current command.
+    // Use no keep alives: the target would answer a keep alive only after its current command.
     let keep_alive = Duration::ZERO;
     let options = Options { tcp: digests(true, true), keep_alive, ..options() };
     let setup = Setup::new(script, &options, EngineKind::Auto);
@@ -680,7 +680,7 @@ fn admin_commands_transfer_data_in_both_directions() {
         assert!(data == bytes, "{length}");
     }
     let wrong = setup.controller.admin(&command(0xc1, Data::ToController(8)), &[0; 4]);
-    assert!(wrong.unwrap_err().to_string().contains("with 8 bytes got 4"));
+    assert!(wrong.unwrap_err().to_string().contains("for 8 bytes came with 4 bytes"));
     let huge = command(0xc2, Data::FromController(u32::MAX));
     assert!(setup.controller.admin(&huge, &[]).unwrap_err().to_string().contains("too many"));
     let unknown = setup.controller.admin(&command(0x99, Data::None), &[]).unwrap().0;

@@ -60,8 +60,8 @@ impl Store {
         Ok(Handled::Yes)
     }
 
-    /// Executes a write and answers it. Or sends no answer, and executes the write after the
-    /// connection is lost.
+    /// Executes and answers a write, or sends no answer and executes the write after the connection
+    /// is lost.
     fn write(self: &Arc<Store>, to: &mut Connection, capsule: &Capsule) -> io::Result<Handled> {
         let lba = capsule.sqe.cdw10.get() as usize;
         let value = u64::from_le_bytes(capsule.data[..8].try_into().expect("eight bytes"));
@@ -107,8 +107,7 @@ struct Known {
 struct Client {
     user: Option<User>,
     known: Vec<Known>,
-    /// Operations in flight by token: the block, and the number of the write if the operation is
-    /// one.
+    /// Operations in flight by token: the block, and for a write its number.
     flights: Vec<Option<(u64, Option<u64>)>>,
     next: u64,
     random: Random,

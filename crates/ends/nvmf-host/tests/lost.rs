@@ -109,8 +109,8 @@ fn only_writes_of_the_lost_controller_wait() {
 }
 
 /// If a target does not know a lost controller, that controller has ended only if the target has
-/// the same origin. Otherwise it may be another target: a name may resolve to several targets, and
-/// an address may move.
+/// the same origin. Otherwise the host may have reached another target: a name may resolve to
+/// several targets, and an address may move.
 #[test]
 fn an_unknown_lost_controller_has_ended_only_at_the_same_origin() {
     let place = |byte| ControllerOrigin { place: [byte; 16], boot: [1; 16] };

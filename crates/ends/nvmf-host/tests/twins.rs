@@ -58,7 +58,7 @@ fn a_clone_behind_a_path_is_not_used() {
 
 /// A target may reuse an identifier as soon as its controller has ended.
 #[test]
-fn an_identifier_is_free_once_its_controller_is_gone() {
+fn an_identifier_is_free_once_its_controller_has_closed() {
     let stages = two_stages();
     stages[0].cntlid.store(7, Ordering::SeqCst);
     let peers = [target(&stages[0]), target(&stages[1])];

@@ -32,8 +32,8 @@ pub(crate) struct Job {
     machine: Box<Controller>,
     message: Vec<u8>,
     cost: Cost,
-    /// The session holds the strong reference and drops it when it closes. Afterwards the reply has
-    /// no receiver.
+    /// The session holds the strong reference, and drops it when the session closes. After that,
+    /// the thread drops the reply.
     waits: Weak<()>,
 }
 
@@ -160,7 +160,8 @@ impl Authenticator {
         self.ids.lock().expect("no holder panics").retain(|(owner, _), _| owner != subsystem);
     }
 
-    /// Returns the current terms for the machine's host; `None` if they have not changed.
+    /// Returns the current terms for the machine's host; `None` if the machine already uses them,
+    /// or if the host no longer has any.
     pub(crate) fn changed(&self, machine: &Controller) -> Option<Arc<ControllerTerms>> {
         let then = machine.terms();
         let now = self.terms(&then.subsystem_nqn, &then.host_nqn)?;

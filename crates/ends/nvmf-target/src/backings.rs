@@ -86,8 +86,8 @@ impl Backings {
         id(self) == id(other)
     }
 
-    /// Returns whether both lists use the same [`Pace`] for `nsid`, with the same limits and
-    /// consumption.
+    /// Returns whether both lists share one [`Pace`] for `nsid`. If so, the limits are unchanged
+    /// and bookings stay valid.
     pub(crate) fn pace_alike(&self, other: &Self, nsid: NamespaceId) -> bool {
         let pace = |backings: &Self| {
             backings.find(nsid).and_then(|backing| backing.pace.as_ref().map(Arc::as_ptr))

@@ -9,8 +9,8 @@ use farblock_reactor::os;
 /// Memory, cores and connections of a target, and the memory limit of its process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Budget {
-    /// The maximum bytes that peers can make all cores together hold: command buffers, and
-    /// responses that hosts have not received yet.
+    /// The maximum number of bytes that peers can make all cores together hold: command buffers,
+    /// and responses that hosts have not received yet.
     pub buffer_bytes: u64,
     /// Whether the user set `buffer_bytes`.
     pub is_set: bool,
@@ -45,7 +45,7 @@ fn allowed_bytes() -> Option<u64> {
     if os::is_simulated() { None } else { allowance::memory().map(|it| it.amount) }
 }
 
-/// Returns the maximum bytes that peers can make each of `cores` cores hold.
+/// Returns the maximum number of bytes that peers can make each of `cores` cores hold.
 pub(crate) fn core_bytes(config: &TargetConfig, cores: usize) -> usize {
     if let Some(bytes) = config.core_buffer_bytes {
         return bytes;

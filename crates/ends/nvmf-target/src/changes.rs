@@ -10,7 +10,7 @@ use crate::removal::Removal;
 use crate::shared::{Report, Stats};
 use crate::target;
 use farblock_proto::controller::{Entrance, PortAccess, Referral, Transport};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
@@ -141,8 +141,8 @@ impl Control {
     /// Stops listening on an address and closes the connections accepted there.
     ///
     /// # Errors
-    /// Fails if the target does not listen there, or the address is the last of those that the
-    /// target started with. A host that has lost its controller reconnects, and compares the
+    /// Fails if the target does not listen there, or the address is the last one left of the
+    /// target's initial addresses. A host that has lost its controller reconnects, and compares the
     /// target's initial addresses with those of the lost controller. If they are equal, the host
     /// concludes that the old process has ended. Therefore this process must keep at least one of
     /// its initial addresses, so that no other process can listen on all of them.
@@ -153,7 +153,8 @@ impl Control {
     /// Adds a referral, which points hosts to another discovery service.
     ///
     /// # Errors
-    /// Fails if its fields do not fit the discovery log page, or the referral exists already.
+    /// Fails if the fields of `referral` do not fit the discovery log page, or the referral exists
+    /// already.
     pub fn add_referral(&self, referral: &Referral) -> Result<(), ChangeError> {
         self.shared.add_referral(referral)
     }
@@ -167,23 +168,31 @@ impl Control {
     }
 
     /// Lists exactly these addresses of other targets in the discovery log page, besides the
-    /// target's own. These targets offer the same subsystems. Notifies hosts if the page changes.
+    /// target's own, with their PORTIDs. These targets offer the same subsystems. Notifies hosts if the page changes.
     ///
     /// # Errors
-    /// If the page has no room for all of them. It then lists some.
-    pub fn set_peers(&self, peers: &BTreeSet<SocketAddr>) -> Result<(), ChangeError> {
+    /// Fails if the page has no room for all addresses. The page then lists some of them.
+    pub fn set_peers(&self, peers: &BTreeMap<SocketAddr, u16>) -> Result<(), ChangeError> {
         self.shared.set_peers(peers)
     }
 
-    /// Sets the controller identifiers of other targets of the same subsystems whose controllers
-    /// have ended: they execute no more commands. A host that lost such a controller then learns
-    /// from this target that it need not wait for it (Cross-Controller Reset).
+    /// Returns the PORTID of the first listener of a target that assigns these controller
+    /// identifiers.
+    #[must_use]
+    pub fn first_port_number(controller_ids: &RangeInclusive<u16>) -> u16 {
+        crate::shared::first_number(controller_ids)
+    }
+
+    /// Sets the identifiers of ended controllers of other targets that offer the same subsystems.
+    /// An ended controller executes no more commands. A host that lost such a controller sends a
+    /// Cross-Controller Reset to this target, and learns that it need not wait for the lost
+    /// controller.
     pub fn set_ended_controllers(&self, ended: Vec<RangeInclusive<u16>>) {
         self.shared.set_ended_controllers(ended);
     }
 
-    /// Closes the connections of all hosts, so that this target executes no command that is still
-    /// on its way. Hosts may connect again at once.
+    /// Closes the connections of all hosts, so that this target executes none of the commands that
+    /// hosts have sent but the target has not received. Hosts may connect again at once.
     pub fn disconnect_hosts(&self) {
         self.shared.disconnect_hosts();
     }
@@ -192,6 +201,12 @@ impl Control {
     #[must_use]
     pub fn report(&self) -> Report {
         self.shared.report()
+    }
+
+    /// Returns the names of the hosts that have I/O queues, each once, in order.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<String> {
+        self.shared.hosts()
     }
 
     /// Returns a snapshot of the target's counters.

@@ -12,7 +12,7 @@
 //! with at most one claim, even if several of its fused pairs need a claim, so that each queue gets
 //! its turn.
 //!
-//! A write to a namespace without claims pays for this feature only with one branch.
+//! For a write to a namespace without claims, this feature costs one branch.
 
 use crate::backings::BackingId;
 use crate::claim::Claim;

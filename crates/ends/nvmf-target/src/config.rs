@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::identity;
 use crate::pace::Rates;
 use crate::permit::Permit;
-use crate::reservations::ReservationStore;
+use crate::reservations::{ReservationStore, SharedReservations};
 use crate::sharing::Sharing;
 
 /// A namespace that a subsystem shares with hosts.
@@ -48,6 +48,9 @@ pub struct Subsystem {
     /// Stores for reservations that persist through power loss. A namespace without a store reports
     /// that it does not support such reservations.
     pub reservations: BTreeMap<NamespaceId, Arc<dyn ReservationStore>>,
+    /// The groups that keep the reservations of namespaces which other targets share as well. Such
+    /// a namespace needs no store.
+    pub shared_reservations: BTreeMap<NamespaceId, Arc<dyn SharedReservations>>,
     /// Keys of the hosts that must prove their identity, by host name. These hosts may connect even
     /// if the list of allowed hosts does not contain them.
     pub keys: BTreeMap<String, HostKeys>,
@@ -64,6 +67,7 @@ impl Subsystem {
             sharing: BTreeMap::new(),
             host_rates: BTreeMap::new(),
             reservations: BTreeMap::new(),
+            shared_reservations: BTreeMap::new(),
             keys: BTreeMap::new(),
         }
     }
@@ -160,13 +164,15 @@ pub struct TargetConfig {
     pub engine: EngineKind,
     /// The time that a core polls for events before it sleeps.
     pub polling: Polling,
-    /// The maximum bytes of one system call, for measurements only. The default is no limit.
+    /// The maximum number of bytes that one system call transfers, for measurements only. The
+    /// default is no limit.
     #[doc(hidden)]
     pub call_bytes: CallBytes,
-    /// The maximum bytes that peers can make all cores together hold. `None`: 512 MiB, or 32 MiB
-    /// per core if that is more, but at most a quarter of the memory that the process may use.
+    /// The maximum number of bytes that peers can make all cores together hold. `None`: 512 MiB, or
+    /// 32 MiB per core if that is more, but at most a quarter of the memory that the process may
+    /// use.
     pub buffer_bytes: Option<u64>,
-    /// The maximum bytes that peers can make each core hold; for tests only.
+    /// The maximum number of bytes that peers can make each core hold; for tests only.
     #[doc(hidden)]
     pub core_buffer_bytes: Option<usize>,
     /// The maximum number of connections, if below [`MAX_CONNECTIONS`]; for tests only.
@@ -177,7 +183,7 @@ pub struct TargetConfig {
 }
 
 impl TargetConfig {
-    /// The requested listeners: first those of TCP.
+    /// Returns the requested listeners: those for TCP, then those for RDMA.
     #[must_use]
     pub fn entrances(&self) -> Vec<Entrance> {
         let by_rdma = self.rdma.iter().flat_map(|rdma| &rdma.addresses);
@@ -239,7 +245,7 @@ pub enum StartError {
     NoListener,
     /// The target cannot listen on this address by RDMA.
     Rdma(SocketAddr, VerbsError),
-    /// Every host must use TLS at this listener, which RDMA does not have.
+    /// The policy of this RDMA listener requires TLS, and NVMe/RDMA has no TLS.
     RdmaTls(SocketAddr),
     /// The configuration requires TLS, and the target cannot load a TLS library.
     Tls(TlsError),

@@ -26,7 +26,7 @@ pub(crate) struct Context {
     now: Cell<Option<Instant>>,
     pub(crate) memory: Account,
     /// The connections that wait to execute a step of a Compare, Verify, Write Zeroes, Copy or
-    /// deallocation, and the steps under way.
+    /// deallocation, and the bytes of the steps under way.
     pub(crate) in_place: InPlace,
     pub(crate) shares: Shares,
     pub(crate) deadlines: Deadlines,

@@ -8,12 +8,13 @@ use crate::removal::Removal;
 use crate::reservations::ReservationStore;
 use crate::shared::TargetShared;
 use crate::sharing::Sharing;
+use farblock_proto::controller::{SharedAnswer, SharedChange};
 use farblock_proto::ids::NamespaceId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Changes a running target, from any thread. A host is notified of a change by the asynchronous
-/// events that the host enabled.
+/// Changes a running target, from any thread. The target notifies hosts of a change by the
+/// asynchronous events that they have enabled.
 ///
 /// Once a call has returned, each new Connect command and each query sees the change. Each core
 /// receives the change as a message. Commands that arrive at the core before this message execute
@@ -39,8 +40,8 @@ impl Control {
     /// Without a batch, each change sends the whole list of namespaces to every core, so the time
     /// for thousands of changes grows with the square of their number.
     ///
-    /// A [`Removal`] ends only after the batch has ended or [`Control::send_changes`] was called,
-    /// since the cores do not know of it earlier.
+    /// A [`Removal`] ends only after the batch has ended or [`Control::send_changes`] was called:
+    /// the cores learn of the removal only then.
     pub fn batch(&self) -> Batch {
         self.shared.begin_batch();
         Batch(Arc::clone(&self.shared))
@@ -181,7 +182,7 @@ impl Control {
     /// ones, for example by withdrawing the [`Permit`](crate::Permit).
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace.
+    /// Fails if there is no such subsystem or namespace.
     pub fn quiet(&self, nqn: &str, nsid: NamespaceId) -> Result<Quiet, ChangeError> {
         self.shared.quiet(nqn, nsid)
     }
@@ -234,6 +235,28 @@ impl Control {
         rates: &Rates,
     ) -> Result<(), ChangeError> {
         self.shared.set_rates(nqn, nsid, rates)
+    }
+
+    /// Applies a change of reservations that other targets share. The cores enforce it before any
+    /// later change of the namespace. Changes that are not newer than the last one have no effect.
+    ///
+    /// # Errors
+    /// Fails if there is no such subsystem.
+    pub fn apply_shared_reservations(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        change: SharedChange,
+    ) -> Result<(), ChangeError> {
+        self.shared.apply_shared(nqn, nsid, change)
+    }
+
+    /// Passes on the group's answer to the call of
+    /// [`SharedReservations::consult`](crate::SharedReservations::consult) or
+    /// [`SharedReservations::propose`](crate::SharedReservations::propose) that had the number
+    /// `serial`.
+    pub fn answer_shared_reservations(&self, serial: u64, answer: SharedAnswer) {
+        self.shared.answer_shared(serial, answer);
     }
 
     /// Rereads a namespace's size and supported commands, and notifies hosts of changes.

@@ -33,11 +33,12 @@ use std::time::{Duration, Instant};
 
 mod rdma;
 
-/// The listeners, which core 0 has.
+/// The target's listeners. Only core 0 has any.
 #[derive(Default)]
 struct Doors {
     tcp: Vec<(SocketAddr, farblock_reactor::ListenerId)>,
-    /// Also the registered memory of the RDMA devices that connections of this core use.
+    /// The RDMA listeners. Every core also keeps the registered memory of its RDMA connections
+    /// here.
     rdma: rdma::Rdma,
 }
 
@@ -111,7 +112,7 @@ impl Core {
         Ok(())
     }
 
-    /// Also listens here.
+    /// Opens a further listener.
     fn open_listener(&mut self, opening: Opening, address: SocketAddr) -> Result<(), String> {
         match opening {
             Opening::Tcp(socket) => {
@@ -121,7 +122,7 @@ impl Core {
         }
     }
 
-    /// Stops listening there. Every core closes its connections that were accepted there.
+    /// Closes a listener. Every core closes the connections that this listener accepted.
     fn unlisten(&mut self, entrance: Entrance) {
         let Entrance { transport, address } = entrance;
         match transport {
@@ -186,8 +187,8 @@ impl Core {
         Ok(())
     }
 
-    /// Starts a round of the hosts' shares (see [`crate::shares`]): refills every share, then
-    /// resumes the connections that waited for it.
+    /// Starts a round (see [`crate::shares`]): refills every host's allowance, then resumes the
+    /// connections that waited for the round.
     fn begin_round(&mut self) {
         self.cx.shares.tick();
         while let Some(key) = self.cx.shares.next() {
@@ -386,7 +387,7 @@ impl Core {
         if let Some(wanted_bytes) = cx.memory.next_epoch(is_starved) {
             self.evict(wanted_bytes);
         }
-        // Let all parked connections retry. Those that still lack memory park again.
+        // Let all parked connections retry. Connections that still lack memory park again.
         self.to_unpark = self.cx.parked.len();
         let cx = &mut self.cx;
         let is_over = cx.memory.is_calm() && !is_starved;
@@ -434,7 +435,7 @@ impl Core {
         core
     }
 
-    /// The serial number of a new connection; `None` if there is no room for it.
+    /// Returns the serial number of a new connection; `None` if the target refuses it.
     fn admit(&mut self, peer: SocketAddr) -> Option<u64> {
         let shared = &self.cx.shared;
         if self.stopping {

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_evicts_the_oldest_of_the_requester_or_of_the_greediest_address() {
+    fn a_full_table_evicts_the_oldest_controller_of_the_requester_or_largest_user() {
         let mut all = Discoveries::default();
         let share = limits::DISCOVERIES_PER_ADDRESS;
         for number in 0..MAX_DISCOVERY_CONTROLLERS {

@@ -3,7 +3,7 @@
 
 use farblock_proto::controller::limits::MAX_IO_QUEUES;
 use farblock_proto::limits::{KEYED_IN_CAPSULE_BYTES, MAX_QUEUE_DEPTH};
-use farblock_proto::rdma::{Admission, Offer};
+use farblock_proto::rdma::{Admission, Offer, Reads};
 use farblock_reactor::{Reactor, TaskId, Waker, WatchId, os};
 use farblock_verbs::{
     CmEvent, CmEventType, ConnParam, Device, Provider, ProviderChannel, ProviderId, Source, Verbs,
@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use crate::limits;
 
-/// How a connection ended, as far as the connection manager has reported it.
+/// The reason why a connection has ended, as far as the connection manager has reported it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum End {
     /// The connection has not ended.
@@ -43,7 +43,7 @@ impl Link {
         Self { end: AtomicU8::new(End::Open as u8), waker: OnceLock::new() }
     }
 
-    /// Wakes this task when the connection ends, or at once if it has already ended.
+    /// Calls `waker` when the connection ends, or at once if it has already ended.
     pub(crate) fn attend(&self, waker: Waker) {
         if self.end() != End::Open {
             waker.wake();
@@ -123,7 +123,7 @@ pub(crate) struct Door {
     /// Addresses whose listeners are lost, and the time of the next attempt to listen there again.
     lost: Vec<SocketAddr>,
     retry_at: Option<Instant>,
-    /// The most entries of a queue that the memory limit of a core allows.
+    /// The maximum number of queue entries that the memory limit of a core allows.
     max_entries: u16,
     links: HashMap<u64, Weak<Link>>,
     /// At this number of links, the door drops the links of ended connections.
@@ -179,13 +179,13 @@ impl Door {
         self.listeners.iter().map(|(address, _)| *address).collect()
     }
 
-    /// Wakes this task when there are events.
+    /// Wakes `task` when the connection manager has reported an event.
     pub(crate) fn attend(&self, reactor: &Reactor, task: TaskId) -> std::io::Result<()> {
         // The door lives as long as the reactor, so nothing ends this watch.
         watch(reactor, task, self.verbs.event_source(&self.channel)).map(drop)
     }
 
-    /// Grants queues that use at most a quarter of a core's memory limit.
+    /// Limits the queue depth, so that a queue uses at most a quarter of a core's memory limit.
     pub(crate) fn limit(&mut self, core_bytes: usize) {
         let entry_bytes = limits::RDMA_ENTRY_BYTES + Sqe::LEN + KEYED_IN_CAPSULE_BYTES as usize;
         let most = core_bytes / 4 / entry_bytes;
@@ -199,13 +199,13 @@ impl Door {
         self.retry_at = None;
     }
 
-    /// The time at which to call [`Self::listen_again`].
+    /// The time of the next attempt to replace lost listeners; `None` if no listener is lost.
     pub(crate) fn retry_at(&self) -> Option<Instant> {
         self.retry_at
     }
 
-    /// Listens again at the addresses of lost listeners, if it is time. Returns the addresses where
-    /// this succeeded.
+    /// Listens again at the addresses of lost listeners, if [`Self::retry_at`] has passed. Returns
+    /// the addresses where this succeeded.
     pub(crate) fn listen_again(&mut self, now: Instant) -> Vec<SocketAddr> {
         let mut found = Vec::new();
         if self.retry_at.is_none_or(|at| at > now) {
@@ -246,7 +246,8 @@ impl Door {
             | CmEventType::Unreachable
             | CmEventType::Rejected
             | CmEventType::AddrChange => End::Left,
-            // The host's first command may arrive before the event that the connection is up.
+            // Ignore the event that reports the established connection: the host's first command
+            // may arrive before it.
             _ => return None,
         };
         let key = self.verbs.id_key(&event.id);
@@ -314,8 +315,9 @@ fn admit(param: &ConnParam, device: &Device, most: u16) -> Result<Admission, Rej
         has_resources: entries >= u32::from(ADMIN_QUEUE_ENTRIES),
     };
     // The event swaps the values: the host's responder resources are this end's initiator depth.
-    let reads = param.initiator_depth;
-    Admission::admit(&param.private_data, reads, device.max_qp_init_rd_atom, &offer)
+    let host = Reads { answers: param.initiator_depth, starts: param.responder_resources };
+    let own = Reads { answers: device.max_qp_rd_atom, starts: device.max_qp_init_rd_atom };
+    Admission::admit(&param.private_data, host, own, &offer)
 }
 
 /// Wakes a task for the events of a source. If this returns a watch, the caller must end it with

@@ -186,7 +186,7 @@ pub(crate) enum FenceAnswer {
 pub(crate) struct Fence {
     route: Route,
     endings: SharedEndings,
-    /// The identifiers of the closed queues that the commands wait for are below this one. They
+    /// The commands wait only for closed queues with lower identifiers than this: those queues
     /// closed before this queue connected.
     before: EndingId,
     /// The waiting commands in order, by the closed queue that they wait for.
@@ -250,7 +250,7 @@ impl Fence {
     }
 }
 
-/// A host of a subsystem: the two names from the Connect data.
+/// Identifies a host of a subsystem by the names and the host identifier in its Connect data.
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct HostKey {
     subsystem: [u8; 256],

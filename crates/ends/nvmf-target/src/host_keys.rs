@@ -3,7 +3,7 @@
 use farblock_proto::controller::HostChannel;
 use farblock_secure::{ControllerTerms, Demand, Group, Hash, Secret, TlsKey};
 
-/// How a host of a subsystem must prove its identity.
+/// The keys with which a host of a subsystem must prove its identity, and the accepted algorithms.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostKeys {
     /// DH-HMAC-CHAP secrets, of which the host must use one. There are two while a secret is being

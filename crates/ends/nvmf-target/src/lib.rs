@@ -1,4 +1,4 @@
-//! The NVMe/TCP target: subsystems and controllers on reactor cores.
+//! The NVMe/TCP and NVMe/RDMA target: subsystems and controllers on reactor cores.
 //!
 //! **Design.** [`Target::start`] binds the listeners and starts one thread per core, each with its
 //! own reactor. A connection is one queue pair. It belongs to the same core from accept to close.
@@ -91,7 +91,7 @@ pub use pace::{DEFAULT_BURST, MAX_BURST, Rate, Rates};
 pub use permit::{Permit, boot_time};
 pub use quiet::Quiet;
 pub use removal::Removal;
-pub use reservations::ReservationStore;
+pub use reservations::{ReservationStore, SharedReservations};
 pub use shared::{ControllerReport, NamespaceReport, Report, SubsystemReport};
 pub use shared::{CoreStats, HostStats, Stats, SubsystemStats, status_name};
 pub use shares::{DEFAULT_WEIGHT, MAX_WEIGHT};

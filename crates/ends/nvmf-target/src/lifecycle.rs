@@ -41,8 +41,7 @@ pub(crate) enum Gate {
     Fence,
     /// The connection has exclusive use of the blocks of the fused pair.
     Claim,
-    /// The queue has announced the other reads of the same round to the namespace, so that the
-    /// namespace can prefetch their data.
+    /// The namespace knows the other reads of the same round, so that it can prefetch their data.
     Round,
     /// The command has its turn among the commands that execute in steps.
     Turn,

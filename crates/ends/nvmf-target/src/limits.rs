@@ -57,12 +57,12 @@ pub const CONNECTION_BUFFER_BYTES: usize = 32 << 20;
 /// Decision 16 describes the behavior at the limit.
 pub const BUFFER_BYTES: usize = 512 << 20;
 
-/// On a machine with enough memory, each core may hold at least this many bytes, so that several
-/// transfers of the largest size fit.
+/// On a machine with enough memory, the limit of each core is at least this many bytes, so that
+/// several transfers of the largest size fit.
 pub const CORE_BUFFER_BYTES_MIN: usize = 32 << 20;
 
-/// On a machine with little memory, the target by default starts fewer cores, so that each core may
-/// hold at least this many bytes. A few transfers of the largest size fit.
+/// On a machine with little memory, the target by default starts fewer cores, so that the limit of
+/// each core is at least this many bytes. A few transfers of the largest size fit.
 pub const CORE_BUFFER_BYTES_FLOOR: usize = 4 << 20;
 
 /// The estimated memory of a connection without its command buffers, in bytes. It covers the
@@ -188,9 +188,9 @@ pub const SWEPT_CALCULATIONS: usize = 256;
 /// The interval at which the target halves the recorded authentication work of each address.
 pub const CALCULATED_LATELY: Duration = Duration::from_secs(10);
 
-/// The target forgets an address if less recorded work than this remains after halving. The unit is
-/// thousands of multiplications. An exchange with the smallest group takes more, so the target
-/// remembers it at least until the next halving.
+/// When the target halves the recorded work of an address (see [`CALCULATED_LATELY`]) and less than
+/// this remains, it forgets the address. The unit is thousands of multiplications. An exchange with
+/// the smallest group takes more, so the target remembers it at least until the next halving.
 pub const CALCULATED_LITTLE: u64 = 64;
 
 /// The target records authentication work for at most this many addresses.
@@ -216,26 +216,27 @@ pub const RDMA_BACKLOG: u32 = 256;
 /// removed or its address moved to another device.
 pub const RDMA_LISTEN_PERIOD: Duration = Duration::from_secs(5);
 
-/// Registered memory for transfers in flight over RDMA, in bytes, for each device and core. Beyond
-/// it, transfers wait. A device keeps this memory locked.
+/// The registered memory for RDMA transfers in flight, in bytes, for each device and core. Beyond
+/// it, transfers wait. The device keeps this memory locked.
 pub const STAGING_BYTES: usize = 16 << 20;
 
-/// Registered memory that the transfers of one connection may use, in bytes. The limit leaves
-/// memory for the other connections when one host does not answer.
+/// The registered memory that the transfers of one connection may use, in bytes. If one host does
+/// not answer, the other connections still have memory.
 pub const STAGING_BYTES_PER_CONNECTION: usize = STAGING_BYTES / 4;
 
 /// The unit in which a core registers the memory of [`STAGING_BYTES`], in bytes: the largest
 /// transfer.
 pub const STAGING_SLAB_BYTES: usize = 1 << 20;
 
-/// The smallest part of the memory of [`STAGING_BYTES`] that a transfer takes, in bytes.
+/// The smallest part of [`STAGING_BYTES`] that a transfer takes, in bytes.
 pub const STAGING_CHUNK_BYTES_MIN: usize = 4096;
 
-/// The memory estimate for an entry of an RDMA queue without its receive, in bytes: the entries of
-/// the send, receive and completion queues, which the device keeps locked.
+/// The estimated bytes of one RDMA queue entry without its receive buffer: its entries of the send,
+/// receive and completion queues, which the device keeps locked.
 pub const RDMA_ENTRY_BYTES: usize = 512;
 
-/// Connection requests that a core handles in one round, so that connections have their turn.
+/// A core handles at most this many connection requests in one round. Then its connections have
+/// their turn.
 pub const RDMA_REQUESTS_PER_ROUND: usize = 64;
 
 /// A connection handles at most this many work completions in one round. Then other connections

@@ -13,9 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 pub(crate) struct Losses {
     count: AtomicU64,
-    /// The number of failures reported to each host, by the hash of its name. Beyond
-    /// [`limits::FLUSHING_HOSTS`] hosts, a further host learns only that flushes failed which it
-    /// sent itself.
+    /// The number of failures reported to each host, by the hash of its name. At most
+    /// [`limits::FLUSHING_HOSTS`] hosts have an entry. A further host learns only of the failures
+    /// of its own flushes.
     heard: Mutex<HashMap<u64, u64>>,
 }
 
@@ -30,8 +30,8 @@ impl Losses {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a host that starts to use the namespace. The target does not report failures to
-    /// the host that happened before this call.
+    /// Registers a host that starts to use the namespace. The target does not report earlier
+    /// failures to this host.
     pub(crate) fn meet(&self, host: &str) {
         let mut heard = self.heard();
         let count = self.count.load(Ordering::Acquire);
@@ -52,8 +52,8 @@ impl Losses {
         }
     }
 
-    /// Returns whether a successful flush of this host must fail to report a loss. If so, all
-    /// earlier losses count as reported to the host.
+    /// Returns whether the target must fail this host's flush, which succeeded at the store, to
+    /// report an earlier loss. If so, all earlier losses count as reported to the host.
     pub(crate) fn take(&self, host: &str) -> bool {
         let count = self.count.load(Ordering::Acquire);
         if count == 0 {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_host_gets_each_loss_once() {
+    fn each_host_learns_of_each_loss_once() {
         let losses = Losses::default();
         losses.meet("a");
         losses.meet("b");

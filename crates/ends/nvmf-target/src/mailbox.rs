@@ -64,9 +64,9 @@ pub(crate) enum Message {
     /// The changes of this closed queue are known or have ended. Check the waiting commands of this
     /// fenced connection again.
     Ended(Route, EndingId),
-    /// Also listen here, and report the result.
+    /// Open a listener at this address, and report the result.
     Listen(Opening, SocketAddr, Sender<Result<(), String>>),
-    /// Stop listening here, and close the connections accepted there.
+    /// Close this listener, and close the connections that it accepted.
     Unlisten(Entrance),
     /// Close the connections in this scope that were accepted by this listener.
     CloseAt(Entrance, Scope),

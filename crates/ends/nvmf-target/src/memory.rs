@@ -23,8 +23,8 @@ use std::net::IpAddr;
 /// The name of a gauge that simulations read: the bytes that the peers of a core make it hold.
 const HELD: &str = "target: bytes that a core's peers hold";
 
-/// The name of a holder of memory. A connection counts for its peer's address before Connect, and
-/// for its host afterwards.
+/// The name of a holder of memory. The bytes of a connection count for its peer's address before
+/// Connect, and for its host afterwards.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Name {
     Address(IpAddr),
@@ -76,7 +76,7 @@ impl Account {
         }
     }
 
-    /// Adds a connection from `address`. Its host is not known yet.
+    /// Adds a connection from `address`, whose host is not known yet.
     pub(crate) fn join(&mut self, address: IpAddr) -> HolderId {
         self.join_as(Name::Address(origin(address)))
     }
@@ -97,7 +97,7 @@ impl Account {
     }
 
     /// Moves a connection and its held bytes from its address to its host, after Connect has named
-    /// the host. `lasting_bytes` of the `held_bytes` are lasting.
+    /// the host. The connection keeps `lasting_bytes` of the `held_bytes` until its end.
     pub(crate) fn rename(
         &mut self,
         id: HolderId,
@@ -115,7 +115,7 @@ impl Account {
     }
 
     /// Returns whether a connection may keep `bytes` until its end. All connections together may
-    /// keep half of the limit, and those of one host three quarters of that.
+    /// keep half of the limit, and the connections of one host three quarters of this half.
     pub(crate) fn may_last(&self, id: HolderId, bytes: usize) -> bool {
         let holder = self.holders[id.0 as usize].as_ref();
         self.may_all_last(holder.map_or(0, |holder| holder.lasting_bytes), bytes)
@@ -178,8 +178,8 @@ impl Account {
         may
     }
 
-    /// Returns whether the core can hold `bytes` more, including the reserve. A core that holds no
-    /// memory, except what connections keep, has room for any command.
+    /// Returns whether the core can hold `bytes` more, including the reserve. If the core holds no
+    /// memory except the bytes that connections keep until their end, it has room for any command.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.held_bytes == self.lasting_bytes
             || self.held_bytes + bytes
@@ -202,17 +202,19 @@ impl Account {
         self.holder(id).held_bytes -= bytes;
     }
 
-    /// Returns whether peers hold more than half of the limit. The core must then free its caches.
+    /// Returns whether peers hold more than [`Self::pressed_bytes`]. The core must then free its
+    /// caches.
     pub(crate) fn is_pressed(&self) -> bool {
         self.held_bytes > self.pressed_bytes()
     }
 
-    /// Half of the memory that connections do not keep anyway.
+    /// Returns the bytes that connections keep until their end, plus half of the rest of the limit.
     fn pressed_bytes(&self) -> usize {
         self.lasting_bytes + self.limit_bytes.saturating_sub(self.lasting_bytes) / 2
     }
 
-    /// Returns whether peers hold next to nothing. The core can then stop its sweeps.
+    /// Returns whether peers hold almost no memory besides the connections' lasting memory. The
+    /// core can then stop its sweeps.
     pub(crate) fn is_calm(&self) -> bool {
         self.held_bytes - self.lasting_bytes <= self.limit_bytes / limits::POOR_SHARE
     }
@@ -223,9 +225,9 @@ impl Account {
         self.epoch
     }
 
-    /// Starts the next epoch if a connection waits and peers hold more than half of the limit, or
-    /// if connections wait for registered memory (`is_starved`). Returns the number of bytes to
-    /// free then.
+    /// Starts the next epoch, if a connection waits and peers hold more than
+    /// [`Self::pressed_bytes`], or if connections wait for registered memory (`is_starved`).
+    /// Returns the number of bytes to free then.
     pub(crate) fn next_epoch(&mut self, is_starved: bool) -> Option<usize> {
         let over = self.held_bytes.checked_sub(self.pressed_bytes());
         let wanted = over.or(is_starved.then_some(1))?;
@@ -307,8 +309,11 @@ mod tests {
         }
         assert_eq!(kept, 24 * MIB, "three quarters of a half");
         assert!(!memory.may_last_at(address(1), MIB) && memory.may_last_at(address(2), MIB));
-        assert!(memory.is_calm() && !memory.is_pressed(), "connections without commands");
-        // Without other commands, one of any size is admitted.
+        assert!(
+            memory.is_calm() && !memory.is_pressed(),
+            "lasting memory alone causes no pressure"
+        );
+        // While the core holds no other memory, it admits a command of any size.
         assert!(memory.may_hold(id, 63 * MIB) && memory.has_room(63 * MIB));
         let host = memory.rename(id, "nqn.2026-11.org.example:host", kept, kept);
         assert!(memory.may_last_at(address(1), MIB) && !memory.may_last(host, MIB));

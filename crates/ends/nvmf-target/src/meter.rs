@@ -33,8 +33,8 @@ pub struct WaitCounts {
     pub namespace_limit_ns: u64,
     /// Waits for a rate limit of the host.
     pub host_limit_ns: u64,
-    /// Waits of connections for their host's turn, on a core that several hosts fill. These waits
-    /// are not counted per namespace, since the waiting commands are not parsed yet.
+    /// Waits of connections for their host's turn, on a core that several hosts keep busy. These
+    /// waits are not counted per namespace, since the waiting commands are not parsed yet.
     pub turn_ns: u64,
 }
 
@@ -64,7 +64,7 @@ pub struct IoCounts {
     pub storage_errors: u64,
     /// The number of `storage_errors` that are media errors.
     pub media_errors: u64,
-    /// How long commands waited for rate limits, and connections for their host's turn.
+    /// The waits of commands for rate limits, and of connections for their host's turn.
     pub waited: WaitCounts,
     /// The latencies of timed reads.
     pub read_latency: LatencyCounts,

@@ -70,7 +70,7 @@ fn sum(meters: &PerCore) -> IoCounts {
     sum
 }
 
-/// Returns the cores on which an open queue uses its meter.
+/// Returns the cores on which an open queue uses one of these meters.
 fn in_use(meters: &PerCore) -> Vec<usize> {
     let is_used = |meter: &Arc<Meter>| Arc::strong_count(meter) > 1;
     meters.iter().filter(|(_, meter)| is_used(meter)).map(|(core, _)| *core).collect()
@@ -205,7 +205,7 @@ impl QueueMeters {
         }
     }
 
-    /// Counts a command for its host, and for its namespace if the command has one.
+    /// Counts a command for its host, and also for `namespace` if that is set.
     pub(crate) fn count(&mut self, namespace: Option<NamespaceId>, answered: &Answered) {
         self.host.count(answered);
         if answered.status.code() != Status::SUCCESS.code() {
@@ -221,7 +221,7 @@ impl QueueMeters {
         self.namespace(nsid).count_storage_error(is_media_error);
     }
 
-    /// Counts a wait for the host, and for the namespace if the wait has one.
+    /// Counts a wait for the host, and also for `namespace` if that is set.
     pub(crate) fn count_wait(&mut self, namespace: Option<NamespaceId>, wait: Wait, ns: u64) {
         self.host.count_wait(wait, ns);
         if let Some(nsid) = namespace {

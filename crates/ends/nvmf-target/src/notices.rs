@@ -15,7 +15,7 @@ pub(crate) enum NoticeKind {
     NoRoom,
     /// The target refused a queue.
     Refused,
-    /// A protocol error of the peer, or one of the target that the peer reported.
+    /// The peer violated the protocol, or reported that the target did.
     Fault,
     /// A peer exceeded a timeout.
     Late,
@@ -25,8 +25,9 @@ pub(crate) enum NoticeKind {
     Visit,
 }
 
-/// The log lines per [`VISITS_PERIOD`] about hosts of one address that connect and disconnect. The
-/// limit is needed because a host that cannot use a namespace may reconnect forever.
+/// The maximum number of log lines per [`VISITS_PERIOD`] about hosts of one address that connect
+/// and disconnect. The limit is needed because a host that cannot use a namespace may reconnect
+/// forever.
 const VISIT_LINES: u32 = 30;
 
 /// The period of [`VISIT_LINES`].

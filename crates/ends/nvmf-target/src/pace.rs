@@ -1,9 +1,10 @@
-//! Rate limits: of all hosts on one namespace, and of one host on all namespaces of a subsystem.
+//! Rate limits. One kind limits all hosts together at one namespace. The other kind limits one host
+//! over all namespaces of a subsystem.
 //!
 //! A budget is a single point in time: the allowance up to this time has been spent. Each command
-//! moves this time forward by its cost. It may start when the clock reaches the time before the
-//! move, or up to one burst earlier. So the cores can share a budget with one atomic update per
-//! command.
+//! moves this time forward by its cost. The command may start when the clock reaches the time
+//! before the move, or up to one burst earlier. So the cores can share a budget with one atomic
+//! update per command.
 //!
 //! A connection books only its first waiting command of each kind. So the waiting connections take
 //! turns, and a closing connection has few bookings to return.
@@ -129,7 +130,7 @@ impl Budget {
             return 0;
         }
         let cost = self.cost(amount);
-        // Allowance that was not spent expires, except for the allowance of one burst.
+        // Allowance that was not spent expires, except for one burst.
         let unspent = now.saturating_sub(burst);
         let found = self.spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent| {
             Some(spent.max(unspent).saturating_add(cost))
@@ -143,7 +144,7 @@ impl Budget {
         u64::try_from(cost).unwrap_or(u64::MAX)
     }
 
-    /// Returns an unused booking to the budget.
+    /// Gives an unused booking of `amount` back to the budget.
     fn give_back(&self, amount: u64) {
         if self.per_second > 0 {
             let cost = self.cost(amount);
@@ -157,7 +158,7 @@ impl Budget {
 pub(crate) struct Pace {
     epoch: Instant,
     burst: u64,
-    /// The outer array holds commands, then bytes. The inner arrays hold all, reads, writes.
+    /// The outer index selects commands or bytes. The inner index selects all, reads or writes.
     budgets: [[Budget; 3]; 2],
 }
 
@@ -175,7 +176,7 @@ impl Pace {
     /// Books a command in all its budgets. Returns the time at which the command may start.
     pub(crate) fn book(&self, cost: Cost, now: Instant) -> Instant {
         let since = now.saturating_duration_since(self.epoch).as_nanos();
-        // Begin with the allowance of one burst unspent.
+        // Start with one burst of unspent allowance.
         let now = (since as u64).saturating_add(self.burst);
         let budgets = self.budgets_of(cost);
         let starts = budgets.map(|(budget, amount)| budget.book(amount, now, self.burst));
@@ -184,7 +185,7 @@ impl Pace {
         self.epoch + Duration::from_nanos(start.saturating_sub(self.burst))
     }
 
-    /// Returns the booking of a command that does not execute.
+    /// Gives the booking of a command that does not execute back to its budgets.
     pub(crate) fn give_back(&self, cost: Cost) {
         self.budgets_of(cost).for_each(|(budget, amount)| budget.give_back(amount));
     }
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_start_as_each_budget_allows() {
+    fn commands_start_when_all_their_budgets_allow() {
         let burst = Duration::from_millis(20);
         let (read, write) = (cost(PaceKind::Read, 4096), cost(PaceKind::Write, 4096));
         let commands = Rate { all: 100, ..Rate::default() };

@@ -1,28 +1,30 @@
 //! Permits: a namespace that a group of targets shares executes commands only while this target has
 //! the group's permission.
 //!
-//! A permit ends by itself. A core compares the clock with the permit right before it submits an
-//! operation, so no message from another thread is necessary to stop it. The clock counts the time
-//! in which the machine is suspended.
+//! A permit expires by itself. A core compares the clock with the permit right before it submits an
+//! operation, so no other thread needs to send a message to stop the core. The clock counts the
+//! time in which the machine is suspended.
 
 use farblock_proto::time::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The permission to submit operations to the namespaces of an ANA group. All cores share it.
+/// The permission to submit operations to the namespaces of an ANA group. All cores share one
+/// `Permit`.
 #[derive(Debug, Default)]
 pub struct Permit {
-    /// The end of the permission, in nanoseconds of [`boot_time`]; 0: no permission.
+    /// The time at which the permission expires, in nanoseconds of [`boot_time`]; 0: no permission.
     until_ns: AtomicU64,
 }
 
 impl Permit {
-    /// Sets the end of the permission, in [`boot_time`]. `None`: no core may submit any operation.
+    /// Sets the time at which the permission expires, in [`boot_time`]. `None`: no core may submit
+    /// any operation.
     pub fn publish(&self, until: Option<Instant>) {
         // Relaxed is sufficient: a core that must see this store receives a message afterwards.
         self.until_ns.store(until.map_or(0, |until| until.0), Ordering::Relaxed);
     }
 
-    /// Whether a core may submit an operation now.
+    /// Returns whether a core may submit an operation now.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let until_ns = self.until_ns.load(Ordering::Relaxed);
@@ -55,7 +57,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_permit_ends_by_itself_and_can_be_withdrawn() {
+    fn a_permit_expires_by_itself_and_can_be_withdrawn() {
         let permit = Permit::default();
         assert!(!permit.is_valid(), "a new permit permits nothing");
         permit.publish(Some(boot_time().saturating_add(Duration::from_secs(3600))));

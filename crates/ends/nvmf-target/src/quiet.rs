@@ -7,8 +7,9 @@ use std::time::Duration;
 
 /// The operations that were in flight at a namespace when the caller asked.
 ///
-/// Each core releases its share once it has had no operation in flight at some time since. The
-/// caller first prevents new operations, or this value says little.
+/// [`Self::wait`] ends once every core has been without an operation in flight at some time. The
+/// caller must first prevent new operations: otherwise new ones may be in flight when the wait
+/// ends.
 #[derive(Debug)]
 #[must_use = "operations may still be in flight"]
 pub struct Quiet(Receiver<Infallible>);

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Duration;
 
-/// A core's part in a [`Removal`] or in [`Quiet`](crate::Quiet). The core drops it when it has done
-/// its part.
+/// Every core holds one `Share` of a [`Removal`] or of a [`Quiet`](crate::Quiet). The core drops
+/// the share when its queue into the namespace is closed (`Removal`) or idle (`Quiet`).
 pub(crate) type Share = Sender<Infallible>;
 
-/// Waits until every core has dropped its [`Share`]. Returns whether they all have.
+/// Waits until every core has dropped its [`Share`]. Returns false on a timeout.
 pub(crate) fn are_released(shares: &Receiver<Infallible>, timeout: Duration) -> bool {
     match os::recv_timeout(shares, timeout) {
         Err(RecvTimeoutError::Disconnected) => true,

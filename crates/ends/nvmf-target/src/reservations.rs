@@ -13,7 +13,8 @@ use crate::route::ConnectionKey;
 use crate::route::Route;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{
-    AccessKind, HostId, IoCommand, Registry, Reservations, Rights, SubsystemId, Ticket,
+    AccessKind, HostId, IoCommand, Registry, Reservations, Rights, SharedProposal, SubsystemId,
+    Ticket,
 };
 use farblock_proto::ids::NamespaceId;
 use farblock_reactor::os::{self, JoinHandle};
@@ -41,6 +42,22 @@ pub trait ReservationStore: Send + Sync {
     fn save(&self, text: &str) -> io::Result<()>;
 }
 
+/// The group with which a target shares the reservations of a namespace. The target calls these
+/// functions with a lock held: they must not block, and not call the target.
+pub trait SharedReservations: Send + Sync {
+    /// Asks the group for the last change that is in force. Pass the answer, with the number
+    /// `serial`, to
+    /// [`Control::answer_shared_reservations`](crate::Control::answer_shared_reservations).
+    fn consult(&self, serial: u64);
+
+    /// Proposes a change to the group. Pass the answer as for [`Self::consult`].
+    fn propose(&self, proposal: SharedProposal);
+
+    /// Reports that all changes up to `index` are in force on every core, and that all commands
+    /// that they forbid have ended.
+    fn applied(&self, index: u64);
+}
+
 pub(crate) type Stores = HashMap<(SubsystemId, NamespaceId), Arc<dyn ReservationStore>>;
 
 /// The reservation commands that wait for the registry, and the changes that some cores have not
@@ -55,7 +72,7 @@ pub(crate) struct Desk {
     pub(crate) spreading: HashMap<u64, (usize, SubsystemId, NamespaceId)>,
 }
 
-/// A job for the keeper's thread: store the reservations of a namespace.
+/// A job for the keeper's thread: make the reservations of a namespace durable.
 struct Save {
     key: (SubsystemId, NamespaceId),
     serial: u64,
@@ -94,6 +111,7 @@ pub(crate) struct Keeper(Mutex<Keeping>);
 
 struct Keeping {
     stores: Stores,
+    shared: HashMap<(SubsystemId, NamespaceId), Arc<dyn SharedReservations>>,
     /// `None` once the keeper has stopped.
     sender: Option<Sender<Save>>,
     /// `Some` until the thread starts. Only targets with stored reservations start the thread.
@@ -105,7 +123,25 @@ impl Keeper {
     pub(crate) fn new() -> Self {
         let (sender, receiver) = channel();
         let (sender, receiver) = (Some(sender), Some(receiver));
-        Self(Mutex::new(Keeping { stores: Stores::new(), sender, receiver, thread: None }))
+        let (stores, shared) = (Stores::new(), HashMap::new());
+        Self(Mutex::new(Keeping { stores, shared, sender, receiver, thread: None }))
+    }
+
+    /// Shares the reservations of a namespace with a group.
+    pub(crate) fn share_with(
+        &self,
+        key: (SubsystemId, NamespaceId),
+        group: Arc<dyn SharedReservations>,
+    ) {
+        self.lock().shared.insert(key, group);
+    }
+
+    /// The group that shares the reservations of a namespace.
+    pub(crate) fn group(
+        &self,
+        key: (SubsystemId, NamespaceId),
+    ) -> Option<Arc<dyn SharedReservations>> {
+        self.lock().shared.get(&key).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, Keeping> {
@@ -169,7 +205,7 @@ impl Keeper {
     }
 }
 
-/// The accesses that reservations deny to a connection's host.
+/// The accesses that other hosts' reservations deny to the host of a connection.
 #[derive(Default)]
 pub(crate) struct Limits {
     rights: ByNamespace<Rights>,
@@ -219,8 +255,8 @@ impl Limits {
     }
 }
 
-/// The owner of a connection for reservations. A session keeps this even after its queue has
-/// closed.
+/// The subsystem and host of a connection, for reservations. A session keeps its `Owner` even after
+/// its queue has closed.
 pub(crate) struct Owner {
     pub(crate) subsystem: SubsystemId,
     pub(crate) host: HostId,
@@ -255,8 +291,8 @@ impl<K: PartialEq> Barriers<K> {
         self.barriers.retain(|(other, _)| other != key);
     }
 
-    /// Notes that all operations of a command have ended. Returns the changes that waited for no
-    /// other command.
+    /// Notes that all operations of a command have ended. Returns the changes for which this was
+    /// the last command to end.
     pub(crate) fn ended(&mut self, command: UnderWay) -> Vec<K> {
         let is_over = |(_, under_way): &mut (K, Vec<UnderWay>)| {
             under_way.retain(|other| *other != command);

@@ -2,8 +2,8 @@
 
 use farblock_proto::capsule::SlotId;
 
-/// The number of a connection on its core. The core gives a number to another connection only after
-/// it has freed the old connection.
+/// The number of a connection on its core. The core reuses the number of a closed connection for
+/// another connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ConnectionKey(pub(crate) u32);
 

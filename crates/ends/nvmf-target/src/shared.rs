@@ -14,7 +14,7 @@ mod reservations;
 mod stats;
 mod subsystems;
 
-pub(crate) use listeners::{Listening, entry, is_entrance};
+pub(crate) use listeners::{Listening, first_number, is_entrance, numbered};
 pub(crate) use namespaces::{Exports, describe};
 pub(crate) use nesting::nest;
 pub use report::{ControllerReport, NamespaceReport, Report, SubsystemReport};
@@ -86,7 +86,7 @@ pub(crate) struct Admitted {
     pub(crate) backings: Arc<Backings>,
     /// How the host must authenticate; `None`: it need not authenticate.
     pub(crate) terms: Option<Arc<ControllerTerms>>,
-    /// Whether the host has already authenticated: an authentication generated its TLS key.
+    /// Whether the host has already authenticated, because an authentication generated its TLS key.
     pub(crate) has_proved: bool,
     /// The secure channel that authentication may establish.
     pub(crate) offer: Concatenation,
@@ -559,6 +559,15 @@ impl TargetShared {
                     if !self.save((subsystem, namespace), serial, text) {
                         management.registry.reservations_saved(subsystem, namespace, serial, false);
                     }
+                }
+                Action::ConsultReservations { subsystem, namespace, serial } => {
+                    self.with_group((subsystem, namespace), |group| group.consult(serial));
+                }
+                Action::ProposeReservations { subsystem, namespace, proposal } => {
+                    self.with_group((subsystem, namespace), |group| group.propose(proposal));
+                }
+                Action::SharedApplied { subsystem, namespace, index } => {
+                    self.with_group((subsystem, namespace), |group| group.applied(index));
                 }
                 Action::Access(change) => self.spread(&mut management.desk, &change),
                 Action::Reserved { ticket, status, report } => {

@@ -26,8 +26,8 @@ const COMMANDS_PER_ROUND: i64 = 32;
 /// The number of data bytes that count as one more command.
 const BYTES_PER_COMMAND: i64 = 16 << 10;
 
-/// After the last command of a second host, allowances apply for this many more rounds. A host at
-/// queue depth 1 sends its next command before they end.
+/// Allowances apply while several hosts use the core, and for this many rounds after only one host
+/// is left. A second host at queue depth 1 sends its next command within this time.
 const SHARED_ROUNDS: u64 = 64;
 
 /// Identifies a host of a subsystem on one core.
@@ -190,8 +190,8 @@ impl Shares {
         !self.waiting.is_empty()
     }
 
-    /// Takes the next waiting connection, in turn among the hosts with remaining allowance. Returns
-    /// `None` if no connection of such a host waits.
+    /// Takes the next waiting connection of a host with remaining allowance. The hosts take turns.
+    /// Returns `None` if no connection of such a host waits.
     pub(crate) fn next(&mut self) -> Option<ConnectionKey> {
         for _ in 0..self.waiting.len() {
             let id = self.waiting.pop_front()?;
@@ -215,7 +215,7 @@ impl Shares {
 mod tests {
     use super::*;
 
-    /// Connections with unlimited input, and the number of executed commands of each host.
+    /// Connections with unlimited input, and the number of commands that each host has executed.
     struct World {
         shares: Shares,
         /// The host of each connection, and the number of bytes in each of its commands.
@@ -288,8 +288,7 @@ mod tests {
         assert!((31..=33).contains(&taken[2]), "{taken:?}");
         world.shares.set_weight(three, 50);
         world.run(50);
-        // The last command before this run exceeded the allowance, and the excess was deducted
-        // first.
+        // The last command before this run exceeded the allowance, so the first round had less.
         assert!((50 * 16 - 96..=50 * 16).contains(&world.taken[&three]), "{:?}", world.taken);
     }
 
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_departed_host_takes_no_turn_and_its_number_is_reused() {
+    fn a_disconnected_host_takes_no_turn_and_its_share_id_is_reused() {
         let mut world = World::new();
         let (one, two) = (world.host("one", 100, 2, 0), world.host("two", 100, 1, 0));
         world.run(1);

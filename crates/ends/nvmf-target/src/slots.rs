@@ -1,4 +1,4 @@
-//! Admission: each connection has a slot, and no peer can occupy all slots.
+//! Admission control: each connection has a slot, and no peer can occupy all slots.
 //!
 //! ```text
 //!   accepted --> half-open --> connected --> gone

@@ -8,7 +8,9 @@ use crate::door::Door;
 use crate::limits;
 use crate::mailbox::Mailbox;
 use crate::reservations::{self, Keeper, Stores};
-use crate::shared::{Exports, TargetShared, describe, entry, nest, warn_of_same_serial};
+use crate::shared::{
+    Exports, TargetShared, describe, first_number, nest, numbered, warn_of_same_serial,
+};
 use crate::tls::{TlsTerms, security};
 
 use farblock_proto::controller::{Entrance, HostChannel, NamespaceInfo, PortId, Registry};
@@ -49,8 +51,8 @@ impl Target {
     }
 
     /// Starts like [`Self::start`], with open sockets for some of the listen addresses. A service
-    /// manager can keep these sockets open while the target restarts. Hosts that connect during the
-    /// restart then wait.
+    /// manager can keep these sockets open while the target restarts, so that hosts that connect
+    /// meanwhile wait instead of failing.
     ///
     /// # Errors
     /// Fails for the same reasons as [`Self::start`].
@@ -78,13 +80,14 @@ impl Target {
         let keeper = Keeper::new();
         let keeps = !stores.is_empty();
         stores.into_iter().for_each(|(key, store)| keeper.keep_in(key, store));
+        share_reservations(&registry, config, &keeper);
         let shared = Arc::new(TargetShared::new(registry, exports, budget, keeper, tls));
         let provider = config.rdma.as_ref().map(|rdma| rdma.provider.clone());
-        shared.listening.begin(&bound, provider);
+        shared.listening.begin(&bound, &config.controller_ids, provider);
         config.subsystems.iter().for_each(|one| shared.authenticator.require(one));
         let mut started = Vec::new();
         let mut threads = Vec::new();
-        // Each core waits until this cell is set. It is set when the mailboxes of all cores exist.
+        // Each core waits for this cell, which is set once all cores have their mailboxes.
         let gate = Arc::new(OnceLock::new());
         let TargetConfig { engine, polling, call_bytes, .. } = *config;
         shared.set_polling(polling);
@@ -130,13 +133,13 @@ impl Target {
         &self.addresses
     }
 
-    /// The listeners of the start, with their actual ports: first those of TCP.
+    /// Returns the initial listeners, with their actual ports: those for TCP, then those for RDMA.
     #[must_use]
     pub fn entrances(&self) -> Vec<Entrance> {
         self.shared.listening.first()
     }
 
-    /// The listen addresses of RDMA at the start, with their actual ports.
+    /// Returns the initial RDMA listen addresses, with their actual ports.
     #[must_use]
     pub fn rdma_addresses(&self) -> Vec<SocketAddr> {
         self.entrances().into_iter().filter_map(Entrance::rdma_address).collect()
@@ -243,8 +246,8 @@ impl CoreStart {
     }
 }
 
-/// Stops the target when dropped. Each core owns one of these. Without it, the other cores would
-/// still pass connections to a core that has ended.
+/// Each core owns one of these. When its thread ends, even by a panic, the drop stops the whole
+/// target. Otherwise the other cores would still pass connections to this core.
 struct EndsTarget(Arc<TargetShared>);
 
 impl Drop for EndsTarget {
@@ -355,7 +358,7 @@ fn bind_all(
     addresses.iter().map(&mut listen).collect()
 }
 
-/// Binds one more address. While the address is in use, retries for `patience`.
+/// Binds one further address. While the address is in use, retries for `patience`.
 pub(crate) fn bind_within(
     address: SocketAddr,
     others: &[SocketAddr],
@@ -428,7 +431,8 @@ fn register_listeners(
     tls: &TlsTerms,
 ) -> Result<(), StartError> {
     for (index, entrance) in entrances.iter().enumerate() {
-        let listener = entry(PortId(index as u16 + 1), *entrance);
+        let first = first_number(&config.controller_ids);
+        let listener = numbered(PortId(index as u16 + 1), *entrance, first);
         let port = listener.port;
         let added =
             registry.add_listener(listener).and_then(|()| match config.access.get(&index) {
@@ -444,8 +448,8 @@ fn register_listeners(
     Ok(())
 }
 
-/// Returns the most connections that the configuration and the limits of this process allow, with
-/// this many open volumes.
+/// Returns the maximum number of connections that the configuration and the limits of this process
+/// allow, if the process has `volumes` open queues into namespaces.
 fn most_connections(config: &TargetConfig, volumes: usize) -> usize {
     let most = config.max_connections.unwrap_or(limits::MAX_CONNECTIONS);
     most.min(descriptors(volumes)).min(budget::connections())
@@ -466,7 +470,7 @@ fn open_door(config: &TargetConfig, tls: &TlsTerms) -> Result<Option<Door>, Star
     opened.map(Some).map_err(|(address, error)| StartError::Rdma(address, error))
 }
 
-/// The open listeners: first those of TCP.
+/// Returns the open listeners: those for TCP, then those for RDMA.
 fn bound(by_tcp: &[SocketAddr], door: Option<&Door>) -> Vec<Entrance> {
     let by_rdma = door.map(Door::addresses).unwrap_or_default();
     let by_tcp = by_tcp.iter().copied().map(Entrance::from);
@@ -537,6 +541,11 @@ fn register(
                 .map_err(|error| StartError::Reservations(nqn.clone(), nsid, error))?;
             stores.insert((id, nsid), Arc::clone(store));
         }
+        for &nsid in subsystem.shared_reservations.keys() {
+            registry.share_reservations(id, nsid).map_err(|error| {
+                StartError::Reservations(nqn.clone(), nsid, io::Error::other(error))
+            })?;
+        }
         for (&nsid, export) in &subsystem.exports {
             let info = describe(&subsystem.config.nqn, nsid, export);
             exports.insert(id, nsid, export, (info, &subsystem.sharing(nsid)));
@@ -546,6 +555,16 @@ fn register(
     // No host is connected yet, so drop the registry's actions.
     while registry.poll_action().is_some() {}
     Ok((registry, exports, stores))
+}
+
+/// Notes the groups that share reservations.
+fn share_reservations(registry: &Registry, config: &TargetConfig, keeper: &Keeper) {
+    for subsystem in &config.subsystems {
+        let id = registry.find_subsystem(&subsystem.config.nqn).expect("it is registered");
+        for (&nsid, group) in &subsystem.shared_reservations {
+            keeper.share_with((id, nsid), Arc::clone(group));
+        }
+    }
 }
 
 #[cfg(all(test, target_os = "linux"))]

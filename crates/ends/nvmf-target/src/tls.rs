@@ -23,8 +23,8 @@ struct Now {
     policies: BTreeMap<PortId, TlsPolicy>,
 }
 
-/// Which connections of a host may stay after its keys for a subsystem have changed. Connections
-/// may stay if one of the previous keys is still valid.
+/// The result of a key change for the host's connections. They stay if one of the previous keys is
+/// still valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stay {
     /// Whether the host's connections to the subsystem stay.

@@ -49,13 +49,13 @@ pub(crate) struct Volumes {
     index: HashMap<BackingId, VolumeId>,
     tasks: TaskMap<VolumeId>,
     dirty: Vec<VolumeId>,
-    /// The queues to close when they are idle, each with the handle that tells the
-    /// [`Removal`](crate::removal::Removal) that the core has closed it.
+    /// The queues to close when they are idle. After the close, the core drops the share of the
+    /// [`Removal`](crate::removal::Removal).
     retired: Vec<(VolumeId, Share)>,
-    /// The queues to watch until they are idle, each with its handle on the
-    /// [`Quiet`](crate::quiet::Quiet).
+    /// The queues with a [`Quiet`](crate::quiet::Quiet) that waits until they are idle. The core
+    /// drops the share of an idle queue.
     settling: Vec<(VolumeId, Share)>,
-    /// Parked operations that ended because their permit had ended.
+    /// Parked operations that ended because their permit had expired.
     refused: Vec<Completion>,
     /// The active claims. There are few at a time, so a list suffices.
     claimed: Vec<Claimed>,
@@ -130,7 +130,7 @@ impl Volumes {
                 true => self.submit(id, op),
                 false => {
                     self.mark(id);
-                    // The host of a command with a path error sends it on another path.
+                    // After a path error, the host sends the command on another path.
                     self.refused.push(op.complete(Err(BlockError::Disconnected)));
                 }
             }
@@ -219,15 +219,15 @@ impl Volumes {
         }
     }
 
-    /// Whether a queue has delivered all its completions and no operation waits for it.
+    /// Returns whether a queue has neither operations in flight nor parked ones, and has delivered
+    /// all completions.
     fn is_idle(&self, id: VolumeId) -> bool {
         let volume = self.volumes[id.0].as_ref().expect("the volume is still open");
         let mut parked = self.claimed.iter().flat_map(|claimed| &claimed.parked);
         !volume.dirty && volume.queue.in_flight() == 0 && parked.all(|(other, _)| *other != id)
     }
 
-    /// Closes one retired queue that is idle and has delivered all its completions. Returns the
-    /// closed queue.
+    /// Closes one retired queue that is idle. Returns the closed queue.
     pub(crate) fn close_retired(&mut self, reactor: &Reactor) -> Option<VolumeId> {
         let place = self.retired.iter().position(|(id, _)| self.is_idle(*id))?;
         // Keep `_share` until the queue is closed: its drop tells the removal that the core is

@@ -16,13 +16,12 @@ use std::sync::Arc;
 static ALLOCATOR: Counting = Counting;
 
 const DEPTH: usize = 8;
-/// A round moves this many bytes, but in at most as many I/Os as the next constant says. It takes
-/// some milliseconds.
+/// The bytes of one round, which takes some milliseconds. A round has at most [`MOST`] I/Os.
 const ROUND_BYTES: usize = 8 << 20;
 const MOST: usize = 300;
-/// One of at most this many rounds must be without allocations. Some rounds allocate because a list
-/// grows, or because another thread allocates about once a second. But if every I/O allocated, no
-/// round would be without.
+/// At least one of this many rounds must allocate no memory. Some rounds allocate because a list
+/// grows, or because another thread allocates about once a second. If every I/O allocated memory,
+/// every round would.
 const ROUNDS: usize = 50;
 
 fn settle(engine: EngineKind, digests: bool) {

@@ -1,4 +1,5 @@
-//! A disk survives its connections: a real target, over a network that is cut, stalls and recovers.
+//! A disk survives the loss of its connections. Its target is real, and its network is cut, stalls
+//! and recovers.
 
 mod rig;
 

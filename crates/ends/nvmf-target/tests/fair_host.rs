@@ -66,7 +66,7 @@ fn a_delayed_write_of_a_lost_queue_does_not_overwrite_its_successors_write() {
     for &engine in EngineKind::HERE {
         let (target, _admin, controller, gate) = with_a_lost_write(engine);
         let mut queue = io_once_free(target.addresses()[0], controller);
-        // Other blocks and namespaces respond as fast as before.
+        // Reads of other blocks and namespaces complete at once.
         assert_eq!(read(&mut queue, 1, BLOCK as u32).data, vec![0; BLOCK]);
         let mut sqe = blocks(2, 0, 1, SglDescriptor::transport(BLOCK as u32));
         sqe.nsid = 2.into();
@@ -119,8 +119,8 @@ fn a_reset_and_a_shutdown_leave_event_requests_unanswered() {
         let (mut queue, _) = admin(target.addresses()[0], Digests::NONE);
         let write_cc = |queue: &mut Queue, cc: u64| {
             let set = PropertySetCommand::new(0, offset::CC, PropertySize::Four, cc).to_sqe();
-            // The next response must be the one to this command: the held event requests must get
-            // none.
+            // The next response must be for this command: the held event requests must get no
+            // response.
             assert_eq!(queue.run(set, Transfer::None, &[]).status, Status::SUCCESS);
         };
         for round in 0..=RESETS {

@@ -13,7 +13,7 @@ use rig::scripted::*;
 use rig::turns::*;
 
 #[test]
-fn a_preempt_does_not_wait_for_outstanding_data_and_they_are_not_written() {
+fn a_preempt_does_not_wait_for_outstanding_data_and_discards_them() {
     for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let address = target.addresses()[0];

@@ -9,8 +9,8 @@
 //!     cargo test -p farblock-target --test locked_siege -- --nocapture without_keys
 //! ```
 //!
-//! Without SIEGE_STRANGERS, 4,000 strangers attack: they still outnumber by far what the target
-//! computes at once, and cost a fifth of the processor time.
+//! Without SIEGE_STRANGERS, 4,000 strangers attack. They are still far more than the target can
+//! authenticate at once. The smaller attack takes a fifth of the processor time.
 #![cfg(target_os = "linux")]
 
 mod rig;
@@ -126,7 +126,7 @@ fn tls_key(seed: u8) -> TlsKey {
 
 /// The process under attack. Only the other tests of this file start it.
 #[test]
-#[ignore = "a part of the others"]
+#[ignore = "the other tests run this in a process of its own"]
 fn serve_until_the_input_ends() {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.keys.insert(host(0), HostKeys::new(secret(1)));

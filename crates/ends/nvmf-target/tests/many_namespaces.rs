@@ -73,8 +73,8 @@ fn the_limits_of_a_thousand_namespaces_change_during_io() {
     target.stop().expect("it stops");
 }
 
-/// The lists of a batch reach the cores when it ends or when the caller sends them. Removed stores
-/// are released only then.
+/// The cores receive the lists of a batch when the batch ends or when the caller sends them. The
+/// target releases removed stores only then.
 #[test]
 fn changes_of_a_batch_reach_the_queues_together() {
     let disk = || Arc::new(Mem::new(BLOCK as u32, 1 << 16).expect("a size")) as Arc<dyn Namespace>;

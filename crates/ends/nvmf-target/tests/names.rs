@@ -1,4 +1,4 @@
-//! Subsystem names that are not NQNs are served, discovered and used like other names.
+//! A subsystem may have a name that is not an NQN. Target, discovery and host use it like an NQN.
 
 use farblock_backends::mem::Mem;
 use farblock_host::{Controller, Options, discover, discover_all, entry_address};

@@ -42,7 +42,7 @@ fn limit_for(queue: &mut Queue, target: &Target, writes: u64) {
 }
 
 #[test]
-fn a_new_limit_does_not_request_data_in_transit_again() {
+fn the_target_does_not_request_data_in_transit_again_after_a_new_limit() {
     let target = target(EngineKind::Auto, |_| {});
     let (_admin, mut queue) = host(&target);
     (0..3).for_each(|slot| ask(&mut queue, slot, 4096));

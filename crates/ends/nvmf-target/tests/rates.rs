@@ -59,7 +59,8 @@ fn commands_above_a_limit_wait_until_the_limit_changes() {
     assert_eq!(user.value(64), 1);
     user.queue.submit(Op::flush(9));
     assert_eq!(user.one().token, 9);
-    // Setting the same limit again changes nothing. Then set a different limit, and then none.
+    // Set the same limit again, which changes nothing. Then set a different limit, and then no
+    // limit.
     limit(&target, &crawl());
     assert!(user.turn(NOTHING).is_empty(), "the budget is used up");
     limit(&target, &Rates { burst: Duration::from_nanos(2), ..crawl() });

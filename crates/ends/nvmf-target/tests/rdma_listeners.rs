@@ -1,4 +1,4 @@
-//! Opens, changes and closes RDMA listeners of a running target, on the fabric in memory.
+//! Opens, changes and closes RDMA listeners of a running target, on the in-memory fabric.
 
 use farblock_backends::mem::Mem;
 use farblock_host::{Controller, Options};
@@ -19,7 +19,7 @@ fn provider(network: &Network, last: u8) -> Provider {
     Provider::Memory(network.node([192, 0, 2, last].into()))
 }
 
-/// A target that listens only by RDMA.
+/// Starts a target that listens only by RDMA.
 fn target(network: &Network) -> Target {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;
@@ -57,7 +57,7 @@ fn listeners_open_and_close_while_the_target_runs() {
     assert_eq!(report.tls[&second], TlsPolicy::Plain);
     assert!(report.controllers.iter().all(|one| one.transport == Transport::Rdma), "{report:?}");
     assert_eq!(report.controllers.len(), 2);
-    // A TCP listener with the same port is another listener.
+    // A TCP listener and an RDMA listener may have the same port.
     let tcp: SocketAddr = ([127, 0, 0, 1], 0).into();
     let tcp = control.listen(tcp, &PortAccess::default(), TlsPolicy::Allowed).expect("TCP");
     control.unlisten(second).expect("it closes");

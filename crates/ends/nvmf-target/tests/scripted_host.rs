@@ -192,7 +192,7 @@ fn a_silent_host_loses_its_controller_after_the_keep_alive_timeout() {
 }
 
 #[test]
-fn stopping_answers_held_requests_and_closes() {
+fn a_stopping_target_answers_held_requests_and_closes() {
     for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let (mut queue, _) = admin(target.addresses()[0], Digests::NONE);
@@ -268,7 +268,7 @@ fn a_host_that_does_not_read_its_answers_holds_little_memory() {
 }
 
 #[test]
-fn stopping_finishes_an_accepted_write() {
+fn a_stopping_target_finishes_an_accepted_write() {
     for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let address = target.addresses()[0];

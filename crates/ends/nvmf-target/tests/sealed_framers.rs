@@ -330,9 +330,9 @@ fn spoil(sealed: &mut Vec<u8>, ahead: usize) {
     *sealed.last_mut().expect("at least one byte") ^= 1;
 }
 
-/// Each case is the size of the pieces, and which record is damaged, counted back from the last.
-/// The last record contains the digest. The one before it contains only data, so it is decrypted
-/// directly into place.
+/// Each case has the size of the pieces, and the number of records between the damaged record and
+/// the end. The last record contains the digest. The record before it contains only data, so it is
+/// decrypted directly into place.
 const SPOILT: [(usize, usize); 6] =
     [(1000, 0), (16 << 10, 0), (1 << 20, 0), (1000, 1), (16 << 10, 1), (1 << 20, 1)];
 

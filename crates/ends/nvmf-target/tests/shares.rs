@@ -131,7 +131,7 @@ impl Host {
         Self { queues: queues.collect(), _admin: admin, lba: u64::from(number - 1) * BLOCKS / 2 }
     }
 
-    /// Returns host `number`, which uses the quarter of the blocks with this number.
+    /// Returns host `number`, which uses only its own quarter of the blocks.
     fn part(number: u8, address: SocketAddr, queues: u16) -> Self {
         Self { lba: u64::from(number - 1) * BLOCKS / 4, ..Self::new(number, address, queues) }
     }

@@ -37,7 +37,7 @@ const GOAL_BYTES: usize = 1 << 30;
 
 /// The process under attack. Only the siege starts it.
 #[test]
-#[ignore = "a part of the siege"]
+#[ignore = "the siege runs this in a process of its own"]
 fn serve_until_the_input_ends() {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;
@@ -124,8 +124,8 @@ fn besiege(part: usize, address: SocketAddr, is_over: &AtomicBool, begun: &Atomi
     }
 }
 
-/// Runs a correct host. Returns its longest 4 KiB write, its longest connect with a write, and the
-/// number of writes.
+/// Runs a correct host. Returns the duration of its longest 4 KiB write, the duration of its
+/// longest connect with a write, and the number of writes.
 fn honest(address: SocketAddr, is_over: &AtomicBool) -> (Duration, Duration, usize) {
     let (_admin, mut old) = Peer::io(address, &host(1_000_000));
     let (mut longest, mut longest_new, mut count) = (Duration::ZERO, Duration::ZERO, 0);

@@ -98,7 +98,7 @@ fn incomplete_writes_hold_little_memory_and_release_it() {
 }
 
 #[test]
-fn hosts_with_incomplete_writes_are_closed_in_favour_of_others() {
+fn connections_with_incomplete_writes_are_closed_in_favour_of_other_hosts() {
     let _alone = alone();
     let target = target(disk());
     let address = target.addresses()[0];

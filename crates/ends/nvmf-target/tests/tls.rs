@@ -210,7 +210,7 @@ fn discovery_lists_exactly_the_listeners_that_a_host_can_use() {
     assert_eq!(says(), [Some(false), None, None]);
 }
 
-/// Returns a target that was changed while it ran. Its listener `listen` now requires TLS.
+/// Returns a target to which a TLS key of [`HOST`] was added while it ran.
 fn steered() -> Target {
     let target = serve(&[], TlsPolicy::Allowed, EngineKind::Auto);
     let control = target.control();

@@ -5,9 +5,9 @@
 //!                [--loop true]
 //!
 //! SPEC is a disk as in `farblock serve`: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. The
-//! program prints `ready PATH` when it serves, or `ready DEVICE` with `--loop true`. It reads these
-//! input lines: `users` prints the users of the disk. `stop` stops the server if the disk has no
-//! users. `force` stops the server in any case.
+//! program prints `ready PATH` when it serves the disk, or `ready DEVICE` with `--loop true`. It
+//! reads these input lines: `users` prints the users of the disk. `stop` stops the server if the
+//! disk has no users. `force` stops the server in any case.
 
 use farblock_attach::fuse::{Config, Server, loop_device};
 use farblock_backends::Spec;
@@ -56,7 +56,7 @@ fn run() -> Result<(), Box<dyn Error>> {
                 Err(error) => println!("{error}"),
             },
             "force" => break,
-            _ => return Err("a line is none of: users, stop, force".into()),
+            _ => return Err("unknown input line: expected users, stop or force".into()),
         }
     }
     Ok(server.stop(true)?)

@@ -58,7 +58,7 @@ fn run() -> Result<(), Box<dyn Error>> {
             Some(("resize", bytes)) => {
                 kernel::resize(device, bytes.parse()?, options.identifier.as_deref())?
             }
-            _ => return Err("a line is none of: resize BYTES".into()),
+            _ => return Err("unknown input line: expected resize BYTES".into()),
         }
     }
     kernel::disconnect(device)?;

@@ -4,7 +4,7 @@
 //!               [--threads N] [--export NAME] [--read-only]
 //!
 //! SPEC is a disk as in `farblock serve`: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. The
-//! program prints `ready URI` when it serves.
+//! program prints `ready URI` when it serves the disk.
 
 use farblock_attach::nbd::{Address, Config, Server};
 use farblock_backends::Spec;
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let namespace = spec.open(block_size, config.read_only)?;
     let server = Server::start(&config, namespace)?;
-    let address = server.address().ok_or("it listens nowhere")?;
+    let address = server.address().ok_or("the server has no listening address")?;
     println!("ready {}", address.uri(&config.export));
     io::stdin().lock().lines().next();
     server.stop()?;

@@ -8,9 +8,10 @@
 //! disk of another server: `nvme+tcp://HOST:PORT/NQN?ns=1`. Such a disk keeps its block size, and
 //! its server may be unreachable for a while.
 //!
-//! The program prints `ready /dev/ublkbN …` when it serves, and `refused: …` after a failure. It
-//! reads these input lines: `resize BYTES` shrinks the disk, or restores its size. `stop` and
-//! `force` stop the server. `leave`, or the end of the input, leaves the device to another server.
+//! The program prints `ready /dev/ublkbN …` when it serves the disk, and `refused: …` after a
+//! failure. It reads these input lines: `resize BYTES` shrinks the disk, or restores its size.
+//! `stop` and `force` stop the server. `leave`, or the end of the input, leaves the device to
+//! another server.
 
 mod served;
 

@@ -52,7 +52,9 @@ struct Driver {
 impl Driver {
     fn new(socket: &str, depth: u16) -> Result<Driver, Box<dyn Error>> {
         if depth == 0 || depth > SIZE / PARTS {
-            return Err(format!("a depth of {depth} is not one of 1 to {}", SIZE / PARTS).into());
+            return Err(
+                format!("a depth of {depth} is out of range: use 1 to {}", SIZE / PARTS).into()
+            );
         }
         let mut vm = Vm::new();
         vm.attach_to(Path::new(socket), !F_EVENT_IDX);

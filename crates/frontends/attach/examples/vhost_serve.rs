@@ -1,12 +1,12 @@
-//! Serves a disk to a virtual machine until standard input has another line or ends.
+//! Serves a disk to a virtual machine until standard input ends, or has a line other than `resize`.
 //!
 //!     vhost_serve SPEC|URL SOCKET [--block 512] [--queues N] [--serial TEXT]
 //!                 [--engine auto|uring|portable] [--read-only]
 //!
 //! SPEC is a disk as in `farblock serve`: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. URL is a
 //! disk of another server: `nvme+tcp://HOST:PORT/NQN?ns=1`. Such a disk keeps its block size, and
-//! its server may be unreachable for a while. The program prints `ready SOCKET` when it serves. The
-//! input line `resize BYTES` shrinks the disk, or restores its size.
+//! its server may be unreachable for a while. The program prints `ready SOCKET` when it serves the
+//! disk. The input line `resize BYTES` shrinks the disk, or restores its size.
 
 mod served;
 
@@ -57,6 +57,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     while Arc::strong_count(&server) > 1 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    Arc::into_inner(server).ok_or("somebody holds the server")?.stop()?;
+    Arc::into_inner(server).ok_or("another reference to the server exists")?.stop()?;
     Ok(())
 }

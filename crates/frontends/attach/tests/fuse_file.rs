@@ -105,7 +105,8 @@ fn concurrent_writes_to_one_block_are_all_kept() {
                     for round in 0..200 {
                         let bytes = [writer + 8 * (round % 16); 100];
                         file.write_all_at(&bytes, 100 * u64::from(writer)).expect("it writes");
-                        // Another thread writes whole blocks meanwhile. These writes must wait.
+                        // This write of a whole block must wait while other threads change parts of
+                        // blocks.
                         let whole = [writer; 4096];
                         let at = 4096 * (1 + u64::from(writer));
                         file.write_all_at(&whole, at).expect("it writes");
@@ -136,7 +137,7 @@ fn the_file_has_a_fixed_size_like_a_disk() {
     }
     file.set_len(end).expect("the file has this size");
     assert_eq!(errno(fs::set_permissions(served.path(), fs::Permissions::from_mode(0o777))), EPERM);
-    // The truncation by `O_TRUNC` keeps the content of the file.
+    // `O_TRUNC` has no effect: the file keeps its content.
     let again = File::create(served.path()).expect("it opens");
     assert_eq!(again.metadata().expect("a file").len(), end);
     assert_eq!(file.read_at(&mut bytes, end - 1000).expect("a partial read"), 1000);

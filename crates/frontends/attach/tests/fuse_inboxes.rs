@@ -4,10 +4,10 @@
 #![cfg(target_os = "linux")]
 
 #[path = "../src/fuse/inboxes.rs"]
-#[allow(dead_code, reason = "messages of other kinds")]
+#[allow(dead_code, reason = "the tests send only some messages")]
 mod inboxes;
 #[path = "../../../loops/reactor/tests/loom_loop/mod.rs"]
-#[allow(dead_code, reason = "its tasks are not told apart here")]
+#[allow(dead_code, reason = "these tests do not distinguish its tasks")]
 mod loom_loop;
 mod sync {
     pub(crate) use crate::loom_loop::waker::Waker;
@@ -20,7 +20,8 @@ use loom::thread::{JoinHandle, spawn};
 use loom_loop::{Loop, ids, in_every_order};
 use sync::{Arc, AtomicUsize, Ordering};
 
-/// The most bytes of requests in a core. One of these requests fits, but two do not.
+/// The limit on the bytes that the requests of one core hold. One request of this test fits, but
+/// two do not.
 const CORE_BYTES: usize = 8;
 const REQUEST_BYTES: usize = 6;
 
@@ -111,8 +112,8 @@ fn cores_end_after_they_have_answered_all_requests() {
     });
 }
 
-/// Requests may still arrive after the cores have ended, if the disk is mounted in another
-/// namespace.
+/// Requests may still arrive after the cores have ended, if the disk is also mounted in another
+/// mount namespace.
 #[test]
 fn requests_after_the_end_of_the_cores_fail() {
     in_every_order(|| {
@@ -122,7 +123,7 @@ fn requests_after_the_end_of_the_cores_fail() {
         let carried_out = run(0, &loops[0], &server.inboxes, usize::MAX);
         reader.join().unwrap();
         assert_eq!(carried_out + server.failures.load(Ordering::Relaxed), 2);
-        assert!(server.inboxes.is_over(), "a counted inbox remains");
+        assert!(server.inboxes.is_over(), "an unanswered request remains");
     });
 }
 

@@ -1,5 +1,5 @@
-//! Tests loop devices on the file: file systems on them, their properties, their size. The tests
-//! need root.
+//! Tests loop devices on the file that a FUSE mount serves: file systems on them, their properties,
+//! and their size. The tests need root.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -65,7 +65,7 @@ fn a_file_system_survives_detach_and_attach() {
         mounted.unmount();
         loop_device::detach(&device.0, false).expect("no process uses the device");
         served.stop();
-        // The data was in the backend all the time, not in the mount.
+        // The image file itself contains the file system.
         run("fsck.ext4", &["-fn", &image]);
     }
 }
@@ -96,13 +96,13 @@ fn a_reused_loop_device_has_default_settings() {
     };
     let free = output("losetup", &["--find"]);
     let free = String::from_utf8_lossy(&free.stdout).trim().to_owned();
-    // In the second round a process has the device open, so that the server makes a new device.
+    // In the second round, this test holds the device open, so that the server makes a new device.
     for is_open in [false, true] {
         if !Path::new(&free).exists() {
             break;
         }
         stale(&free);
-        // Another process may take the device, too.
+        // Stop if another process has taken the device.
         if Path::new(&free.replace("/dev", "/sys/block")).join("loop").exists() {
             break;
         }
@@ -116,7 +116,7 @@ fn a_reused_loop_device_has_default_settings() {
         loop_device::detach(&device.0, false).expect("no process uses the device");
         served.stop();
     }
-    // Clear these settings for users of the device other than farblock.
+    // Clear these settings for the next user of the device, which may not be farblock.
     let _ = output("blockdev", &["--setrw", "--setra", "256", &free]);
 }
 
@@ -268,7 +268,7 @@ fn a_forced_stop_detaches_a_device_in_use() {
     assert!(loop_device::detach(&device.0, false).is_err(), "the last detach removed the device");
 }
 
-/// Each unsupported request returns the kernel's error.
+/// Each impossible request fails with an error that names the reason.
 #[test]
 fn unsupported_loop_device_requests_are_reported() {
     let _users = users();

@@ -150,8 +150,8 @@ fn a_writer_killed_before_its_write_starts_writes_nothing() {
     served.stop();
 }
 
-/// The kernel waits for the flush of a `close` despite signals. It waits first for dd's second
-/// descriptor, and again when dd exits.
+/// The kernel would wait for the flush of a `close` despite signals, so the server must end the
+/// flush. dd flushes twice: when it closes a duplicate descriptor, and when it exits.
 #[test]
 fn a_program_can_be_killed_during_its_flush() {
     let away = Away::new(true, |command| command == Kind::Flush);

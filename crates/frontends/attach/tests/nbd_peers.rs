@@ -151,7 +151,7 @@ fn nbdcopy_copies_in_both_directions() {
         });
         assert!(same(&file, &back));
         assert_eq!(most.load(Ordering::Relaxed), 4, "connections at the same time");
-        // The client sends ranges of zeroes as write zeroes commands.
+        // The client sends `NBD_CMD_WRITE_ZEROES` for ranges of zeroes.
         std::fs::write(&file, vec![0; SIZE]).expect("a file");
         run("nbdcopy", &["--destination-is-zero", &file, &served.uri]);
         run("nbdcopy", &[&file, &served.uri]);

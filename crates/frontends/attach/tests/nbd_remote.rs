@@ -111,7 +111,7 @@ fn clients_get_errors_when_the_remote_disk_is_lost() {
 /// blocks. When the target is reachable again, it must store the later client's data.
 #[test]
 fn writes_of_a_dead_client_do_not_overwrite_newer_ones_after_a_reconnect() {
-    // The number is so small that the requests fit into a socket without a reader.
+    // All requests of so few blocks fit into the socket's buffer while the server does not read.
     const BLOCKS: u64 = 16;
     for engine in ENGINES {
         let memory = disk("mem:32MiB", 4096);

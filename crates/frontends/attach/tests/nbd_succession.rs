@@ -17,7 +17,7 @@ const REQUESTS: u64 = 300;
 const IN_FLIGHT: usize = 256;
 
 /// Connects a client that sends a write of ones to each of the first `blocks`. The disk holds back
-/// `held` of these writes, as started or not started.
+/// `held` of these writes. They count as started if `are_begun` is true.
 fn begin(
     engine: EngineKind,
     held: usize,

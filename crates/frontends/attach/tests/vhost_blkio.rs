@@ -58,7 +58,7 @@ impl Program {
     }
 }
 
-/// A simple random number generator that its seed makes repeatable.
+/// A simple random number generator. The same seed yields the same numbers.
 struct Dice(u64);
 
 impl Dice {

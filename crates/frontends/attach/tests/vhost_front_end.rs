@@ -1,4 +1,5 @@
-//! The vhost-user front end is a namespace, so it runs the conformance suite, through rings.
+//! The vhost-user front end is a namespace, so the conformance suite can test it, and thereby the
+//! rings.
 #![cfg(target_os = "linux")]
 
 use farblock_attach::vhost_user::front_end::{self, FrontEnd};
@@ -14,7 +15,7 @@ use tempfile::TempDir;
 /// The number of rings, which is more than the number of queues that the suite opens at once.
 const QUEUES: usize = 8;
 
-/// A disk with its server and its folder.
+/// A front end, with the server of its disk and the folder of their socket.
 type Guest = Backed<FrontEnd, (Server, TempDir)>;
 
 fn driven(folder: &TempDir, depth: u16) -> front_end::Config {

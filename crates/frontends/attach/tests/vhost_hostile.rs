@@ -23,9 +23,10 @@ fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The device returns a chain without room for a status as 0 bytes written. The ring continues.
+/// The device returns a chain without room for a status, and reports 0 bytes written. The ring
+/// continues.
 #[test]
-fn invalid_descriptor_chains_are_returned_unserved() {
+fn invalid_descriptor_chains_are_returned_without_execution() {
     for engine in ENGINES {
         let served = serve(engine, disk("mem:1MiB", 512));
         let mut vm = served.boot();
@@ -66,14 +67,14 @@ fn invalid_descriptor_chains_are_returned_unserved() {
 }
 
 #[test]
-fn circular_and_oversized_chains_are_returned_unserved() {
+fn circular_and_oversized_chains_are_returned_without_execution() {
     let served = serve_with(disk("mem:32MiB", 512), |_| {});
     let mut vm = served.boot();
     let (header, status) = vm.frame(0, IN, 0);
     vm.offer(0, &[(header.0, 16, NEXT, 1), (header.0, 16, NEXT, 1)]);
     vm.kick(0);
     assert_eq!(vm.used(0), Some((0, 0)), "a circle");
-    // Repeat the same 60 MiB until their sum exceeds 32 bits.
+    // Repeat the same 60 MiB until the total length exceeds 32 bits.
     let mut chain = vec![header];
     chain.extend((0..100).map(|_| (DATA, 60 << 20, WRITE | NEXT, 0)));
     chain.push(status);

@@ -97,8 +97,8 @@ fn a_monitor_sees_the_properties_of_the_disk() {
         let features = vm.frontend().get_features().expect("features");
         assert_eq!(features & F_RO, 0);
         assert_ne!(features & F_DISCARD, 0, "no F_DISCARD");
-        // Without this feature, a monitor refuses to migrate the guest. So it never copies memory
-        // while the server writes to it.
+        // Without `F_LOG_ALL`, a monitor refuses to migrate the guest. So the monitor never copies
+        // memory while the server writes to it.
         let offered = vm.frontend().get_protocol_features().expect("protocol features");
         assert_eq!(features & F_LOG_ALL, 0, "F_LOG_ALL");
         assert!(!offered.contains(VhostUserProtocolFeatures::LOG_SHMFD), "{offered:?}");
@@ -324,7 +324,7 @@ fn interrupts_are_sent_only_if_the_guest_wants_them() {
         assert!(vm.rings[1].call.read().is_err(), "another ring is notified");
     }
     let mut vm = served.boot();
-    // The event index is far ahead of all indexes in this test.
+    // Request an interrupt only at an index that this test never reaches.
     vm.write(ring_at(0) + 4096 + 4 + u64::from(SIZE) * 2, &1000_u16.to_le_bytes());
     let (_, status) = vm.submit(0, IN, 0, &[(DATA, 512)]);
     eventually("the request is answered", || vm.used_index(0) == 1);
@@ -347,7 +347,8 @@ fn an_unusable_configuration_is_refused() {
     server.stop().expect("it stops");
     assert!(!config.socket.exists());
     config.serial = "123456789012345678901".to_owned();
-    let error = Server::start(&config, Arc::clone(&namespace)).err().expect("too long a path");
+    let error =
+        Server::start(&config, Arc::clone(&namespace)).err().expect("too long a serial number");
     assert!(error.to_string().contains("at most 20"), "{error}");
     config.serial = "ä".to_owned();
     assert!(Server::start(&config, Arc::clone(&namespace)).is_err());

@@ -95,7 +95,7 @@ impl Drop for GateQueue {
     }
 }
 
-/// A server ends with requests in flight, as if it had been killed. The next server executes these
+/// A server stops with requests in flight, as if it had been killed. The next server executes these
 /// requests in order, and the guest gets each answer once.
 #[test]
 fn a_successor_completes_the_requests_in_flight() {
@@ -124,7 +124,7 @@ fn a_successor_completes_the_requests_in_flight() {
         let (gate, state) = Gate::around(&inner);
         state.open();
         served.server = Some(Server::start(&served.config, gate).expect("it starts"));
-        // QEMU passes the index of the used ring here. In this test, the index is the same.
+        // The monitor restarts each ring from the index of the used ring, as QEMU does.
         vm.attach(&served, u64::MAX);
         for _ in 0..sectors.len() {
             let (id, written) = vm.used(0).expect("an answer");
@@ -190,7 +190,7 @@ fn a_stopped_ring_finishes_its_requests_and_can_restart() {
     }
 }
 
-/// A server answers the requests that it has received before it stops.
+/// Before a server stops, it answers the requests that it has received.
 #[test]
 fn a_stopping_server_answers_its_requests() {
     for engine in ENGINES {

@@ -44,7 +44,7 @@ pub(super) fn run(
     let (mut attached, mut failed) = (0, 0);
     for urls in &subsystems {
         args.urls.clone_from(urls);
-        // Connect with the same options as the disk will use.
+        // Connect with the options that the disk will use.
         let namespaces = Settings::new(&args, global)
             .and_then(|settings| namespaces(urls, &settings.disk_options().connection));
         let disks = match namespaces {

@@ -8,7 +8,7 @@ use super::system;
 use farblock_host::disk::KnownNamespace;
 use std::time::{Duration, Instant};
 
-/// Time limit for the lock of this check, if another attachment holds it.
+/// The longest wait for the lock of this check, which another attachment may hold.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -110,7 +110,8 @@ mod tests {
         begin(&named, false, false).expect("another disk");
         let _reads = begin(&known(1), true, false).expect("a read-only claim");
         let _shares = begin(&known(1), false, true).expect("a shared claim was requested");
-        // The first attachment continues to work.
+        // The first attachment may still write its record. But if its processes die, it cannot
+        // resume while another attachment writes.
         let recorder = Recorder::new(&first, &settings(false, false), true);
         recorder.namespace(&known(1)).expect("the record is written");
         assert!(claim_again(&first, &settings(false, false)).is_err());

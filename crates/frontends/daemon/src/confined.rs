@@ -1,5 +1,6 @@
-//! Drops rights of the server before it connects (docs/decisions/0035). The supervisor keeps its
-//! rights because it starts the next server. It has no connection.
+//! Drops the server's rights before the server connects (docs/decisions/0035). The supervisor keeps
+//! its rights, because it must start the next server. No peer can attack the supervisor, because it
+//! has no connection.
 
 use super::folder::Folder;
 use super::settings::Settings;
@@ -19,8 +20,9 @@ use std::sync::Arc;
 /// The kernel's maximum number of symbolic links in one path.
 const LINKS: usize = 40;
 
-/// The brokers of a server. If a broker dies, the server exits, and the supervisor starts both
-/// again. If a restart would break the disk, the server continues without the broker.
+/// A server's brokers: helper processes that perform privileged operations for it. If a broker
+/// dies, the server exits, and the supervisor starts both again. If a restart would break the disk,
+/// the server continues without the broker.
 #[derive(Default)]
 pub(super) struct Brokers {
     keys: Option<Arc<Broker>>,
@@ -98,8 +100,8 @@ fn paths(folder: &Folder, settings: &Settings) -> Paths {
 
 /// Returns all folders through which a file is reached: its own folder, and the folder of each
 /// symbolic link in the path. Another process may later redirect a link to a sibling folder, for
-/// example to switch to new keys. The result leaves out the root directory, which would allow
-/// everything.
+/// example to switch to new keys. The result leaves out the root directory, because access to it
+/// would include everything.
 fn ways_to(file: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = file.parent().map(Path::to_owned).into_iter().collect();
     let mut path = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
@@ -193,7 +195,7 @@ mod tests {
         assert_eq!(ways("far/key"), [of("far")]);
         assert_eq!(ways("sec/current/key"), [of("far"), of("sec"), of("sec/v1")]);
         assert_eq!(ways("at/key"), [of("at"), of("far"), of("sec"), of("sec/v1")]);
-        // These paths have a link loop and a missing file.
+        // These paths lead to a link loop, and to a missing file.
         std::os::unix::fs::symlink("loop", of("at/loop")).expect("a link");
         assert_eq!(ways("at/loop"), [of("at")]);
         assert_eq!(ways("at/missing"), [of("at")]);

@@ -7,8 +7,7 @@ use farblock_host::disk::Disk;
 use farblock_program::remote;
 use std::time::Duration;
 
-/// Connects a disk. Errors include the remedy. `resume` says that programs may use the disk
-/// already.
+/// Connects a disk. Errors include the remedy. With `resume`, programs may already use the disk.
 pub(super) fn connect(settings: &Settings, folder: &Folder, resume: bool) -> Result<Disk, String> {
     let mut options = settings.disk_options();
     if resume {

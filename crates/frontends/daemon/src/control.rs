@@ -19,9 +19,10 @@ const SOCKET: &str = "control";
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum ControlRequest {
     Status,
-    /// The status without the users. The search for users would read all processes.
+    /// The status without the users. The search for users would read the open files of all
+    /// processes.
     Paths,
-    /// As [`ControlRequest::Status`]. Also starts to measure latencies.
+    /// The whole status. Also makes the server start to measure latencies.
     Measure,
     /// Authenticates this host again on all paths.
     Authenticate,

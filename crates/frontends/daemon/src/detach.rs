@@ -22,7 +22,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a detach, including the flush and the wait for the last user.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// As [`DETACH_TIMEOUT`], for a forced detach, which flushes only briefly.
+/// Time limit for a forced detach, which flushes only briefly.
 const FORCED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time limit for unmounting everything that is stacked on a disk.
@@ -32,7 +32,7 @@ const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for the exit of an attachment's processes.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
-/// As [`WAIT_LIMIT`], if this command has not signalled the processes.
+/// Time limit for the exit of processes that this command has not signalled.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs the command.
@@ -90,7 +90,8 @@ fn detach(folder: &Folder, args: &DetachArgs) -> Result<()> {
     clear(folder, force)
 }
 
-/// Stops the uses of the disk. With `force`, writes back the data of the uses that remain.
+/// Unmounts the disk's file systems, and stops swap and other devices on the disk. With `force`,
+/// also writes back unwritten data if some uses remain.
 #[cfg(target_os = "linux")]
 fn end_uses(folder: &Folder, force: bool) {
     let Some(status) = list::status(folder) else { return };
@@ -104,15 +105,15 @@ fn end_uses(folder: &Folder, force: bool) {
 fn clear(folder: &Folder, force: bool) -> Result<()> {
     let name = folder.name();
     let Some(lock) = folder.lock(Role::Supervisor) else {
-        return Err(Failure::run(format_args!("another command attaches {name} at present: wait")));
+        return Err(Failure::run(format_args!("another command is attaching {name}: wait")));
     };
     let stranded = list::users_of_broken(folder);
     list::clean_up(folder, force).map_err(|error| refused(&name, error))?;
     folder.remove_unfinished(lock);
     if !stranded.is_empty() {
         output::note(&format!(
-            "{name} is detached but still in use: {}; the disk loses all that they write: unmount \
-             or close it",
+            "{name} is detached but still in use: {}; all that its users write is lost: unmount or \
+             close it",
             stranded.join("; ")
         ));
     }

@@ -36,7 +36,7 @@ pub struct Examined {
     pub refusal: Option<String>,
     /// Whether the disk is write-protected although its settings do not include `--read-only`.
     pub is_protected: bool,
-    /// The path or address in use, if its server reports it.
+    /// The path or address at which programs use the disk, if the server reports it.
     pub used: Option<String>,
     /// The disk's users, as sentences.
     pub users: Vec<String>,
@@ -79,7 +79,8 @@ pub fn examined(given: Option<&Path>, name: &str) -> Result<Option<Examined>> {
 pub struct Brief {
     /// The attachment's name.
     pub name: String,
-    /// The path or address in use, if the server or its saved state reports it.
+    /// The path or address at which programs use the disk, if the server or its saved state reports
+    /// it.
     pub used: Option<String>,
     /// The state, as `farblock list` shows it.
     pub state: &'static str,
@@ -139,7 +140,8 @@ fn watched(folder: &Folder) -> AttachedStatus {
     }
 }
 
-/// Removes the locations of keys from an address, because visitors of a page must not see them.
+/// Removes the locations of keys from an address, because everyone who may open the status page
+/// sees the address.
 #[cfg(target_os = "linux")]
 fn without_keys(url: &str) -> String {
     // A newer version may have written a URL with parameters that this version does not know.

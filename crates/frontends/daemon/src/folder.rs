@@ -30,9 +30,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const MAX_NAME_BYTES: usize = 32;
-/// Prefix of derived names.
+/// Prefix of generated names: `fb0`, `fb1`, …
 const DERIVED: &str = "fb";
-/// Maximum number of attachments with derived names.
+/// Maximum number of attachments with generated names.
 const MAX_DERIVED: u32 = 1024;
 /// Maximum size of the log, in bytes. A longer log is copied to `log.old` and truncated.
 const MAX_LOG_BYTES: u64 = 4 << 20;
@@ -152,7 +152,7 @@ impl Folder {
         self.0.join(file)
     }
 
-    /// Claims the folder with this name, or a new folder with a derived name. Returns the folder
+    /// Claims the folder with this name, or a new folder with a generated name. Returns the folder
     /// and its supervisor lock.
     pub(super) fn claim(runtime: &Path, name: Option<&str>) -> Result<(Folder, Lock)> {
         let derived = (0..MAX_DERIVED).map(|number| format!("{DERIVED}{number}"));
@@ -331,7 +331,7 @@ impl Folder {
         let _ = fs::remove_dir(&self.0);
     }
 
-    /// As [`Folder::remove`], but keeps the record of controllers that may still execute commands.
+    /// Removes the attachment, but keeps the record of controllers that may still execute commands.
     pub(super) fn remove_unfinished(&self, lock: Lock) {
         leftover::keep(self);
         self.remove(lock);
@@ -341,7 +341,7 @@ impl Folder {
     /// this is the log.
     pub(super) fn remove_rest(&self) {
         // The folder disappears a moment after its locks. Wait for this, so that no folder remains
-        // after "detached".
+        // once the command reports "detached".
         let _ = fs::remove_dir(&self.0);
         let deadline = Instant::now() + END_TIMEOUT;
         while cfg!(windows) && self.0.exists() && Instant::now() < deadline {

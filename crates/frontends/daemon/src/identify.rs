@@ -1,6 +1,6 @@
 //! Resumes an attachment whose server does not start because its namespace identity is missing.
-//! `farblock attach --name NAME --uuid UUID` supplies the identity, and the next server of the
-//! supervisor starts.
+//! `farblock attach --name NAME --uuid UUID` supplies the identity, and the supervisor's next
+//! server then starts.
 
 use super::folder::{Folder, Role};
 use super::list;

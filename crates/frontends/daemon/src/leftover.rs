@@ -1,8 +1,8 @@
-//! Records of the controllers of removed attachments that may still execute commands. Such a
-//! command could take effect after a later attachment has written to the same disk. So a file
+//! Records of controllers that removed attachments used, and that may still execute commands. Such
+//! a command could take effect after a later attachment has written to the same disk. So a file
 //! beside the removed folder keeps the names of the controllers until they can do no more harm. The
-//! next attachment of the disk first resets these controllers. Every command removes expired files,
-//! and the oldest files if there are too many.
+//! next attachment of the disk first resets these controllers. The commands `attach`, `list` and
+//! `detach` remove expired files, and the oldest files if there are too many.
 
 use super::folder::{Folder, Role};
 use super::record::{CONTROLLERS, assumed, assumed_time, lives, lives_in};
@@ -50,7 +50,7 @@ pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerL
         }
     }
     // Skip records with a quiesce time of zero, which mark unflushed writes: only the attachment
-    // that wrote them must report their loss.
+    // that sent these writes must report their loss.
     all.retain(|life| !life.quiesce_time.is_zero());
     all
 }
@@ -165,7 +165,7 @@ mod tests {
         sweep(place.path());
         assert!(over.iter().all(|path| !path.exists()), "{:?}", files(place.path()));
         assert!(not_over.iter().all(|path| path.exists()), "{:?}", files(place.path()));
-        // If files expire only through a reset, the oldest are removed.
+        // If there are too many files that only a reset can expire, `sweep` removes the oldest.
         let (forever, oldest) = (life(u64::MAX), 100_000);
         for number in 0..MAX_FILES as u64 {
             keep(&format!("forever{number}"), &forever, oldest - number);

@@ -56,7 +56,7 @@ pub(super) fn status(folder: &Folder) -> Option<Status> {
     status_by(folder, &ControlRequest::Status)
 }
 
-/// As [`status`], but sends this request to the server.
+/// Returns the status as [`status`] does, with this request to the server.
 fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     if folder.is_held(Role::Server) {
         if let Some(status) = said(folder, request) {
@@ -105,8 +105,7 @@ fn is_broken(folder: &Folder) -> bool {
     !users_of_broken(folder).is_empty()
 }
 
-/// Returns the users of a broken device, as [`ways::users_of_broken`], with the attachment's own
-/// settings.
+/// Returns the users of the attachment's device if it is broken: see [`ways::users_of_broken`].
 pub(super) fn users_of_broken(folder: &Folder) -> Vec<String> {
     let settings = folder.read_json::<Settings>("settings.json");
     settings.map(|settings| ways::users_of_broken(folder, &settings)).unwrap_or_default()
@@ -259,8 +258,8 @@ fn table(all: &[Status]) -> String {
     format!("{}{between}{notes}", table.render(0))
 }
 
-/// Whether the server has dropped its rights, and the rights that it could not drop. `--json` shows
-/// why a way keeps its rights.
+/// Whether the server has dropped its rights, and the rights that it could not drop. `--json` also
+/// shows the reason why a server keeps its rights.
 fn sandbox(confinement: Option<&Confinement>) -> (&'static str, &[String]) {
     match confinement {
         None => ("-", &[]),
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_trouble_of_a_dead_daemon_is_not_given_as_its_cause_of_death() {
+    fn the_last_trouble_of_a_dead_daemon_is_not_reported_as_the_cause() {
         let said = |last: &str| why_gone(Some(last.to_owned()));
         assert_eq!(said("given up: nothing listens"), "given up: nothing listens");
         assert!(said("nothing listens").starts_with("its daemon is dead; its last trouble was: "));

@@ -11,11 +11,11 @@
 //! [`Connection::disconnect`] refuses while the disk is in use and names the users, unless forced.
 //! [`Connection::find`] finds an earlier connection again.
 //!
-//! With the kernel's multipath, one namespace over several connections is one block device. To
-//! disconnect one of them only removes a path. This module still refuses that while the disk is in
-//! use, because it does not judge how many paths suffice.
+//! With multipath, the kernel makes one block device of a namespace, even over several connections.
+//! Disconnecting one of these connections removes only a path. This module still refuses while the
+//! disk is in use, because it cannot know how many paths the user needs.
 //!
-//! No data pass through this module: it is a way to attach, not a frontend.
+//! No data pass through this module: the kernel itself sends the I/O to the target.
 //!
 //! **Not implemented:** TLS, discovery, and transports other than TCP.
 
@@ -226,9 +226,9 @@ pub enum Error {
     Connected(String),
     /// The target is unreachable, or refused the connection.
     Target(String, io::Error),
-    /// The target has no such usable namespace.
+    /// The subsystem has no namespace with this ID that the kernel can use.
     NoNamespace(String, u32),
-    /// There is no such connection.
+    /// The kernel has no connection to this subsystem or controller.
     NoConnection(String),
     /// The disk is in use by these users, as far as they are visible. Nothing has changed.
     InUse(PathBuf, Vec<User>),
@@ -331,7 +331,7 @@ pub fn connect(options: &Options) -> Result<Connection, Error> {
 
 impl Connection {
     /// Finds a connection by its controller's number and subsystem. If the namespace is missing at
-    /// present, the result has `device` as given.
+    /// present, the result contains the given `device`.
     ///
     /// # Errors
     /// If the controller does not exist, or its number now belongs to another subsystem.

@@ -73,7 +73,7 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// Creates a recorder. `resume` says that this server replaces a server that had claimed the
+    /// Creates a recorder. With `resume`, this server replaces a server that had claimed the
     /// namespace.
     pub(super) fn new(folder: &Folder, settings: &Settings, resume: bool) -> Recorder {
         let (folder, settings) = (folder.clone(), settings.clone());
@@ -137,8 +137,8 @@ pub(super) fn known(folder: &Folder) -> Result<KnownNamespace, Unread> {
     identity.known().ok_or_else(|| Unread::Broken("an identifier is malformed".to_owned()))
 }
 
-/// Reads the records of an earlier server. `resume` says that programs already use the disk: then
-/// the successor must not replace it by another disk.
+/// Reads the records of an earlier server. With `resume`, programs already use the disk, so the
+/// successor must not replace it with another disk.
 pub(super) fn predecessor(
     folder: &Folder,
     settings: &Settings,
@@ -146,7 +146,7 @@ pub(super) fn predecessor(
 ) -> Result<Predecessor, String> {
     let namespace = match resume.then(|| known(folder)).transpose() {
         Ok(namespace) => namespace,
-        // The user has supplied the UUID.
+        // No record is needed: the user has supplied the UUID.
         Err(Unread::Missing | Unread::Broken(_)) if settings.uuid.is_some() => None,
         Err(unread) => return Err(unknown(folder, &unread)),
     };
@@ -190,8 +190,8 @@ fn controllers(
     lives(&path, settings)
 }
 
-/// Returns the controllers in a file. If the file is unreadable, this assumes an unknown controller
-/// on every path, with the longest usual quiesce time.
+/// Returns the controllers in a file. If the file is unreadable, assumes an unknown controller on
+/// every path, with the longest usual quiesce time.
 pub(super) fn lives(path: &Path, settings: &Settings) -> Result<Vec<ControllerLife>, String> {
     match lives_in(path) {
         Ok(lives) => Ok(lives),

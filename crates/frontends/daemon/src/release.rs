@@ -2,8 +2,8 @@
 //! stops swap, and removes loop, device-mapper and RAID devices on it.
 //!
 //! This module never kills a process that uses the disk: it retries a busy step. Each step runs in
-//! a separate process, because it can wait for the disk, and so for the target, forever. This
-//! process does not wait past its deadline.
+//! a separate process, because it can wait for the disk, and so for the target, forever. The
+//! calling process never waits past the deadline.
 
 use super::status::{Use, UseKind};
 use super::system;
@@ -112,7 +112,8 @@ impl Release {
             if is_swap(&device) {
                 self.run("swapoff", &[device.as_os_str()]);
             }
-            // By now, propagation has removed the copies of these mounts.
+            // By now, mount propagation has removed most copies of these mounts in other mount
+            // namespaces. Unmount the rest.
             self.unmount_elsewhere(&number);
         }
     }
@@ -211,7 +212,8 @@ impl Release {
     }
 }
 
-/// Unmounts a path in this mount namespace, or in that of another process (`attachment unmount`).
+/// Unmounts a path in this mount namespace, or in the mount namespace of process `of` (`attachment
+/// unmount`).
 pub(super) fn unmount(path: &Path, of: Option<u32>) -> Result<()> {
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
     let failed = |error: std::io::Error| {
@@ -227,7 +229,7 @@ pub(super) fn unmount(path: &Path, of: Option<u32>) -> Result<()> {
     rustix::mount::unmount(path, flags).map_err(|error| failed(error.into()))
 }
 
-/// Returns the folders of a device and its partitions, partitions first.
+/// Returns the sysfs folders of a device and its partitions, partitions first.
 fn folders(device: &Path) -> Vec<PathBuf> {
     let Some(name) = device.file_name() else { return Vec::new() };
     let whole = Path::new(BLOCK_DEVICES).join(name);
@@ -250,8 +252,8 @@ fn holders(folder: &Path) -> Vec<PathBuf> {
     holders.map(|holder| Path::new("/dev").join(holder.file_name())).collect()
 }
 
-/// Returns the loop devices on a device (`major:minor`), and those on files of the file system in
-/// that device, wherever it is mounted.
+/// Returns the loop devices on a device (`major:minor`), and the loop devices on files of the
+/// device's file system, wherever that is mounted.
 fn loop_devices_above(number: &str, device: &Path) -> Vec<PathBuf> {
     let Some(number) = device_number(number) else { return Vec::new() };
     let is_above =

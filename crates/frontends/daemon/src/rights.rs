@@ -21,7 +21,8 @@ pub(super) trait Privileged: Send {
     type Request: Serialize + DeserializeOwned;
     type Answer: Serialize + DeserializeOwned;
 
-    /// Performs a request that has these descriptors. May return a descriptor with the answer.
+    /// Performs a request that arrived with these descriptors. May return a descriptor with the
+    /// answer.
     fn carry_out(
         &mut self,
         request: Self::Request,
@@ -81,7 +82,7 @@ pub(super) fn run(folder: Folder) -> Result<()> {
     ways::with_rights(&folder, &settings)
 }
 
-/// Answers requests of one way until the server exits.
+/// Answers the server's requests for privileged operations until the server exits.
 pub(super) fn answer<P: Privileged>(mut way: P) -> Result<()> {
     broker::run(|request| {
         let Ok(wanted) = serde_json::from_slice(&request.bytes) else {

@@ -34,7 +34,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const OTHERS_TURN: Duration = Duration::from_millis(5);
 /// Time limit for a flush. If it expires, the detach fails.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
-/// As [`FLUSH_TIMEOUT`], for a forced detach, which continues when it expires.
+/// Time limit for a flush before a forced detach. If it expires, the detach continues.
 const FORCED_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The state that a server saves for its successor.
@@ -46,7 +46,7 @@ pub(super) struct Saved {
 
 /// Events for the main thread.
 enum Event {
-    /// SIGTERM, SIGINT or the supervisor requests the server to end.
+    /// The supervisor or a signal (SIGTERM, SIGINT) asks the server to exit.
     Signal,
     /// The supervisor has exited, so no process would restart this server.
     SupervisorGone,
@@ -78,7 +78,7 @@ pub(super) struct DaemonShared {
     saved: Mutex<Saved>,
     /// The reason why the server could not write the state file.
     unsaved: Mutex<Option<String>>,
-    /// The trouble text after a broker has exited that cannot be replaced.
+    /// The trouble text, if a broker has exited and cannot be replaced.
     unbrokered: Mutex<Option<String>>,
 }
 
@@ -173,8 +173,9 @@ impl From<String> for Problem {
 /// Connects and offers the disk.
 fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, Problem> {
     let Offered { folder, order, kept, .. } = offered;
-    let settings: Settings =
-        folder.read_json("settings.json").ok_or("there are no settings to be read".to_owned())?;
+    let settings: Settings = folder
+        .read_json("settings.json")
+        .ok_or("the settings of the attachment are unreadable".to_owned())?;
     if let Some(congestion) = &settings.congestion {
         congestion.clone().choose()?;
     }
@@ -214,7 +215,7 @@ fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, Pr
         unbrokered,
     };
     match shared.save() {
-        // No program uses the disk yet.
+        // Fail, because no program uses the disk yet.
         Err(sentence) if !resumed => Err(sentence.into()),
         // Continue after this error: users must not lose the disk because of it.
         _ => Ok(shared),
@@ -284,7 +285,7 @@ fn serve(
             Err(RecvTimeoutError::Timeout) => {}
         }
         if shared.unsaved().is_some() && shared.save().is_ok() {
-            tracing::info!("saved {STATE} after earlier failures");
+            tracing::info!("saved {STATE}, which had failed before");
         }
         if let Some(before) = &mut ending
             && shared.end_if_unused(before, &channel)
@@ -420,7 +421,7 @@ impl DaemonShared {
         written
     }
 
-    /// Starts to measure latencies, until the process exits: the time of the next scrape is
+    /// Measures latencies from now until the process exits, because the time of the next scrape is
     /// unknown.
     pub(super) fn measure(&self) {
         if let Some(disk) = &self.disk {
@@ -484,8 +485,8 @@ impl DaemonShared {
         self.status_with(|attached| attached.users())
     }
 
-    /// As [`DaemonShared::status`], but without users, for frequent requests: the search for users
-    /// reads the open files of every process.
+    /// Returns the current status without users, for frequent requests: the search for users reads
+    /// the open files of every process.
     pub(super) fn status_without_users(&self) -> Status {
         self.status_with(|_| Vec::new())
     }
@@ -576,7 +577,7 @@ impl DaemonShared {
             tracing::error!("the flush after the detach failed: {error:?}");
         }
         if is_used {
-            // The users of the disk may have commands in flight.
+            // Users of the disk may still have commands in flight, so keep the controllers' names.
             leftover::keep(&self.folder);
         }
         *slot = None;
@@ -606,8 +607,8 @@ impl DaemonShared {
         }
     }
 
-    /// Tries to detach after a request to end. Returns true when done. Reports the obstacles when
-    /// they change.
+    /// Tries to detach after a request to end. Returns true once the disk is detached. Reports the
+    /// obstacles when they change.
     fn end_if_unused(&self, before: &mut Vec<String>, channel: &Channel) -> bool {
         let in_the_way = match self.detach(false) {
             Ok(()) => return true,
@@ -615,7 +616,8 @@ impl DaemonShared {
             Err(StopError::Failed(sentence)) => vec![sentence],
         };
         if *before != in_the_way {
-            let line = format!("the server ends after the last use: {}", in_the_way.join("; "));
+            let line =
+                format!("the server waits for the last use to end: {}", in_the_way.join("; "));
             tracing::warn!("{line}");
             let _ = channel.send(&Report::Ending(line), None);
             *before = in_the_way;
@@ -634,7 +636,7 @@ impl DaemonShared {
                 tracing::info!("{line}");
                 let _ = channel.send(&Report::Status(line), None);
             }
-            // The log has the reason. After a loss, the next flush of a user fails.
+            // Only the log reports these changes. After a loss, the next flush of a user fails.
             Change::Loss | Change::Contents | Change::Parts => {}
         }
     }

@@ -456,7 +456,7 @@ mod tests {
         assert_eq!((host.nqn.as_str(), host.id.to_string().as_str()), ("nqn.2026-11.h:a", id));
         assert_eq!((settings.engine(), settings.spin().name()), (EngineKind::Portable, "latency"));
         assert_eq!(settings.way, As::Iscsi);
-        // The server reads this form.
+        // The server reads the settings as JSON.
         let json = serde_json::to_string(&settings).expect("JSON");
         let again: Settings = serde_json::from_str(&json).expect("our own");
         assert_eq!(again.disk_options(), options);

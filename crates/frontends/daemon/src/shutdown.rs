@@ -1,10 +1,10 @@
-//! Stops the uses of a disk when its supervisor must end.
+//! Stops the uses of a disk (mounts, swap, stacked devices) when its supervisor must exit.
 //!
-//! During a shutdown the disk must outlive its users. systemd stops all services, including this
-//! one, before it unmounts file systems that an administrator mounted. So the supervisor waits
-//! until the other services have stopped, and then stops the uses itself. At its deadline it writes
-//! back as much data as it can, logs the remaining users, and detaches the disk by force, before
-//! systemd kills it.
+//! During a shutdown the disk must outlive its users. systemd stops all services, including the
+//! supervisor's, before it unmounts file systems that an administrator mounted. So the supervisor
+//! waits until the other services have stopped, and then stops the uses itself. At its deadline it
+//! writes back as much data as it can, logs the remaining users, and detaches the disk by force,
+//! before systemd kills it.
 
 use super::control::{self, ControlRequest};
 use super::folder::{Folder, Role};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Time limit for users if the supervisor is a service. Its unit allows five minutes
 /// (TimeoutStopSec).
 const SERVICE_TIME: Duration = Duration::from_secs(180);
-/// As [`SERVICE_TIME`], for a disk that was attached from a shell: systemd may kill the shell's
+/// Time limit for users of a disk that was attached from a shell: systemd may kill the shell's
 /// scope after 45 seconds.
 const SHELL_TIME: Duration = Duration::from_secs(30);
 /// Polling interval for users and for services that stop.
@@ -30,8 +30,8 @@ const WAIT_LIMIT: Duration = Duration::from_secs(3);
 const FORCED_TIMEOUT: Duration = Duration::from_secs(30);
 const OWN_SERVICES: &str = "farblock-attach@";
 
-/// Ensures that a server exits in time after a request to end. `is_service` says whether a service
-/// manager waits for the supervisor and finally kills it.
+/// Ensures that a server exits in time after a request to end. With `is_service`, a service manager
+/// waits for the supervisor, and kills it at the end.
 pub(super) fn see_to_end(folder: &Folder, is_service: bool) {
     let stopping = is_stopping();
     let time = match (is_service, stopping) {

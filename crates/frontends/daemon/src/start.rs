@@ -171,8 +171,8 @@ fn check_mountpoint(settings: &Settings, runtime: &Path) -> Result<()> {
     }
 }
 
-/// Sets the namespace of URLs without one. It is the namespace of another URL, or the only
-/// namespace of the target.
+/// Adds a namespace ID to the URLs that lack one: the ID in another URL, or the ID of the target's
+/// only namespace.
 fn choose_namespace(settings: &mut Settings) -> Result<()> {
     if settings.urls.iter().all(|url| url.namespace.is_some()) {
         return Ok(());
@@ -190,8 +190,8 @@ fn choose_namespace(settings: &mut Settings) -> Result<()> {
     Ok(())
 }
 
-/// Returns true if the caller can resume the attachment of dead processes, because the URLs and the
-/// way are the same. Otherwise removes its leftovers, and returns false.
+/// Returns true if the caller can resume an attachment whose processes died, because its URLs and
+/// its way are the same. Otherwise removes the leftovers of that attachment, and returns false.
 fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     let Some(saved) = folder.read_json::<Saved>("state.json") else { return Ok(false) };
     let Some(before) = folder.read_json::<Settings>("settings.json") else { return Ok(false) };
@@ -202,8 +202,8 @@ fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
             // Refuse: a new device beside the old one would look like a repair, but the old device
             // stays broken.
             users => Err(Failure::run(format_args!(
-                "{name} broke when its processes died, but is still in use: {}; it loses all that \
-                 these write: unmount or close it, then attach {name} again",
+                "{name} broke when its processes died, but is still in use: {}; all that its users \
+                 write is lost: unmount or close it, then attach {name} again",
                 users.join("; ")
             ))),
         };
@@ -298,7 +298,10 @@ fn supervise(folder: Folder, global: &Global) -> Result<()> {
     assert!(folder.is_held(Role::Supervisor), "the command passed the lock");
     system::begin_daemon().map_err(|error| Failure::run(os(&error)))?;
     let mut client = Client { channel: Some(Arc::new(channel)), way_failed: false };
-    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "nothing is adopted there"))]
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(unused_mut, reason = "only Linux can adopt a server")
+    )]
     let mut supervisor = Supervisor::new(folder, lock, global)?;
     let begun = match begin.adopt {
         #[cfg(target_os = "linux")]

@@ -44,7 +44,7 @@ pub(super) enum UseKind {
     Device,
     File,
     Socket,
-    /// An address for programs that speak the protocol.
+    /// The URL or address of a network server, for its clients.
     Url,
 }
 
@@ -172,10 +172,10 @@ pub(super) struct Path {
     /// Number of ANA state changes.
     #[serde(default)]
     pub(super) access_changes: u64,
-    /// Number of losses and failed connects, by reason.
+    /// Number of lost connections and failed connects, by reason.
     #[serde(default)]
     pub(super) failures: BTreeMap<String, u64>,
-    /// The reason for the last loss or failed connect.
+    /// The reason for the last lost connection or failed connect.
     pub(super) error: Option<String>,
     /// The number of the target's recent breaches of the protocol.
     #[serde(default)]
@@ -294,7 +294,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_path_lost_last_gives_the_reason() {
+    fn the_error_of_the_path_lost_last_is_reported() {
         let path = |state, seconds, error: &str| PathStatus {
             url: "nvme+tcp://127.0.0.1/nqn.2026-11.org.example:disk?ns=1".parse().expect("a URL"),
             state,

@@ -36,7 +36,7 @@ const SECOND_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Interval between checks of the log's size.
 const LOG_LOOK_EVERY: Duration = Duration::from_secs(600);
-/// Time limit for a server's exit after it has closed everything.
+/// Time limit for a server's exit after it has closed its channel.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Grace period for a server that must end before it is ready, because it may be creating a device.
 const START_TIMEOUT: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ pub(super) const KEPT: &str = "farblock-connection";
 /// The pause starts again from [`FIRST_PAUSE`] after a server that served for this long.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 
-/// Receives the result of the first server.
+/// Receives the result of the first server's start.
 pub(super) trait Audience {
     fn ready(&mut self, offer: &Offer) -> Result<()>;
 
@@ -55,7 +55,7 @@ pub(super) trait Audience {
     /// [`Supervisor::run`] then returns the error.
     fn way_failed(&mut self) {}
 
-    /// A channel that shows when the client stops waiting.
+    /// The client's channel, which closes when the client stops waiting.
     fn channel(&self) -> Option<Arc<Channel>> {
         None
     }
@@ -97,7 +97,7 @@ enum End {
 /// The way in which a server's process exited.
 enum Ended {
     With(ExitStatus),
-    /// The process has exited, but was not a child of this process.
+    /// The process has exited. Its status is unknown, because it was not a child of this process.
     Unseen,
     Not,
 }
@@ -121,7 +121,7 @@ impl<'a> Supervisor<'a> {
         let failed = |error: io::Error| Failure::run(os(&error));
         let settings: Option<Settings> = folder.read_json("settings.json");
         let Some(settings) = settings else {
-            return Err(Failure::run("there are no settings to be read"));
+            return Err(Failure::run("the settings of the attachment are unreadable"));
         };
         let (sender, events) = mpsc::channel();
         let signalled = sender.clone();
@@ -162,8 +162,8 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    /// Supervises until the disk is detached. `resume` says that the first server continues the
-    /// work of a dead server.
+    /// Supervises until the disk is detached. With `resume`, the first server continues the work of
+    /// a dead server.
     pub(super) fn run(mut self, mut resume: bool, audience: &mut dyn Audience) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         let mut dead_since = None;
@@ -212,7 +212,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Removes the objects of a server that died before it reported them.
+    /// Removes the kernel objects of a server that died before it reported them.
     fn clear_away(&self) {
         let settings = self.folder.read_json::<Settings>("settings.json");
         let Some(settings) = settings.filter(|_| !self.folder.is_held(Role::Server)) else {
@@ -285,7 +285,7 @@ impl<'a> Supervisor<'a> {
         Ok(End::Died { why, ready })
     }
 
-    /// Returns the adopted server, or a new server that has the order to serve.
+    /// Returns the adopted server, or starts a new server and orders it to serve.
     fn server(&mut self, resume: bool) -> io::Result<(Arc<Channel>, Option<Child>)> {
         if let Some(channel) = self.adopted.take() {
             return Ok((Arc::new(channel), None));
@@ -349,7 +349,7 @@ impl<'a> Supervisor<'a> {
         Ok((Arc::new(channel), child))
     }
 
-    /// Requests a server to exit as soon as no process uses the disk.
+    /// Asks a server to exit as soon as no process uses the disk.
     fn end(&mut self, server: &Channel) {
         #[cfg(target_os = "linux")]
         if self.was_ready && !self.ending {

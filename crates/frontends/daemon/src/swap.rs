@@ -19,12 +19,12 @@ use std::thread;
 /// The way whose disks the kernel itself serves, so that swap on them is safe.
 const SAFE_WAY: &str = "nvme";
 
-/// The reason, for the log and for users.
-const WHY: &str = "a machine that swaps to a disk which one of its processes serves hangs when it \
-                   is short of memory";
+/// The reason to refuse swap, for the log and for users.
+const WHY: &str = "a machine that is short of memory hangs if it swaps to a disk that one of its \
+                   own processes serves";
 /// The advice for the user.
-const ADVICE: &str = "run `swapoff` and swap to a local disk: a machine that swaps to a disk \
-                      which one of its processes serves hangs when it is short of memory";
+const ADVICE: &str = "run `swapoff` and swap to a local disk: a machine that is short of memory \
+                      hangs if it swaps to a disk that one of its own processes serves";
 
 /// Starts a thread that removes swap on the disk from now on.
 pub(super) fn refuse(folder: &Folder) {
@@ -41,7 +41,8 @@ pub(super) fn refuse(folder: &Folder) {
 }
 
 fn watch(folder: &Folder) -> io::Result<()> {
-    // The kernel reports the changes after this open.
+    // Open the table before the first check, because the kernel reports only changes after the
+    // open.
     let table = File::open(SWAPS)?;
     loop {
         let saved = folder.read_json::<Saved>("state.json");

@@ -14,8 +14,8 @@ impl Complaints {
     /// Logs a warning about a peer, or only counts it. `kind` groups the warnings. All peers
     /// without an IP address count as one peer.
     pub fn say(&self, kind: &'static str, peer: &str, log: impl FnOnce()) {
-        // The next logged warning also reports the number of suppressed warnings. So does the drop
-        // of `self`.
+        // The next logged warning, or the drop of `self`, also reports the number of suppressed
+        // warnings.
         self.0.say(kind, address(peer), os::now(), log);
     }
 }

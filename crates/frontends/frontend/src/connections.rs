@@ -52,8 +52,8 @@ impl<C> Connections<C> {
         self.entries.get_mut(key.0 as usize).map(|entry| &mut **entry)
     }
 
-    /// The connection with this key. The caller has an event or operation of the connection, so the
-    /// connection exists.
+    /// The connection with this key. The caller must have an event or operation of the connection,
+    /// which ensures that the connection exists.
     ///
     /// # Panics
     /// If there is no such connection.

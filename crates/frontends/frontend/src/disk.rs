@@ -24,7 +24,7 @@ impl Disk {
         &self.namespace
     }
 
-    /// The namespace's current geometry. Also read-only if the server refuses writes.
+    /// The namespace's current geometry. It is also read-only if the server refuses writes.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         let mut geometry = self.namespace.geometry();

@@ -3,10 +3,10 @@
 //! **Overview.** [`Cores`] starts a server's threads, each with a reactor and a queue into the
 //! namespace: all threads or none. [`Mailboxes`] carry messages to these threads. [`Connections`]
 //! is a thread's table of connections. [`Turns`] lists the connections that have work at the end of
-//! a tick. [`Complaints`] limits a server's warnings about its peers. [`Line`] detects that a
-//! client has disconnected. [`Disk`] is the served namespace, and [`GeometryWatch`] reports its
-//! changes to the server. [`pieces`] turns a request for any range of bytes into operations on
-//! whole blocks. [`writes`] delays other writes during a read-modify-write.
+//! a round of the event loop. [`Complaints`] limits a server's warnings about its peers. [`Line`]
+//! detects that a client has disconnected. [`Disk`] is the served namespace, and [`GeometryWatch`]
+//! reports its changes to the server. [`pieces`] turns a request for any range of bytes into
+//! operations on whole blocks. [`writes`] delays other writes during a read-modify-write.
 //!
 //! **Not implemented.** Protocols and connection states: each frontend has its own.
 

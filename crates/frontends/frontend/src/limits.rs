@@ -1,9 +1,9 @@
 //! Limits that several frontends share, with their units.
 
-/// The most data of one block operation, in bytes. The server splits a larger request into several
-/// operations, so that their buffers fit the pool.
+/// The maximum length of one block operation, in bytes. The server splits a larger request into
+/// several operations, so that their buffers fit the pool.
 pub const PIECE_BYTES: u32 = 1 << 20;
 
-/// The most merges (partial-block writes) that a thread executes in a row. All other writes wait
-/// meanwhile.
+/// The maximum number of merges (partial-block writes) that a thread executes in a row. All other
+/// writes wait meanwhile.
 pub const MERGES_PER_TURN: usize = 32;

@@ -4,7 +4,7 @@ use std::net::TcpStream;
 
 /// A second descriptor of a connection's socket. The descriptor shows that the client has
 /// disconnected, even while the client's last data or the end of the stream is unread. The socket
-/// closes only after this descriptor is dropped, too.
+/// closes only after both descriptors are dropped.
 #[derive(Debug)]
 pub struct Line(Option<TcpStream>);
 

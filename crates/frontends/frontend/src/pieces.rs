@@ -8,7 +8,7 @@ use crate::limits;
 use farblock_block::{Command, Completion, Geometry, Op};
 use farblock_reactor::{Buffer, BufferPool};
 
-/// The part of a request that one block operation does.
+/// The part of a request that one block operation executes, or one read-modify-write of a block.
 pub struct Piece {
     /// The piece's first block.
     pub lba: u64,
@@ -16,7 +16,7 @@ pub struct Piece {
     pub blocks: u32,
     /// The offset of the request's bytes in the first block. Above 0 only for a piece of one block.
     pub start: u32,
-    /// The length of the request's bytes.
+    /// The number of the request's bytes in this piece.
     pub length: u32,
     /// The data, in whole blocks. `None` while the namespace reads or writes it.
     pub buffer: Option<Buffer>,
@@ -82,7 +82,8 @@ impl Piece {
     }
 }
 
-/// The most blocks of one operation, by [`limits::PIECE_BYTES`] and the namespace's limit.
+/// The maximum number of blocks of one operation, by [`limits::PIECE_BYTES`] and the namespace's
+/// limit.
 pub fn piece_blocks(geometry: &Geometry) -> u32 {
     let blocks = limits::PIECE_BYTES / geometry.block_size;
     if geometry.max_blocks == 0 { blocks } else { blocks.min(geometry.max_blocks) }

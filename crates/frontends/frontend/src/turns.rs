@@ -60,7 +60,7 @@ pub trait TickContext {
     fn reactor(&self) -> &Reactor;
 }
 
-/// A connection that has turns.
+/// A connection that works at the end of each tick in which it is listed.
 pub trait TickConnection {
     /// The state of the thread that owns the connection.
     type Context: TickContext;

@@ -19,7 +19,7 @@ pub struct User {
     pub pid: Option<u32>,
     /// The name of the process's command. Empty if the kernel is the user.
     pub command: String,
-    /// How the user uses the disk: the end of a sentence.
+    /// The use of the disk, as the end of a sentence.
     pub what: String,
     /// The loop device, if the user is a loop device.
     pub device: Option<PathBuf>,
@@ -213,7 +213,8 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
             device_number(&number).is_some_and(|number| it.is_on_device(number, &device))
         };
         users.extend(loops.iter().filter(above).map(|it| User::loop_device(it, &device)));
-        // Most other namespaces also have this namespace's mounts.
+        // If this mount namespace has the device mounted, do not search others: most of them have
+        // the same mounts.
         if !number.is_empty() && !mounts.iter().any(|mount| mount.device == number) {
             users.extend(elsewhere(&number));
         }
@@ -254,8 +255,9 @@ fn swaps_among(folders: &[PathBuf], swaps: &[u8]) -> Vec<PathBuf> {
     swap_names(swaps).filter(lies_there).collect()
 }
 
-/// The sysfs folders of a device, its partitions, and all devices on top of these: `loops` on a
-/// device, or on a file of its file system, among them.
+/// The sysfs folders of a device, its partitions, and all devices on top of these. Of the loop
+/// devices `loops`, includes those that are on one of these devices, or on a file of its file
+/// system.
 fn stack(folder: &Path, loops: &[LoopDevice]) -> Vec<PathBuf> {
     let mut found = with_partitions(folder);
     let mut at = 0;
@@ -282,7 +284,7 @@ fn stack(folder: &Path, loops: &[LoopDevice]) -> Vec<PathBuf> {
     found
 }
 
-/// The most devices that [`stack`] returns. It ignores further devices.
+/// The maximum number of devices that [`stack`] returns. It ignores further devices.
 const MAX_STACK: usize = 1024;
 
 /// Finds the users of a regular file: swap, loop devices, and processes that have the file open.
@@ -323,7 +325,8 @@ fn system_users(folders: &[PathBuf], mounts: &[Mount], swaps: &[u8]) -> Vec<User
     for (folder, device) in folders.iter().filter_map(|it| Some((it, device_of(it)?))) {
         let number = number_of(folder);
         for mount in mounts {
-            // Some file systems (btrfs) report a device number of their own.
+            // Also compare the source, because some file systems (btrfs) report a device number of
+            // their own.
             if mount.device == number || mount.source == device {
                 let at = mount.mountpoint.display();
                 users.push(User::kernel(format!("{} is mounted at {at}", device.display())));
@@ -383,7 +386,7 @@ mod tests {
         assert_eq!(unescape(b"a\\b\\04"), Path::new("a\\b\\04"));
     }
 
-    /// A copy of the kernel's files for a disk with a partition and a loop device.
+    /// A copy of the sysfs files of a disk with a partition, and of a loop device.
     fn system() -> tempfile::TempDir {
         let system = tempfile::tempdir().expect("a folder");
         for (path, text) in [

@@ -103,7 +103,7 @@ mod tests {
             let _ = sender.send(seen.geometry().blocks);
         });
         assert_eq!(heard.recv_timeout(WAIT_LIMIT), Ok(9), "reported before the watch");
-        // The watch does not report a change of availability either.
+        // The watch does not report a change of availability.
         changes.tell(Change::Availability);
         changes.tell(Change::Geometry);
         namespace.resize(10);

@@ -6,8 +6,8 @@
 //! it and writes it back. Between the read and the write no other write of this server may run,
 //! from any client on any core, because the merge would undo it. (The server cannot exclude writes
 //! of other hosts to a remote namespace.) So a merge waits until no write is in flight on any core,
-//! and writes wait until the merge is done. Merges are slow, but rare; a write of whole blocks pays
-//! one addition for them.
+//! and writes wait until the merge is done. Merges are slow, but rare. They cost each write of
+//! whole blocks only the update of a counter.
 //!
 //! Cores coordinate by messages. Each has a [`Gate`], and the first core has the [`Arbiter`]:
 //!
@@ -219,7 +219,7 @@ mod tests {
         gates: Vec<Gate<u32>>,
         orders: Vec<VecDeque<Order>>,
         reports: VecDeque<(usize, Report)>,
-        /// The cores of the whole writes in flight.
+        /// The core of each write of whole blocks in flight.
         writes: Vec<usize>,
         merging: Option<usize>,
         ended: usize,
@@ -263,7 +263,7 @@ mod tests {
             }
         }
 
-        /// Does one random step of the possible ones.
+        /// Executes one possible step, chosen at random.
         fn step(&mut self) {
             match self.random.below(4) {
                 0 => {

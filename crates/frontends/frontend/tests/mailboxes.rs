@@ -4,7 +4,7 @@
 #![cfg(target_os = "linux")]
 
 #[path = "../../../loops/reactor/tests/loom_loop/mod.rs"]
-#[allow(dead_code, reason = "its tasks are not told apart here")]
+#[allow(dead_code, reason = "these tests do not distinguish its tasks")]
 mod loom_loop;
 #[path = "../src/mailboxes.rs"]
 #[allow(dead_code, unreachable_pub)]

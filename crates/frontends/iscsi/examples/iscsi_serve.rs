@@ -4,7 +4,7 @@
 //!                 [--serial TEXT] [--read-only]
 //!
 //! SPEC is a disk as in `farblock serve`: `mem:64MiB`, `disk.img`, `delay:1ms,mem:1GiB`. The
-//! program prints `ready URI` when it serves.
+//! program prints `ready URI` when it serves the disk.
 
 use farblock_backends::Spec;
 use farblock_iscsi::{Config, Server};

@@ -3,8 +3,9 @@
 //! sessions.
 //!
 //! So the command waits until the changes in flight have completed, and other changes wait until
-//! the command has completed. The command is slow, but rare; other changes pay one addition for it.
-//! (The target cannot exclude the changes of other hosts to a remote namespace.)
+//! the command has completed. The command is slow, but rare. It costs each other change only the
+//! update of a counter. (The target cannot exclude the changes of other hosts to a remote
+//! namespace.)
 
 use farblock_block::Op;
 use std::collections::VecDeque;

@@ -37,7 +37,7 @@ pub(crate) struct Management {
     pub(crate) task: u32,
 }
 
-/// A set of tasks.
+/// The set of tasks that a request aborts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Abort {
     /// One task.
@@ -60,7 +60,8 @@ pub(crate) struct Barrier {
 
 /// The core state that the connections use.
 pub(crate) struct Context {
-    // Drop the queue before the reactor, because the drop may deregister the queue there.
+    // Drop the queue before the reactor, because the queue's drop may deregister it from the
+    // reactor.
     pub(crate) queue: Box<dyn Queue>,
     pub(crate) reactor: Reactor,
     pub(crate) unit: Unit,
@@ -83,7 +84,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Logs a warning about an initiator, or only counts it if there were too many.
+    /// Logs a warning about an initiator, or only counts the warning if there were too many.
     pub(crate) fn complain(&self, kind: &'static str, peer: SocketAddr, log: impl FnOnce()) {
         self.complaints.say(kind, &peer.to_string(), log);
     }

@@ -33,7 +33,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Makes the state that the calling thread runs.
+    /// Makes the state of the core that the calling thread runs.
     pub(crate) fn new(
         seat: Seat,
         shared: Arc<PortalShared>,
@@ -133,9 +133,10 @@ impl Sessions {
     }
 
     /// Admits a session once the operations of disconnected sessions have completed. Otherwise
-    /// these operations might undo the new session's writes. The names of their initiators do not
-    /// matter, because a machine that takes over has another name. Checks for disconnections first,
-    /// because this login may arrive before the disconnection event of an old connection.
+    /// these operations might undo the new session's writes. The session waits for the operations
+    /// of all initiators, because a machine that takes over the disk logs in with another name.
+    /// Checks for disconnections first, because this login may arrive before the disconnection
+    /// event of an old connection.
     fn admit(&mut self, key: ConnectionKey) {
         let Some(new) = self.connections.get(key) else { return };
         let who = new.initiator().clone();
@@ -229,7 +230,7 @@ impl Sessions {
                     tracing::warn!("cannot accept an iSCSI initiator: {error}");
                 });
             }
-            // The core itself deregisters the listener.
+            // The core itself closed the listener, so its end needs no action.
             _ => {}
         }
     }

@@ -11,11 +11,11 @@
 //! data, several outstanding R2Ts, pings, discovery, task management and logout. When the target
 //! stops, it requests logouts from its initiators.
 //!
-//! SCSI follows SBC-3: `scsi/opcodes.rs` lists the commands. The unit has the namespace's sizes.
-//! The unit is writable, supports deallocation and reports a volatile cache exactly if the
-//! namespace does. All sessions see an answered write. SYNCHRONIZE CACHE makes the answered writes
-//! of all sessions durable. COMPARE AND WRITE is atomic for all sessions, but not for other users
-//! of the same remote namespace.
+//! SCSI follows SBC-3: `scsi/opcodes.rs` lists the commands. The unit has the namespace's size,
+//! block size and preferred I/O sizes. The unit is writable, supports deallocation and reports a
+//! volatile cache exactly if the namespace does. Once the target has answered a write, all sessions
+//! see the new data. SYNCHRONIZE CACHE makes the answered writes of all sessions durable. COMPARE
+//! AND WRITE is atomic for all sessions, but not for other users of the same remote namespace.
 //!
 //! When the target answers an abort, the aborted commands can have no further effects. A new
 //! session starts only once the operations of disconnected sessions have completed in the
@@ -31,7 +31,7 @@
 //! TARGET COLD RESET, PRE-FETCH, GET LBA STATUS, PREEMPT AND ABORT, and atomic commands except
 //! COMPARE AND WRITE (the namespace contract has none). Bidirectional commands, and commands longer
 //! than 16 bytes. Reservations that outlive the target, saved mode pages, sense data in descriptor
-//! format, ACA, and copying by the unit.
+//! format, ACA, and copy offload.
 
 mod alone;
 mod connection;

@@ -3,18 +3,20 @@
 pub use farblock_frontend::limits::PIECE_BYTES;
 use std::time::Duration;
 
-/// The most sessions of a target, including discovery sessions and logins in progress. The target
-/// accepts and at once closes further connections.
+/// The maximum number of sessions of a target, including discovery sessions and logins in progress.
+/// The target accepts and at once closes further connections.
 pub const MAX_CONNECTIONS: usize = 64;
 
-/// The most commands in flight of one session: the width of its command window.
+/// The maximum number of commands in flight of one session: the width of its command window.
 pub const MAX_TASKS: u32 = 128;
 
-/// The most immediate commands in flight of one session. They do not count against the window.
+/// The maximum number of immediate commands in flight of one session. They do not count against the
+/// window.
 pub const MAX_IMMEDIATE_TASKS: u32 = 16;
 
-/// The most unsent output of a connection, in bytes. Above this limit the target stops reading from
-/// the connection. So an initiator that does not read its answers cannot send more requests.
+/// The limit on the unsent output of a connection, in bytes. Above this limit the target stops
+/// reading from the connection. So an initiator that does not read its answers cannot send more
+/// requests.
 pub const OUTBOX_BYTES: usize = 4 << 20;
 
 /// The longest data segment that the target accepts, in bytes (its `MaxRecvDataSegmentLength`).
@@ -27,50 +29,51 @@ pub const DEFAULT_DATA_SEGMENT_BYTES: u32 = 8192;
 /// The longest burst of solicited data, in bytes.
 pub const MAX_BURST_BYTES: u32 = 1 << 20;
 
-/// The most unsolicited data of a command, in bytes.
+/// The maximum length of a command's unsolicited data, in bytes.
 pub const MAX_FIRST_BURST_BYTES: u32 = 256 << 10;
 
-/// The most outstanding R2Ts of one command.
+/// The maximum number of outstanding R2Ts of one command.
 pub const MAX_OUTSTANDING_R2T: u32 = 8;
 
-/// The most bytes in one text of keys, which may span several PDUs.
+/// The maximum length of one text of keys, in bytes. A text may span several PDUs.
 pub const MAX_TEXT_BYTES: usize = 8192;
 
-/// The most requests of one login.
+/// The maximum number of requests in one login.
 pub const MAX_LOGIN_REQUESTS: u32 = 32;
 
-/// The most data of one command, in bytes.
+/// The maximum length of one command's data, in bytes.
 pub const MAX_TRANSFER_BYTES: u32 = 32 << 20;
 
 /// The longest parameter list (the data of a command that is not for the medium), in bytes.
 pub const MAX_PARAMETER_BYTES: u32 = 8192;
 
-/// The most ranges in one UNMAP.
+/// The maximum number of ranges in one UNMAP.
 pub const MAX_UNMAP_DESCRIPTORS: u32 = 256;
 
-/// The most blocks that one WRITE SAME fills.
+/// The maximum number of blocks that one WRITE SAME fills.
 pub const MAX_WRITE_SAME_BLOCKS: u32 = 1 << 22;
 
-/// The most data buffers that the commands of one session hold at once, in bytes. Further commands
-/// wait, and each of them holds at most one buffer of [`PIECE_BYTES`] for unsolicited data. The
-/// limit is smaller if the process may use only little memory ([`farblock_reactor::allowance`]).
+/// The limit on the data buffers that the commands of one session hold at once, in bytes. Further
+/// commands wait, and each of them holds at most one buffer of [`PIECE_BYTES`] for unsolicited
+/// data. The limit is smaller if the process may use only little memory
+/// ([`farblock_reactor::allowance`]).
 pub const CONNECTION_BUFFER_BYTES: usize = 64 << 20;
 
-/// The number of sessions that share the memory of a small machine or control group. Usually one
-/// initiator has a few paths.
+/// The number of sessions among which the target divides the memory of a small machine or control
+/// group. This suffices for one initiator with a few paths.
 pub const USUAL_SESSIONS: usize = 4;
 
-/// The most bytes that one COMPARE AND WRITE compares. The limit is small because all other changes
-/// wait for the command.
+/// The maximum number of bytes that one COMPARE AND WRITE compares. The limit is small because all
+/// other changes wait for the command.
 pub const MAX_COMPARE_WRITE_BYTES: u32 = 64 << 10;
 
-/// The most initiators registered for persistent reservations.
+/// The maximum number of initiators registered for persistent reservations.
 pub const MAX_REGISTRATIONS: usize = 64;
 
-/// The most pending unit attentions of one session.
+/// The maximum number of pending unit attentions of one session.
 pub const MAX_UNIT_ATTENTIONS: usize = 8;
 
-/// The most memory for headers that a connection keeps between two sends, in bytes.
+/// The limit on the memory for headers that a connection keeps between two sends, in bytes.
 pub const KEPT_BATCH_BYTES: usize = 64 << 10;
 
 /// The shortest data that the target receives directly into its destination, in bytes. The target
@@ -84,8 +87,9 @@ pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// The time that a stopping target waits for initiators to log out.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The most rounds of completions and answers before the event loop polls again. Without this
-/// limit, a namespace that completes operations at once would starve the thread's other work.
+/// The maximum number of rounds of completions and answers before the event loop polls again.
+/// Without this limit, a namespace that completes operations at once would starve the thread's
+/// other work.
 pub const ROUNDS_PER_TICK: usize = 8;
 
 /// The longest iSCSI name, in bytes (RFC 7143, 4.2.7.1).

@@ -70,13 +70,13 @@ pub(crate) struct Parameters {
     pub(crate) receive_bytes: u32,
     /// The longest burst of solicited data, in bytes.
     pub(crate) max_burst: u32,
-    /// The most unsolicited data of a command, in bytes.
+    /// The maximum length of a command's unsolicited data, in bytes.
     pub(crate) first_burst: u32,
     /// True if the initiator needs an R2T before it sends data outside of the command's PDU.
     pub(crate) initial_r2t: bool,
     /// True if the command's PDU may contain data.
     pub(crate) immediate_data: bool,
-    /// The most outstanding R2Ts of a command.
+    /// The maximum number of outstanding R2Ts of a command.
     pub(crate) max_r2t: u32,
 }
 

@@ -17,7 +17,7 @@ use uuid::Uuid;
 /// The prefix of the target's thread names. CPU accounting groups by this prefix.
 pub const THREAD_NAME_PREFIX: &str = "iscsi-";
 
-/// The most connections that the system queues before the target accepts them.
+/// The maximum number of connections that the system queues before the target accepts them.
 const BACKLOG: i32 = 128;
 
 /// The longest serial number, in bytes.

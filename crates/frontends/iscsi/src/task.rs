@@ -97,7 +97,7 @@ pub(crate) struct Task {
     pub(crate) fill: Extent,
     /// The number of block operations in flight.
     pub(crate) operations: usize,
-    /// The memory that the task's buffers count as held, in bytes.
+    /// The bytes that this task counts against the limit on data buffers.
     pub(crate) held_bytes: usize,
 }
 

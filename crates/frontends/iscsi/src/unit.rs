@@ -138,7 +138,8 @@ impl Unit {
         Ok(data)
     }
 
-    /// Executes a command with a parameter list that changes only the unit's state.
+    /// Executes MODE SELECT or PERSISTENT RESERVE OUT. Returns the unit attentions for other
+    /// initiators.
     pub(crate) fn obey(
         &mut self,
         who: &Initiator,

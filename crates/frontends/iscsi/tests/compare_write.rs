@@ -32,7 +32,7 @@ fn compare_and_write_writes_or_reports_the_first_difference() {
         assert_eq!(client.read(7, 1, 512), block(1));
         let refused = swap(&mut client, 7, &block(0), &block(2));
         assert_eq!((refused.sense, refused.offset), (Some(MISCOMPARE), Some(0)));
-        // The most blocks that the unit allows, with one byte that differs.
+        // As many blocks as the unit allows, with one byte that differs.
         let most = MOST_BLOCKS as usize * BLOCK;
         let mut there = vec![0; most];
         there[most - 3] = 9;
@@ -105,7 +105,7 @@ fn no_other_write_executes_between_compare_and_write() {
 }
 
 #[test]
-fn an_aborted_or_disconnected_compare_and_write_blocks_no_other() {
+fn an_aborted_or_disconnected_compare_and_write_does_not_block_others() {
     for &engine in ENGINES {
         let gate = Gate::new(disk("mem:1MiB", BLOCK as u32));
         let server = serve(engine, gate.clone());

@@ -12,7 +12,7 @@ use support::*;
 const PROTOCOL_ERROR: u8 = 4;
 
 #[test]
-fn invalid_bytes_before_a_login_disconnect() {
+fn invalid_bytes_instead_of_a_login_close_the_connection() {
     for &engine in ENGINES {
         let server = serve(engine, disk("mem:1MiB", 512));
         let mut good = Client::new(&server, &Wishes::default());
@@ -42,7 +42,8 @@ fn invalid_bytes_before_a_login_disconnect() {
     }
 }
 
-/// A fault's name, its code, and the reason of the reject. `None`: the target only closes.
+/// A fault's name, the function that causes it, and the reason code of the target's REJECT. `None`:
+/// the target closes the connection without a REJECT.
 type Fault = (&'static str, fn(&mut Client), Option<u8>);
 
 const FAULTS: &[Fault] = &[
@@ -68,14 +69,14 @@ const FAULTS: &[Fault] = &[
         Some(PROTOCOL_ERROR),
     ),
     (
-        "unasked data that was not agreed",
+        "unsolicited data that the login did not allow",
         |client| {
             client.command(&cdb16(0x8a, 0, 0, 8), WRITE, 4096, &[0; 512]);
         },
         Some(PROTOCOL_ERROR),
     ),
     (
-        "a tag twice",
+        "the tag of a task in progress",
         |client| {
             client.command(&cdb16(0x8a, 0, 0, 8), WRITE | FINAL, 4096, &[]);
             assert_eq!(client.take().opcode(), 0x31);
@@ -102,7 +103,7 @@ const FAULTS: &[Fault] = &[
         Some(PROTOCOL_ERROR),
     ),
     (
-        "data that ends too soon",
+        "less data than the target requested",
         |client| {
             let tag = client.command(&cdb16(0x8a, 0, 0, 8), WRITE | FINAL, 4096, &[]);
             let transfer = client.take().word(20);
@@ -111,7 +112,7 @@ const FAULTS: &[Fault] = &[
         Some(PROTOCOL_ERROR),
     ),
     (
-        "data beyond what was asked for",
+        "more data than the target requested",
         |client| {
             let tag = client.command(&cdb16(0x8a, 0, 0, 8), WRITE | FINAL, 4096, &[]);
             let transfer = client.take().word(20);
@@ -247,7 +248,7 @@ fn the_number_of_connections_is_limited() {
 
 /// An initiator that reads no answers cannot exceed its limit, and does not delay other initiators.
 #[test]
-fn an_initiator_that_reads_no_answers_delays_no_other() {
+fn an_initiator_that_reads_no_answers_does_not_delay_others() {
     let server = serve(ENGINES[0], disk("mem:64MiB", 512));
     let mut good = Client::new(&server, &Wishes::default());
     let mut bad = Client::new(&server, &Wishes { isid: [7; 6], ..Wishes::default() });

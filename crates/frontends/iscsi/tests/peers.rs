@@ -63,8 +63,8 @@ fn the_test_suite_of_libiscsi_passes() {
         assert_eq!(failures(&server), Vec::<String>::new());
         server.stop(true).expect("it stops");
     }
-    // The expected failure writes 65536 blocks at once without checking the unit's limit. With
-    // 4096-byte blocks, that exceeds the limit.
+    // One test must fail here: it writes 65536 blocks at once without checking the unit's limit.
+    // With 4096-byte blocks, its write exceeds the limit.
     let server = serve(ENGINES[0], disk("mem:512MiB", 4096));
     assert_eq!(failures(&server), ["Suite WriteSame16, Test Unmap"]);
 }

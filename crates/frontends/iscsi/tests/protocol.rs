@@ -163,7 +163,7 @@ fn a_read_only_unit_refuses_writes() {
 
 /// The target answers an abort only when the aborted command can have no more effect.
 #[test]
-fn an_abort_is_answered_after_its_write_has_ended() {
+fn an_abort_is_answered_after_the_aborted_write_has_ended() {
     for &engine in ENGINES {
         let gate = Gate::new(disk("mem:1MiB", 512));
         let server = serve(engine, gate.clone());
@@ -320,7 +320,10 @@ fn a_stopping_target_requests_a_logout() {
         assert_eq!(silent.take().opcode(), 0x32);
         silent.expect_end();
         stopping.join().expect("no panic").expect("it stops");
-        assert!(start.elapsed() >= Duration::from_millis(2500), "too early a logout");
+        assert!(
+            start.elapsed() >= Duration::from_millis(2500),
+            "the target did not wait for the logout"
+        );
         drop(idle);
         assert_eq!(Arc::strong_count(&namespace), 1, "the namespace is released");
         let server = serve(engine, namespace);

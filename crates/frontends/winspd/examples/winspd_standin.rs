@@ -390,7 +390,7 @@ fn dispatch(handed: &Handed) {
     let params: &[u8; PARAMS_BYTES] = unsafe { &*unit.params.as_ptr().cast() };
     let (block_bytes, max_bytes) = (number(params, 24), number(params, 56) as usize);
     let mut message = vec![0; MESSAGE_BYTES + max_bytes];
-    // The elements give the data the alignment of descriptors.
+    // The 64-bit elements align the data for unmap descriptors.
     let mut data = vec![0_u64; max_bytes / 8];
     loop {
         let received = own.connect(params).and_then(|generation| {

@@ -49,7 +49,8 @@ struct Task {
 
 /// The state of the worker thread.
 pub(crate) struct Worker<A> {
-    // Drop the queue before the reactor, because the drop may deregister the queue there.
+    // Drop the queue before the reactor, because the queue's drop may deregister it from the
+    // reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     shared: Arc<UnitShared>,
@@ -63,8 +64,8 @@ pub(crate) struct Worker<A> {
     _finishes: Finishes,
 }
 
-/// Reports the thread's end when it is dropped, even by a panic. So no other thread waits for the
-/// worker in vain.
+/// Reports the thread's end when this value is dropped, even by a panic. So no other thread waits
+/// for the worker in vain.
 struct Finishes(Arc<UnitShared>);
 
 impl Drop for Finishes {
@@ -98,7 +99,7 @@ impl Task {
 }
 
 impl<A: Answer> Worker<A> {
-    /// Makes the state that the calling thread runs.
+    /// Makes the state of the worker that the calling thread runs.
     pub(crate) fn new(seat: Seat, shared: Arc<UnitShared>, answers: A) -> Worker<A> {
         let Seat { queue, reactor, .. } = seat;
         Worker {
@@ -119,7 +120,7 @@ impl<A: Answer> Worker<A> {
         self.tasks.len() == self.free.len() && !self.shared.has_requests()
     }
 
-    /// Submits a flush of all writes before the disk is removed. Windows might not flush.
+    /// Submits a flush of all writes before the disk is removed, because Windows might not flush.
     fn flush_last(&mut self) {
         if !std::mem::replace(&mut self.flushes_last, true) {
             self.submit(Op::flush(LAST_FLUSH));

@@ -46,7 +46,7 @@ struct StorageUnit {
     buffer_alloc: *const c_void,
     buffer_free: *const c_void,
     handle: *mut c_void,
-    /// The bus, target and unit numbers. WinSpd numbers only targets.
+    /// The bus, target and unit numbers. WinSpd uses only the target number.
     btl: u32,
     dispatcher_thread_id: u32,
     dispatcher_thread: *mut c_void,

@@ -2,21 +2,22 @@
 
 use std::time::Duration;
 
-/// The most requests that the server has accepted and not answered. Further requests wait. Windows
-/// has at most 254 requests in flight on a disk of a virtual adapter.
+/// The maximum number of accepted requests without an answer. Further requests wait. Windows has at
+/// most 254 requests in flight on a disk of a virtual adapter.
 pub const MAX_REQUESTS: usize = 256;
 
-/// The most data of one request, in bytes. WinSpd's driver splits a larger transfer and sends the
-/// pieces one after the other. WinSpd locks this much memory for every read, however small.
+/// The maximum length of one request, in bytes. WinSpd's driver splits a larger transfer and sends
+/// the pieces one after the other. WinSpd locks this much memory for every read, however small.
 pub const MAX_TRANSFER_BYTES: u32 = 256 << 10;
 
-/// The most buffers of [`MAX_TRANSFER_BYTES`] that the server keeps for later requests.
+/// The maximum number of buffers of [`MAX_TRANSFER_BYTES`] that the server keeps for later
+/// requests.
 pub const SPARE_BUFFERS: usize = 64;
 
-/// The most ranges of one unmap request that the namespace executes at once.
+/// The maximum number of ranges of one unmap request that the namespace executes at once.
 pub const UNMAPS_AT_ONCE: usize = 16;
 
-/// The most threads that fetch requests from WinSpd, and copy the data of writes.
+/// The maximum number of threads that fetch requests from WinSpd and copy the data of writes.
 pub const MAX_DISPATCHERS: usize = 4;
 
 /// The longest time that a stop without force waits for accepted requests to finish.

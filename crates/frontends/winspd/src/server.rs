@@ -251,7 +251,8 @@ impl Server {
     }
 
     fn start_dispatcher(&mut self) -> Result<(), StartError> {
-        // Start the waiting thread first, because a running unit needs a waiting thread.
+        // First start the thread that waits for the end of the unit, because a running unit needs
+        // such a thread.
         let (sender, receiver) = mpsc::channel();
         let (shared, unit) = (Arc::clone(&self.shared), Arc::clone(&self.unit));
         let name = format!("{THREAD_NAME_PREFIX}-wait");

@@ -109,7 +109,7 @@ impl UnitShared {
         self.disk.geometry()
     }
 
-    /// The most data of one request, in bytes.
+    /// The maximum length of one request, in bytes.
     pub(crate) fn max_transfer_bytes(&self) -> u32 {
         self.max_transfer_bytes
     }

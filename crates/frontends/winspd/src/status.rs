@@ -40,12 +40,13 @@ pub(crate) fn failed(error: BlockError, lba: u64) -> Status {
         BlockError::TooLarge | BlockError::AtomicExceeded | BlockError::Unsupported => {
             INVALID_FIELD
         }
-        // Access denied, no access rights. The driver does not support SCSI's reservation conflict.
+        // Sense: access denied, no access rights. The driver does not support SCSI's reservation
+        // conflict.
         BlockError::Conflict | BlockError::Denied => check(0x5, 0x2002),
-        // Logical unit is in process of becoming ready.
+        // Sense: logical unit is in process of becoming ready.
         BlockError::NotReady | BlockError::Disconnected => check(0x2, 0x0401),
-        // Aborted, no resources, and errors that later versions of the contract may add. Windows
-        // retries.
+        // Sense: aborted command, after which Windows retries. Also covers errors that later
+        // versions of `BlockError` may add.
         _ => check(0xb, 0x0000),
     };
     let of_a_block =

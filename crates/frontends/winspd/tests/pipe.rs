@@ -1,6 +1,6 @@
-//! Tests a disk as a client of WinSpd's pipes. The server loads the library, and the library serves
-//! a pipe. The client uses only the documented messages. The tests run with the stand-in of the
-//! examples, and with a build of WinSpd if `FARBLOCK_WINSPD` names one.
+//! Tests a disk with a client of WinSpd's pipes. The server loads the library, and the library
+//! serves a pipe. The client uses only the documented messages. The tests run with the stand-in of
+//! the examples, and with a build of WinSpd if `FARBLOCK_WINSPD` names one.
 #![cfg(windows)]
 
 #[path = "support/gate.rs"]
@@ -216,7 +216,7 @@ fn disk_errors_have_sense_data() {
 /// buffer.
 #[test]
 fn oversized_requests_are_refused() {
-    // WinSpd's own library answers some of these requests with nothing, so test only the stand-in.
+    // WinSpd's own library gives no answer to some of these requests, so test only the stand-in.
     for library in libraries().into_iter().filter(|library| library.name == "stand-in") {
         let server = serve(&library, disk("mem:1MiB", 512));
         let mut client = Client::connect(&server.location());

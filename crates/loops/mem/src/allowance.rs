@@ -75,9 +75,9 @@ fn loops_within(processors: usize, threads: Option<u64>) -> usize {
     processors.min(most).max(1)
 }
 
-/// Returns the bytes of buffers that each of `parts` equal users may hold. This is `usual`, unless
-/// all users together would exceed a quarter of the memory of the process. The result may be
-/// smaller than one request: a caller then admits a single request at a time.
+/// Divides the memory for buffers among `parts` equal users, and returns the bytes for each. This
+/// is `usual`, unless all users together would exceed a quarter of the memory of the process. The
+/// result may be smaller than one request: a caller then admits a single request at a time.
 #[must_use]
 pub fn portion(usual: usize, parts: usize) -> usize {
     portion_of(memory().map(|it| it.amount), limits::BUDGET_SHARE, usual, parts)
@@ -105,7 +105,7 @@ fn read_memory() -> Option<Allowance> {
     None
 }
 
-/// Returns the number of further threads that this process's control groups admit.
+/// Returns how many more threads this process may start within the limits of its control groups.
 fn read_threads() -> Option<Allowance> {
     #[cfg(target_os = "linux")]
     return linux::Tree::new("/").threads();

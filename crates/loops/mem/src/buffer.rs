@@ -1,4 +1,4 @@
-//! [`Buffer`]: memory with one owner, who reads and writes it and may lend it to the kernel.
+//! [`Buffer`]: memory with one owner. The owner reads and writes it, and may lend it to the kernel.
 
 use std::alloc::{self, Layout};
 use std::cell::Cell;
@@ -23,8 +23,8 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 struct Allocation {
     base: NonNull<u8>,
     capacity_bytes: usize,
-    /// The allocation that must outlive this one: the mapping of which this is a part, or the
-    /// memory for which this one only counts references.
+    /// An allocation that must outlive this one. It is the mapping that contains this one. Or this
+    /// one owns no memory, and counts the references to a part of the other allocation.
     whole: Option<Arc<Allocation>>,
     /// Whether the memory is a mapping. Otherwise it is from the heap.
     #[cfg(target_os = "linux")]

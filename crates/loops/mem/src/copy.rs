@@ -11,7 +11,8 @@ const LINE_BYTES: usize = 64;
 /// Below this length in bytes, the C library copies with vector instructions.
 const VECTORS_BYTES: usize = 1024;
 
-/// Copies `from` to `into` like `copy_from_slice`, but equally fast to every address.
+/// Copies `from` to `into` like `copy_from_slice`, but at the same speed for every destination
+/// address.
 ///
 /// For 2 KiB and more, the C library uses the processor's string instruction, if the processor
 /// reports this instruction as fast. With glibc before 2.40, this is ten to twenty times slower on

@@ -12,7 +12,8 @@ pub const POOL_BYTES: usize = 64 << 20;
 pub const POOL_SHARE: u64 = 16;
 
 /// The buffers of peers and clients take at most `1 / BUDGET_SHARE` of the memory that the process
-/// may use. The remaining memory is for pools, sockets, the program and the cache of its files.
+/// may use. The remaining memory is for pools, sockets, the program and the page cache of its
+/// files.
 pub const BUDGET_SHARE: u64 = 4;
 
 /// Event loops take at most `1 / THREAD_SHARE` of the threads that a control group admits. The

@@ -43,7 +43,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a number below `bound`, by multiplication. The bias is below `bound` / 2^64.
+    /// Returns a number below `bound`. The bias is below `bound` / 2^64.
     ///
     /// # Panics
     ///

@@ -44,7 +44,7 @@ impl SendBatch {
         SendBatch::default()
     }
 
-    /// Appends a copy of `bytes`. Adjacent calls form one segment.
+    /// Appends a copy of `bytes`. The bytes of consecutive calls form one segment.
     pub fn bytes(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -124,8 +124,8 @@ impl SendBatch {
         drop(self.take_payloads());
     }
 
-    /// Frees capacity beyond `bytes` bytes of inline data, and proportionally for segments and
-    /// payloads.
+    /// If the inline data has more capacity than `bytes`, frees capacity beyond `bytes` bytes of
+    /// inline data, and beyond `bytes / 64` segments and payloads.
     pub fn shrink_to(&mut self, bytes: usize) {
         if self.inline.capacity() > bytes {
             self.inline.shrink_to(bytes);

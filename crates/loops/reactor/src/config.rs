@@ -66,9 +66,9 @@ impl FromStr for EngineKind {
     }
 }
 
-/// A loop with [`Polling::Busy`] by default busy-polls for this time after its last work. A request
-/// to a remote solid-state disk is answered sooner. If only a keep-alive arrives every few seconds,
-/// busy-polling this long after each has no measurable cost.
+/// The default time that a loop with [`Polling::Busy`] busy-polls after its last work. A remote
+/// solid-state disk answers a request in less time. Busy-polling this long after a keep-alive every
+/// few seconds has no measurable cost.
 const BUSY_IDLE: Duration = Duration::from_millis(1);
 
 /// Whether a loop busy-polls (checks for work) before it sleeps. Busy-polling saves wake-ups but
@@ -85,7 +85,7 @@ pub enum Polling {
         longest: Duration,
     },
     /// `latency`: the loop busy-polls until no work has arrived for `idle`, without measuring
-    /// whether the load then runs faster. Under load it uses its whole processor. Idle, it uses
+    /// whether the load then runs faster. Under load it uses its whole processor. An idle loop uses
     /// almost none.
     Busy {
         /// The time that the loop busy-polls after its last work. It must be longer than the

@@ -70,6 +70,6 @@ pub enum Event {
         /// The result.
         result: io::Result<()>,
     },
-    /// The task's timer expired. The timer must be set again to expire again.
+    /// The task's timer expired. It expires again only if the caller sets it again.
     Timer,
 }

@@ -33,8 +33,8 @@
 //!   later [`poll`](Reactor::poll) reports.
 //! - Every operation completes exactly once, with an event. If the task is removed, the reactor
 //!   drops its events.
-//! - A stream has at most one outstanding receive and one outstanding send. To start a second one
-//!   is a bug of the caller, and panics. [`close`](Reactor::close) ends both of them, and
+//! - A stream has at most one outstanding receive and one outstanding send. Starting a second one
+//!   is a bug in the caller, and panics. [`close`](Reactor::close) ends both of them, and
 //!   [`Event::Closed`] is the last event of a stream.
 //! - Identifiers contain a generation. A call with the identifier of a removed object does nothing.
 //!   The exception is a file operation on a removed file, which fails with "not found".

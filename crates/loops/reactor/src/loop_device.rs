@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// `LOOP_GET_STATUS64` of `linux/loop.h`.
 const GET_STATUS: libc::Ioctl = 0x4C05;
-/// `struct loop_info64` has 232 bytes.
+/// The size of `struct loop_info64` (232 bytes), in words of 8 bytes.
 const STATUS_WORDS: usize = 29;
 
 /// The file or device that a loop device uses, and the range that it uses.

@@ -1,6 +1,6 @@
-//! Limits the rate of log lines about peers, so that a peer cannot flood the log. In each period,
-//! the first few lines of each kind of event and each peer are logged. Further lines are only
-//! counted, and one line reports their number.
+//! Limits the rate of log lines about peers, so that a peer cannot flood the log. In each period, a
+//! server logs only the first few lines for each kind of event and each peer. It counts the others,
+//! and reports their number in one line.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -44,7 +44,7 @@ pub trait LoggedKind: Copy + Eq + Hash {
     }
 }
 
-/// The simplest kind, which only has the plural of the event's name.
+/// A kind that is only the plural of the event's name, with the default limits.
 impl LoggedKind for &'static str {
     fn plural(self) -> &'static str {
         self

@@ -1,5 +1,5 @@
-//! Operating system services other than I/O: time, threads, waiting. Also the sockets and files of
-//! an event loop.
+//! Operating system services other than I/O: time, threads and waiting. Also the types of the
+//! sockets and files that an event loop uses.
 //!
 //! Code that may run in a simulation calls these functions. Without the feature `sim` they call the
 //! standard library. In a [simulated world](crate::sim), the time is the world's time, and a thread
@@ -130,7 +130,7 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Waits until the thread ends. Returns an error if the thread panicked.
+    /// Waits until the thread ends.
     ///
     /// # Errors
     /// Returns the panic's payload if the thread panicked.

@@ -25,9 +25,9 @@ use farblock_mem::BufferPool;
 
 /// The number of checks for work between two reads of the clock, while the loop busy-polls.
 const LOOKS_PER_CLOCK: u32 = 8;
-/// The interval at which a busy-polling loop yields its processor. The thread that must answer may
-/// run on the same processor, or a kernel thread that carries loopback traffic. Without the yield,
-/// they would wait for milliseconds, until the scheduler's next tick.
+/// The interval at which a busy-polling loop yields its processor. The same processor may have to
+/// run the thread that must answer, or a kernel thread that carries loopback traffic. Without the
+/// yield, they would wait for milliseconds, until the scheduler's next tick.
 const YIELD_EVERY: Duration = Duration::from_micros(20);
 
 /// A yield that takes longer than this shows that other threads use the processor, perhaps the
@@ -56,7 +56,7 @@ struct LoopState {
     engine: Engine,
     tasks: Tasks,
     spin: Spin,
-    /// When the last wait ended, and so the current work began.
+    /// The time at which the last wait ended and the current work began.
     working_since: Instant,
     woken: Vec<Woken>,
     offers: Offers,
@@ -118,10 +118,10 @@ impl Reactor {
         self.inner.state.borrow_mut().tasks.add()
     }
 
-    /// Adds a child task: a task with its own mailbox whose events the owner of `parent` handles,
-    /// for example for a queue. When the child has events, `poll` reports its root task as ready.
-    /// After the removal of the root, its children get no more events. The caller must still remove
-    /// the children.
+    /// Adds a child task, which has its own mailbox, for example for one queue. The owner of
+    /// `parent` handles the child's events. When the child has events, `poll` reports its root task
+    /// as ready. After the removal of the root, its children get no more events. The caller must
+    /// still remove the children.
     pub fn add_child(&self, parent: TaskId) -> TaskId {
         self.inner.state.borrow_mut().tasks.add_child(parent)
     }
@@ -184,8 +184,8 @@ impl Reactor {
         self.with(|engine, _| engine.listen(task, listener)).map(ListenerId)
     }
 
-    /// Stops accepting and closes the socket. The socket is closed at the latest in the next
-    /// [`poll`](Reactor::poll).
+    /// Stops accepting and closes the socket. The socket closes in the next [`poll`](Reactor::poll)
+    /// at the latest.
     pub fn close_listener(&self, id: ListenerId) {
         self.with(|engine, _| engine.close_listener(id.0));
     }
@@ -263,7 +263,7 @@ impl Reactor {
         self.with(|engine, cx| engine.send(cx, stream.0, batch));
     }
 
-    /// Sends last bytes on a stream that the caller then closes. Sends as much as the socket
+    /// Sends the final bytes on a stream that the caller then closes. Sends as much as the socket
     /// accepts immediately, even without another [`poll`](Reactor::poll). Does not wait and causes
     /// no event. Sends nothing while a send is outstanding, because the bytes would arrive in the
     /// middle of that send.
@@ -271,9 +271,9 @@ impl Reactor {
         self.with(|engine, _| engine.send_final(stream.0, bytes));
     }
 
-    /// Closes a stream. Outstanding operations complete first, unfinished operations with
-    /// [`io::ErrorKind::ConnectionAborted`]. Then [`Event::Closed`] follows. The system still
-    /// transmits data from earlier sends.
+    /// Closes a stream. First each outstanding operation completes, or fails with
+    /// [`io::ErrorKind::ConnectionAborted`] if it is unfinished. Then [`Event::Closed`] follows.
+    /// The system still transmits data from earlier sends.
     pub fn close(&self, stream: StreamId) {
         self.with(|engine, cx| engine.close(cx, stream.0));
     }
@@ -307,7 +307,7 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// Fails if the system does not support waiting for such a descriptor (for example, a file).
+    /// Fails if the system cannot wait for this kind of descriptor (for example, a file).
     #[cfg(unix)]
     pub fn watch(
         &self,

@@ -22,7 +22,7 @@ use crate::waker::{Alarm, WakerShared};
 use farblock_mem::Buffer;
 
 /// After this many polls without waiting, the engine lets the other threads of the world run.
-/// Otherwise a loop that only polls would stop them.
+/// Otherwise a loop that only polls would keep them from running.
 const POLLS_PER_PASS: u32 = 8;
 
 enum Recv {

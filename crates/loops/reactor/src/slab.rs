@@ -18,8 +18,9 @@ struct Slot<T> {
 }
 
 /// A vector whose slots can be freed and reused. We do not use the crate `slab`, because it has no
-/// generations: they distinguish a late event of a closed object from an event of the object that
-/// now has its slot. The slot that was freed last is reused first, with the next generation.
+/// generations. A generation distinguishes a late event of a closed object from an event of the
+/// object that now has its slot. The slot that was freed last is reused first, with the next
+/// generation.
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,

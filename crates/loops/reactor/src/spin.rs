@@ -8,9 +8,9 @@
 //! - If looking does not make the load faster, it must not use much more CPU time than the work.
 //! - On busy processors, looking takes CPU time from the thread for which the loop waits.
 //!
-//! How long the loop waits for work does not tell whether looking pays. A wait of 50 us may mean
-//! that the peer sleeps as well, or that a user sends 20,000 commands a second. So the loop runs
-//! trials, and compares the numbers of bytes that arrive per second:
+//! The length of a wait does not show whether looking pays. A wait of 50 us may mean that the peer
+//! sleeps as well, or that a user sends 20,000 commands a second. So the loop runs trials, and
+//! compares the numbers of bytes that arrive per second:
 //!
 //! ```text
 //!           a window of short sleeps               a window of looking
@@ -20,16 +20,17 @@
 //!     +---- looking no longer pays, costs too much, or the next check is due+
 //! ```
 //!
-//! A window is a number of cycles: some work and the wait after it. Looking pays in three cases:
+//! A cycle is some work and the wait after it, and a window is a number of cycles. Looking pays in
+//! three cases:
 //!
 //! - The same load runs [faster](GAIN).
 //! - The load runs [a little faster](CHEAP_GAIN), and looking takes at most twice the time of the
 //!   work.
 //! - The load runs [as fast](LOSS), and looking takes at most as long as the work.
 //!
-//! Waits longer than the longest spin are interruptions, which happen in every virtual machine. The
-//! loop does not count them as waits. The loop discards a window with many interruptions, so a
-//! mostly idle loop keeps sleeping.
+//! Waits longer than the limit on looking (`longest`) are interruptions, which happen in every
+//! virtual machine. The loop does not count them as waits. The loop discards a window with many
+//! interruptions, so a mostly idle loop keeps sleeping.
 //!
 //! If two loops wait for each other and one looks, both become faster. The sleeping loop then sees
 //! a higher rate than in its failed trial, and immediately starts a new trial. So in the end both
@@ -89,7 +90,7 @@ impl Window {
         u64::try_from(rate).unwrap_or(u64::MAX)
     }
 
-    /// Whether looking pays. `asleep` is the rate of the same load with sleeping.
+    /// Whether looking pays. `asleep` is the rate of the same load while the loop sleeps.
     fn pays(&self, asleep: u64) -> bool {
         let factor = if self.looked <= self.worked {
             LOSS
@@ -134,7 +135,8 @@ pub(crate) struct Spin {
     /// The highest rate of a load, measured while sleeping, for which a trial failed. Zero after a
     /// successful trial.
     refuted: u64,
-    /// The number of windows of sleeps before the next trial, and before the trial after a failure.
+    /// The number of windows of sleeps before the next trial, and before the trial after that if
+    /// the next one fails.
     windows: u32,
     windows_after: u32,
     /// The number of bytes that had arrived before this cycle.
@@ -171,7 +173,7 @@ impl Spin {
         }
     }
 
-    /// Returns the time to look before the next sleep.
+    /// Returns how long the loop may look before its next sleep.
     pub(crate) fn budget(&self) -> Budget {
         match (self.polling, self.phase) {
             (Polling::Always, _) => Budget::Unlimited,
@@ -316,7 +318,8 @@ mod tests {
             Loop { spin: adaptive(), work, bytes: 0, now, looked }
         }
 
-        /// Waits for the arrival at `event`, and works on it. Returns the end of the work.
+        /// Waits for work that arrives at the time `event`, and does it. Returns the end of the
+        /// work.
         fn cycle(&mut self, event: Duration) -> Duration {
             let wait = event.saturating_sub(self.now);
             self.bytes += BYTES;
@@ -466,8 +469,8 @@ mod tests {
 
     #[test]
     fn a_loop_spins_for_a_peer_that_answers_large_batches() {
-        // 32 commands get their responses together, after 150 us. Sleeping costs a quarter of the
-        // rate.
+        // 32 commands get their responses together, after 150 us. Sleeping lowers the rate by a
+        // quarter.
         let mut host = Loop::new(us(60));
         for _ in 0..1000 {
             host.cycle(host.now + us(150));

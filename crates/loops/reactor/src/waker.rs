@@ -2,7 +2,7 @@
 //!
 //! The loop and its wakers share one state. `AWAKE`: the loop will check for wakes before it
 //! sleeps. `NOTIFIED`: a wake is pending. `SLEEPING`: a wake needs a system call. So between two
-//! sleeps, wakes need at most one system call, however many they are.
+//! sleeps, any number of wakes need at most one system call.
 
 use std::fmt;
 use std::sync::{OnceLock, PoisonError};

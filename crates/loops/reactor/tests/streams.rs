@@ -635,7 +635,8 @@ fn a_loop_can_be_dropped_with_streams_in_use(mut event_loop: Loop) {
         }
     }
     assert!(event_loop.next_within(Duration::from_millis(20)).is_none());
-    // Operations that the engine has not submitted, or whose events no task takes.
+    // Also start operations that the engine does not submit before the drop, or whose events no
+    // task takes.
     let (unsubmitted, peer) = event_loop.stream_and_socket();
     peers.push(peer);
     reactor.recv(unsubmitted);

@@ -242,8 +242,7 @@ fn children_report_their_root(mut event_loop: Loop) {
     assert!(event_loop.poll(Some(Duration::from_millis(5))).is_empty());
 }
 
-/// A task that is always ready does not starve the sockets. A task with a long list of work behaves
-/// like this.
+/// A task that is always ready, because it has a lot of work, does not starve the sockets.
 fn busy_tasks_do_not_starve_streams(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let busy = reactor.add_task();
@@ -274,8 +273,7 @@ fn processor_time() -> Option<Duration> {
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Ask Windows instead of reading Linux's file: under Wine, that file would describe another
-/// process.
+/// Calls Windows, because under Wine the file in `/proc` would describe another process.
 #[cfg(windows)]
 fn processor_time() -> Option<Duration> {
     use windows_sys::Win32::Foundation::FILETIME;

@@ -22,7 +22,7 @@ fn suite() -> Result<(), Box<dyn std::error::Error>> {
     for device in system.devices()? {
         println!("{device:?}");
     }
-    // Explains in a sentence why RDMA is impossible here.
+    // If this machine cannot use RDMA, this call fails with a sentence that states the reason.
     system.create_event_channel()?;
     for name in NAMES {
         run(&Stand { host: system, target: system, address }, name);

@@ -18,12 +18,12 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
-    /// A verb that fails with the given reason.
+    /// Makes the error of a verb that failed for this reason.
     pub(crate) fn refused(verb: &'static str, kind: io::ErrorKind) -> Self {
         Self::Refused { verb, error: kind.into() }
     }
 
-    /// The reason's kind; `Unsupported` without the libraries.
+    /// The kind of the operating system's error; `Unsupported` if the libraries are missing.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
         match self {
@@ -77,12 +77,12 @@ fn advice(verb: &str, error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// A post that failed: the queue has the first `posted` requests, and none of the rest.
+/// The error of a post. The queue has accepted the first `posted` requests, and none of the rest.
 #[derive(Debug)]
 pub struct PostError {
     /// Number of requests that the queue accepted.
     pub posted: usize,
-    /// The reason for the first refused request.
+    /// Why the queue refused the next request.
     pub error: VerbsError,
 }
 

@@ -8,10 +8,10 @@ pub const ACCEPT_DATA_BYTES: usize = 196;
 /// Private data of a rejected request, in bytes.
 pub const REJECT_DATA_BYTES: usize = 148;
 
-/// Work requests that one call of the library posts; longer lists take several calls.
+/// One call of the library posts at most this many work requests. Longer lists take several calls.
 pub const POST_BATCH: usize = 16;
-/// Completions that one call of the library polls.
+/// One call of the library polls at most this many completions.
 pub const POLL_BATCH: usize = 16;
 
-/// The RNR retry count (`rnr_retry_count`) that retries forever.
+/// The RNR retry count (`rnr_retry_count`) that means: retry forever.
 pub const RNR_RETRY_FOREVER: u8 = 7;

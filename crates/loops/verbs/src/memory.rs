@@ -8,8 +8,8 @@ use std::ptr::NonNull;
 ///
 /// # Safety
 /// `address` and `bytes` stay the same, and name readable and writable memory, as long as the value
-/// lives. The device reads and writes this memory without Rust's knowledge, so the value's owner
-/// has no reference to bytes that a posted request or a peer with the key may change.
+/// lives. The device reads and writes this memory without Rust's knowledge. So the value's owner
+/// must hold no reference to bytes that a posted request or a peer with the key may change.
 pub unsafe trait Memory: Send + Sync {
     /// Address of the first byte.
     fn address(&self) -> NonNull<u8>;
@@ -18,7 +18,8 @@ pub unsafe trait Memory: Send + Sync {
     fn bytes(&self) -> usize;
 }
 
-/// Zeroed pages. All access is by copy, because the device may change them.
+/// Pages that are zeroed at first. Callers copy bytes in and out, because the device may change the
+/// pages at any time.
 pub struct Pages {
     address: NonNull<u8>,
     bytes: usize,

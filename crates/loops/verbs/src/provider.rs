@@ -11,11 +11,11 @@ use crate::memory::{Keys, Memory};
 use crate::request::{Access, Completion, ReceiveRequest, SendRequest};
 use crate::verbs::{CmEvent, ConnParam, Device, QpOptions, Source, Verbs};
 
-/// One of the implementations. A program that serves devices and tests in memory has one type for
-/// both, at the price of one predictable branch a call.
+/// One of the implementations. With this type, a program can serve devices, and its tests can run
+/// in memory. Each call costs one predictable branch.
 ///
 /// # Panics
-/// When a method gets a handle of the other implementation.
+/// If a method gets a handle of the other implementation.
 #[derive(Clone)]
 pub enum Provider {
     /// The system's devices.

@@ -1,4 +1,4 @@
-//! The use of a queue pair's queues that both ends of a connection have in common.
+//! Functions with which both ends of a connection use their queues.
 
 use crate::error::{PostError, VerbsError};
 use crate::memory::Slice;
@@ -44,16 +44,17 @@ pub fn post_receives<V: Verbs>(
 /// Whether a completion queue reports its next completion.
 ///
 /// An armed queue reports one event, for the first completion afterwards. The event may become
-/// readable later than its completion; such an event wakes the event loop once in vain.
+/// readable later than its completion; such an event wakes the event loop once without work.
 #[derive(Debug, Default)]
 pub struct Arming {
     is_armed: bool,
 }
 
 impl Arming {
-    /// Call this after a poll that returned `count` completions. Takes the events of an armed queue
-    /// that had completions, and arms a queue without any. Returns false if the queue was empty
-    /// and armed: the caller may wait for its event. Otherwise poll again.
+    /// Call this after a poll that returned `count` completions. If there were completions, takes
+    /// the events of an armed queue. If there were none, arms the queue. Returns false if the queue
+    /// was empty and already armed: the caller may wait for its event. Otherwise the caller must
+    /// poll again.
     ///
     /// # Errors
     /// The error of the library.

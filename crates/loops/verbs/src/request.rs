@@ -24,7 +24,7 @@ impl Access {
         self.permits(Self::REMOTE_READ) || self.permits(Self::REMOTE_WRITE)
     }
 
-    /// Whether all of `other` is permitted.
+    /// Whether this value permits all accesses of `other`.
     #[must_use]
     pub fn permits(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -75,16 +75,17 @@ pub enum Payload<'a> {
 /// A request for the send queue (`struct ibv_send_wr`).
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
-    /// The caller's name of the request; its completion repeats it (`wr_id`).
+    /// The caller's identifier of the request, which its completion repeats (`wr_id`).
     pub id: u64,
     /// The operation.
     pub operation: Operation,
     /// The local bytes.
     pub payload: Payload<'a>,
-    /// Success gives a completion (`IBV_SEND_SIGNALED`). Failure always gives one. An unsignaled
-    /// request occupies the queue until the caller polls the completion of a later one.
+    /// Whether a success produces a completion (`IBV_SEND_SIGNALED`). A failure always produces a
+    /// completion. An unsignaled request occupies the queue until the caller polls the completion
+    /// of a later one.
     pub signaled: bool,
-    /// Starts after all earlier READs have completed (`IBV_SEND_FENCE`).
+    /// Whether the request starts only after all earlier READs have completed (`IBV_SEND_FENCE`).
     pub fence: bool,
 }
 
@@ -99,9 +100,9 @@ impl<'a> SendRequest<'a> {
 /// A request for a receive queue (`struct ibv_recv_wr`).
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiveRequest<'a> {
-    /// The caller's name of the request; its completion repeats it (`wr_id`).
+    /// The caller's identifier of the request, which its completion repeats (`wr_id`).
     pub id: u64,
-    /// The room for one message, in this order.
+    /// The memory for one message, in this order.
     pub slices: &'a [Slice],
 }
 
@@ -125,15 +126,16 @@ pub enum Completed {
 /// an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Completion {
-    /// The request's name.
+    /// The request's identifier.
     pub id: u64,
     /// The outcome.
     pub status: Status,
     /// The operation.
     pub operation: Completed,
-    /// Received or read bytes.
+    /// The number of received or read bytes.
     pub bytes: u32,
-    /// The queue pair: several pairs may share a completion queue.
+    /// The number of the request's queue pair, because several queue pairs may share a completion
+    /// queue.
     pub qp_num: u32,
     /// The key that the peer's SEND with Invalidate has invalidated.
     pub invalidated: Option<u32>,

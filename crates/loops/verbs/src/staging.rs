@@ -1,7 +1,7 @@
 //! Registered memory for transfers, in slabs that are registered when they are first needed.
 //!
-//! A transfer takes a [`Chunk`] until its completion. Its bytes are copied, so the device never
-//! uses memory that something else owns.
+//! A transfer takes a [`Chunk`] until its completion. The caller copies bytes into or out of the
+//! chunk, so the device never uses memory that other code owns.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::verbs::Verbs;
 /// The sizes of a [`Staging`], in bytes. All are powers of two.
 #[derive(Clone, Copy, Debug)]
 pub struct StagingSizes {
-    /// The most registered memory.
+    /// The maximum amount of registered memory.
     pub bytes: usize,
     /// The unit of registration: the largest chunk.
     pub slab_bytes: usize,
@@ -47,7 +47,7 @@ pub struct Chunk {
 }
 
 impl<V: Verbs> Staging<V> {
-    /// No memory yet. The registrations will permit `access`.
+    /// Makes a staging without memory. Its registrations will permit `access`.
     ///
     /// # Panics
     /// When a size is not a power of two, or the sizes do not fit each other.
@@ -85,7 +85,7 @@ impl<V: Verbs> Staging<V> {
         }))
     }
 
-    /// The index of a slab whose chunks of this size are all free.
+    /// Returns the index of a slab that is cut into chunks of this size, all of them free.
     fn new_slab(&mut self, chunk_bytes: usize) -> Result<Option<usize>, VerbsError> {
         let slab_bytes = self.sizes.slab_bytes;
         let free = || (0..slab_bytes).step_by(chunk_bytes).rev().collect();
@@ -97,7 +97,7 @@ impl<V: Verbs> Staging<V> {
                     return Ok(Some(self.slabs.len() - 1));
                 }
                 Err(error) if self.slabs.is_empty() => return Err(error),
-                // The limit of locked memory: use what there is.
+                // The process is at its limit of locked memory, so use the existing slabs.
                 Err(_) => {}
             }
         }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unused_slab_is_cut_again() {
+    fn an_unused_slab_is_cut_into_chunks_of_another_size() {
         let mut staging = staging();
         let mut taken = Vec::new();
         while let Some(chunk) = staging.take(4096).expect("memory") {
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no transfer has 1048577 bytes")]
-    fn a_chunk_is_at_most_a_slab() {
+    fn a_chunk_larger_than_a_slab_panics() {
         let _ = staging().take((1 << 20) + 1);
     }
 }

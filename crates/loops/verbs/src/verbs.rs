@@ -10,13 +10,14 @@ use crate::request::{Access, Completion, ReceiveRequest, SendRequest};
 
 /// RDMA verbs with connections of reliable queue pairs (RC).
 ///
-/// Handles keep alive what they need: a connection its queues, a queue its protection domain. All
-/// methods return at once, and may be called on any thread.
+/// Handles keep the objects that they need alive: a connection keeps its queues, and a queue keeps
+/// its protection domain. All methods return at once, and may be called on any thread.
 ///
 /// - Requests of one queue pair start in order, and complete in order.
-/// - After an error every request of a queue pair completes with
+/// - After an error, every request of a queue pair completes with
 ///   [`WR_FLUSH_ERR`](crate::Status::WR_FLUSH_ERR), except receives in a shared queue.
-/// - A peer's disconnection flushes nothing: call [`disconnect`](Self::disconnect), too.
+/// - A peer's disconnection does not flush this end's requests: call
+///   [`disconnect`](Self::disconnect), too.
 /// - A receive may complete before the event [`Established`](CmEventType::Established).
 pub trait Verbs {
     /// `struct rdma_event_channel`
@@ -37,7 +38,7 @@ pub trait Verbs {
 
     /// Makes a channel for the events of connections.
     fn create_event_channel(&self) -> Result<Self::EventChannel, VerbsError>;
-    /// Where the event loop learns that the channel has events.
+    /// The source from which an event loop learns that the channel has events.
     fn event_source<'a>(&self, channel: &'a Self::EventChannel) -> Source<'a>;
     /// The next event; `None` if there is none yet.
     fn get_cm_event(
@@ -45,7 +46,7 @@ pub trait Verbs {
         channel: &Self::EventChannel,
     ) -> Result<Option<CmEvent<Self::Id>>, VerbsError>;
 
-    /// Listens at an address. At most `backlog` requests wait for their event.
+    /// Listens at an address. At most `backlog` requests wait until the program takes their events.
     fn listen(
         &self,
         channel: &Self::EventChannel,
@@ -61,7 +62,8 @@ pub trait Verbs {
         target: SocketAddr,
         timeout_ms: u32,
     ) -> Result<Self::Id, VerbsError>;
-    /// After `AddrResolved`; [`RouteResolved`](CmEventType::RouteResolved) follows.
+    /// Resolves the route to the peer, after `AddrResolved`.
+    /// [`RouteResolved`](CmEventType::RouteResolved) follows.
     fn resolve_route(&self, id: &Self::Id, timeout_ms: u32) -> Result<(), VerbsError>;
     /// A number that no other connection of this implementation has at the same time. An event's
     /// identifier has the number of its connection.
@@ -86,9 +88,10 @@ pub trait Verbs {
     /// Addresses and keys of a registration.
     fn keys(&self, mr: &Self::Mr) -> Keys;
 
-    /// Makes a completion queue. The caller polls often enough that it never exceeds `entries`.
+    /// Makes a completion queue. The caller must poll so often that the queue never holds more than
+    /// `entries` completions.
     fn create_cq(&self, pd: &Self::Pd, entries: u32) -> Result<Self::Cq, VerbsError>;
-    /// Where the event loop learns that the queue has an event.
+    /// The source from which an event loop learns that the queue has an event.
     fn cq_source<'a>(&self, cq: &'a Self::Cq) -> Source<'a>;
     /// Requests one event for the next completion. Poll again afterwards: a completion that arrived
     /// before this call gives no event.
@@ -132,7 +135,7 @@ pub trait Verbs {
     ) -> Result<(), PostError>;
 }
 
-/// Where an event loop waits.
+/// A source of events, on which an event loop waits.
 pub enum Source<'a> {
     /// A descriptor that is readable while there are events.
     #[cfg(target_os = "linux")]
@@ -174,9 +177,9 @@ pub struct Device {
     pub max_cqe: u32,
     /// Largest number of requests in a shared receive queue; 0: there are none.
     pub max_srq_wr: u32,
-    /// READs of a peer that a queue pair can answer at the same time.
+    /// Largest number of READs of a peer that a queue pair can answer at the same time.
     pub max_qp_rd_atom: u8,
-    /// READs that a queue pair can have in flight.
+    /// Largest number of READs that a queue pair can have in flight.
     pub max_qp_init_rd_atom: u8,
     /// Whether the device reports that it can invalidate keys
     /// (`IBV_DEVICE_MEM_MGT_EXTENSIONS`).
@@ -200,21 +203,21 @@ pub struct Port {
 pub struct QpOptions<V: Verbs> {
     /// The protection domain.
     pub pd: V::Pd,
-    /// Completions of the send queue.
+    /// The completion queue for requests of the send queue.
     pub send_cq: V::Cq,
-    /// Completions of receives.
+    /// The completion queue for receives.
     pub recv_cq: V::Cq,
-    /// A shared queue for receives; `None`: the queue pair's own.
+    /// A shared receive queue; `None`: the queue pair has its own receive queue.
     pub srq: Option<V::Srq>,
-    /// Requests in the send queue.
+    /// Largest number of requests in the send queue.
     pub max_send_wr: u32,
-    /// Requests in the own receive queue.
+    /// Largest number of requests in the queue pair's own receive queue.
     pub max_recv_wr: u32,
-    /// Slices of a request in the send queue.
+    /// Largest number of slices of a request in the send queue.
     pub max_send_sge: u32,
-    /// Slices of a receive.
+    /// Largest number of slices of a receive.
     pub max_recv_sge: u32,
-    /// Bytes of an inline request.
+    /// Largest number of bytes of an inline request.
     pub max_inline_bytes: u32,
 }
 
@@ -223,9 +226,9 @@ pub struct QpOptions<V: Verbs> {
 pub struct ConnParam {
     /// Bytes for the peer. A peer may get zeroes behind them: see [`limits`](crate::limits).
     pub private_data: Vec<u8>,
-    /// READs of the peer that this end can answer at the same time.
+    /// Number of READs of the peer that this end can answer at the same time.
     pub responder_resources: u8,
-    /// READs that this end may have in flight.
+    /// Number of READs that this end may have in flight.
     pub initiator_depth: u8,
     /// Transport retries, 0 to 7.
     pub retry_count: u8,
@@ -249,7 +252,7 @@ impl Default for ConnParam {
 /// An event of a connection (`struct rdma_cm_event`).
 #[derive(Clone, Debug)]
 pub struct CmEvent<Id> {
-    /// The connection; for a request a new one.
+    /// The connection. For a request, this is a new connection.
     pub id: Id,
     /// The listener of a request.
     pub listener: Option<Id>,
@@ -281,7 +284,7 @@ pub enum CmEventType {
     AddrResolved,
     /// No device reaches the address.
     AddrError,
-    /// The connection can be requested.
+    /// The route is resolved: the program can now send the connection request.
     RouteResolved,
     /// There is no route.
     RouteError,
@@ -297,7 +300,7 @@ pub enum CmEventType {
     Established,
     /// The peer disconnected, or confirmed the disconnection.
     Disconnected,
-    /// The device is being removed: drop everything of it.
+    /// The device is being removed: drop all handles of its objects.
     DeviceRemoval,
     /// The address moved to another device.
     AddrChange,

@@ -1,4 +1,4 @@
-//! The suite over the fabric in memory, and the behaviour that devices do not share.
+//! Runs the suite over the fabric in memory, and tests the behaviour that only this fabric has.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -99,7 +99,7 @@ fn event(node: &Node, channel: &<Node as Verbs>::EventChannel) -> Option<(CmEven
     Some((event.event, event.id))
 }
 
-/// Connected ends, the host's first, whose completion queues have `entries`.
+/// Connects two ends whose completion queues have `entries`. Returns the host's end first.
 fn pair(network: &Network, entries: u32) -> (End, End) {
     let (host, target) = (network.node(ip(HOST)), network.node(ip(TARGET)));
     let at: SocketAddr = (ip(TARGET), 4420).into();
@@ -203,7 +203,7 @@ fn a_peer_cannot_invalidate_a_key_without_remote_access() {
 }
 
 #[test]
-fn connections_and_listeners_learn_of_their_device() {
+fn connections_and_listeners_get_events_about_their_device() {
     let network = Network::new();
     let (host, target) = pair(&network, 8);
     let at: SocketAddr = (ip(HOST), 4420).into();
@@ -217,7 +217,7 @@ fn connections_and_listeners_learn_of_their_device() {
     assert_eq!(kinds(), [CmEventType::DeviceRemoval; 2]);
     target.send(1, Operation::Send, true).expect("room");
     assert_eq!(target.outcome(), Some((1, Status::RETRY_EXC_ERR)));
-    // The device is back.
+    // Add the device again.
     let node = network.node(ip(HOST));
     drop(listener);
     node.listen(&host.channel, at, 1).expect("a listener again");

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// An operator's order for a group. Any member takes it.
+/// An operator's order for a group. Any member accepts it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "order", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum GroupOrder {
@@ -34,6 +34,22 @@ pub enum GroupOrder {
         /// The member.
         member: String,
     },
+    /// The group notes its members for a rolling upgrade. If an earlier upgrade has not ended,
+    /// nothing changes.
+    BeginUpgrade,
+    /// The process of the member ends as soon as the member leads nothing. Its supervisor, such as
+    /// systemd, starts the member again.
+    Restart {
+        /// The member.
+        member: String,
+    },
+    /// The rolling upgrade has ended.
+    EndUpgrade,
+    /// The group removes a dead member and its controller identifiers.
+    Forget {
+        /// The member.
+        member: String,
+    },
 }
 
 impl fmt::Display for GroupOrder {
@@ -46,6 +62,10 @@ impl fmt::Display for GroupOrder {
             Self::Resume { member } => write!(f, "{member} may lead again"),
             Self::Drain { member } => write!(f, "{member} hands its ANA groups over"),
             Self::Pause { member } => write!(f, "{member} stops leading"),
+            Self::BeginUpgrade => f.write_str("a rolling upgrade has begun"),
+            Self::Restart { member } => write!(f, "{member} ends, to be started again"),
+            Self::EndUpgrade => f.write_str("the rolling upgrade has ended"),
+            Self::Forget { member } => write!(f, "the group has forgotten {member}"),
         }
     }
 }

@@ -100,7 +100,7 @@ fn check_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Applies the same check to each folder on the path.
+/// Refuses a path if other users could replace one of its folders.
 fn check_way(folder: &Path) -> io::Result<()> {
     match step_of_others(folder)? {
         None => Ok(()),

@@ -145,9 +145,9 @@ pub struct NamespaceStatus {
 /// The ANA states of the namespaces at a listener.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct AnaStatus {
-    /// The ANA state of all namespaces.
+    /// The ANA state of the namespaces whose ANA group has no state of its own.
     pub state: String,
-    /// The ANA states that differ, by ANA group.
+    /// The ANA groups that have their own state, with this state.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, String>,
 }
@@ -178,7 +178,7 @@ pub struct ControllerStatus {
     pub errors: u64,
 }
 
-/// The transport of the hosts of older versions, which do not report it.
+/// The transport of all hosts of a target whose version does not report transports.
 fn tcp() -> String {
     Transport::Tcp.to_string()
 }

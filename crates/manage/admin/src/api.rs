@@ -201,8 +201,8 @@ async fn state_read(State(steering): Steered) -> Response {
     .await
 }
 
-/// Answers a request that reads the document, on another thread. A change locks the document while
-/// it waits for disks, and the thread of the server must not wait for the lock.
+/// Uses another thread to answer a request that reads the document. A change locks the document
+/// while it waits for disks, and the thread of the server must not wait for the lock.
 async fn look(look: impl FnOnce() -> Response + Send + 'static) -> Response {
     tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| fault(&error))
 }
@@ -552,6 +552,7 @@ fn refused(refusal: &Refused) -> Response {
         Refused::Missing(_) => (StatusCode::NOT_FOUND, "not found"),
         Refused::Failed(_) => (StatusCode::CONFLICT, "the change failed"),
         Refused::Store(..) => (StatusCode::INSUFFICIENT_STORAGE, "the change cannot be stored"),
+        Refused::Group(_) => (StatusCode::CONFLICT, "the group decides"),
         Refused::Configuration(_) => (StatusCode::CONFLICT, "no such configuration"),
     };
     let (detail, field) = match refusal {

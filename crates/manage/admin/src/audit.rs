@@ -81,8 +81,8 @@ fn who(request: &Request) -> String {
     }
 }
 
-/// The address of the dashboard's visitor. Other values are ignored, because the value goes into
-/// the log.
+/// The address of the dashboard's visitor, from the header `Forwarded`. Ignores a value that is not
+/// an address, because the log line contains the value.
 fn behind(headers: &HeaderMap) -> Option<SocketAddr> {
     let said = headers.get(header::FORWARDED)?.to_str().ok()?;
     said.strip_prefix("for=\"")?.strip_suffix('"')?.parse().ok()

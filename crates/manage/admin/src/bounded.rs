@@ -84,7 +84,7 @@ pub struct Bounded<L> {
     places: Vec<QuestionPlace>,
 }
 
-/// A connection from the view of its listener. Dropping this closes the connection.
+/// A connection, as its listener sees it. Dropping this closes the connection.
 struct QuestionPlace {
     state: Weak<ActivityState>,
     end: oneshot::Sender<()>,
@@ -240,10 +240,10 @@ mod tests {
 
     const NEVER: Duration = Duration::from_secs(3600);
 
-    /// After the listener has closed a connection to make room, the server may still answer half a
-    /// request.
+    /// After the listener has closed a connection to make room, the server may still write an
+    /// answer to an incomplete request.
     #[tokio::test]
-    async fn a_connection_reports_its_end_each_time() {
+    async fn every_poll_of_a_closed_connection_returns_an_error() {
         use std::future::poll_fn;
         let (end, ended) = oneshot::channel();
         let (stream, _other) = tokio::io::duplex(1);

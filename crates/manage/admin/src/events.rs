@@ -32,7 +32,8 @@ const PIECES: usize = 4;
 pub(crate) const SLOWEST: Duration = Duration::from_secs(30);
 /// The interval at which a stream gets the counters, and at which status and document are checked.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
-/// The delay of a check of status and document after an event. It combines several events.
+/// The delay of a check of status and document after an event. One check then covers several
+/// events.
 const TOLD_SOON: Duration = Duration::from_millis(200);
 /// The size of a status in bytes above which it is sent only as often as the counters.
 const LARGE: usize = 256 << 10;
@@ -163,7 +164,7 @@ impl Events {
         Self { sender, readers: Arc::new(Semaphore::new(READERS)) }
     }
 
-    /// A source of the same events with its own limit on the number of readers.
+    /// A second source of these events, with its own limit on the number of readers.
     pub(crate) fn elsewhere(&self) -> Self {
         Self { sender: self.sender.clone(), readers: Arc::new(Semaphore::new(READERS)) }
     }
@@ -221,7 +222,8 @@ pub(crate) struct OfTarget {
 }
 
 impl OfTarget {
-    /// The counters, if `stats`, and the status and the version of the document, if `status`.
+    /// Creates a source of the counters if `stats` is set, and of the status and the document's
+    /// version if `status` is set.
     pub(crate) fn new(steering: Arc<Steering>, stats: bool, status: bool) -> Self {
         Self { steering, stats, status, last_status: None, last_version: String::new() }
     }
@@ -396,7 +398,7 @@ mod tests {
         }
     }
 
-    /// The number of calls per second tick, and the number of calls after events.
+    /// The number of calls at the ticks of a second, and the number of calls after events.
     struct Counts(u32, u32);
 
     impl Besides for Counts {

@@ -28,7 +28,7 @@ use std::time::Duration;
 /// longer than the time for which a target waits for a disk.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// The headers of requests to forward. Below, the headers of answers to forward.
+/// The headers to forward: `ASKED` of requests, `ANSWERED` of answers.
 const ASKED: [HeaderName; 2] = [header::IF_MATCH, header::CONTENT_TYPE];
 const ANSWERED: [HeaderName; 2] = [header::ETAG, header::CONTENT_TYPE];
 

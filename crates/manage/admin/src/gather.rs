@@ -37,7 +37,7 @@ const SILENCE: Duration = Duration::from_millis(1500);
 const TOO_SLOW: Duration = Duration::from_secs(10);
 /// The pause before the next connect to an unreachable target.
 const AGAIN: Duration = Duration::from_millis(400);
-/// The pause after an invalid answer. The node will repeat it until its program is replaced.
+/// The pause after an invalid answer. The node repeats such answers until its program is replaced.
 const AGAIN_AFTER_NONSENSE: Duration = Duration::from_secs(5);
 /// The pause before the next attempt to read a document that a change has locked.
 const LATER: Duration = Duration::from_secs(2);
@@ -45,7 +45,8 @@ const LATER: Duration = Duration::from_secs(2);
 const EVERY: Duration = Duration::from_secs(1);
 /// The number of polls, one a second, before the next attempt to open the target's event stream.
 const ASKED: usize = 30;
-/// The number of counters without a status after which a node counts as an older version.
+/// The number of `stats` events without a `status` event after which a node counts as an older
+/// version.
 const WITHOUT_STATUS: u32 = 2;
 /// The maximum number of chunks that wait for the page.
 const PIECES: usize = 16;
@@ -53,7 +54,7 @@ const PIECES: usize = 16;
 const AT_ONCE: u32 = 64;
 const NAME_MAX: usize = 32;
 
-/// The sources of other data for the page, besides targets.
+/// The sources of the page's data, except for targets.
 #[derive(Clone, Default)]
 pub struct Beside {
     /// The folder with the sockets of running fleets.
@@ -116,7 +117,8 @@ async fn watch_attached(read: ReadAttached, told: Sender<Bytes>) {
     loop {
         every.tick().await;
         let read = Arc::clone(&read);
-        // This queries one daemon after another, and each may be slow.
+        // `read` queries the processes of the attached disks one after another, and each may be
+        // slow.
         let Ok(now) = spawn_blocking(move || read()).await else { return };
         if let Some(event) = last.event(now) {
             let _ = told.send(event.into()).await;
@@ -203,7 +205,8 @@ impl EventStream {
     /// Reads events. Returns true if the node sends only counters.
     async fn listen(&self, answer: Response<Incoming>, wanted: &Notify) -> Result<bool, String> {
         let (mut body, mut events) = (answer.into_body(), Parts::default());
-        // The time without counters, except for the time in which the page reads slowly.
+        // `waited` is the time without counters, not counting the time in which the page reads
+        // slowly.
         let (mut without_status, mut waited) = (Some(0), Duration::ZERO);
         loop {
             let began = Instant::now();
@@ -441,7 +444,7 @@ mod tests {
         );
     }
 
-    /// If a node sends an `attached` event, it does not describe the machine of the page.
+    /// An `attached` event of a node is not forwarded: it does not describe this machine.
     #[tokio::test]
     async fn disks_attached_on_this_machine_are_reported() {
         let disk =

@@ -8,9 +8,12 @@ pub trait Grouped: Send + Sync {
     /// Returns the group as this member sees it.
     fn status(&self) -> Value;
 
+    /// Returns the ANA groups whose disks this member uses now.
+    fn leads(&self) -> Vec<u32>;
+
     /// Passes an order to the group. May take seconds.
     ///
     /// # Errors
-    /// One sentence.
+    /// One sentence with the reason.
     fn order(&self, order: &GroupOrder) -> Result<(), String>;
 }

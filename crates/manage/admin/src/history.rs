@@ -39,8 +39,8 @@ const WHOLE: &str = "target";
 const EVERY: Duration = Duration::from_secs(1);
 /// The time between two samples above which the history has a gap.
 const MOST_MISSED_MS: u64 = 5_000;
-/// The difference of start times above which a target has restarted. A smaller difference is due to
-/// an adjusted clock.
+/// The difference of start times above which a target counts as restarted. A smaller difference is
+/// due to an adjusted clock.
 const ANOTHER_MS: u64 = 2_000;
 
 type Point = [f32; SERIES];

@@ -60,6 +60,8 @@ mod guard;
 #[cfg(unix)]
 mod history;
 #[cfg(unix)]
+mod in_group;
+#[cfg(unix)]
 mod nodes;
 #[cfg(unix)]
 mod problems;

@@ -187,7 +187,7 @@ impl Live {
         left
     }
 
-    /// Waits for the removals so far. Later steps may need what the removed namespaces used.
+    /// Waits for the removals so far. Later steps may need the files of the removed namespaces.
     fn drain(&mut self) {
         if !self.removals.is_empty() {
             self.control.send_changes();
@@ -195,7 +195,8 @@ impl Live {
         }
     }
 
-    /// Finishes a change: closes the storage that the change removed or kept for a rollback.
+    /// Finishes a change: closes the storage that the change has removed, and the storage kept for
+    /// a rollback.
     pub(crate) fn settle(&mut self, done: Vec<Undo>) {
         let parked = self.disks.take_parked();
         if parked.is_empty() && !done.iter().any(Undo::has_disk) {
@@ -422,8 +423,8 @@ impl Live {
         self.share_as(nqn, nsid, to)
     }
 
-    /// Does what [`Self::shape`] does, but does not resize the file. A rollback uses this, because
-    /// it must not wait for a file that hangs.
+    /// Like [`Self::shape`], but does not resize the file. A rollback uses this, because it must
+    /// not wait for a file that hangs.
     fn share_as(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
         let id = NamespaceId(nsid);
         let opened = self.disks.get(nqn, nsid).expect("every shared namespace is listed");
@@ -450,11 +451,17 @@ impl Live {
                 Step::AddListener(address, listener)
             }
             Step::ChangeListener { address, from, to } => {
-                control.set_access(address, &access(&to)).map_err(said)?;
+                // Change the states only if the entry has changed: in a group, the group sets other
+                // states.
+                if access(&from) != access(&to) {
+                    control.set_access(address, &access(&to)).map_err(said)?;
+                }
                 if from.tls != to.tls
                     && let Err(error) = control.set_tls(address, tls_policy(to.tls))
                 {
-                    control.set_access(address, &access(&from)).map_err(said)?;
+                    if access(&from) != access(&to) {
+                        control.set_access(address, &access(&from)).map_err(said)?;
+                    }
                     return Err(said(error));
                 }
                 Step::ChangeListener { address, from: to, to: from }

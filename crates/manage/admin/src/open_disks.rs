@@ -130,7 +130,6 @@ mod tests {
     use crate::trial::Opener;
     use farblock_state::Namespace;
 
-    /// The indexes contain exactly the open disks.
     #[test]
     fn the_indexes_contain_exactly_the_open_disks() {
         let folder = tempfile::tempdir().unwrap();

@@ -21,14 +21,14 @@ pub struct Opened {
     pub identity: String,
     /// The legs or remote parts, if the storage has any.
     pub legs: Option<Legs>,
-    /// The place where the reservations of the disk persist, if there is one.
+    /// The store for the reservations of the disk; `None` if they do not persist.
     pub reservations: Option<Arc<dyn ReservationStore>>,
     /// Announces to other processes that this disk is open. The announcement ends when its last
     /// clone is dropped.
     pub announcement: Option<Announcement>,
 }
 
-/// A value of the opener, which an open disk keeps until it is closed.
+/// A value from the opener that an open disk keeps until the disk is closed.
 pub type Announcement = Arc<dyn Any + Send + Sync>;
 
 impl Opened {
@@ -49,7 +49,7 @@ impl Opened {
     }
 }
 
-/// The error of opening a disk.
+/// The reason why a disk could not be opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotOpened {
     /// The kind of cause, for programs.

@@ -4,7 +4,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-/// The content type of such an answer.
+/// The content type of an answer to a refused request.
 pub(crate) const PROBLEM: &str = "application/problem+json";
 
 /// The result of a change, which the handler stores in the extensions of the answer.

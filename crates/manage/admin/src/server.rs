@@ -31,15 +31,15 @@ use std::time::Duration;
 /// closed.
 const CONTROL_CONNECTIONS: usize = 64;
 const CONTROL_IDLE: Duration = Duration::from_secs(60);
-/// The same limits for the metrics address, which requires no token.
+/// These two limits for the metrics address, which requires no token.
 const METRICS_CONNECTIONS: usize = 16;
 const METRICS_IDLE: Duration = Duration::from_secs(30);
 /// The time after the last request for latencies at which their measurement stops.
 const ASKED_FOR: Duration = Duration::from_secs(120);
-/// The same limits for the dashboard. A page uses up to six connections.
+/// The limits for the dashboard. A page uses up to six connections.
 const UI_CONNECTIONS: usize = 64;
 const UI_IDLE: Duration = Duration::from_secs(15);
-/// The same limits for the interface on TCP.
+/// The limits for the interface on TCP.
 const API_CONNECTIONS: usize = 64;
 const API_IDLE: Duration = Duration::from_secs(10);
 /// The interval of checks for a new certificate.

@@ -1,4 +1,4 @@
-//! Makes the counters for programs from the target's counters.
+//! Converts the target's counters to the format of the interface.
 
 use farblock_admin_api::{
     ConnectionStats, CoreStats, ErrorStats, HostStats, IoStats, Latency, NamespaceStats, Stats,

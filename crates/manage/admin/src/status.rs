@@ -1,4 +1,4 @@
-//! Makes the status for people and programs from the target's report.
+//! Converts the target's report to the status in the interface.
 
 use crate::legs::AllLegs;
 use farblock_admin_api::{

@@ -8,9 +8,9 @@ use crate::live::Live;
 use crate::opener::{Disks, Keys, Open};
 use farblock_admin_api::Stats;
 use farblock_admin_api::Status;
-use farblock_admin_api::{Aside, Confinement};
 #[cfg(unix)]
-use farblock_admin_api::{MirrorOrder, MirrorStatus};
+use farblock_admin_api::{AnaStatus, MirrorOrder, MirrorStatus};
+use farblock_admin_api::{Aside, Confinement};
 use farblock_state::{Document, Entrance, Failed, Host, Kept, Problem, Step, Store, StoreError};
 use farblock_state::{doors_kept, merge, steps};
 use farblock_target::{Control, Observer, Report};
@@ -68,6 +68,8 @@ pub enum Refused {
     Store(StoreError, Vec<String>),
     /// The configuration is missing or cannot be read.
     Configuration(String),
+    /// Only the group of the target may make the change.
+    Group(String),
 }
 
 impl fmt::Display for Refused {
@@ -88,7 +90,7 @@ impl fmt::Display for Refused {
                     write!(f, "; but a step could not be rolled back: {sentence}")
                 })
             }
-            Self::Configuration(sentence) => f.write_str(sentence),
+            Self::Configuration(sentence) | Self::Group(sentence) => f.write_str(sentence),
         }
     }
 }
@@ -290,11 +292,12 @@ impl Steering {
         doors_kept(&inner.shared, &wanted).map_err(Refused::Problem)?;
         let configured = inner.configured.clone();
         let steps = inner.steps(&wanted, reread)?;
+        self.fits_group(&steps)?;
         let steps = inner.make(wanted, configured, &steps)?;
         Ok(Changed { steps, etag: self.version() })
     }
 
-    /// The hosts whose entries match, by subsystem NQN and host NQN.
+    /// The hosts for whose entries `is_such` returns true, by subsystem NQN and host NQN.
     pub fn hosts(&self, is_such: impl Fn(&Host) -> bool) -> Vec<(String, String)> {
         let inner = self.lock();
         let all = inner.shared.subsystems.iter().flat_map(|(nqn, subsystem)| {
@@ -346,6 +349,7 @@ impl Steering {
         let wanted = merge(&old, &new, &inner.shared);
         wanted.check_after(&inner.shared).map_err(Refused::Problem)?;
         let steps = inner.steps(&wanted, &Reread::All)?;
+        self.fits_group(&steps)?;
         let done = match only_look {
             true => steps.iter().map(ToString::to_string).collect(),
             false => inner.make(wanted, configured, &steps)?,
@@ -362,7 +366,17 @@ impl Steering {
     pub fn status(&self) -> Status {
         let confinement = self.confined.as_ref().map(|confined| confined());
         let document = Arc::clone(&self.shown.lock().expect("no holder panics"));
-        Status { confinement, ..crate::status::of(&self.report(), &self.legs, &document) }
+        #[allow(unused_mut, reason = "only Unix has groups")]
+        let mut status = crate::status::of(&self.report(), &self.legs, &document);
+        #[cfg(unix)]
+        if let Some(group) = &self.group {
+            let leads = group.leads().into_iter().map(|it| (it.to_string(), "optimized".into()));
+            let groups: std::collections::BTreeMap<_, _> = leads.collect();
+            for ana in status.ana.values_mut() {
+                *ana = AnaStatus { state: "inaccessible".to_owned(), groups: groups.clone() };
+            }
+        }
+        Status { confinement, ..status }
     }
 
     /// Sends an order to a mirror. Returns the status of the mirror; `None` if there is no such
@@ -425,6 +439,16 @@ impl Steering {
     /// progress.
     pub fn version(&self) -> String {
         format!("\"{:x}-{}\"", self.epoch, self.revision.load(Ordering::Relaxed))
+    }
+
+    /// Refuses a change that only the group may make.
+    fn fits_group(&self, steps: &[Step]) -> Result<(), Refused> {
+        #[cfg(unix)]
+        if self.group.is_some() {
+            return crate::in_group::check(steps).map_err(Refused::Group);
+        }
+        let _ = steps;
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -62,6 +62,8 @@ pub struct Ui {
 struct About {
     version: &'static str,
     may_steer: bool,
+    /// Whether the target is a member of a group.
+    in_group: bool,
 }
 
 pub(crate) fn router(
@@ -71,7 +73,8 @@ pub(crate) fn router(
     history: History,
     is_secure: bool,
 ) -> Router {
-    let about = About { version: env!("CARGO_PKG_VERSION"), may_steer: ui.may_steer };
+    let (may_steer, in_group) = (ui.may_steer, steering.group().is_some());
+    let about = About { version: env!("CARGO_PKG_VERSION"), may_steer, in_group };
     let about = serde_json::to_value(about).expect("our own types are JSON");
     let inside = api::router(Arc::clone(&steering));
     let inside = inside.merge(api::told(steering, events)).merge(history.router());

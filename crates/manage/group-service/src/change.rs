@@ -2,8 +2,10 @@
 
 use farblock_group::store::{Compare, Read, Txn, Write};
 use farblock_group::{
-    AnaGroupRecord, Duty, FenceKind, Key, KeySpace, OrderRecord, PinRecord, Record, VERSION, View,
+    AnaGroupRecord, Duty, FenceKind, Key, KeySpace, MemberRecord, OrderRecord, PinRecord, Record,
+    Seen, UpgradeMember, UpgradeRecord, VERSION, View,
 };
+use std::collections::BTreeMap;
 
 /// The number of attempts at a change that meets other changes.
 pub(crate) const ATTEMPTS: u32 = 5;
@@ -15,6 +17,10 @@ pub(crate) enum Change {
     Pin { ana_group: u32, member: String },
     Unpin { ana_group: u32 },
     Order { member: String, duty: Duty },
+    BeginUpgrade,
+    EndUpgrade,
+    Restart { member: String },
+    Forget { member: String },
 }
 
 /// A record and its new value; `None`: the record is deleted.
@@ -23,50 +29,137 @@ type NewRecord = (Key, Option<Vec<u8>>);
 impl Change {
     /// The transaction; `Ok(None)`: the group is so already.
     pub(crate) fn txn(&self, view: &View, keys: &KeySpace) -> Result<Option<Txn>, String> {
-        let Some((key, value)) = self.record(view)? else { return Ok(None) };
-        let revision = view.revision(&key);
-        let name = keys.name(&key);
-        let write = match value {
-            Some(value) => Write::Put { key: name.clone(), value, lease: None },
-            None => Write::Delete { key: name.clone() },
-        };
-        Ok(Some(Txn {
-            compares: vec![Compare { key: name.clone(), revision }],
-            writes: vec![write],
-            reads: vec![Read::Key(name)],
-        }))
+        let records = self.records(view)?;
+        if records.is_empty() {
+            return Ok(None);
+        }
+        let mut txn = Txn::default();
+        for (key, value) in records {
+            let (name, revision) = (keys.name(&key), view.revision(&key));
+            txn.compares.push(Compare { key: name.clone(), revision });
+            txn.reads.push(Read::Key(name.clone()));
+            match value {
+                Some(value) => txn.writes.push(Write::Put { key: name, value, lease: None }),
+                None if revision != 0 => txn.writes.push(Write::Delete { key: name }),
+                // The record must not appear meanwhile.
+                None => {}
+            }
+        }
+        if matches!(self, Self::Forget { .. }) {
+            // The member must not have become a leader meanwhile.
+            let leaders = view.leaders.iter();
+            let compare = |(number, seen): (&u32, &Seen<_>)| Compare {
+                key: keys.name(&Key::Leader(*number)),
+                revision: seen.revision,
+            };
+            txn.compares.extend(leaders.map(compare));
+        }
+        Ok(Some(txn))
     }
 
-    /// The record to change, and its new value, or `None` to delete it. `Ok(None)`: no record
-    /// changes.
-    fn record(&self, view: &View) -> Result<Option<NewRecord>, String> {
+    /// The records to change.
+    fn records(&self, view: &View) -> Result<Vec<NewRecord>, String> {
         match self {
-            Self::Declare { ana_group, fences } => {
-                let old = view.groups.get(ana_group).map(|seen| &seen.record.fences);
-                let mut all = old.cloned().unwrap_or_default();
-                all.extend(fences.iter().filter(|kind| !old.is_some_and(|old| old.contains(kind))));
-                let is_new = old != Some(&all);
-                let value = AnaGroupRecord { version: VERSION, fences: all }.to_value();
-                Ok(is_new.then_some((Key::Ana(*ana_group), Some(value))))
-            }
+            Self::Declare { ana_group, fences } => Ok(declared(view, *ana_group, fences)),
             Self::Pin { ana_group, member } => {
                 has_group(view, *ana_group)?;
                 has_member(view, member)?;
                 let value = PinRecord { version: VERSION, member: member.clone() }.to_value();
-                Ok(Some((Key::Pin(*ana_group), Some(value))))
+                Ok(vec![(Key::Pin(*ana_group), Some(value))])
             }
             Self::Unpin { ana_group } => {
                 let is_pinned = view.pins.contains_key(ana_group);
-                Ok(is_pinned.then_some((Key::Pin(*ana_group), None)))
+                Ok(is_pinned.then_some((Key::Pin(*ana_group), None)).into_iter().collect())
             }
             Self::Order { member, duty } => {
                 has_member(view, member)?;
-                let weight = view.orders.get(member).and_then(|seen| seen.record.weight);
-                let value = OrderRecord { version: VERSION, duty: *duty, weight }.to_value();
-                Ok(Some((Key::Order(member.clone()), Some(value))))
+                Ok(vec![ordered(view, member, *duty, None)])
             }
+            Self::BeginUpgrade => upgrade(view),
+            Self::EndUpgrade => {
+                let exists = view.upgrade.contains_key(&());
+                Ok(exists.then_some((Key::Upgrade, None)).into_iter().collect())
+            }
+            Self::Restart { member } => {
+                has_member(view, member)?;
+                let incarnation = view.members[member].record.incarnation;
+                Ok(vec![ordered(view, member, Duty::Drain, Some(incarnation))])
+            }
+            Self::Forget { member } => forgotten(view, member),
         }
     }
+}
+
+/// The record of an ANA group with these fences in addition.
+fn declared(view: &View, ana_group: u32, fences: &[FenceKind]) -> Vec<NewRecord> {
+    let old = view.groups.get(&ana_group).map(|seen| &seen.record);
+    let before = old.map(|old| old.fences.clone()).unwrap_or_default();
+    let new = fences.iter().filter(|kind| !before.contains(kind));
+    let all: Vec<_> = before.iter().chain(new).copied().collect();
+    if old.is_some() && all == before {
+        return Vec::new();
+    }
+    let unknown = old.map(|old| old.unknown.clone()).unwrap_or_default();
+    let value = AnaGroupRecord { version: VERSION, fences: all, unknown }.to_value();
+    vec![(Key::Ana(ana_group), Some(value))]
+}
+
+fn ordered(view: &View, member: &str, duty: Duty, restart: Option<u64>) -> NewRecord {
+    let old = view.orders.get(member).map(|seen| &seen.record);
+    let weight = old.and_then(|old| old.weight);
+    let unknown = old.map(|old| old.unknown.clone()).unwrap_or_default();
+    let record = OrderRecord { version: VERSION, duty, weight, restart, unknown };
+    (Key::Order(member.to_owned()), Some(record.to_value()))
+}
+
+/// The record of a rolling upgrade of all members. An upgrade that has not ended stays.
+fn upgrade(view: &View) -> Result<Vec<NewRecord>, String> {
+    if view.upgrade.contains_key(&()) {
+        return Ok(Vec::new());
+    }
+    let is_lost = |(name, seen): &(&String, &Seen<MemberRecord>)| {
+        !view.is_alive(name, seen.record.incarnation)
+    };
+    if let Some((name, _)) = view.members.iter().find(is_lost) {
+        return Err(format!(
+            "member {name} is lost: start it, or remove it with farblock ctl group forget {name}"
+        ));
+    }
+    if view.members.len() < 2 {
+        return Err("the group has one member, so its hosts have no other path".to_owned());
+    }
+    let members = view.members.iter().map(|(name, seen)| {
+        let incarnation = seen.record.incarnation;
+        (name.clone(), UpgradeMember { incarnation, duty: view.duty(name) })
+    });
+    let members = members.collect();
+    let record = UpgradeRecord { version: VERSION, members, unknown: BTreeMap::new() };
+    Ok(vec![(Key::Upgrade, Some(record.to_value()))])
+}
+
+/// The records of a dead member, all deleted.
+fn forgotten(view: &View, member: &str) -> Result<Vec<NewRecord>, String> {
+    has_member(view, member)?;
+    if view.alive.contains_key(member) {
+        return Err(format!("member {member} is alive: stop it first"));
+    }
+    for (number, seen) in &view.leaders {
+        let leader = &seen.record;
+        if leader.holder.iter().chain(&leader.victims).any(|holder| holder.member == member) {
+            return Err(format!(
+                "no other member leads ANA group {number} after {member} yet, and {member} may \
+                 still write: wait for a new leader"
+            ));
+        }
+    }
+    let name = || member.to_owned();
+    let mut keys = vec![Key::Alive(name()), Key::Member(name()), Key::Order(name())];
+    keys.push(Key::Hosts(name()));
+    let ranges = view.ranges.iter().filter(|(_, seen)| seen.record.member == member);
+    keys.extend(ranges.map(|(number, _)| Key::Range(*number)));
+    let pins = view.pins.iter().filter(|(_, seen)| seen.record.member == member);
+    keys.extend(pins.map(|(number, _)| Key::Pin(*number)));
+    Ok(keys.into_iter().map(|key| (key, None)).collect())
 }
 
 fn has_group(view: &View, number: u32) -> Result<(), String> {

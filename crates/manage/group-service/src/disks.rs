@@ -1,7 +1,7 @@
 //! The seam to the target: its disks, and the events that they report.
 
 use crate::input::Input;
-use farblock_group::{Holder, MemberEvent, Outcome, Permit, Report};
+use farblock_group::{Holder, MemberEvent, Outcome, Permit, Report, ReservationRecord};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// The disks of the member, as the group controls them.
@@ -39,9 +39,9 @@ pub trait Disks: Send {
 
     /// Enforces the reservations of a namespace. Answer: [`MemberEvent::Applied`], when every core
     /// enforces them and all commands that they forbid have ended.
-    fn apply(&mut self, namespace: &str, index: u64, state: &str);
+    fn apply(&mut self, namespace: &str, record: ReservationRecord);
 
-    /// The result of [`MemberEvent::Propose`].
+    /// The result of [`MemberEvent::Propose`] or [`MemberEvent::Consult`].
     fn answer(&mut self, proposal: u64, outcome: Outcome);
 
     /// A record for the log and the dashboard.

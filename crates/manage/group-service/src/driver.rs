@@ -1,27 +1,35 @@
 //! The member's thread: it connects the state machine, the client of etcd and the disks.
 
 use crate::change::{ATTEMPTS, Change};
+use crate::changes::Changes;
 use crate::clock;
 use crate::disks::Disks;
 use crate::folder::FolderLock;
 use crate::guard::Guard;
+use crate::history::History;
+use crate::host_list::HostList;
 use crate::input::Input;
-use crate::status::{GroupStatus, HistoryEntry, StoreStatus};
+use crate::status::{GroupStatus, StoreStatus};
 use crate::store::EtcdStore;
 use farblock_group::store::{StoreEvent, StoreReply, StoreRequest, Ticket};
 use farblock_group::{Action, FenceKind, KeySpace, Member, MemberEvent, Permit, Report};
 use farblock_proto::time::Instant;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::task::{JoinHandle, spawn_local};
 
-/// The number of events in [`GroupStatus::history`].
-const HISTORY: usize = 32;
-
 /// The longest sleep: timers of the runtime do not count the time while the machine is suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// The way of a member out of its group.
+#[derive(Default)]
+struct Departure {
+    is_ordered: bool,
+    /// Whether the member has ended its lease in order to leave.
+    is_done: bool,
+}
 
 pub(crate) struct Driver {
     member: Member,
@@ -34,10 +42,9 @@ pub(crate) struct Driver {
     watch: (u64, Option<JoinHandle<()>>),
     /// The ANA groups that this member's disks need.
     declared: BTreeMap<u32, Vec<FenceKind>>,
-    history: VecDeque<HistoryEntry>,
-    is_leaving: bool,
-    /// Whether the member has ended its lease in order to leave.
-    has_left: bool,
+    history: History,
+    hosts: HostList,
+    departure: Departure,
     _lock: Option<FolderLock>,
 }
 
@@ -60,17 +67,23 @@ impl Driver {
             sender,
             watch: (0, None),
             declared,
-            history: VecDeque::new(),
-            is_leaving: false,
-            has_left: false,
+            history: History::default(),
+            hosts: HostList::default(),
+            departure: Departure::default(),
             _lock: lock,
         }
     }
 
     /// Runs until [`Input::Stop`], or until all senders have ended.
-    pub(crate) async fn run(mut self, mut inputs: UnboundedReceiver<Input>) {
+    pub(crate) async fn run(mut self, mut inputs: UnboundedReceiver<Input>, changes: &Changes) {
         self.tick();
+        let mut counted = None;
         loop {
+            let now = Some(self.fingerprint());
+            if counted != now {
+                counted = now;
+                changes.count();
+            }
             let deadline = [self.member.deadline(), self.guard.deadline()];
             let next = deadline.into_iter().flatten().min();
             let wait = next.map(|at| at.saturating_duration_since(clock::now()));
@@ -91,6 +104,7 @@ impl Driver {
         let now = self.now();
         self.member.tick(now);
         self.carry_out();
+        self.publish_hosts();
     }
 
     fn now(&mut self) -> Instant {
@@ -104,13 +118,13 @@ impl Driver {
                 if let MemberEvent::Stopped { group, epoch } = event {
                     self.guard.stopped(group, epoch);
                 }
-                self.is_leaving |= event == MemberEvent::Leave;
+                self.departure.is_ordered |= event == MemberEvent::Leave;
                 self.handle(event);
             }
             Input::Parked { group, epoch } => self.guard.parked(group, epoch),
             Input::Reply(ticket, reply) => {
-                let is_apart = self.is_leaving && !self.member.is_joined();
-                self.has_left |= is_apart && reply == StoreReply::Revoked;
+                let is_apart = self.departure.is_ordered && !self.member.is_joined();
+                self.departure.is_done |= is_apart && reply == StoreReply::Revoked;
                 self.handle(MemberEvent::Store(StoreEvent::Reply(ticket, reply)));
             }
             Input::Watch(number, event) if number == self.watch.0 => {
@@ -122,6 +136,11 @@ impl Driver {
             }
             Input::Change { change, attempts, answer } => self.change(change, attempts, answer),
             Input::Changed(input, reply) => self.changed(*input, &reply),
+            Input::Hosts(hosts) => {
+                self.hosts.set(hosts);
+                self.publish_hosts();
+            }
+            Input::HostsWritten(is_done) => self.hosts.written(is_done),
         }
     }
 
@@ -140,13 +159,12 @@ impl Driver {
                 Action::Begin { group, epoch } => self.disks.begin(group, epoch),
                 Action::Publish { group, permit } => self.publish(group, permit),
                 Action::Stop { group, epoch } => self.disks.stop(group, epoch),
-                Action::Apply { namespace, index, state } => {
-                    self.disks.apply(&namespace, index, &state);
-                }
+                Action::Apply { namespace, record } => self.disks.apply(&namespace, *record),
                 Action::Answer { proposal, outcome } => self.disks.answer(proposal, outcome),
                 Action::Report(report) => self.report(&report),
             }
         }
+        self.history.look(self.member.view());
         for (group, epoch) in self.guard.due(clock::now()) {
             self.disks.park(group, epoch);
         }
@@ -188,17 +206,26 @@ impl Driver {
     }
 
     fn report(&mut self, report: &Report) {
-        if let Some(entry) = HistoryEntry::of(report, clock::wall_ms()) {
-            self.history.push_back(entry);
-            let excess = self.history.len().saturating_sub(HISTORY);
-            self.history.drain(..excess);
-        }
+        self.history.report(report, clock::wall_ms());
         if matches!(report, Report::Joined { .. }) {
+            // The record has ended with the lease.
+            self.hosts.lost();
             for (group, fences) in &self.declared {
                 self.declare(*group, fences.clone());
             }
         }
         self.disks.report(report);
+    }
+
+    /// Writes the list of hosts to etcd, unless etcd has it.
+    fn publish_hosts(&mut self) {
+        let Some(txn) = self.hosts.due(&self.member, &self.keys, clock::now()) else { return };
+        let (store, sender) = (self.store.clone(), self.sender.clone());
+        spawn_local(async move {
+            let reply = store.request(StoreRequest::Txn(txn)).await;
+            let is_done = matches!(&reply, StoreReply::Done(done) if done.succeeded);
+            let _ = sender.send(Input::HostsWritten(is_done));
+        });
     }
 
     fn declare(&self, ana_group: u32, fences: Vec<FenceKind>) {
@@ -251,12 +278,18 @@ impl Driver {
         }
     }
 
+    /// Differs after each change of the group that others should notice.
+    fn fingerprint(&self) -> (u64, bool, bool) {
+        let store = self.store.status(self.member.config().timing.hold);
+        (self.member.view().changes(), self.member.is_joined(), store.reachable)
+    }
+
     fn snapshot(&self) -> GroupStatus {
         let now = clock::now();
         let store: StoreStatus = self.store.status(self.member.config().timing.hold);
         let mut status = GroupStatus::of(&self.member, now, store);
-        status.left = self.has_left;
-        status.history = self.history.iter().cloned().collect();
+        status.left = self.departure.is_done;
+        status.history = self.history.entries();
         status
     }
 }

@@ -25,13 +25,17 @@
 #![forbid(unsafe_code)]
 
 mod change;
+mod changes;
 mod clock;
 mod config;
 mod disks;
 mod driver;
 mod ended;
+mod etcd;
 mod folder;
 mod guard;
+mod history;
+mod host_list;
 mod input;
 mod notice;
 mod proof;
@@ -40,14 +44,17 @@ mod status;
 mod store;
 pub mod watchdog;
 
+pub use changes::Changes;
 pub use clock::now;
-pub use config::{EtcdConfig, EtcdTls, ServiceConfig};
+pub use config::ServiceConfig;
 pub use disks::{Disks, Events};
+pub use etcd::{EtcdConfig, EtcdTls};
 pub use notice::Reporter;
 pub use service::{Service, StartError, start};
 pub use status::{AnaGroupStatus, GroupStatus, HistoryEntry, MemberStatus, StoreStatus};
 
 pub use farblock_group::{
-    Duty, FenceKind, Holder, MemberEvent, Outcome, Permit, Phase, Proposed, Reason, Report, Timing,
+    Duty, FenceKind, Holder, MemberEvent, Outcome, Permit, Phase, Proposed, Reason, Report,
+    ReservationRecord, Timing,
 };
 pub use farblock_proto::time::Instant;

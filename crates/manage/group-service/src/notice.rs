@@ -1,6 +1,6 @@
 //! The messages of a member to its watchdog, one in each packet of a socket.
 
-use crate::config::EtcdConfig;
+use crate::etcd::EtcdConfig;
 use rustix::net::{SendFlags, send};
 use serde::{Deserialize, Serialize};
 use std::io;

@@ -1,6 +1,7 @@
 //! Starts and stops a member, and passes an operator's changes to it.
 
 use crate::change::{ATTEMPTS, Change};
+use crate::changes::Changes;
 use crate::clock;
 use crate::config::ServiceConfig;
 use crate::disks::{Disks, Events};
@@ -64,24 +65,26 @@ where
         let hold_ms = u64::try_from(config.timing.hold.as_millis()).unwrap_or(u64::MAX);
         let (group, name) = (config.group.clone(), config.name.clone());
         let etcd = config.etcd.clone();
-        let enlisted = watchdog.enlist(Enlisted { etcd, group, name, process, hold_ms });
-        enlisted.map_err(|error| StartError(format!("cannot use the watchdog: {error}")))?;
+        // Certificates may be too large for a message. Without it, the others wait for the lease.
+        let _ = watchdog.enlist(Enlisted { etcd, group, name, process, hold_ms });
     }
     let (sender, inputs) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| StartError(format!("cannot use the clock: {error}")))?;
     let its = sender.clone();
+    let changes = Changes::default();
+    let counted = changes.clone();
     let main = move || {
         let disks = disks(Events::new(its.clone()));
         let member = member_of(&config, process, lock.as_ref());
         let store = EtcdStore::new(&config.etcd, config.timing.hold);
         let guard = Guard::new(config.watchdog, config.timing);
         let driver = Driver::new(member, store, disks, guard, its, config.ana_groups, lock);
-        LocalSet::new().block_on(&runtime, driver.run(inputs));
+        LocalSet::new().block_on(&runtime, driver.run(inputs, &counted));
     };
     let thread = std::thread::Builder::new().name("group".to_owned()).spawn(main);
     let thread = thread.map_err(|error| StartError(format!("cannot start a thread: {error}")))?;
-    Ok(Service { sender, thread: Some(thread) })
+    Ok(Service { sender, changes, thread: Some(thread) })
 }
 
 fn lock(config: &ServiceConfig, process: u64) -> Result<Option<FolderLock>, StartError> {
@@ -119,6 +122,7 @@ fn member_of(config: &ServiceConfig, process: u64, lock: Option<&FolderLock>) ->
 #[derive(Debug)]
 pub struct Service {
     sender: UnboundedSender<Input>,
+    changes: Changes,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -129,6 +133,12 @@ impl Service {
         let (answer, answers) = sync_channel(1);
         let _ = self.sender.send(Input::Snapshot(answer));
         answers.recv_timeout(CHANGE_LIMIT).unwrap_or_default()
+    }
+
+    /// Returns the counter of the group's changes, for a thread that follows the group.
+    #[must_use]
+    pub fn changes(&self) -> Changes {
+        self.changes.clone()
     }
 
     fn change(&self, change: Change) -> Result<(), String> {
@@ -161,6 +171,43 @@ impl Service {
     /// One sentence.
     pub fn order(&self, member: &str, duty: Duty) -> Result<(), String> {
         self.change(Change::Order { member: member.to_owned(), duty })
+    }
+
+    /// Starts a rolling upgrade, or continues the one that has not ended.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn begin_upgrade(&self) -> Result<(), String> {
+        self.change(Change::BeginUpgrade)
+    }
+
+    /// Ends a rolling upgrade. The members keep their orders.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn end_upgrade(&self) -> Result<(), String> {
+        self.change(Change::EndUpgrade)
+    }
+
+    /// Lets a member's process end as soon as it leads nothing. Its supervisor starts it again.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn restart(&self, member: &str) -> Result<(), String> {
+        self.change(Change::Restart { member: member.to_owned() })
+    }
+
+    /// Removes a dead member and its controller identifiers from the group.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn forget(&self, member: &str) -> Result<(), String> {
+        self.change(Change::Forget { member: member.to_owned() })
+    }
+
+    /// Publishes the hosts that are connected to this member, which is ready for hosts.
+    pub fn set_hosts(&self, hosts: Vec<String>) {
+        let _ = self.sender.send(Input::Hosts(hosts));
     }
 
     /// Hands every ANA group over and leaves the group. Returns when this is done or the time is

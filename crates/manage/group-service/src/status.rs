@@ -1,11 +1,12 @@
 //! The group as a member sees it, for people and programs.
 
 use farblock_group::{
-    AnaGroupRecord, Duty, FenceKind, LeaderRecord, Member, MemberRecord, Phase, Reason, Report,
-    Seen, View, controller_ids,
+    AnaGroupRecord, Duty, FenceKind, FencedRecord, LeaderRecord, Member, MemberRecord, Phase,
+    Reason, Report, Seen, UpgradeMember, View, controller_ids,
 };
 use farblock_proto::time::Instant;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// The connection to etcd.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
@@ -39,6 +40,12 @@ pub struct MemberStatus {
     pub controller_ids: Option<(u16, u16)>,
     /// The ANA groups that the member leads.
     pub leads: Vec<u32>,
+    /// The number of this process of the member. It grows with each start.
+    pub incarnation: u64,
+    /// The incarnation that has the order to end, so that its supervisor starts the member again.
+    pub restart: Option<u64>,
+    /// The hosts that are connected to the member; `None`: it is not ready for hosts.
+    pub hosts: Option<Vec<String>>,
 }
 
 /// An ANA group.
@@ -60,6 +67,8 @@ pub struct AnaGroupStatus {
     pub fences: Vec<FenceKind>,
     /// The earlier leaders that may still do I/O.
     pub victims: Vec<String>,
+    /// The last completed fence of earlier leaders.
+    pub fenced: Option<FencedRecord>,
     /// The member that an operator chose.
     pub pinned: Option<String>,
     /// Whether this member leads the group and may do I/O now.
@@ -96,6 +105,8 @@ pub struct GroupStatus {
     pub members: Vec<MemberStatus>,
     /// The ANA groups by number.
     pub ana_groups: Vec<AnaGroupStatus>,
+    /// The members of the rolling upgrade that has not ended; `None`: there is none.
+    pub upgrade: Option<BTreeMap<String, UpgradeMember>>,
     /// The last events of this member, the oldest first.
     pub history: Vec<HistoryEntry>,
 }
@@ -103,34 +114,16 @@ pub struct GroupStatus {
 impl HistoryEntry {
     /// The entry of a report; `None`: it is no event for this list.
     pub(crate) fn of(report: &Report, at_unix_ms: u64) -> Option<Self> {
-        let (ana_group, text) = match report {
-            Report::Joined { incarnation } => {
-                (None, format!("joined the group; this is start {incarnation} of this member"))
-            }
-            Report::LeaseLost => (None, "etcd ended this member's lease".to_owned()),
-            Report::Superseded => {
-                (None, "another process has this member's name, so this one stopped".to_owned())
-            }
-            Report::NoRange => {
-                (None, "all ranges of controller identifiers are assigned".to_owned())
-            }
-            Report::Takes { group, epoch, reason } => {
-                (Some(*group), format!("takes ANA group {group}, epoch {epoch}: {reason:?}"))
-            }
-            Report::WaitsOut { group, .. } => (
-                Some(*group),
-                format!("waits until the earlier leader of ANA group {group} has stopped"),
-            ),
-            Report::Leads { group, epoch } => {
-                (Some(*group), format!("leads ANA group {group}, epoch {epoch}"))
-            }
-            Report::Left { group, reason } => {
-                (Some(*group), format!("does not lead ANA group {group} any more: {reason:?}"))
-            }
+        let ana_group = match report {
+            Report::Takes { group, .. }
+            | Report::WaitsOut { group, .. }
+            | Report::Leads { group, .. }
+            | Report::Left { group, .. } => Some(*group),
+            // The driver reports it with each beat.
             Report::HoldsOver { .. } => return None,
-            Report::Unreadable(key) => (None, format!("cannot read the record {key:?}")),
+            _ => None,
         };
-        Some(Self { at_unix_ms, ana_group, text })
+        Some(Self { at_unix_ms, ana_group, text: report.to_string() })
     }
 }
 
@@ -157,6 +150,7 @@ impl GroupStatus {
             store,
             members: members.collect(),
             ana_groups: numbers.into_iter().map(ana_group).collect(),
+            upgrade: view.upgrade.get(&()).map(|seen| seen.record.members.clone()),
             ..Self::default()
         }
     }
@@ -169,12 +163,17 @@ fn member_of(name: &str, seen: &Seen<MemberRecord>, view: &View) -> MemberStatus
         leader.record.phase == Phase::Serving && holder.is_some_and(|it| it.member == name)
     };
     let leads = view.leaders.iter().filter(|(_, leader)| is_its(leader));
+    let hosts = view.hosts.get(name);
+    let hosts = hosts.filter(|seen| seen.record.incarnation == record.incarnation);
     MemberStatus {
         name: name.to_owned(),
         alive: view.is_alive(name, record.incarnation),
         addresses: record.addresses.clone(),
         weight: view.weight(name),
         duty: view.duty(name),
+        incarnation: record.incarnation,
+        restart: view.orders.get(name).and_then(|seen| seen.record.restart),
+        hosts: hosts.map(|seen| seen.record.hosts.clone()),
         program: record.program.clone(),
         controller_ids: controller_ids(record.range).map(|ids| (*ids.start(), *ids.end())),
         leads: leads.map(|(number, _)| *number).collect(),
@@ -197,6 +196,7 @@ fn ana_group_of(
         since_unix_ms: leader.map_or(0, |leader| leader.at_unix_ms),
         fences: group.map(|group| group.record.fences.clone()).unwrap_or_default(),
         victims: victims.map(|victim| victim.member.clone()).collect(),
+        fenced: leader.and_then(|leader| leader.fenced.clone()),
         pinned: None,
         permitted_here: false,
     }

@@ -9,7 +9,7 @@
 //! Every request carries etcd's `hasleader`: a member of etcd without a leader refuses it at once,
 //! and this is [`StoreTrouble::NoQuorum`]. Everything else is [`StoreTrouble::Silent`].
 
-use crate::config::EtcdConfig;
+use crate::etcd::EtcdConfig;
 use crate::status::StoreStatus;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, Error, EventType, GetOptions,
@@ -128,11 +128,15 @@ impl EtcdStore {
                         return reply;
                     }
                     Err(error) => {
+                        if is_refused_client(&error) {
+                            // etcd has restarted, or its users have changed: sign in again.
+                            shared.endpoints[index].client.replace(None);
+                        }
                         if is_no_quorum(&error) {
                             trouble = StoreTrouble::NoQuorum;
                         }
                         let url = &shared.endpoints[index].url;
-                        shared.trouble.replace(Some(format!("{url}: {error}")));
+                        shared.trouble.replace(Some(format!("{url}: {}", in_words(&error))));
                         more = more && begin(&mut attempts);
                         if attempts.is_empty() {
                             return StoreReply::Failed(trouble);
@@ -231,6 +235,36 @@ impl EtcdStore {
 /// Whether a member of etcd reports that it has no leader, and so no quorum.
 fn is_no_quorum(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.message().contains("no leader"))
+}
+
+/// Describes an error of the connection for an operator.
+fn in_words(error: &Error) -> String {
+    let text = error.to_string();
+    let known = [
+        ("authentication failed", "etcd refuses the user or the password"),
+        ("permission denied", "the user of etcd may not read and write the keys farblock/"),
+        ("user name is empty", "etcd demands a user and a password"),
+        ("invalid peer certificate", "etcd's certificate does not lead to the given authorities"),
+        ("BadCertificate", "etcd refuses this member's certificate, or demands one"),
+        ("CertificateRequired", "etcd demands a certificate of this member"),
+        ("UnknownCA", "etcd does not know the authority of this member's certificate"),
+        (
+            "operation was canceled",
+            "etcd closed the connection (it may demand a certificate of this member)",
+        ),
+        ("Connection refused", "connection refused"),
+        ("ConnectionRefused", "connection refused"),
+        ("no leader", "etcd has no quorum"),
+    ];
+    let found = known.iter().find(|(part, _)| text.contains(part));
+    found.map_or(text.clone(), |(_, sentence)| (*sentence).to_owned())
+}
+
+/// Whether etcd does not know the token of this client any more.
+fn is_refused_client(error: &Error) -> bool {
+    let texts = ["invalid auth token", "revision of auth store is old", "user name is empty"];
+    matches!(error, Error::GRpcStatus(status)
+        if texts.iter().any(|text| status.message().contains(text)))
 }
 
 fn unsigned(number: i64) -> u64 {

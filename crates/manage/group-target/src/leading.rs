@@ -1,9 +1,10 @@
 //! The orders of the member, for all ANA groups.
 
 use crate::desk::{Desk, LeadingAnswer, LedNamespace, Sink};
+use crate::ledger::{Account, Accounts, Entry, Ledger};
 use crate::worker::{Order, Worker};
-use farblock_group::{Holder, MemberEvent, Permit};
-use farblock_target::{Control, Permit as Cell, boot_time};
+use farblock_group::{Holder, MemberEvent, Outcome, Permit, ReservationRecord};
+use farblock_target::{Control, Permit as Cell, Subsystem, boot_time};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ pub struct Leading {
     desk: Arc<Desk>,
     sink: Sink,
     workers: BTreeMap<u32, Sender<Order>>,
+    ledger: Ledger,
 }
 
 impl Leading {
@@ -28,17 +30,28 @@ impl Leading {
             groups.entry(one.sharing.ana_group).or_default().push(one);
         }
         let desk = Arc::new(Desk::new(groups.keys().copied()));
-        let mut workers = BTreeMap::new();
+        let (mut workers, mut queues, mut accounts) =
+            (BTreeMap::new(), Vec::new(), Accounts::new());
         for (group, disks) in groups {
             let (sender, orders) = channel();
-            let worker = Worker::new(group, disks, Arc::clone(&desk), Arc::clone(&sink), orders);
+            for disk in &disks {
+                let account = Arc::new(Account::new(disk, &sink, &sender));
+                accounts.insert(disk.identity.clone(), account);
+            }
+            queues.push((group, disks, orders));
+            workers.insert(group, sender);
+        }
+        let ledger = Ledger::start(accounts, &desk)?;
+        for (group, disks, orders) in queues {
+            let shared = (Arc::clone(&desk), Arc::clone(&sink), ledger.clone());
+            let worker = Worker::new(group, disks, shared, orders);
             std::thread::Builder::new()
                 .name(format!("group-{group}"))
                 .spawn(move || worker.run())?;
-            workers.insert(group, sender);
         }
-        let handle = Handle { desk: Arc::clone(&desk), workers: workers.clone() };
-        Ok((Self { desk, sink, workers }, handle))
+        let (all, entries) = (workers.clone(), ledger.clone());
+        let handle = Handle { desk: Arc::clone(&desk), workers: all, ledger: entries };
+        Ok((Self { desk, sink, workers, ledger }, handle))
     }
 
     fn order(&self, group: u32, order: Order) {
@@ -93,6 +106,17 @@ impl Leading {
         }
     }
 
+    /// Executes [`Action::Apply`](farblock_group::Action::Apply).
+    pub fn apply(&mut self, namespace: &str, record: ReservationRecord) {
+        let (namespace, record) = (namespace.to_owned(), Box::new(record));
+        self.ledger.post(Entry::Changed { namespace, record });
+    }
+
+    /// Executes [`Action::Answer`](farblock_group::Action::Answer).
+    pub fn answer(&mut self, proposal: u64, outcome: Outcome) {
+        self.ledger.post(Entry::Answered { serial: proposal, outcome });
+    }
+
     /// Executes [`Action::Stop`](farblock_group::Action::Stop).
     pub fn stop(&mut self, group: u32, epoch: u64) {
         self.order(group, Order::Stop(epoch));
@@ -103,9 +127,19 @@ impl Leading {
 pub struct Handle {
     desk: Arc<Desk>,
     workers: BTreeMap<u32, Sender<Order>>,
+    ledger: Ledger,
 }
 
 impl Handle {
+    /// Lets the target's namespaces share their reservations with the group. Call this before the
+    /// target starts.
+    pub fn share_reservations(&self, subsystems: &mut [Subsystem]) {
+        for subsystem in subsystems {
+            let its = self.ledger.of_subsystem(&subsystem.config.nqn);
+            subsystem.shared_reservations.extend(its);
+        }
+    }
+
     /// The permits for [`TargetConfig::permits`](farblock_target::TargetConfig::permits).
     #[must_use]
     pub fn permits(&self) -> BTreeMap<u32, Arc<Cell>> {
@@ -115,6 +149,7 @@ impl Handle {
     /// Lets the workers execute their orders at this target, which listens on these addresses.
     pub fn attach(&self, control: Control, addresses: Vec<SocketAddr>) {
         self.desk.attach(control, addresses);
+        self.ledger.post(Entry::Attached);
         for worker in self.workers.values() {
             let _ = worker.send(Order::Attached);
         }

@@ -29,14 +29,17 @@
 //! waits until the earlier leader has stopped. This crate reports a failed fence for all other
 //! kinds.
 //!
-//! **Not implemented.** Hard fences. Reservations: the target refuses reservation commands for
-//! namespaces that a group controls, since each member would know only its own reservations.
+//! **Reservations** are the group's (`ledger.rs`). A host may send reservation commands to any
+//! member. A worker opens a disk only when all cores enforce the last change.
+//!
+//! **Not implemented.** Hard fences.
 
 #![forbid(unsafe_code)]
 
 mod absent;
 mod desk;
 mod leading;
+mod ledger;
 pub mod limits;
 mod worker;
 

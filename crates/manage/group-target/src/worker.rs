@@ -1,6 +1,7 @@
 //! The worker of one ANA group: opens and closes its disks, and reports its ANA state.
 
 use crate::desk::{Desk, LeadingAnswer, LedNamespace, Sink};
+use crate::ledger::Ledger;
 use crate::limits::{LOOK, OPEN_AGAIN};
 use farblock_block::Namespace;
 use farblock_group::MemberEvent;
@@ -23,6 +24,8 @@ pub(crate) enum Order {
     Park(u64),
     /// The group has a permit after a time without one.
     Permitted,
+    /// The target enforces a reservation change.
+    Enforced,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +45,7 @@ pub(crate) struct Worker {
     disks: Vec<LedNamespace>,
     desk: Arc<Desk>,
     sink: Sink,
+    ledger: Ledger,
     orders: Receiver<Order>,
     /// Orders that arrived before the target ran.
     early: VecDeque<Order>,
@@ -56,12 +60,11 @@ impl Worker {
     pub(crate) fn new(
         group: u32,
         disks: Vec<LedNamespace>,
-        desk: Arc<Desk>,
-        sink: Sink,
+        (desk, sink, ledger): (Arc<Desk>, Sink, Ledger),
         orders: Receiver<Order>,
     ) -> Self {
         let (early, stage) = (VecDeque::new(), Stage::Absent);
-        Self { group, disks, desk, sink, orders, early, stage, opened: 0, trouble: None }
+        Self { group, disks, desk, sink, ledger, orders, early, stage, opened: 0, trouble: None }
     }
 
     /// Executes orders until the member ends.
@@ -110,7 +113,7 @@ impl Worker {
     fn obey(&mut self, control: &Control, order: Order) {
         let group = self.group;
         match order {
-            Order::Attached | Order::Permitted => {}
+            Order::Attached | Order::Permitted | Order::Enforced => {}
             Order::Enter(epoch) => {
                 let identity = format!("epoch-{epoch}");
                 (self.sink)(LeadingAnswer::Event(MemberEvent::Entered { group, epoch, identity }));
@@ -151,6 +154,10 @@ impl Worker {
     /// Opens the disks that are still closed. Returns whether all are open.
     fn open(&mut self, control: &Control) -> bool {
         while let Some(disk) = self.disks.get_mut(self.opened) {
+            // Otherwise an excluded host could write before the cores know the reservation.
+            if self.ledger.account(disk).is_some_and(|account| !account.is_enforced()) {
+                return false;
+            }
             let opened = (disk.open)();
             let replaced = opened.and_then(|namespace| {
                 disk.absent = disk.absent.with(namespace.geometry());

@@ -4,8 +4,8 @@
 
 use farblock_backends::file::{FileDisk, FileOptions};
 use farblock_block::blocking::Blocking;
-use farblock_block::{Geometry, Namespace};
-use farblock_group::{MemberEvent, Permit};
+use farblock_block::{BlockError, Geometry, Namespace};
+use farblock_group::{MemberEvent, Permit, ReservationRecord, Unknown, VERSION};
 use farblock_group_target::{Absent, Handle, Leading, LeadingAnswer, LedNamespace};
 use farblock_host::disk::DiskOptions;
 use farblock_host::{Disk, Options, Url};
@@ -58,8 +58,10 @@ impl Member {
         let namespace = Arc::new(Absent::new("disk.img", Geometry::new(BLOCK, BLOCKS)));
         let export = Export { namespace, identity: IDENTITY.to_owned() };
         subsystem.exports.insert(NamespaceId(1), export);
+        let mut subsystems = vec![subsystem];
+        handle.share_reservations(&mut subsystems);
         let config = TargetConfig {
-            subsystems: vec![subsystem],
+            subsystems,
             listeners: vec!["127.0.0.1:0".parse().expect("an address")],
             access: [(0, PortAccess::all(AnaState::INACCESSIBLE))].into(),
             controller_ids,
@@ -166,4 +168,40 @@ fn a_host_follows_the_leader_and_waits_while_no_member_has_a_permit() {
     user.write(0, &[78; BLOCK as usize]).expect("the leader continues");
     assert!(has(path, 78));
     leader.stop(5);
+}
+
+/// A state of the group's reservations in which only a host that never connects may read and write.
+fn reserved_by_another_host(index: u64) -> ReservationRecord {
+    let host = "0".repeat(31) + "9";
+    let state = format!(
+        "persist 0\nfarblock reservations 1\ngeneration 1\nreservation 2 {host}\nhost {host} 7\n"
+    );
+    let (log, unknown) = (Vec::new(), Unknown::new());
+    ReservationRecord { version: VERSION, group: 1, index, state, log, unknown }
+}
+
+#[test]
+fn a_leader_enforces_the_reservations_that_it_knew_before_it_led() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = &folder.path().join("disk.img");
+    std::fs::File::create(path).and_then(|it| it.set_len(BLOCKS * 512)).expect("a disk");
+    let mut member = Member::start(path, 1..=999);
+    let free = ReservationRecord {
+        state: "persist 0\nfarblock reservations 1\ngeneration 0\n".to_owned(),
+        ..reserved_by_another_host(2)
+    };
+    for record in [reserved_by_another_host(1), free] {
+        let index = record.index;
+        member.leading.apply(IDENTITY, record);
+        let applied = MemberEvent::Applied { namespace: IDENTITY.to_owned(), index };
+        assert_eq!(member.answer(), LeadingAnswer::Event(applied));
+        member.lead(index);
+        let disk = connect(&[&member]);
+        let mut user = Blocking::new(&*disk).expect("a queue");
+        let written = user.write(0, &[index as u8; BLOCK as usize]);
+        let expected = if index == 1 { Err(BlockError::Conflict) } else { Ok(()) };
+        assert_eq!(written, expected);
+        assert_eq!(has(path, index as u8), index == 2);
+        member.stop(index);
+    }
 }

@@ -71,12 +71,10 @@ pub enum Action {
     Apply {
         /// The namespace.
         namespace: String,
-        /// The number of the last change.
-        index: u64,
-        /// The reservations as text.
-        state: String,
+        /// The reservations after the last change.
+        record: Box<ReservationRecord>,
     },
-    /// The result of [`MemberEvent::Propose`].
+    /// The result of [`MemberEvent::Propose`] or [`MemberEvent::Consult`].
     Answer {
         /// The number of the proposal.
         proposal: u64,
@@ -87,7 +85,7 @@ pub enum Action {
     Report(Report),
 }
 
-/// The result of a proposed reservation change.
+/// The result of a proposed reservation change, or of a question about reservations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The change is in force: no member can execute a command that it forbids.
@@ -95,9 +93,15 @@ pub enum Outcome {
         /// The number of the change.
         index: u64,
     },
-    /// Another change was first. Apply the command to this state, and propose again; `None`: there
-    /// are no reservations.
-    Conflict(Option<Box<ReservationRecord>>),
+    /// Another change was first. Consult again, and propose a change of the new state.
+    Conflict,
+    /// The store had this change as the last one after the question, and it is in force.
+    Current {
+        /// The number of the change; 0: there was no change.
+        index: u64,
+    },
+    /// This version cannot read the record.
+    Unreadable,
 }
 
 /// An event for people.
@@ -204,6 +208,16 @@ pub enum MemberEvent {
     },
     /// A host changes the reservations of a namespace.
     Propose(Proposed),
+    /// Find out the last reservation change of a namespace. Answer: [`Action::Answer`], when the
+    /// change is in force.
+    Consult {
+        /// The caller's number, which [`Action::Answer`] repeats. Different from all proposals.
+        proposal: u64,
+        /// The namespace.
+        namespace: String,
+        /// The ANA group of the namespace.
+        group: u32,
+    },
     /// Hand all ANA groups over, and leave.
     Leave,
 }
@@ -223,4 +237,6 @@ pub struct Proposed {
     pub state: String,
     /// The notifications for hosts.
     pub notices: Vec<NoticeRecord>,
+    /// The hosts whose commands end, as in [`NoticeRecord::host`].
+    pub aborted: Vec<String>,
 }

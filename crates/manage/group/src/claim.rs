@@ -113,6 +113,7 @@ fn new_record(
         to: None,
         reason,
         at_unix_ms: me.wall_ms,
+        fenced: None,
         unknown: Unknown::new(),
     }
 }
@@ -134,6 +135,7 @@ fn offer(
     let compared = [Some(leader), its.filter(|key| *key != own), Some(own), suspect];
     let compare = |key: Key| Compare { key: me.keys.name(&key), revision: view.revision(&key) };
     if let Some(old) = view.leaders.get(&group) {
+        record.fenced.clone_from(&old.record.fenced);
         record.unknown.clone_from(&old.record.unknown);
     }
     let compares = compared.into_iter().flatten().map(compare).collect();

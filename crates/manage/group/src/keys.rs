@@ -11,6 +11,8 @@
 //! | `pin/NUMBER` | [`PinRecord`](crate::PinRecord): the member that an operator chose | |
 //! | `leader/NUMBER` | [`LeaderRecord`](crate::LeaderRecord) | |
 //! | `reservation/UUID` | [`ReservationRecord`](crate::ReservationRecord) of a namespace | |
+//! | `hosts/NAME` | [`HostsRecord`](crate::HostsRecord): the hosts of a ready member | of the member |
+//! | `upgrade/rolling` | [`UpgradeRecord`](crate::UpgradeRecord): the members to restart | |
 //! | `ack/UUID` | [`AckRecord`](crate::AckRecord): the changes that the leader applies | |
 
 use crate::limits::{MAX_ANA_GROUPS, MAX_NAME};
@@ -38,6 +40,10 @@ pub enum Key {
     Reservation(String),
     /// The reservation changes that a leader applies.
     Ack(String),
+    /// The hosts of a member.
+    Hosts(String),
+    /// The rolling upgrade.
+    Upgrade,
 }
 
 /// Checks the name of a member, of a group or of a namespace: lowercase letters, digits, `-` and
@@ -98,6 +104,8 @@ impl KeySpace {
             Key::Leader(number) => format!("{prefix}leader/{number}"),
             Key::Reservation(name) => format!("{prefix}reservation/{name}"),
             Key::Ack(name) => format!("{prefix}ack/{name}"),
+            Key::Hosts(name) => format!("{prefix}hosts/{name}"),
+            Key::Upgrade => format!("{prefix}upgrade/rolling"),
         }
     }
 
@@ -121,6 +129,8 @@ impl KeySpace {
             "leader" => Key::Leader(number()?),
             "reservation" => Key::Reservation(text()?),
             "ack" => Key::Ack(text()?),
+            "hosts" => Key::Hosts(text()?),
+            "upgrade" if rest == "rolling" => Key::Upgrade,
             _ => return None,
         })
     }
@@ -145,11 +155,22 @@ mod tests {
             Key::Leader(7),
             Key::Reservation(name()),
             Key::Ack(name()),
+            Key::Hosts(name()),
+            Key::Upgrade,
         ];
         for key in all {
             assert_eq!(keys.parse(&keys.name(&key)), Some(key));
         }
-        for wrong in ["leader/129", "leader/07", "leader/x", "member/", "member/A", "new/1", "x"] {
+        for wrong in [
+            "leader/129",
+            "leader/07",
+            "leader/x",
+            "member/",
+            "member/A",
+            "new/1",
+            "x",
+            "upgrade/1",
+        ] {
             assert_eq!(keys.parse(&format!("farblock/gold/{wrong}")), None, "{wrong}");
         }
         assert_eq!(keys.parse("farblock/silver/leader/1"), None);

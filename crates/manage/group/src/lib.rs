@@ -123,8 +123,7 @@
 //! leader whose disk stalls while the store answers keeps its group: the driver cannot report this
 //! yet. A time limit for a fence: the driver answers every [`Action::Fence`] and
 //! [`Action::Enter`]. Changing the fences of an ANA group while a member leads it: the new list
-//! applies to the next leader. Non-optimized access through other members. Removing a dead member
-//! and its range of controller identifiers.
+//! applies to the next leader. Non-optimized access through other members.
 
 #![forbid(unsafe_code)]
 
@@ -149,6 +148,7 @@ mod suspicion;
 mod tests;
 mod timing;
 mod view;
+mod words;
 
 pub use action::{Action, MemberEvent, Outcome, Permit, Proposed, Report};
 pub use keys::{Key, KeySpace, is_name};
@@ -157,9 +157,10 @@ pub use member::Member;
 use mistake::has_mistake;
 pub use place::ranking;
 pub use records::{
-    AckRecord, AliveRecord, AnaGroupRecord, Duty, FenceKind, Holder, LeaderRecord, MemberRecord,
-    NoticeRecord, OrderRecord, Phase, PinRecord, RangeRecord, Reason, Record, ReservationChange,
-    ReservationRecord, SuspectRecord, Unknown, VERSION,
+    AckRecord, AliveRecord, AnaGroupRecord, Duty, FenceKind, FencedRecord, Holder, HostsRecord,
+    LeaderRecord, MemberRecord, NoticeRecord, OrderRecord, Phase, PinRecord, RangeRecord, Reason,
+    Record, ReservationChange, ReservationRecord, SuspectRecord, Unknown, UpgradeMember,
+    UpgradeRecord, VERSION,
 };
 pub use release::{release, release_reads};
 pub use session::MemberConfig;

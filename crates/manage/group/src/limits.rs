@@ -13,11 +13,16 @@ pub const MAX_ANA_GROUPS: u32 = 128;
 pub const MAX_VICTIMS: usize = 32;
 
 /// The number of changes that a reservation record lists, for notifications and for members that do
-/// not know whether their own change was committed.
-pub const MAX_LOG: usize = 32;
+/// not know whether their own change was committed. With the most notifications, the records of
+/// 1,000 namespaces then fit in a reply of the store (30 KiB each).
+pub const MAX_LOG: usize = 16;
 
 /// The maximum length of the name of a member, in bytes.
 pub const MAX_NAME: usize = 63;
+
+/// The maximum number of hosts that a member lists for the others. Names have up to 223 bytes, and
+/// etcd limits a request to 1.5 MiB.
+pub const MAX_HOSTS: usize = 4096;
 
 /// The number of ranges of controller identifiers. It exceeds [`MAX_MEMBERS`], because a range
 /// belongs to its member until an operator removes the member.

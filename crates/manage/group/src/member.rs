@@ -11,7 +11,7 @@ use crate::seat::{Exit, Me, Seat, Stage};
 use crate::session::{MemberConfig, Session, SessionState};
 use crate::settle::Settling;
 use crate::store::{
-    Read, StoreEvent, StoreReply, StoreRequest, StoreTrouble, TxnReply, WatchEvent,
+    LeaseId, Read, StoreEvent, StoreReply, StoreRequest, StoreTrouble, TxnReply, WatchEvent,
 };
 use crate::suspicion;
 use crate::timing::Timing;
@@ -98,6 +98,15 @@ impl Member {
         self.session.is_joined()
     }
 
+    /// The lease of this member; `None`: it has not joined, or has lost its lease.
+    #[must_use]
+    pub fn lease(&self) -> Option<LeaseId> {
+        match self.session.state {
+            SessionState::Joined { lease } => Some(lease),
+            _ => None,
+        }
+    }
+
     /// The current permit for an ANA group.
     #[must_use]
     pub fn permit(&self, group: u32) -> Option<Permit> {
@@ -150,11 +159,14 @@ impl Member {
             MemberEvent::Propose(proposed) => {
                 let tenure = self.tenure(proposed.group);
                 let Some(me) = me(&self.config, &self.keys, &self.session, self.wall_ms) else {
-                    let outcome = crate::Outcome::Conflict(None);
+                    let outcome = crate::Outcome::Conflict;
                     self.out.push(Action::Answer { proposal: proposed.proposal, outcome });
                     return;
                 };
                 self.book.propose(now, proposed, (&self.view, me, tenure), &mut self.out);
+            }
+            MemberEvent::Consult { proposal, namespace, group } => {
+                self.book.consult(now, proposal, namespace, group);
             }
             MemberEvent::Leave => self.is_leaving = true,
         }
@@ -297,8 +309,8 @@ impl Member {
             match key {
                 Key::Reservation(namespace) => {
                     if let Some(seen) = self.view.reservations.get(&namespace) {
-                        let (index, state) = (seen.record.index, seen.record.state.clone());
-                        self.out.push(Action::Apply { namespace, index, state });
+                        let record = Box::new(seen.record.clone());
+                        self.out.push(Action::Apply { namespace, record });
                     }
                 }
                 Key::Leader(group) => self.observe(now, group),
@@ -339,6 +351,7 @@ impl Member {
                 let (prefix, from) = (self.keys.prefix().to_owned(), done.revision + 1);
                 self.out.send(now, Purpose::Nothing, StoreRequest::Watch { prefix, from });
                 if let Some(lease) = *lease {
+                    self.session.read_at = done.revision;
                     let all = (&self.config, &self.keys, &self.view);
                     self.session.read(now, lease, all, &mut self.out);
                 }
@@ -374,11 +387,16 @@ impl Member {
                     self.book.replied(now, *proposal, is_failure, all, &mut self.out);
                 }
             }
+            (Purpose::Consult { proposal }, StoreReply::Done(done)) => {
+                let succeeded = done.succeeded;
+                self.book.consulted(*proposal, succeeded, &self.view, &mut self.out);
+            }
+            (Purpose::Consult { proposal }, _) => self.book.consult_failed(now, *proposal),
             (Purpose::Ack { namespace }, _) => self.book.acknowledged(now, namespace, is_failure),
             (Purpose::Refute, _) => self.session.refuted(now, is_failure),
             (Purpose::TimeLeft { member, incarnation }, StoreReply::TimeLeft { granted, left }) => {
                 let (its, time) = ((member.as_str(), *incarnation), (granted, left));
-                let all = (&self.config, &self.keys, &self.view);
+                let all = (self.config.name.as_str(), &self.keys, &self.view);
                 suspicion::suspect(now, its, time, all, &mut self.out);
             }
             (Purpose::Proof | Purpose::Renew | Purpose::TimeLeft { .. } | Purpose::Nothing, _) => {}

@@ -31,6 +31,8 @@ pub(crate) enum Purpose {
     Release { group: u32 },
     /// Change reservations.
     Propose { proposal: u64 },
+    /// Find out the last reservation change.
+    Consult { proposal: u64 },
     /// Report applied reservation changes.
     Ack { namespace: String },
     /// A request without a useful reply.

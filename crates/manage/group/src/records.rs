@@ -38,7 +38,7 @@ pub trait Record: Serialize + DeserializeOwned {
 pub struct MemberRecord {
     /// The version of the document.
     pub version: u32,
-    /// The number of starts of the member. A process has one incarnation.
+    /// The number of this process. It grows with each start of the member.
     pub incarnation: u64,
     /// A random number of the process, by which it recognizes its own record.
     pub process: u64,
@@ -130,6 +130,45 @@ pub struct OrderRecord {
     /// The weight that replaces the weight of the member's record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
+    /// The incarnation that must end as soon as it leads nothing, so that its supervisor starts the
+    /// member again. The order has no effect on later incarnations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<u64>,
+    /// Fields of later versions.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// A member at the start of a rolling upgrade.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UpgradeMember {
+    /// The incarnation to be replaced. A later one has the new program.
+    pub incarnation: u64,
+    /// The tasks to which the member returns.
+    pub duty: Duty,
+}
+
+/// A rolling upgrade that has not ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UpgradeRecord {
+    /// The version of the document.
+    pub version: u32,
+    /// The members by name.
+    pub members: BTreeMap<String, UpgradeMember>,
+    /// Fields of later versions.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// The hosts that are connected to a member. The record exists while the member is ready for hosts.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostsRecord {
+    /// The version of the document.
+    pub version: u32,
+    /// The incarnation of the member.
+    pub incarnation: u64,
+    /// The names of the hosts with I/O queues, at most [`MAX_HOSTS`](crate::limits::MAX_HOSTS).
+    pub hosts: Vec<String>,
 }
 
 /// The member that an operator chose for an ANA group.
@@ -188,6 +227,9 @@ pub struct AnaGroupRecord {
     pub version: u32,
     /// The kinds of fences of all disks in the group, each once.
     pub fences: Vec<FenceKind>,
+    /// Fields of later versions.
+    #[serde(flatten)]
+    pub unknown: Unknown,
 }
 
 /// A member's tenure of an ANA group: everything that a successor needs to fence it.
@@ -268,9 +310,23 @@ pub struct LeaderRecord {
     /// The time of the last change on the wall clock of its author, in milliseconds since 1970; for
     /// people only.
     pub at_unix_ms: u64,
+    /// The last completed fence of earlier leaders, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fenced: Option<FencedRecord>,
     /// Fields of later versions.
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+/// A completed fence.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FencedRecord {
+    /// The earlier leaders, which certainly do no I/O any more.
+    pub members: Vec<String>,
+    /// The member that completed the fence.
+    pub by: String,
+    /// The time on that member's wall clock, in milliseconds since 1970.
+    pub at_unix_ms: u64,
 }
 
 /// A notification about a reservation, for a host.
@@ -295,6 +351,10 @@ pub struct ReservationChange {
     pub proposal: u64,
     /// The notifications that every member passes to the hosts connected to it.
     pub notices: Vec<NoticeRecord>,
+    /// The hosts whose commands the leader ends before it acknowledges the change, as in
+    /// [`NoticeRecord::host`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aborted: Vec<String>,
 }
 
 /// The reservations of a namespace.
@@ -307,7 +367,7 @@ pub struct ReservationRecord {
     /// The number of changes so far.
     pub index: u64,
     /// The registrants, the reservation and its holder, in the form of
-    /// [`farblock_proto::controller::Reservations::to_text`].
+    /// [`farblock_proto::controller::Reservations::to_shared_text`].
     pub state: String,
     /// The last changes, in order.
     pub log: Vec<ReservationChange>,
@@ -339,7 +399,7 @@ macro_rules! records {
     )*};
 }
 records!(MemberRecord AliveRecord RangeRecord OrderRecord PinRecord AnaGroupRecord LeaderRecord);
-records!(ReservationRecord AckRecord SuspectRecord);
+records!(ReservationRecord AckRecord UpgradeRecord HostsRecord SuspectRecord);
 
 #[cfg(test)]
 mod tests {
@@ -355,5 +415,13 @@ mod tests {
         assert!(text.contains(r#""colour":"red""#) && text.contains(r#""version":2"#), "{text}");
         assert!(LeaderRecord::from_value(&text.replace(":2", ":3").into_bytes()).is_none());
         assert!(LeaderRecord::from_value(b"{").is_none());
+    }
+    #[test]
+    fn an_order_of_the_next_version_keeps_its_unknown_fields() {
+        let next = br#"{"version":2,"duty":"drain","after":"noon"}"#;
+        let order = OrderRecord::from_value(next).expect("the next version is readable");
+        assert_eq!((order.duty, order.restart), (Duty::Drain, None));
+        let text = String::from_utf8(order.to_value()).expect("JSON");
+        assert!(text.contains(r#""after":"noon""#), "{text}");
     }
 }

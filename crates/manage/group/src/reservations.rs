@@ -8,6 +8,10 @@
 //!      +----- another change was first: answered with a conflict
 //! ```
 //!
+//! A member first *consults* the store before it executes a host's command: it reads the record,
+//! and waits until the last change is in force. So the changes of a namespace come into force one
+//! after the other, and a report never shows a change that some member does not enforce.
+//!
 //! Any member may propose a change. The change is one transaction that compares the record's
 //! revision, so all changes of a namespace have one order. The record lists its last changes with
 //! their authors, so a member whose request had no reply finds out whether it was executed.
@@ -20,8 +24,8 @@
 //! - all later leaders read the record when they become leaders, and so begin with the change.
 //!
 //! The leader itself answers when the change is in force on its cores, if the transaction of the
-//! change also compared its leadership. For other members the leader stores an acknowledgement, in
-//! a transaction that compares its leadership.
+//! change also compared its leadership. The leader also stores an acknowledgement for the other
+//! members, in a transaction that compares its leadership.
 
 use crate::action::{Action, Outcome, Proposed};
 use crate::keys::Key;
@@ -53,10 +57,27 @@ struct Proposal {
     state: ProposalState,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum QuestionState {
+    Sending { retry_at: Option<Instant> },
+    Read { index: u64 },
+}
+
+/// A question for the last change.
+#[derive(Debug)]
+struct Question {
+    namespace: String,
+    group: u32,
+    /// Whether the request compares, and the reply confirms, this member's leadership.
+    is_leaders: bool,
+    state: QuestionState,
+}
+
 /// The proposals of a member, and the changes in force on its cores.
 #[derive(Default, Debug)]
 pub(crate) struct Book {
     proposals: BTreeMap<u64, Proposal>,
+    questions: BTreeMap<u64, Question>,
     applied: BTreeMap<String, u64>,
     /// The namespaces with an acknowledgement in flight, and the time to repeat it.
     acks: BTreeMap<String, Option<Instant>>,
@@ -68,7 +89,45 @@ impl Book {
             ProposalState::Sending { retry_at } => retry_at,
             ProposalState::Committed { .. } => None,
         });
-        retries.chain(self.acks.values().filter_map(|at| *at))
+        let questions = self.questions.values().filter_map(|question| match question.state {
+            QuestionState::Sending { retry_at } => retry_at,
+            QuestionState::Read { .. } => None,
+        });
+        retries.chain(questions).chain(self.acks.values().filter_map(|at| *at))
+    }
+
+    /// Begins a question. [`Self::tick`] sends it.
+    pub(crate) fn consult(&mut self, now: Instant, number: u64, namespace: String, group: u32) {
+        let state = QuestionState::Sending { retry_at: Some(now) };
+        let question = Question { namespace, group, is_leaders: false, state };
+        self.questions.insert(number, question);
+    }
+
+    /// Takes the reply to a question. `view` contains what the transaction read.
+    pub(crate) fn consulted(
+        &mut self,
+        number: u64,
+        succeeded: bool,
+        view: &View,
+        out: &mut Outbox,
+    ) {
+        let Some(question) = self.questions.get_mut(&number) else { return };
+        if view.unreadable.contains(&Key::Reservation(question.namespace.clone())) {
+            out.push(Action::Answer { proposal: number, outcome: Outcome::Unreadable });
+            self.questions.remove(&number);
+            return;
+        }
+        let index = view.reservations.get(&question.namespace).map_or(0, |seen| seen.record.index);
+        question.is_leaders &= succeeded;
+        question.state = QuestionState::Read { index };
+    }
+
+    /// Repeats a question after a failure.
+    pub(crate) fn consult_failed(&mut self, now: Instant, number: u64) {
+        if let Some(question) = self.questions.get_mut(&number) {
+            let retry_at = Some(now.saturating_add(RETRY));
+            question.state = QuestionState::Sending { retry_at };
+        }
     }
 
     pub(crate) fn propose(
@@ -80,8 +139,7 @@ impl Book {
     ) {
         let seen = view.reservations.get(&proposed.namespace);
         if seen.map_or(0, |seen| seen.record.index) != proposed.base {
-            let outcome = Outcome::Conflict(seen.map(|seen| Box::new(seen.record.clone())));
-            out.push(Action::Answer { proposal: proposed.proposal, outcome });
+            out.push(Action::Answer { proposal: proposed.proposal, outcome: Outcome::Conflict });
             return;
         }
         let number = proposed.proposal;
@@ -122,8 +180,7 @@ impl Book {
             // Only the leadership has changed.
             proposal.state = ProposalState::Sending { retry_at: Some(now) };
         } else {
-            let outcome = Outcome::Conflict(seen.map(|seen| Box::new(seen.record.clone())));
-            out.push(Action::Answer { proposal: number, outcome });
+            out.push(Action::Answer { proposal: number, outcome: Outcome::Conflict });
             self.proposals.remove(&number);
         }
     }
@@ -167,6 +224,26 @@ impl Book {
             }
             None => true,
         });
+        for (number, question) in &mut self.questions {
+            if let QuestionState::Sending { retry_at: Some(at) } = question.state
+                && now >= at
+            {
+                question.send(now, *number, me, tenure(question.group), out);
+                if crate::has_mistake("a report reads the member's own copy") {
+                    let seen = view.reservations.get(&question.namespace);
+                    let index = seen.map_or(0, |seen| seen.record.index);
+                    question.state = QuestionState::Read { index };
+                }
+            }
+        }
+        self.questions.retain(|number, question| match question.in_force(view, applied) {
+            Some(index) => {
+                let outcome = Outcome::Current { index };
+                out.push(Action::Answer { proposal: *number, outcome });
+                false
+            }
+            None => true,
+        });
         self.acks.retain(|_, at| at.is_none_or(|at| now < at));
         for (namespace, seen) in &view.reservations {
             if let Some(tenure) = tenure(seen.record.group) {
@@ -185,11 +262,7 @@ impl Book {
     ) {
         let index = self.applied.get(namespace).copied().unwrap_or(0);
         let last = view.acks.get(namespace).map_or(0, |seen| seen.record.index);
-        let is_others = |change: &ReservationChange| {
-            let is_own = change.member == me.name && change.incarnation == me.incarnation;
-            change.index > last && change.index <= index && !is_own
-        };
-        if self.acks.contains_key(namespace) || !record.log.iter().any(is_others) {
+        if self.acks.contains_key(namespace) || index <= last {
             return;
         }
         let key = me.keys.name(&Key::Ack(namespace.to_owned()));
@@ -202,6 +275,31 @@ impl Book {
         };
         out.txn(now, Purpose::Ack { namespace: namespace.to_owned() }, txn);
         self.acks.insert(namespace.to_owned(), None);
+    }
+}
+
+impl Question {
+    /// The index of the last change, if it was read and is in force.
+    fn in_force(&self, view: &View, applied: &BTreeMap<String, u64>) -> Option<u64> {
+        let QuestionState::Read { index } = self.state else { return None };
+        let here = applied.get(&self.namespace).is_some_and(|applied| *applied >= index);
+        let there = view.acks.get(&self.namespace).is_some_and(|seen| seen.record.index >= index);
+        let hasty = crate::has_mistake("a report shows a change that is not in force");
+        (index == 0 || self.is_leaders && here || there || hasty).then_some(index)
+    }
+
+    fn send(&mut self, now: Instant, number: u64, me: Me<'_>, tenure: Tenure, out: &mut Outbox) {
+        self.state = QuestionState::Sending { retry_at: None };
+        self.is_leaders = tenure.is_some();
+        let leader = me.keys.name(&Key::Leader(self.group));
+        let compare = tenure.map(|(revision, _)| Compare { key: leader, revision });
+        let keys = [Key::Reservation(self.namespace.clone()), Key::Ack(self.namespace.clone())];
+        let txn = Txn {
+            compares: compare.into_iter().collect(),
+            writes: Vec::new(),
+            reads: keys.map(|key| Read::Key(me.keys.name(&key))).to_vec(),
+        };
+        out.txn(now, Purpose::Consult { proposal: number }, txn);
     }
 }
 
@@ -226,6 +324,7 @@ impl Proposal {
             incarnation: me.incarnation,
             proposal: proposed.proposal,
             notices: proposed.notices.clone(),
+            aborted: proposed.aborted.clone(),
         };
         let old = view.reservations.get(&proposed.namespace).map(|seen| &seen.record);
         let mut log = old.map(|old| old.log.clone()).unwrap_or_default();

@@ -19,7 +19,7 @@ use crate::fence::{FenceState, Fencing};
 use crate::keys::{Key, KeySpace};
 use crate::limits::{AVOID, RETRY};
 use crate::outbox::{Outbox, Purpose};
-use crate::records::{FenceKind, Holder, LeaderRecord, Phase, Reason, Record};
+use crate::records::{FenceKind, FencedRecord, Holder, LeaderRecord, Phase, Reason, Record};
 use crate::store::{Compare, Read, Revision, Txn, Write};
 use crate::timing::Timing;
 use crate::view::Seen;
@@ -279,6 +279,11 @@ impl Seat {
         let Some(holder) = record.holder.as_mut() else { return };
         holder.identity = identity;
         record.phase = Phase::Serving;
+        if !record.victims.is_empty() {
+            let members = record.victims.iter().map(|victim| victim.member.clone()).collect();
+            let (by, at_unix_ms) = (me.name.to_owned(), me.wall_ms);
+            record.fenced = Some(FencedRecord { members, by, at_unix_ms });
+        }
         record.victims.clear();
         record.at_unix_ms = me.wall_ms;
         let mut txn = self.change(&record, me);

@@ -18,7 +18,7 @@ use crate::keys::{Key, KeySpace};
 use crate::limits::{CONTROLLER_RANGES, MAX_PROOFS, RETRY};
 use crate::outbox::{Outbox, Purpose};
 use crate::records::{AliveRecord, MemberRecord, RangeRecord, Record, VERSION};
-use crate::store::{Compare, LeaseId, Read, StoreRequest, Txn, Write};
+use crate::store::{Compare, LeaseId, Read, Revision, StoreRequest, Txn, Write};
 use crate::suspicion::{self, Suspicions};
 use crate::timing::Timing;
 use crate::view::View;
@@ -75,6 +75,9 @@ pub(crate) struct Session {
     pub(crate) suspicions: Suspicions,
     /// The time at which to refute a suspicion again.
     refute_at: Option<Instant>,
+    /// The store's revision when the member read all records. A member without a record counts its
+    /// incarnations from here, so that they differ from those before an operator removed it.
+    pub(crate) read_at: Revision,
 }
 
 impl Session {
@@ -90,6 +93,7 @@ impl Session {
             no_quorum: None,
             suspicions: Suspicions::default(),
             refute_at: None,
+            read_at: 0,
         }
     }
 
@@ -157,7 +161,7 @@ impl Session {
             {
                 out.forget_oldest(&Purpose::Renew);
                 out.send(now, Purpose::Renew, StoreRequest::Renew(lease));
-                suspicion::ask(now, config, view, out);
+                suspicion::ask(now, &config.name, view, out);
             }
         }
     }
@@ -251,7 +255,9 @@ impl Session {
             self.state = SessionState::Apart { retry_at: now.saturating_add(config.timing.beat()) };
             return;
         }
-        let record = own_record(config, own.filter(|_| is_own), own, number.unwrap_or_default());
+        let range = number.unwrap_or_default();
+        let owns = (own.filter(|_| is_own), own, self.read_at);
+        let record = own_record(config, owns, range);
         self.state = SessionState::Registering;
         out.txn(now, Purpose::Register { lease }, registration(lease, &record, config, keys, view));
     }
@@ -329,11 +335,10 @@ fn free_range(view: &View, name: &str) -> Option<u16> {
 
 fn own_record(
     config: &MemberConfig,
-    own: Option<&MemberRecord>,
-    before: Option<&MemberRecord>,
+    (own, before, read_at): (Option<&MemberRecord>, Option<&MemberRecord>, Revision),
     range: u16,
 ) -> MemberRecord {
-    let last = before.map_or(0, |before| before.incarnation);
+    let last = before.map_or(read_at, |before| before.incarnation);
     let has_ended = before.is_some_and(|before| config.predecessors.contains(&before.process));
     let confirms = has_ended && own.is_none();
     let confirmed = before.filter(|_| confirms).map(MemberRecord::confirmed);

@@ -22,7 +22,6 @@
 use crate::keys::{Key, KeySpace};
 use crate::outbox::{Outbox, Purpose};
 use crate::records::{Holder, Record, SuspectRecord, VERSION};
-use crate::session::MemberConfig;
 use crate::store::{Compare, Read, Revision, StoreRequest, Txn, Write};
 use crate::view::View;
 use farblock_proto::time::Instant;
@@ -67,17 +66,17 @@ pub(crate) fn standing(view: &View, holder: &Holder, leadership: Revision) -> Op
 }
 
 /// Asks the store about the leases of all leaders that this member would replace.
-pub(crate) fn ask(now: Instant, config: &MemberConfig, view: &View, out: &mut Outbox) {
+pub(crate) fn ask(now: Instant, name: &str, view: &View, out: &mut Outbox) {
     let mut asked = BTreeSet::new();
     for (group, seen) in &view.leaders {
         let Some(holder) = &seen.record.holder else { continue };
         let (member, incarnation) = (&holder.member, holder.incarnation);
         let Some(alive) = view.alive.get(member) else { continue };
-        let others = view.candidates(*group).iter();
-        let is_next = others.filter(|name| *name != member).next() == Some(&config.name);
+        let mut others = view.candidates(*group).iter();
+        let is_next = others.find(|other| *other != member).is_some_and(|it| it == name);
         let lease = alive.record.lease.filter(|_| alive.record.incarnation == incarnation);
         let is_suspect = view.is_suspect(member, incarnation);
-        if let Some(lease) = lease.filter(|_| is_next && !is_suspect && *member != config.name)
+        if let Some(lease) = lease.filter(|_| is_next && !is_suspect && *member != name)
             && asked.insert(member)
         {
             let purpose = Purpose::TimeLeft { member: member.clone(), incarnation };
@@ -91,7 +90,7 @@ pub(crate) fn suspect(
     now: Instant,
     (member, incarnation): (&str, u64),
     (granted, left): (Duration, Duration),
-    (config, keys, view): (&MemberConfig, &KeySpace, &View),
+    (name, keys, view): (&str, &KeySpace, &View),
     out: &mut Outbox,
 ) {
     let is_late = granted.saturating_sub(left) >= SILENCE;
@@ -100,7 +99,7 @@ pub(crate) fn suspect(
     }
     let (alive, suspect) = (Key::Alive(member.to_owned()), Key::Suspect(member.to_owned()));
     let compare = |key: &Key| Compare { key: keys.name(key), revision: view.revision(key) };
-    let record = SuspectRecord { version: VERSION, incarnation, by: config.name.clone() };
+    let record = SuspectRecord { version: VERSION, incarnation, by: name.to_owned() };
     let key = keys.name(&suspect);
     let txn = Txn {
         compares: [&alive, &suspect].map(compare).to_vec(),

@@ -6,8 +6,8 @@
 use crate::keys::{Key, KeySpace};
 use crate::place;
 use crate::records::{
-    AckRecord, AliveRecord, AnaGroupRecord, Duty, LeaderRecord, MemberRecord, OrderRecord,
-    PinRecord, RangeRecord, Record, ReservationRecord, SuspectRecord,
+    AckRecord, AliveRecord, AnaGroupRecord, Duty, HostsRecord, LeaderRecord, MemberRecord,
+    OrderRecord, PinRecord, RangeRecord, Record, ReservationRecord, SuspectRecord, UpgradeRecord,
 };
 use crate::store::{Change, Entry, Read, Revision};
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,10 +46,16 @@ pub struct View {
     pub reservations: Table<String, ReservationRecord>,
     /// The applied reservation changes by namespace.
     pub acks: Table<String, AckRecord>,
+    /// The hosts of the members that are ready.
+    pub hosts: Table<String, HostsRecord>,
+    /// The rolling upgrade that has not ended.
+    pub upgrade: Table<(), UpgradeRecord>,
     /// The keys whose values this version cannot read. The member leaves these objects alone.
     pub unreadable: BTreeSet<Key>,
     /// The revision up to which each key is known, deletions included.
     known: BTreeMap<Key, Revision>,
+    /// The number of changes so far.
+    changes: u64,
     /// The members that may lead each ANA group; `None`: not computed since the last change.
     ranks: Option<BTreeMap<u32, Vec<String>>>,
 }
@@ -94,13 +100,22 @@ impl View {
             Key::Leader(number) => of(&self.leaders, number),
             Key::Reservation(name) => of(&self.reservations, name),
             Key::Ack(name) => of(&self.acks, name),
+            Key::Hosts(name) => of(&self.hosts, name),
+            Key::Upgrade => of(&self.upgrade, &()),
         }
     }
 
+    /// The number of changes of records so far.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
     fn set(&mut self, key: &Key, value: Option<&[u8]>, revision: Revision) {
+        let before = self.revision(key);
         self.known.insert(key.clone(), revision);
-        let is_other = matches!(key, Key::Leader(_) | Key::Reservation(_) | Key::Ack(_));
-        if !is_other && !matches!(key, Key::Suspect(_)) {
+        let ranks_stay = matches!(key, Key::Leader(_) | Key::Reservation(_) | Key::Ack(_));
+        if !ranks_stay && !matches!(key, Key::Hosts(_) | Key::Upgrade | Key::Suspect(_)) {
             self.ranks = None;
         }
         let is_read = match key.clone() {
@@ -114,11 +129,14 @@ impl View {
             Key::Leader(number) => put(&mut self.leaders, number, value, revision),
             Key::Reservation(name) => put(&mut self.reservations, name, value, revision),
             Key::Ack(name) => put(&mut self.acks, name, value, revision),
+            Key::Hosts(name) => put(&mut self.hosts, name, value, revision),
+            Key::Upgrade => put(&mut self.upgrade, (), value, revision),
         };
         match is_read {
             true => self.unreadable.remove(key),
             false => self.unreadable.insert(key.clone()),
         };
+        self.changes += u64::from(before != self.revision(key) || !is_read);
     }
 
     /// Takes over a change from the watch. Returns its key if the change is news.

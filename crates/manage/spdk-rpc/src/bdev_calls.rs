@@ -269,7 +269,8 @@ fn errno(kind: BdevKind, cause: Cause) -> Errno {
     }
 }
 
-/// The UUID that is stored with the data, or one derived from the identity.
+/// The UUID that is stored with the data, or one derived from the storage's identity and the bdev's
+/// name.
 fn identity(identity: &str, name: &str) -> Uuid {
     Uuid::parse_str(identity).unwrap_or_else(|_| {
         Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{identity}\n{name}").as_bytes())
@@ -318,7 +319,7 @@ fn raid_create(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
             );
             return failed(Errno::Invalid, &sentence);
         }
-        // The namespace of another user may have taken the lock since.
+        // A namespace may have locked the file after this bdev opened it.
         if let Some(file) = base.opened.as_ref().and_then(|opened| opened.file.clone()) {
             let lock = move || file.lock().map_err(|error| error.to_string());
             if let Err(sentence) = table.patience.with(Aside::File, name, lock) {
@@ -424,7 +425,7 @@ fn remove(rpc: &SpdkRpc, table: &Table, view: View, bdev: Bdev) -> Answer {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "no bdev of farblock appears later")]
+#[expect(dead_code, reason = "no bdev of farblock appears asynchronously")]
 struct GetBdevs {
     name: Option<String>,
     timeout: Option<IgnoredAny>,

@@ -165,7 +165,7 @@ impl Open for Opener {
         let fits = |opened: &Opened| namespace.read_only || !opened.is_opened_to_read();
         let Some(opened) = opened.filter(fits) else { return self.opener.open(namespace) };
         if let Some(file) = &opened.file {
-            // The caller has released the lock of the file before.
+            // Lock the file again: the caller has released its lock.
             file.lock().map_err(|error| NotOpened::new(&error, error.to_string()))?;
         }
         Ok(opened)
@@ -176,13 +176,13 @@ impl Open for Opener {
     }
 }
 
-/// Parses the parameters of a method for bdevs.
+/// Parses the parameters of a bdev method.
 pub(super) fn parse<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
     let error = RpcError::new(INTERNAL_ERROR, "spdk_json_decode_object failed");
     params.parse().map_err(|sentence| error.because(sentence))
 }
 
-/// The error for invalid parameters of such a method.
+/// The error for invalid parameters of a bdev method.
 pub(super) fn invalid(sentence: impl ToString) -> RpcError {
     RpcError::from(Errno::Invalid).because(sentence)
 }

@@ -144,8 +144,8 @@ fn remove_listener(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     Ok(json!(true))
 }
 
-/// The listeners that were opened for `address` and that no subsystem needs once `nqn` has only
-/// `left`. A wildcard listener is needed for each address that it covers.
+/// The listeners that were opened for `address` and that no subsystem needs once the subsystem
+/// `nqn` listens only on `left`. A wildcard listener is needed for each address that it covers.
 fn unused(
     table: &Table,
     document: &Document,

@@ -20,7 +20,7 @@ const READ_BYTES: usize = 8 << 10;
 /// The time after which an idle client is disconnected. It is long, because SPDK's clients keep
 /// their connections.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
-/// The time to read from a client after the last answer, which is an error.
+/// The time for which the server still reads from a client after it has answered with an error.
 const PARTING: Duration = Duration::from_secs(1);
 
 /// The thread that serves the socket. Dropping this stops the thread and removes the socket.

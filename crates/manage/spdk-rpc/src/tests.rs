@@ -179,7 +179,7 @@ fn a_bdev_is_shared_only_once() {
 }
 
 #[test]
-fn a_bdev_whose_file_is_shared_otherwise_cannot_join_a_raid() {
+fn a_bdev_whose_file_another_namespace_shares_cannot_join_a_raid() {
     let folder = tempfile::tempdir().unwrap();
     let fixture = Fixture::new();
     fixture.subsystems();

@@ -69,7 +69,7 @@ fn free_name(bdevs: &[Bdev], nqn: &str, nsid: u32) -> String {
     name
 }
 
-/// A bdev for a namespace that no client has created.
+/// Returns a bdev for a namespace whose storage is not a bdev of a client.
 fn of_others(name: String, namespace: &Namespace, seen: Option<&NamespaceReport>) -> Bdev {
     let kind = match Spec::parse(&namespace.path) {
         Ok(Spec::Mem { .. }) => BdevKind::Malloc,

@@ -269,8 +269,8 @@ pub struct Host {
     /// TLS 1.3 with that key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<String>,
-    /// A further requirement on the host. The host must have the key for it here. So remove the
-    /// demand before you remove the key.
+    /// A further requirement on the host. It needs a key in this entry, so remove the demand before
+    /// you remove that key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<Demand>,
     /// The host's limits per second, for all namespaces of the subsystem together; unlimited if

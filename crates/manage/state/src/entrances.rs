@@ -14,7 +14,7 @@ pub(crate) fn serialize<S: Serializer, L: Serialize>(
     serializer.collect_map(listeners.iter().map(|(entrance, it)| (entrance.to_string(), it)))
 }
 
-/// A key of the map. It fails by itself, so that the error names the listener.
+/// A key of the map. It has its own type, so that a parse error names the listener.
 struct Key(Entrance);
 
 impl<'de> Deserialize<'de> for Key {

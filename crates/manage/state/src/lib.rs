@@ -6,10 +6,10 @@
 //! `reconcile` rolls the others back. [`merge`] combines a changed configuration file with changes
 //! made at run time. A [`Store`] keeps a document through crashes.
 //!
-//! **Contract.** A document that passes [`Document::check`] is consistent. Whether a disk can be
-//! opened or an address can be listened on is known only when the target takes the step. After
-//! [`reconcile`] the target has either the state of the new document or its old state. After a
-//! crash the store holds either the old document or the new one.
+//! **Contract.** A document that passes [`Document::check`] is consistent. But it may name a disk
+//! that cannot be opened, or an address that cannot be bound: that shows only when the target
+//! executes the step. After [`reconcile`] the target has either the state of the new document or
+//! its old state. After a crash the store holds either the old document or the new one.
 //!
 //! **Not implemented.** The contents of key files: a document contains only the locations of keys.
 

@@ -49,8 +49,8 @@ fn merge_subsystem(old: Option<&Subsystem>, new: &Subsystem, current: &Subsystem
 }
 
 /// Keeps the hosts on the list that got a key at run time, even if the file opens the subsystem to
-/// any host. Otherwise any host could connect with such a name and without the key. A file that
-/// never contained the key does not request that.
+/// any host. Otherwise any host could connect with the name of a listed host, and without its key.
+/// The file never contained that key, so it must not make the key optional.
 fn keep_locked(
     old: &BTreeMap<String, Host>,
     current: &BTreeMap<String, Host>,

@@ -2,9 +2,9 @@
 //!
 //! Additions are in this order: subsystems, their namespaces, their hosts, and listeners last. So a
 //! host that connects finds the whole subsystem. Removals are in the reverse order, and come before
-//! additions: an old object may hold what a new one needs (a number, the lock of a file, an
-//! address). One exception: the very first steps open subsystems to any host. So listed hosts that
-//! the same change removes from the list stay connected.
+//! additions: an old object may hold a number, a file lock or an address that a new object needs.
+//! One exception: the very first steps open subsystems to any host. So listed hosts that the same
+//! change removes from the list stay connected.
 
 use crate::document::{Demand, Document, Host, Limits, Listener, Namespace, Subsystem, Tls};
 use farblock_proto::controller::Entrance;

@@ -29,7 +29,7 @@ pub struct Kept {
     pub shared: Document,
 }
 
-/// The stages of storing a state, in order. Each is the last completed stage.
+/// The last completed stage of storing a state. The stages are in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// The temporary file exists, and is empty.

@@ -210,7 +210,7 @@ fn a_merge_applies_only_the_changes_of_the_file() {
     one.namespaces.insert(7, Namespace::new("mine"));
     one.hosts.insert("nqn.2026-11.h:mine".to_owned(), Host::default());
     one.namespaces.remove(&2);
-    assert_eq!(merge(&configured, &configured, &current), current, "a change of nothing");
+    assert_eq!(merge(&configured, &configured, &current), current, "a file without changes");
     let mut file = configured.clone();
     let in_file = file.subsystems.values_mut().next().unwrap();
     in_file.namespaces.insert(3, Namespace::new("new"));
@@ -455,7 +455,7 @@ fn an_omitted_tls_key_does_not_remove_the_tls_requirement() {
     assert_eq!(keys_kept(&strict, &said), Ok(()));
     said["listeners"]["127.0.0.1:1"] = json!({ "ana": "inaccessible" });
     assert!(keys_kept(&strict, &said).unwrap_err().field.ends_with("127.0.0.1:1.tls"));
-    // The same holds for another spelling of the address.
+    // The listener also continues to do so if the request spells the address in another way.
     let mut said = value(&strict);
     said["listeners"] = json!({ "127.0.0.1:01": {} });
     assert!(keys_kept(&strict, &said).unwrap_err().field.ends_with("127.0.0.1:1.tls"));

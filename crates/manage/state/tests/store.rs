@@ -104,7 +104,7 @@ fn a_state_file_belongs_to_one_process() {
     Store::new(&path).claim().unwrap_err();
     drop(one);
     Store::new(&path).claim().unwrap();
-    assert!(Store::new(folder.path()).claim().is_ok(), "the reader hears of the damage");
+    assert!(Store::new(folder.path()).claim().is_ok(), "only `load` reports the damage");
 }
 
 #[cfg(unix)]

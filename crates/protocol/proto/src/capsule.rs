@@ -1,13 +1,13 @@
-//! Where the data of a command is: in its capsule or in the host's memory. This description is the
-//! same for every transport.
+//! The location of a command's data: in the capsule or in the host's memory. This description is
+//! the same for every transport.
 
 use farblock_wire::sgl::KEYED_LENGTH_MAX;
 use farblock_wire::{SglDescriptor, Sqe, Status};
 
 /// PSDT 01b: SGL, with a contiguous metadata pointer.
 const PSDT_SGL: u8 = 0b01;
-/// PSDT 10b: SGL, with an SGL for metadata. We accept this value, because commands never transfer
-/// metadata.
+/// PSDT 10b: SGL, with an SGL for metadata. farblock accepts this value, because commands never
+/// transfer metadata.
 const PSDT_SGL_METADATA: u8 = 0b10;
 
 /// Identifies a command in flight on one connection. The number is an index into tables that have

@@ -6,9 +6,10 @@
 //! * [`rdma`]: the admission of RDMA connections, and the limits on which both ends agree.
 //! * [`host`]: brings a controller up from the host's side, and explains the host's errors.
 //!
-//! The *capsule seam* separates `tcp` from `controller` and `host`. A controller receives
-//! submission queue entries. Its answer is "pull these bytes from the host", "push these bytes to
-//! the host" or "respond". The controller does not use PDUs, and `tcp` does not interpret opcodes.
+//! The code that uses this crate, the *driver*, does the I/O and passes the time. The *capsule
+//! seam* separates `tcp` from `controller` and `host`. A controller receives submission queue
+//! entries. Its answer is "pull these bytes from the host", "push these bytes to the host" or
+//! "respond". The controller does not use PDUs, and `tcp` does not interpret opcodes.
 //!
 //! Not implemented: capsules over RDMA, PCIe, metadata and protection information,
 //! authentication and TLS.

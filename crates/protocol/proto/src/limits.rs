@@ -3,9 +3,9 @@
 
 /// A command of an I/O queue may have at most this many bytes of in-capsule data. The controller
 /// announces the limit in IOCCSZ. In-capsule data saves a round trip, because the controller need
-/// not request it. A 64 KiB write at depth 1 takes 37 us instead of 48 us, a 16 KiB write 17 us
-/// instead of 31 us. Above this size the transfer itself takes most of the time, and a queue full
-/// of unrequested data would use too much memory.
+/// not request it. At depth 1, a 64 KiB write takes 37 µs instead of 48 µs, and a 16 KiB write
+/// takes 17 µs instead of 31 µs. Above this size the transfer itself takes most of the time, and a
+/// queue full of unrequested data would use too much memory.
 pub const IN_CAPSULE_BYTES: u32 = 65536;
 
 /// In-capsule data that a controller accepts on its I/O queues over RDMA, in bytes. The controller

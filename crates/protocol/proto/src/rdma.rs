@@ -4,8 +4,11 @@
 //! The controller calls [`Admission::admit`]. The host calls [`Granted::parse`] or [`rejection`].
 
 use core::fmt;
+use core::mem::offset_of;
+use farblock_wire::fabrics::{ConnectCommand, ConnectData};
 use farblock_wire::rdma::{CmAccept, CmReject, CmRequest, RECFMT_1_0, RejectStatus};
 
+use crate::controller::Refusal;
 use crate::ids::QueueId;
 
 /// Smallest number of entries of a queue. Connect refuses smaller queues.
@@ -22,15 +25,46 @@ pub struct Offer {
     pub has_resources: bool,
 }
 
+/// The RDMA READs of one end of a connection. The connection manager transmits both numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reads {
+    /// READs that this end can answer at the same time (IRD, `responder_resources`).
+    pub answers: u8,
+    /// READs that this end may have in flight (ORD, `initiator_depth`).
+    pub starts: u8,
+}
+
+/// The queue of a connection request. The Connect command must repeat it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Announced {
+    /// The identifier of the queue.
+    pub queue: QueueId,
+    /// The controller identifier of an I/O queue. 0 from older hosts; the admin queue has none yet.
+    pub cntlid: u16,
+}
+
+impl Announced {
+    /// Checks that a Connect command is for the announced queue.
+    ///
+    /// # Errors
+    /// Returns the completion for the Connect command. It names the parameter that differs.
+    pub fn check(&self, command: &ConnectCommand, data: &ConnectData) -> Result<(), Refusal> {
+        if command.qid.get() != self.queue.0 {
+            return Err(Refusal::in_command(offset_of!(ConnectCommand, qid)));
+        }
+        if self.queue != QueueId(0) && ![0, data.cntlid.get()].contains(&self.cntlid) {
+            return Err(Refusal::in_data(offset_of!(ConnectData, cntlid)));
+        }
+        Ok(())
+    }
+}
+
 /// An admitted connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Admission {
-    /// The identifier of the queue.
-    pub queue: QueueId,
-    /// The controller identifier of an I/O queue, which the Connect command repeats. 0 for the
-    /// admin queue, and from older hosts.
-    pub cntlid: u16,
-    /// Number of entries of the queue: the smallest limit of both ends. The controller posts one
+    /// The queue that the host has announced.
+    pub announced: Announced,
+    /// Number of entries of the queue: the smallest of both ends' limits. The controller posts one
     /// receive for each entry.
     pub entries: u16,
     /// Number of RDMA READs that the controller may have in flight.
@@ -38,16 +72,17 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Checks a host's private data. `host_reads` is the number of RDMA READs that the host can
-    /// answer at the same time (its `responder_resources`). `own_reads` is the number that the
-    /// controller's device can have in flight.
+    /// Checks a host's private data, and the RDMA READs of the host and of the controller's device.
+    ///
+    /// A host that announces more READs than this end can answer is admitted, because hosts start
+    /// none.
     ///
     /// # Errors
     /// Returns the status for the rejection. Invalid data take precedence over missing resources.
     pub fn admit(
         data: &[u8],
-        host_reads: u8,
-        own_reads: u8,
+        host: Reads,
+        own: Reads,
         offer: &Offer,
     ) -> Result<Self, RejectStatus> {
         let request = CmRequest::parse(data).ok_or(RejectStatus::INVALID_LENGTH)?;
@@ -66,17 +101,22 @@ impl Admission {
         if receives < MIN_ENTRIES {
             return Err(RejectStatus::INVALID_HRQSIZE);
         }
-        // A controller reads a host's data with RDMA READs, so a host that can answer none is
-        // useless.
-        if host_reads == 0 {
+        // A controller fetches the data of a write with RDMA READs, so a host that can answer none
+        // could not write.
+        if host.answers == 0 {
             return Err(RejectStatus::INVALID_IRD);
         }
-        if !offer.has_resources {
+        // The device cannot answer a single READ of a host that wants to start some.
+        if host.starts > 0 && own.answers == 0 {
+            return Err(RejectStatus::INVALID_ORD);
+        }
+        if !offer.has_resources || own.starts == 0 {
             return Err(RejectStatus::NO_RESOURCES);
         }
         let entries = offer.max_entries.min(sends).min(receives);
-        let reads = host_reads.min(own_reads).max(1);
-        Ok(Self { queue, cntlid: request.cntlid.get(), entries, reads })
+        let reads = host.answers.min(own.starts);
+        let announced = Announced { queue, cntlid: request.cntlid.get() };
+        Ok(Self { announced, entries, reads })
     }
 
     /// Returns the private data of the controller's answer.
@@ -115,7 +155,7 @@ impl fmt::Display for AnswerError {
                 write!(f, "the controller's answer has the unknown format {format}")
             }
             Self::Entries(entries) => {
-                write!(f, "the controller grants a queue of {entries} entries, too few")
+                write!(f, "the controller grants a queue of {entries} entries, which are too few")
             }
         }
     }

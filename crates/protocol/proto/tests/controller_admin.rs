@@ -37,7 +37,7 @@ const NAMESPACE_CHANGED: u64 = 0x0004_0002;
 const DISCOVERY_CHANGED: u64 = 0x0070_f002;
 
 #[test]
-fn properties_are_read_only_with_their_own_size() {
+fn a_property_cannot_be_read_with_another_size() {
     use PropertySize::{Eight, Four};
     let (mut registry, _) = registry();
     let host = Host::connect(&mut registry, SUBSYSTEM_NQN);
@@ -270,7 +270,7 @@ fn fabrics_commands_on_the_wrong_queue_are_refused() {
 }
 
 #[test]
-fn commands_to_a_removed_controller_fail_with_a_deleted_queue() {
+fn commands_to_a_removed_controller_fail_with_aborted_sq_deletion() {
     let (mut registry, _) = registry();
     let host = Host::ready(&mut registry);
     registry.remove_controller(host.id).unwrap();

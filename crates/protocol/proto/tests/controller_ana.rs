@@ -23,13 +23,15 @@ const FAR: PortId = PortId(2);
 const LOG: u8 = 0x0c;
 const EVENT: u64 = 0x000c_0302;
 
-/// Returns a registry with two ports. Namespaces 1 and 2 are in group 1, namespace 7 is in group 3.
+/// Returns a registry with two ports. Namespaces 1 and 2 are in group 1, and namespace 7 is in
+/// group 3.
 fn registry_of_two_ports() -> (Registry, SubsystemId) {
     let (mut registry, id) = registry();
     for port in [NEAR, FAR] {
         let (family, address, service) = (AddressFamily::V4, "192.0.2.1", format!("{port}"));
         let listener = Listener {
             port,
+            number: None,
             transport: TransportType::TCP,
             family,
             address: address.to_string(),

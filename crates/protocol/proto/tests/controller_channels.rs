@@ -29,6 +29,7 @@ fn with_ports() -> (Registry, SubsystemId) {
         let (address, service) = ("192.0.2.7".into(), (4420 + port).to_string());
         let listener = Listener {
             port: PortId(port),
+            number: None,
             transport: TransportType::TCP,
             family: AddressFamily::V4,
             address,

@@ -184,6 +184,7 @@ fn the_numbers_of_listeners_and_referrals_are_limited() {
     let mut registry = Registry::new();
     let listener = |port: u16| Listener {
         port: PortId(port),
+        number: None,
         transport: TransportType::TCP,
         family: AddressFamily::V4,
         address: "192.0.2.1".into(),
@@ -242,6 +243,7 @@ fn the_largest_discovery_page_can_be_read_in_pieces() {
     for port in 0..limits::MAX_LISTENERS as u16 {
         let listener = Listener {
             port: PortId(port),
+            number: None,
             transport: TransportType::TCP,
             family: AddressFamily::V4,
             address: "0.0.0.0".into(),

@@ -142,6 +142,7 @@ impl World {
             let (address, service) = ("0.0.0.0".into(), (4420 + port).to_string());
             let listener = Listener {
                 port: PortId(port),
+                number: None,
                 transport: TransportType::TCP,
                 family,
                 address,

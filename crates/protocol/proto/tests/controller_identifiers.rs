@@ -38,8 +38,8 @@ fn check(registry: &Registry, id: SubsystemId, nqn: &str, host: [u8; 16]) -> Res
     registry.check_identifier(id, &Identified { nqn, mark, id: host })
 }
 
-/// Registers or unregisters a host for reservations, and reports the state as stored. Returns the
-/// text to store.
+/// Registers or unregisters a host for reservations, and confirms to the registry that the state is
+/// stored. Returns the text to store.
 fn asks(registry: &mut Registry, id: SubsystemId, host: &Host, action: RegisterAction) -> String {
     let (ticket, controller) = (Ticket(1), host.id);
     let persist = (action == RegisterAction::REGISTER).then_some(true);

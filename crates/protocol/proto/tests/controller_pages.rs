@@ -404,7 +404,7 @@ fn too_long_log_page_reads_are_refused() {
     let (mut registry, host) = ready();
     let too_long = host.fetch(&mut registry, log_page(0x01, 0, (1 << 20) + 4), (1 << 20) + 4);
     assert_eq!(too_long, refused(Status::INVALID_FIELD));
-    // Command dwords that set all bits of the number of dwords: 16 GiB.
+    // Set all bits of the number of dwords (NUMD), which requests 16 GiB.
     let mut sqe = log_page(0x01, 0, 4);
     sqe.cdw10 = 0xffff_0001.into();
     sqe.cdw11 = 0xffff.into();
@@ -509,7 +509,7 @@ fn the_firmware_and_effects_pages_have_the_specified_fields() {
 fn listener(port: u16, family: AddressFamily, address: &str) -> Listener {
     let service = (4420 + port).to_string();
     let (transport, address) = (TransportType::TCP, address.into());
-    Listener { port: PortId(port), transport, family, address, service }
+    Listener { port: PortId(port), number: None, transport, family, address, service }
 }
 
 /// Returns the records of the discovery log page: type, family, address, service, NQN, port.
@@ -630,7 +630,7 @@ fn an_rdma_listener_is_listed_beside_a_tcp_listener_at_the_same_address() {
 }
 
 #[test]
-fn a_discovery_controller_has_no_other_pages_and_few_features() {
+fn a_discovery_controller_has_no_pages_about_storage_and_few_features() {
     let (mut registry, _) = registry();
     let host = Host::discovery(&mut registry);
     for page in [0x02, 0x03, 0x04, 0x05] {
@@ -729,7 +729,7 @@ fn at_most_the_configured_queues_are_granted() {
 }
 
 #[test]
-fn the_host_identifier_feature_returns_that_of_connect() {
+fn the_host_identifier_feature_returns_the_value_from_connect() {
     let (mut registry, host) = ready();
     let extended = host.fetch(&mut registry, get_features(0x81, 0, 1), 16);
     assert_eq!(extended, Ok(HOST_ID.to_vec()));

@@ -23,7 +23,7 @@ const FIRST_KEY: u64 = 5;
 const SECOND_KEY: u64 = 6;
 
 /// A page of the log: its number, the type of notification, the number of further notifications,
-/// the namespace.
+/// and the namespace.
 type Page = (u64, u8, u8, u32);
 
 const ALL: [NotificationType; 3] = [
@@ -144,7 +144,7 @@ fn masked_notifications_are_neither_reported_nor_logged() {
         pair.mask(0b1110 & !(1 << bit));
         assert_eq!(pair.happens(what), [CommandId(1)], "all but {what:?} are masked");
         assert_eq!(pair.read(false), ((1, what.0, 0, 1), vec![]), "all but {what:?} are masked");
-        // A notification is lost if it is masked at the time of its cause.
+        // A host never gets a notification whose type was masked when the cause occurred.
         pair.wait_for_event(2);
         pair.mask(0);
         assert_eq!(pair.read(false), (EMPTY, vec![]));

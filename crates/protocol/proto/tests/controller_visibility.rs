@@ -145,6 +145,7 @@ fn queues_access_only_visible_namespaces() {
     let (family, address) = (AddressFamily::V4, "192.0.2.1".to_owned());
     let listener = Listener {
         port: FAR,
+        number: None,
         transport: TransportType::TCP,
         family,
         address,

@@ -2,18 +2,24 @@
 //! answers.
 
 use farblock_proto::ids::QueueId;
-use farblock_proto::rdma::{Admission, AnswerError, Granted, Offer, rejection};
+use farblock_proto::rdma::{Admission, Announced, AnswerError, Granted, Offer, Reads, rejection};
+use farblock_wire::fabrics::{ConnectCommand, ConnectData, ConnectInvalidParameter};
 use farblock_wire::rdma::{CmAccept, CmReject, CmRequest, RejectStatus};
 use farblock_wire::{IntoBytes, U16};
 use proptest::prelude::*;
 
 const OFFER: Offer = Offer { max_io_queues: 16, max_entries: 256, has_resources: true };
 
+/// A device that answers and starts 16 READs.
+const DEVICE: Reads = Reads { answers: 16, starts: 16 };
+/// A host that answers 16 READs and starts none, as Linux and SPDK do.
+const HOST: Reads = Reads { answers: 16, starts: 0 };
+
 /// Returns a controller's decision about a request, in the form that RoCE delivers.
 fn admit(request: CmRequest) -> Result<Admission, RejectStatus> {
     let mut data = request.as_bytes().to_vec();
     data.resize(56, 0);
-    Admission::admit(&data, 16, 16, &OFFER)
+    Admission::admit(&data, HOST, DEVICE, &OFFER)
 }
 
 fn refused(change: impl FnOnce(&mut CmRequest)) -> RejectStatus {
@@ -38,7 +44,8 @@ fn the_queue_size_is_the_smallest_of_all_limits() {
 #[test]
 fn an_admin_queue_request_of_linux_is_admitted() {
     let admission = admit(CmRequest::new(0, 32, 31, 0)).expect("a valid request");
-    assert_eq!(admission, Admission { queue: QueueId(0), cntlid: 0, entries: 32, reads: 16 });
+    let announced = Announced { queue: QueueId(0), cntlid: 0 };
+    assert_eq!(admission, Admission { announced, entries: 32, reads: 16 });
     assert_eq!(admission.answer(), CmAccept::new(32));
 }
 
@@ -47,7 +54,7 @@ fn each_invalid_field_has_its_status() {
     let request = CmRequest::new(1, 128, 127, 1);
     for bytes in [0, 1, 31] {
         let data = &request.as_bytes()[..bytes];
-        let status = Admission::admit(data, 16, 16, &OFFER).expect_err("too short");
+        let status = Admission::admit(data, HOST, DEVICE, &OFFER).expect_err("too short");
         assert_eq!(status, RejectStatus::INVALID_LENGTH);
     }
     assert_eq!(refused(|r| r.recfmt = U16::new(1)), RejectStatus::INVALID_RECFMT);
@@ -61,21 +68,57 @@ fn each_invalid_field_has_its_status() {
 #[test]
 fn outstanding_rdma_reads_are_limited_by_both_ends() {
     let request = CmRequest::new(1, 128, 127, 1);
-    let reads =
-        |host, own| Admission::admit(request.as_bytes(), host, own, &OFFER).map(|a| a.reads);
+    let reads = |answers, starts| {
+        let (host, own) = (Reads { answers, ..HOST }, Reads { starts, ..DEVICE });
+        Admission::admit(request.as_bytes(), host, own, &OFFER).map(|a| a.reads)
+    };
     assert_eq!(reads(1, 16), Ok(1), "one entry, for ESXi");
     assert_eq!(reads(16, 4), Ok(4));
     assert_eq!(reads(0, 16), Err(RejectStatus::INVALID_IRD));
+    assert_eq!(reads(16, 0), Err(RejectStatus::NO_RESOURCES), "a device without READs");
+}
+
+#[test]
+fn a_host_may_announce_more_reads_of_its_own_than_the_device_answers() {
+    let request = CmRequest::new(1, 128, 127, 1);
+    let admitted = |starts, answers| {
+        let (host, own) = (Reads { starts, ..HOST }, Reads { answers, ..DEVICE });
+        Admission::admit(request.as_bytes(), host, own, &OFFER).map(|a| a.reads)
+    };
+    assert_eq!(admitted(1, 16), Ok(16));
+    assert_eq!(admitted(u8::MAX, 16), Ok(16), "it starts none");
+    assert_eq!(admitted(0, 0), Ok(16));
+    assert_eq!(admitted(1, 0), Err(RejectStatus::INVALID_ORD));
+}
+
+#[test]
+fn a_connect_command_is_for_the_announced_queue() {
+    let check = |announced: (u16, u16), connect: (u16, u16)| {
+        let announced = Announced { queue: QueueId(announced.0), cntlid: announced.1 };
+        let mut data = ConnectData::zeroed();
+        data.cntlid = U16::new(connect.1);
+        announced.check(&ConnectCommand::new(0, connect.0, 31, 0), &data)
+    };
+    let other_queue = ConnectInvalidParameter::in_command(42).emit();
+    let other_controller = ConnectInvalidParameter::in_data(16).emit();
+    assert_eq!(check((1, 7), (1, 7)), Ok(()));
+    assert_eq!(check((1, 0), (1, 7)), Ok(()), "an older host");
+    assert_eq!(check((0, 0), (0, 0xffff)), Ok(()));
+    assert_eq!(check((0, 9), (0, 0xffff)), Ok(()), "the admin queue has no controller yet");
+    assert_eq!(check((1, 7), (2, 7)).map_err(|it| it.result), Err(other_queue));
+    assert_eq!(check((0, 0), (1, 7)).map_err(|it| it.result), Err(other_queue));
+    assert_eq!(check((1, 0), (0, 0xffff)).map_err(|it| it.result), Err(other_queue));
+    assert_eq!(check((1, 7), (1, 8)).map_err(|it| it.result), Err(other_controller));
 }
 
 #[test]
 fn an_invalid_request_gets_its_own_status_even_without_resources() {
     let offer = Offer { has_resources: false, ..OFFER };
     let valid = CmRequest::new(1, 128, 127, 1);
-    let status = Admission::admit(valid.as_bytes(), 16, 16, &offer);
+    let status = Admission::admit(valid.as_bytes(), HOST, DEVICE, &offer);
     assert_eq!(status, Err(RejectStatus::NO_RESOURCES));
     let invalid = CmRequest::new(99, 128, 127, 1);
-    let status = Admission::admit(invalid.as_bytes(), 16, 16, &offer);
+    let status = Admission::admit(invalid.as_bytes(), HOST, DEVICE, &offer);
     assert_eq!(status, Err(RejectStatus::INVALID_QID));
 }
 
@@ -106,12 +149,13 @@ proptest! {
     #[test]
     fn arbitrary_private_data_never_exceed_the_limits(
         data in proptest::collection::vec(any::<u8>(), 0..200),
-        reads: u8,
+        answers: u8,
+        starts: u8,
     ) {
-        if let Ok(admission) = Admission::admit(&data, reads, 16, &OFFER) {
+        if let Ok(admission) = Admission::admit(&data, Reads { answers, starts }, DEVICE, &OFFER) {
             prop_assert!((2..=OFFER.max_entries).contains(&admission.entries));
             prop_assert!((1..=16).contains(&admission.reads));
-            prop_assert!(admission.queue.0 <= OFFER.max_io_queues);
+            prop_assert!(admission.announced.queue.0 <= OFFER.max_io_queues);
         }
         let _ = Granted::parse(&data, 128);
         let _ = rejection(&data);

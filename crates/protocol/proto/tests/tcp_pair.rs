@@ -15,7 +15,7 @@ const ALL_DIGESTS: [Digests; 4] = [Digests::NONE, Digests::HEADER, Digests::DATA
 const DEPTH: u16 = 8;
 
 /// A controller's end with an array of bytes as its disk. Opcode 1 writes cdw10 bytes at offset 0,
-/// opcode 2 reads them.
+/// and opcode 2 reads them.
 struct Controller {
     end: ControllerEnd,
     disk: Vec<u8>,

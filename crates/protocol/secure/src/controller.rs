@@ -1,5 +1,5 @@
-//! The controller's side of an authentication. It challenges a host to prove its identity. If the
-//! host requests it, the controller also proves its own.
+//! The controller's side of an authentication. It challenges a host to prove its identity. On the
+//! host's request, the controller also proves its own identity.
 //!
 //! ```text
 //!             AUTH_Negotiate            taken             Reply             taken, one way
@@ -104,7 +104,7 @@ enum ControllerState {
     Failed,
 }
 
-/// The controller's side of one queue's authentication. See the text of the module.
+/// The controller's side of one queue's authentication.
 pub struct Controller {
     terms: Arc<ControllerTerms>,
     transaction: u16,
@@ -154,8 +154,8 @@ impl Controller {
         self.terms = terms;
     }
 
-    /// Handles a message from the host (Authentication Send). The reply waits in
-    /// [`Self::take_message`].
+    /// Handles a message from the host (Authentication Send). [`Self::take_message`] then returns
+    /// the reply.
     pub fn handle(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) {
         if self.progress() == Progress::Failed {
             return;
@@ -236,7 +236,7 @@ impl Controller {
         self.asked != Concatenation::NONE
     }
 
-    /// Removes and returns the generated TLS key, once for each derivation that hosts may use.
+    /// Removes and returns the generated TLS keys: one for each derivation that hosts may use.
     /// Returns an empty list if the authentication is unfinished or has generated no key.
     pub fn take_psks(&mut self) -> Vec<TlsPsk> {
         match self.progress() {
@@ -268,8 +268,8 @@ impl Controller {
         })?;
         if let Message::Negotiate { head, descriptors } = message {
             self.transaction = transaction;
-            // Drop the keys of an earlier authentication: one that does not finish must leave no
-            // key behind.
+            // Drop the keys of an earlier authentication on this queue. If the new authentication
+            // does not finish, no key must remain.
             self.psks.clear();
             self.asked = self.concatenation(Concatenation(head.sc_c))?;
             let offer = message::offer(descriptors).map_err(bad_offer)?.ok_or_else(no_offer)?;
@@ -433,8 +433,8 @@ impl Controller {
     }
 
     /// Returns whether the host requests the controller's proof. A host that requests a secure
-    /// channel always sends a challenge. In this case, the sequence number 0 means that it requests
-    /// no proof.
+    /// channel always sends a challenge. In this case, the sequence number 0 means that the host
+    /// requests no proof.
     fn is_mutual(&self, head: &Reply) -> Result<bool, Failure> {
         let wrong = |what: &str| Failure::ours(FailureReason::INCORRECT_PAYLOAD, what);
         let has_sequence = head.seqnum.get() != 0;

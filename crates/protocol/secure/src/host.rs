@@ -51,15 +51,15 @@ pub struct HostTerms {
 
 impl HostTerms {
     /// Returns whether [`Host`] has a hash function and a group to offer. If the host requests a
-    /// TLS key, it can offer only those that can generate one.
+    /// TLS key, it can offer only functions and groups that can generate such a key.
     #[must_use]
     pub fn has_offer(&self) -> bool {
         let (hashes, groups) = self.offer();
         !hashes.is_empty() && !groups.is_empty()
     }
 
-    /// Returns the hash functions and groups to offer. If the host requests a TLS key, these are
-    /// only those that can generate one.
+    /// Returns the hash functions and groups to offer. If the host requests a TLS key, leaves out
+    /// the functions and groups that cannot generate such a key.
     fn offer(&self) -> (Vec<Hash>, Vec<Group>) {
         usable(&self.hashes, &self.groups, self.concatenation)
     }
@@ -101,7 +101,7 @@ enum HostState {
     Failed(Failure),
 }
 
-/// The host's side of one queue's authentication. See the text of the module.
+/// The host's side of one queue's authentication.
 pub struct Host {
     terms: HostTerms,
     transaction: u16,
@@ -123,7 +123,7 @@ impl Host {
         Self { terms, transaction, state: HostState::Opening, psks: Vec::new() }
     }
 
-    /// Removes and returns the generated TLS key, once for each derivation that controllers may
+    /// Removes and returns the generated TLS keys: one for each derivation that controllers may
     /// use. Returns an empty list if the authentication is unfinished or has generated no key.
     pub fn take_psks(&mut self) -> Vec<TlsPsk> {
         match self.state {

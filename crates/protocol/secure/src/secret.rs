@@ -105,7 +105,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Checks the length of a secret. A secret that is transformed must be as long as the value of its
+/// Checks the length of a secret. A secret that is transformed must be as long as the output of its
 /// hash, since other implementations reject other lengths.
 fn check_length(bytes: usize, hash: Option<Hash>) -> Result<(), SecretError> {
     if !Secret::LENGTHS.contains(&bytes) {

@@ -45,7 +45,7 @@ pub enum IdentityForm {
 }
 
 /// The derivation of a pre-shared key. A peer that offers an identity without a digest may have
-/// used any of them.
+/// used any of these derivations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Derivation {
     /// The specified derivation: HKDF-Expand-Label.
@@ -181,8 +181,8 @@ impl TlsKey {
 
 impl TlsPsk {
     /// Returns the pre-shared keys of an authentication (Base 2.1, "Generated PSK for TLS"). The
-    /// input of their derivation is an HMAC of both challenges, keyed with the session key. It is
-    /// used in the same way as a retained key. The key with the specified derivation is first. The
+    /// input of their derivation is an HMAC of both challenges, keyed with the session key. This
+    /// HMAC takes the place of a retained key. The key with the specified derivation is first. The
     /// list is empty if the names are too long, or if no cipher suite has the hash.
     pub(crate) fn generated(
         hash: Hash,

@@ -1,4 +1,5 @@
-//! Invalid messages of peers. Each causes the failure reason that the specification names.
+//! Tests that each invalid message of a peer causes the failure reason that the specification
+//! names.
 
 #[allow(dead_code, reason = "the other files use the rest of it")]
 mod pair;
@@ -7,7 +8,8 @@ use farblock_secure::{Controller, Failure, Group, Hash, Host, Party, Progress, S
 use farblock_wire::auth::FailureReason;
 use pair::{Pair, answer, controller, host_terms, numbers, secret};
 
-/// Returns the failure reason that the controller sends to a host after `message` in this state.
+/// Passes an invalid message to the controller. Returns the failure reason that the controller
+/// sends to the host.
 fn refusal(controller: &mut Controller, message: &[u8]) -> FailureReason {
     controller.handle(message, &mut numbers(3));
     assert_eq!(controller.progress(), Progress::Failed, "{message:02x?}");

@@ -6,8 +6,9 @@
 //! keys when another ClientHello offers the same identity. The key that matched last time is always
 //! first.
 //!
-//! Each round through all keys starts at a secret position. A stranger can offer the identity and
-//! so use up turns, but cannot tell which keys the server will try when the host connects next.
+//! Each round through all keys starts at a secret position. A stranger that offers the identity
+//! moves the server on to the next keys, but cannot tell which keys the server will try when the
+//! host connects next.
 
 use crate::limits;
 use crate::named::Named;
@@ -25,12 +26,13 @@ pub(crate) const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 #[derive(Clone, Default, Debug)]
 pub(crate) struct ForDiscovery {
     known: BTreeMap<String, Vec<(TlsKey, usize)>>,
-    /// The turns of identities that have too many keys for one ClientHello. All copies share the
-    /// turns until the keys change.
+    /// For each identity that has too many keys for one ClientHello: the keys to try next. All
+    /// copies share these positions until the keys change.
     turns: Arc<Mutex<BTreeMap<String, Turns>>>,
 }
 
-/// The next keys to try for an identity. See the text of the module.
+/// The next keys to try for an identity. A turn consists of the keys that the server tries for one
+/// ClientHello.
 #[derive(Default, Debug)]
 struct Turns {
     /// The key that matched last time.
@@ -41,7 +43,7 @@ struct Turns {
     left: usize,
 }
 
-/// The random positions at which rounds start.
+/// Generates the random positions at which rounds start.
 #[derive(Debug)]
 pub(crate) struct Places(Mutex<Random>);
 

@@ -58,7 +58,7 @@ pub(crate) fn shown(identity: &[u8]) -> String {
     text.chars().take(limits::NAMED_CHARACTERS).map(plain).collect()
 }
 
-/// Splits off the bytes that a two-byte length prefixes. Returns these bytes and the rest.
+/// Reads a two-byte length, and as many bytes after it. Returns these bytes and the rest.
 fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<2>()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
@@ -70,7 +70,7 @@ mod tests {
 
     const TWO: &[u8] = b"\0\x0e\0\x01a\0\0\0\0\0\x01b\0\0\0\0";
 
-    /// Returns a message of this type in records of `piece` bytes.
+    /// Returns a message of type `kind`, split into records of `piece` bytes.
     fn in_records(kind: u8, length: u8, piece: usize) -> Vec<u8> {
         let mut message = vec![kind, 0, 0, length];
         message.resize(MESSAGE_HEAD_BYTES + usize::from(length), 7);

@@ -19,13 +19,13 @@ pub struct ServerKeys {
     by_names: HashMap<String, BTreeMap<String, Vec<TlsKey>>>,
     /// The keys of `by_names` for use in discovery, by the host's name.
     for_discovery: HashMap<String, ForDiscovery>,
-    /// The source of the positions at which rounds through `for_discovery` start. All copies share
-    /// it.
+    /// The generator of the positions at which rounds through `for_discovery` start. All clones of
+    /// this struct share it.
     places: Arc<Places>,
-    /// The keys that authentications generated. All copies share these keys.
+    /// The keys that authentications generated. All clones of this struct share these keys.
     generated: Arc<Generated>,
-    /// The hosts that dropped a connection when the server asked for a key update. All copies share
-    /// this set.
+    /// The hosts that dropped a connection when the server asked for a key update. All clones of
+    /// this struct share this set.
     unable: Arc<Mutex<HashSet<String>>>,
 }
 
@@ -33,7 +33,7 @@ pub struct ServerKeys {
 #[derive(Default, Debug)]
 struct Generated(Mutex<HashMap<(String, String), VecDeque<Made>>>);
 
-/// A key that an authentication generated, once for each derivation that hosts use.
+/// The key that one authentication generated, in each derivation that hosts use.
 #[derive(Debug)]
 struct Made {
     at: Instant,
@@ -70,7 +70,7 @@ impl ServerKeys {
         Self { places: Arc::new(Places::new(seed)), ..Self::default() }
     }
 
-    /// Adds a key of a host for every subsystem.
+    /// Adds a key with which a host may access every subsystem.
     pub fn add(&mut self, key: TlsKey, host: &str) {
         let known = self.by_host.entry(host.to_owned()).or_default();
         if known.len() < limits::KEYS_PER_HOST {
@@ -118,9 +118,10 @@ impl ServerKeys {
         !self.by_host.is_empty() || !self.by_names.is_empty()
     }
 
-    /// Adds a key from the authentication of a host for a subsystem, once for each derivation that
-    /// hosts use. At the limit, the new key replaces the oldest key that no connection uses. If
-    /// connections use all keys, it replaces the oldest key.
+    /// Adds the key that an authentication of a host for a subsystem generated. `psks` contains the
+    /// key in each derivation that hosts use. If the host and the subsystem then have more keys
+    /// than [the limit](limits::GENERATED_KEYS), drops the oldest key that no connection uses, or
+    /// the oldest key if connections use all of them.
     pub fn generate(&self, psks: Vec<TlsPsk>, host: &str, subsystem: &str, now: Instant) {
         let named = |psk| {
             let (host, subsystem) = (host.to_owned(), subsystem.to_owned());
@@ -153,7 +154,7 @@ impl ServerKeys {
         self.generated.all().retain(|(name, of), _| of != subsystem || !is_meant(name));
     }
 
-    /// Returns whether the server may ask a host for a key update. It may unless the host once
+    /// Returns whether the server may ask a host for a key update. It must not if the host once
     /// dropped a connection after such a request.
     pub(crate) fn may_ask(&self, host: &str) -> bool {
         !self.unable.lock().unwrap_or_else(PoisonError::into_inner).contains(host)
@@ -184,7 +185,7 @@ impl ServerKeys {
         self.by_host.contains_key(host) || self.for_discovery.contains_key(host)
     }
 
-    /// Returns whether a host still has at least one of its discovery keys in `before`.
+    /// Returns whether a host still has at least one of the discovery keys that it had in `before`.
     #[must_use]
     pub fn keeps_for_discovery(&self, before: &Self, host: &str) -> bool {
         let (had, has) = (before.for_discovery.get(host), self.for_discovery.get(host));
@@ -263,8 +264,8 @@ impl ServerKeys {
         right.into_iter().chain(made).collect()
     }
 
-    /// Returns the forms of identity for which the server has a key of this host and subsystem, for
-    /// an error message.
+    /// Returns the identity forms for which the server has a key of the host and subsystem that
+    /// `identity` names. An error message lists these forms.
     pub(crate) fn forms_beside(&self, identity: &[u8]) -> Vec<String> {
         let Ok(identity) = str::from_utf8(identity) else { return Vec::new() };
         let mut parts = identity.split(' ').skip(1);
@@ -286,8 +287,8 @@ impl ServerKeys {
         }
     }
 
-    /// Returns the number of keys for this key's identity. `None` if the server tries all of them
-    /// at once.
+    /// Returns the number of keys that the identity of `named` may denote. `None` if the server
+    /// tries all of them at once.
     pub(crate) fn too_many(&self, named: &Named) -> Option<usize> {
         let discovery = self.for_discovery.get(&named.host);
         let discovery = discovery.filter(|_| named.subsystem == DISCOVERY_NQN);
@@ -354,8 +355,7 @@ mod tests {
         }
     }
 
-    /// A stranger who uses up turns of a host's identity cannot tell which keys the next turn
-    /// tries.
+    /// A stranger that offers a host's identity cannot tell which keys the server tries next.
     #[test]
     fn every_key_is_tried_although_a_peer_uses_up_the_other_turns() {
         const KEYS: u8 = 16;
@@ -424,7 +424,7 @@ mod tests {
         keys.generate(generated(1), HOST, DISK, now);
         keys.forget(DISK);
         assert!(keys.is_empty());
-        // At the limit, the new key replaces the oldest unused key.
+        // Above the limit, the oldest unused key is dropped for the new key.
         keys.generate(generated(0), HOST, DISK, now);
         let used = keys.find(generated(0)[0].identity.as_bytes());
         (1..=200).for_each(|seed| keys.generate(generated(seed), HOST, DISK, now));
@@ -491,7 +491,7 @@ mod tests {
             let names = key(number).psks(HOST, DISCOVERY_NQN).pop().unwrap();
             assert!(names.identity.starts_with("NVMe0R"), "{}", names.identity);
             let round = usize::from(SUBSYSTEMS).div_ceil(limits::DISCOVERY_KEYS);
-            // Connect until the present round is over, and then for one whole round.
+            // Offer the identity until the present round is over, and then for one whole round.
             let mut turns = (1..2 * round).flat_map(|_| own.find(names.identity.as_bytes()));
             assert!(turns.any(|one| one.psk == names), "{number}");
         }

@@ -18,26 +18,27 @@
 //!
 //! [`open`](Tls::open) handles the peer's key updates and session tickets. A client asks for a key
 //! update after [a number of records](limits::RECORDS_PER_KEY). A server asks
-//! [later](limits::SERVER_RECORDS_PER_KEY). It does not ask a host that once dropped a connection
-//! when asked.
+//! [later](limits::SERVER_RECORDS_PER_KEY). It never asks a host that once dropped a connection
+//! after such a request.
 //!
 //! **The cost of an unknown peer.** A peer that withholds the end of its first message costs 10 KiB
 //! and the bytes that it has sent, up to [a limit](limits::HANDSHAKE_BYTES). The server parses the
-//! first message, and refuses the peer if it does not know any of its identities.
+//! first message, and refuses the peer if none of the offered identities is known.
 //!
 //! A peer that knows the names but not the key costs some dozens of HMACs for each [identity that
 //! the server checks](limits::IDENTITIES): the server derives some keys
 //! ([eight](limits::KEYS_PER_HOST)) and checks the binder. For discovery, an identity without a
-//! digest costs as many HMACs for each of [some keys](limits::DISCOVERY_KEYS). The server does the
-//! Diffie-Hellman exchange only for a peer with the key.
+//! digest costs the same number of HMACs for each of [the keys that the server
+//! tries](limits::DISCOVERY_KEYS). The server does the Diffie-Hellman exchange only for a peer with
+//! the key.
 //!
 //! **Memory.** A connection stores an incomplete record until the end of the record arrives. After
 //! the handshake, it uses no memory of OpenSSL.
 //!
 //! **The libraries.** The system's OpenSSL 3 (`libssl.so.3`) does the handshake. On Windows, the
 //! copy in the program's folder does it (`libssl-3-x64.dll`). The process loads OpenSSL on the
-//! first use of TLS. This crate itself processes the records. If the processor has wide AES
-//! instructions, it uses AES-GCM from AWS-LC, and otherwise from `ring` (decision 26).
+//! first use of TLS. This crate itself processes the records. It uses AES-GCM from AWS-LC if the
+//! processor has wide AES instructions, and from `ring` otherwise (decision 26).
 //!
 //! **Not implemented.** Kernel TLS (decision 27), certificates, early data, resumption.
 
@@ -76,7 +77,7 @@ pub fn look_at(bytes: &[u8], keys: &ServerKeys) -> usize {
     identities.map(|identity| keys.find(identity).len()).sum()
 }
 
-/// The TLS state of one connection. See the text of the crate.
+/// The TLS state of one connection. The crate's documentation describes the calls.
 pub trait Tls: Send {
     /// Adds bytes from the network. `handshake` or `open` uses them.
     fn feed(&mut self, bytes: &[u8]);
@@ -92,7 +93,8 @@ pub trait Tls: Send {
     /// client.
     fn peer(&self) -> Option<&Arc<Named>>;
 
-    /// Returns the length that `plain` needs to open `sealed_bytes` more network bytes.
+    /// Returns the length that `plain` must have when [`open`](Self::open) gets `sealed_bytes` more
+    /// network bytes.
     fn openable_bytes(&self, sealed_bytes: usize) -> usize;
 
     /// Decrypts the fed bytes, and then `sealed`, which arrived later. Returns the number of bytes

@@ -36,17 +36,17 @@ pub const KEYS_PER_HOST: usize = 8;
 /// stand for each of these keys. An identity with a digest selects one key.
 pub const DISCOVERY_KEYS: usize = 8;
 
-/// The maximum number of identities of a client that the server checks.
+/// The server checks at most this many of the identities that a client offers.
 pub const IDENTITIES: usize = 8;
 
-/// The maximum number of identities of a peer in an error message.
+/// An error message lists at most this many of the identities that a peer offers.
 pub const NAMED_IDENTITIES: usize = 4;
 
-/// The maximum number of characters of an identity in an error message.
+/// An error message shows at most this many characters of an identity.
 pub const NAMED_CHARACTERS: usize = 600;
 
-/// After this many records with one key, a client asks for a key update. It is half of the limit
-/// that RFC 8446 (section 5.5) recommends for AES-GCM, 2^24.5.
+/// After this many records with one key, a client asks for a key update. This is about a third of
+/// the limit that RFC 8446 (section 5.5) states for AES-GCM, 2^24.5.
 pub const RECORDS_PER_KEY: u64 = 1 << 23;
 
 /// After this many records with one key, a server asks for a key update if the client has not
@@ -62,12 +62,12 @@ pub const UNABLE_HOSTS: usize = 1024;
 /// of the host has one key, and a host with several paths has several controllers.
 pub const GENERATED_KEYS: usize = 32;
 
-/// A generated key that no connection uses remains valid for this time. It suffices, because a host
-/// connects all of its queues at once, and authenticates again if it reconnects later.
+/// A generated key that no connection uses remains valid for this time. This time suffices, because
+/// a host connects all of its queues at once, and authenticates again if it reconnects later.
 pub const GENERATED_TIME: Duration = Duration::from_secs(120);
 
-/// At most this many data bytes are encrypted into one buffer, which is then sent. They fill as
-/// many full records of 16,362 bytes as fit into 256 KiB with their headers. The buffer is still in
-/// the processor's cache when it is sent, and when the next data are sealed into it. Half this size
-/// would need more sends, and twice this size was not faster (decision 26).
+/// Each end encrypts at most this many data bytes into one buffer before it sends the buffer. The
+/// data fill as many full records of 16,362 bytes as fit into 256 KiB with their headers. The
+/// buffer is still in the processor's cache when it is sent, and when the next data are sealed into
+/// it. Half this size would need more sends, and twice this size was not faster (decision 26).
 pub const PORTION_BYTES: usize = 15 * (SEALED_BYTES - 22);

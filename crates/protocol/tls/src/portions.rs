@@ -1,4 +1,4 @@
-//! Cuts data to send into portions. Each portion is encrypted into one buffer.
+//! Divides outgoing data into portions. The sender encrypts each portion into one buffer.
 
 /// Returns the first `bytes` bytes of `slices`, or all bytes if there are fewer.
 pub fn portion<'a>(

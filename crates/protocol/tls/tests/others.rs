@@ -1,4 +1,5 @@
-//! Clients of other TLS implementations use this server, which repeatedly requests key updates.
+//! Tests this server with clients of other TLS implementations. The server repeatedly requests key
+//! updates.
 #![cfg(unix)]
 
 use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey, TlsPsk};
@@ -15,7 +16,7 @@ const SUBSYSTEM: &str = "nqn.2026-11.s:other";
 /// The number of lines that the client sends and the server returns.
 const LINES: usize = 200;
 
-/// Echoes until the connection ends. Returns the number of bytes.
+/// Echoes the client's data until the connection ends. Returns the number of echoed bytes.
 fn echo(mut socket: TcpStream, keys: Arc<ServerKeys>, per_key: u64) -> Result<usize, TlsError> {
     let mut tls = server_with(keys, per_key)?;
     let mut buffer = vec![0; 1 << 16];
@@ -139,7 +140,8 @@ fn openssl_and_gnutls_clients_follow_key_updates_of_the_server() {
     }
 }
 
-/// Returns a client that uses wolfSSL. It is built once. `suite` is a wolfSSL name.
+/// Returns a client that uses wolfSSL. Builds the client at the first call. `suite` is wolfSSL's
+/// name of the cipher suite.
 fn wolfssl(port: u16, psk: &TlsPsk, suite: &str) -> Command {
     static CLIENT: LazyLock<PathBuf> = LazyLock::new(|| {
         let client = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wolfssl");
@@ -154,7 +156,7 @@ fn wolfssl(port: u16, psk: &TlsPsk, suite: &str) -> Command {
     command
 }
 
-/// Tests both cipher suites with an unrelated implementation, and key updates from each end.
+/// Tests both cipher suites with an unrelated implementation, with and without key updates.
 #[test]
 fn wolfssl_works_with_both_cipher_suites() {
     const SHORT: &str = "TLS13-AES128-GCM-SHA256";
@@ -181,7 +183,7 @@ fn wolfssl_works_with_both_cipher_suites() {
 
 /// A host with a key cannot make the server use another hash or cipher than its identity names.
 #[test]
-fn a_client_cannot_choose_another_suite_than_that_of_the_key() {
+fn a_client_cannot_choose_another_suite_than_its_key_has() {
     // wolfSSL's client treats every pre-shared key as a key with SHA-256.
     for (hash, suites, is_let_in) in [
         (Hash::Sha256, "TLS_AES_128_GCM_SHA256", true),

@@ -1,4 +1,4 @@
-//! A client and a server that pass bytes to each other, and strangers without a key.
+//! Tests a client and a server that pass bytes to each other, and strangers without a key.
 
 use farblock_secure::{Derivation, Hash, IdentityForm, TlsKey, TlsPsk};
 use farblock_tls::{ServerKeys, Tls, TlsError, client, client_with, limits, server, server_with};
@@ -124,8 +124,8 @@ fn both_keys_are_accepted_during_a_change() {
 }
 
 /// A host with keys for many subsystems may use any of these keys for discovery. A key whose
-/// identity has a digest works at once. For other identities, the server tries some keys at each
-/// connection.
+/// identity has a digest works at once. For an identity without a digest, the server tries some of
+/// the keys at each connection.
 #[test]
 fn every_key_of_a_host_is_accepted_for_discovery() {
     const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
@@ -147,7 +147,7 @@ fn every_key_of_a_host_is_accepted_for_discovery() {
             let is_in = || comes(key, IdentityForm::Names, derivation) == (Ok(true), Ok(true));
             let turns = all.len().div_ceil(limits::DISCOVERY_KEYS);
             // Connect until the present round is over, and then for one whole round.
-            assert!((1..2 * turns).any(|_| is_in()), "some hello never gets its turn");
+            assert!((1..2 * turns).any(|_| is_in()), "the server never tries the host's key");
             for _ in 0..turns {
                 let (_, at_server) = comes(&other, IdentityForm::Names, derivation);
                 let error = at_server.expect_err("a stranger");
@@ -233,8 +233,7 @@ fn keys_are_updated_before_their_limit_without_data_loss() {
     assert_eq!(updates[0], updates[1], "the server does not answer each update");
 }
 
-/// A server asks clients for a key update if they do not ask themselves, whichever end sends more.
-/// It does not ask hosts that do not support updates.
+/// A server asks a client for a key update if the client does not ask, whichever end sends more.
 #[test]
 fn a_server_requests_key_updates_from_clients_that_do_not_update() {
     const PER_KEY: u64 = 5;
@@ -270,8 +269,8 @@ fn a_server_requests_key_updates_from_clients_that_do_not_update() {
 fn a_host_that_disconnects_after_a_key_update_request_gets_no_second_one() {
     let configured = key(Hash::Sha256, 1);
     let known = keys(std::slice::from_ref(&configured));
-    // Returns 1 if the server asks the client for a key update, and 0 if it does not. `ends` is
-    // called with the request, and ends the connection.
+    // Returns 1 if the server asks the client for a key update, and 0 if it does not. Passes the
+    // request to `ends`, which may end the connection.
     let updates = |ends: fn(&mut dyn Tls, &mut dyn Tls, &[u8])| {
         let mut client = client_with(by_digest(&configured), u64::MAX).unwrap();
         // Copies of the server's keys share the list of hosts without support for updates.
@@ -357,9 +356,9 @@ fn the_server_distinguishes_another_hash_from_another_name() {
 /// needs.
 #[test]
 fn the_server_names_what_the_client_does_not_offer() {
-    // The first change is to the cipher suites: the client's own suite, and the suite that signals
-    // that the client does not renegotiate. The second change is to the extension with key exchange
-    // modes: its type, its length, the number of modes, and the mode with an exchange.
+    // The first bytes are the length of the list of cipher suites, and the client's suite. The
+    // second bytes are the extension with key exchange modes: its type, its length, the number of
+    // modes, and the mode with an exchange.
     let changes: [(&[u8], &[u8], &str); 2] = [
         (
             &[0, 4, 0x13, 1],
@@ -441,7 +440,7 @@ fn refused(alert: u8) -> TlsError {
     TlsError::Refused(format!("it sent the alert {alert}"))
 }
 
-/// Changes every bit of a record. Also cuts the record anywhere and continues with another record.
+/// Changes one bit of each byte of a record in turn, and sends another record after it.
 #[test]
 fn every_changed_byte_of_a_record_is_detected() {
     let configured = key(Hash::Sha256, 1);
@@ -476,7 +475,7 @@ fn repeated_and_reordered_records_are_refused() {
 /// The identity of a key names its hash, and so determines one cipher suite. A server that answers
 /// with another suite gets no data.
 #[test]
-fn a_server_cannot_choose_another_suite_than_that_of_the_key() {
+fn a_server_cannot_choose_another_suite_than_the_key_has() {
     // These bytes precede the length of the session: the headers of record and message, the
     // version, and the random number.
     const SESSION_LENGTH_AT: usize = 5 + 4 + 2 + 32;

@@ -1,4 +1,4 @@
-//! The memory that peers without a key occupy in a server.
+//! Measures the memory that peers without a key occupy in a server.
 #![cfg(target_os = "linux")] // The test reads /proc/self/statm.
 
 use farblock_secure::{Hash, TlsKey};

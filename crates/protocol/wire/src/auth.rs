@@ -134,7 +134,8 @@ layout! {
 }
 
 layout! {
-    /// DH-HMAC-CHAP_Challenge, followed by HL bytes of challenge C1 and DHVLEN of DH value.
+    /// DH-HMAC-CHAP_Challenge, followed by HL bytes of challenge C1 and DHVLEN bytes of the
+    /// Diffie-Hellman value.
     pub struct Challenge, 16 {
         0 auth_type: u8, "Authentication type (AUTH_TYPE), 01h.";
         1 auth_id: u8, "Message identifier (AUTH_ID), 01h.";
@@ -150,8 +151,8 @@ layout! {
 }
 
 layout! {
-    /// DH-HMAC-CHAP_Reply, followed by HL bytes of response R1, HL of challenge C2 and DHVLEN of DH
-    /// value.
+    /// DH-HMAC-CHAP_Reply, followed by HL bytes of response R1, HL bytes of challenge C2 and DHVLEN
+    /// bytes of the Diffie-Hellman value.
     pub struct Reply, 16 {
         0 auth_type: u8, "Authentication type (AUTH_TYPE), 01h.";
         1 auth_id: u8, "Message identifier (AUTH_ID), 02h.";

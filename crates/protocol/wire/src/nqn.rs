@@ -52,7 +52,8 @@ impl fmt::Display for NqnError {
 impl core::error::Error for NqnError {}
 
 /// Returns the text of a NUL-terminated field: UTF-8, not empty, at most 223 bytes, no control
-/// characters. Use this function for peers whose names need not be NQNs, otherwise [`parse_field`].
+/// characters. Use this function for peers whose names need not be NQNs, and [`parse_field`] for
+/// all other peers.
 pub fn parse_field_text(field: &[u8; NQN_FIELD_BYTES]) -> Result<&str, NqnError> {
     let len = field.iter().position(|&byte| byte == 0).ok_or(NqnError::TooLong)?;
     let text = core::str::from_utf8(&field[..len]).map_err(|_| NqnError::NotUtf8)?;
@@ -90,8 +91,9 @@ pub fn validate(name: &str) -> Result<(), NqnError> {
     }
 }
 
-/// Checks a subsystem or host name: a name that starts with `nqn.` must be a valid NQN, any other
-/// name only valid text. Linux and its tests use names such as `blktests-subsystem-1`.
+/// Checks a subsystem or host name: a name that starts with `nqn.` must be a valid NQN. Any other
+/// name must be valid text, but need not be an NQN. Linux and its tests use names such as
+/// `blktests-subsystem-1`.
 pub fn validate_name(name: &str) -> Result<(), NqnError> {
     if name.starts_with("nqn.") { validate(name) } else { check_text(name) }
 }

@@ -42,8 +42,8 @@ impl ControllerOrigin {
         self.boot != [0; 16]
     }
 
-    /// Whether the target process with origin `self` has ended. It has if a process with origin
-    /// `other` now listens at the same place.
+    /// Whether the target process with origin `self` has ended. It has ended if a process with
+    /// origin `other` now listens at the same place.
     pub fn is_succeeded_at(&self, other: &Self) -> bool {
         self.place != [0; 16] && self.place == other.place
     }

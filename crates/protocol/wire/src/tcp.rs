@@ -9,13 +9,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::sqe::{Cqe, Sqe};
 
-/// Flag, all PDUs after initialization: a header digest follows the header (HDGSTF).
+/// Flag in all PDUs after initialization: a header digest follows the header (HDGSTF).
 pub const HDGSTF: u8 = 1 << 0;
-/// Flag, PDUs with data: a data digest follows the data (DDGSTF).
+/// Flag in PDUs with data: a data digest follows the data (DDGSTF).
 pub const DDGSTF: u8 = 1 << 1;
-/// Flag, H2CData and C2HData: this PDU is the last of its R2T or of its command's data (LAST_PDU).
+/// Flag in H2CData and C2HData: this PDU is the last of its R2T or of its command's data
+/// (LAST_PDU).
 pub const LAST_PDU: u8 = 1 << 2;
-/// Flag, C2HData with LAST_PDU: the command succeeded and no response capsule follows (SUCCESS).
+/// Flag in C2HData with LAST_PDU: the command succeeded and no response capsule follows (SUCCESS).
 pub const SUCCESS: u8 = 1 << 3;
 
 /// Length in bytes of a header digest or a data digest.

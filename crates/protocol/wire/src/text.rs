@@ -1,6 +1,6 @@
-//! Makes text from a peer safe to show, such as names, serial numbers and addresses. The text must
-//! not move a terminal's cursor, start a new line of a log, or reverse the text direction to
-//! imitate another line.
+//! Makes text from a peer (names, serial numbers, addresses) safe to show. The text must not move a
+//! terminal's cursor, start a new line of a log, or reverse the text direction to imitate another
+//! line.
 
 use core::fmt::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Codes, bit fields and command parameters.
+//! Tests codes, bit fields and command parameters.
 
 use farblock_wire::event::AsyncEvent;
 use farblock_wire::fabrics::{ConnectInvalidParameter, ConnectResult, PropertySize};
@@ -34,7 +34,7 @@ fn statuses_print_the_name_of_the_specification() {
     assert_eq!(Status(0x1ff).to_string(), "unknown command specific status (0x1ff)");
     assert_eq!(Status(0x7c1).to_string(), "vendor specific status (0x7c1)");
     assert_eq!(format!("{:?}", Status::ABORTED_BY_HOST), "Status(Command Aborted By Host (0x371))");
-    // The same status code has another name as the status of another command.
+    // The name of a status code depends on the command.
     let status = Status::CONNECT_INVALID_PARAMETERS;
     assert_eq!(status.connect_name(), Some("Connect Invalid Parameters"));
     assert_eq!(status.to_string(), "Attempted Write to Read Only Range");

@@ -1,10 +1,10 @@
 //! Concatenates several namespaces (the children) into one.
 //!
-//! [`Concat::new`] and [`Concat::of`] fix the first block of each child. When the last child grows
-//! or shrinks, the concatenation grows or shrinks with it. The concatenation does not use blocks
-//! that another child gains later. If another child shrinks, reads and writes of its missing blocks
-//! fail. To keep the layout when a child changes its size, give [`Concat::of`] the number of bytes
-//! to use of each child.
+//! [`Concat::new`] and [`Concat::of`] set the position of each child in the concatenation, which
+//! never changes afterwards. When the last child grows or shrinks, the concatenation grows or
+//! shrinks with it. The concatenation does not use blocks that another child gains later. If
+//! another child shrinks, reads and writes of its missing blocks fail. To keep the layout when a
+//! child changes its size, give [`Concat::of`] the number of bytes to use of each child.
 //!
 //! When a child fails, the operations on its blocks fail.
 
@@ -26,8 +26,8 @@ impl Concat {
         Concat::of(children.into_iter().map(|child| (child, None)).collect())
     }
 
-    /// Like [`Concat::new`], but each child may have a number of bytes: the concatenation then uses
-    /// only this many bytes from its start.
+    /// Like [`Concat::new`], but the caller may limit each child: with `Some(bytes)`, the
+    /// concatenation uses only the first `bytes` bytes of the child.
     pub fn of(parts: Vec<(Arc<dyn Namespace>, Option<u64>)>) -> Result<Concat, OpenError> {
         let (children, fronts): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let mut geometries = set::geometries("a concatenation", &children)?;
@@ -118,7 +118,7 @@ impl Namespace for Concat {
     }
 }
 
-/// The first block of each child.
+/// The layout of a concatenation: the first block of each child.
 #[derive(Clone, Debug)]
 struct Row {
     starts: Arc<[u64]>,

@@ -16,8 +16,8 @@ use farblock_random::Random;
 /// A namespace that returns each completion late: `fixed` plus a random time of up to `jitter`.
 ///
 /// The delay starts when the inner namespace has completed the operation. Jitter can reorder
-/// completions. The same seed gives the same sequence of delays, which the completions of all
-/// queues share.
+/// completions. The seed determines one sequence of delays. Each completion of any queue takes the
+/// next delay from it.
 pub struct Delay {
     inner: Arc<dyn Namespace>,
     fixed: Duration,
@@ -37,7 +37,7 @@ impl Delay {
         Delay { inner, fixed, jitter: Duration::ZERO, dice }
     }
 
-    /// Adds a random delay of up to `jitter`, evenly distributed, to the fixed one.
+    /// Adds a random delay of up to `jitter`, evenly distributed, to the fixed delay.
     pub fn jitter(mut self, jitter: Duration, seed: u64) -> Delay {
         self.jitter = jitter;
         self.dice = Arc::new(Dice { seed, rolled: AtomicU64::new(0) });

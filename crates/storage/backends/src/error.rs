@@ -226,7 +226,8 @@ fn used(problem: &FileProblem) -> String {
 }
 
 /// The kind of a text file: "text", or the kind of a file that farblock itself writes. `None` for
-/// binary files. Extending a text file to a whole number of blocks would damage it.
+/// binary files. The error must not advise the user to extend a text file to a whole number of
+/// blocks, because this would damage the file.
 fn contents(path: &std::path::Path) -> Option<&'static str> {
     const LOOK_BYTES: u64 = 512;
     let mut start = Vec::new();

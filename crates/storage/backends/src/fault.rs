@@ -33,7 +33,8 @@ pub enum When {
     /// Every n-th operation, counted over all queues: the first n - 1 operations succeed. 0 selects
     /// no operation.
     Every(u64),
-    /// Each operation with this probability in a million. The seed determines which.
+    /// Each operation with a probability of this many millionths. The seed determines which
+    /// operations fail.
     PerMillion(u32),
 }
 
@@ -103,7 +104,7 @@ impl Fault {
         self.plan.enabled.store(enabled, Ordering::Relaxed);
     }
 
-    /// The number of operations that the rules have made fail.
+    /// The number of operations that failed because of a rule.
     pub fn injected(&self) -> u64 {
         self.plan.injected.load(Ordering::Relaxed)
     }

@@ -1,6 +1,6 @@
 //! A regular file or a block device.
 //!
-//! Direct I/O bypasses the page cache, so that memory does not hold the data twice. At open,
+//! Direct I/O bypasses the page cache, which would only hold a second copy of the data. At open,
 //! farblock tries a direct read with the block size of the namespace. If the read fails, farblock
 //! uses the page cache, and [`describe`](Namespace::describe) gives the reason. Operations whose
 //! buffers are not aligned for direct I/O use a bounce buffer.
@@ -10,15 +10,16 @@
 //!
 //! farblock locks an open file with `flock`: exclusively if it is writable, shared if it is
 //! read-only. So two targets cannot write to one disk by accident. On Linux farblock also takes
-//! QEMU's byte locks, and refuses files that a loop device or swap area uses. A writable block
-//! device must not be mounted, and the system must not use it in another way. A read-only block
-//! device may be mounted read-only.
+//! QEMU's byte locks, and refuses files that a loop device or swap area uses. To be opened
+//! writable, a block device must not be mounted or otherwise in use by the system. To be opened
+//! read-only, it may be mounted read-only.
 //!
 //! When a file or device grows, the open namespace grows within two seconds: one thread per file
 //! system checks the sizes. The namespace ignores a partial block at the end.
 //!
-//! When another program truncates the file, the namespace keeps its size. Reads, writes and flushes
-//! of missing blocks fail, and no write extends the file. When the file system of a sparse file is
+//! When another program truncates the file, the namespace keeps its size. Reads and writes of
+//! missing blocks fail, and no write extends the file. If a write at that time may have extended
+//! the file again, all reads, writes and flushes fail. When the file system of a sparse file is
 //! full, writes that need space fail with [`BlockError::NoSpace`]; other operations continue.
 //!
 //! When an open file or device becomes write-protected, its namespace turns read-only within two
@@ -51,8 +52,8 @@ pub struct FileOptions {
     pub read_only: bool,
     /// Use direct I/O if the file system supports it.
     pub direct: bool,
-    /// Whether the caller unlinks the file on purpose while it is open. Then farblock logs no
-    /// warning about this.
+    /// Whether the caller unlinks the file on purpose while it is open. If so, farblock does not
+    /// warn about the deleted file.
     pub temporary: bool,
 }
 
@@ -67,7 +68,7 @@ impl FileOptions {
         FileOptions { read_only: true, ..self }
     }
 
-    /// For a file that the caller unlinks while it is open, since the contents need not last.
+    /// Logs no warning if the caller unlinks the open file, because its contents need not last.
     pub fn temporary(self) -> FileOptions {
         FileOptions { temporary: true, ..self }
     }
@@ -88,8 +89,8 @@ pub fn lock(file: &std::fs::File, path: &Path, read_only: bool) -> Result<(), Fi
     probe::lock_patiently(file, path, read_only)
 }
 
-/// Whether another program holds QEMU's byte locks on an open file, so that this program may not
-/// read the file, or (unless `read_only`) not write it. The file must be open for reading.
+/// Whether byte locks in QEMU's format forbid this program to read an open file, or (unless
+/// `read_only`) to write it. The file must be open for reading.
 #[cfg(target_os = "linux")]
 pub fn has_byte_locks(file: &std::fs::File, read_only: bool) -> bool {
     probe::others::is_refused(file, read_only)
@@ -123,7 +124,8 @@ enum Caching {
 /// The state that all queues of a file share.
 struct FileShared {
     file: File,
-    /// The geometry at open. Of its fields, only the number of blocks may have changed since.
+    /// The geometry at open. The number of blocks and the write protection may have changed since;
+    /// see `blocks` and `protection`.
     geometry: Geometry,
     blocks: AtomicU64,
     changes: Changes,
@@ -136,7 +138,7 @@ struct FileShared {
     can_punch: AtomicBool,
     /// False once the system has refused `ZeroRange`.
     can_zero: AtomicBool,
-    /// The existing part of the file, in case another program truncates it.
+    /// The part of the file that still exists if another program has truncated the file.
     extent: extent::Extent,
     /// Whether the file has become write-protected.
     protection: protection::Protection,
@@ -185,7 +187,8 @@ impl FileDisk {
         self.measure_checked().map_err(|problem| self.error(problem))
     }
 
-    /// Whether the file or device has grown. If so, this updates [`geometry`](Namespace::geometry).
+    /// Whether the file or device has grown. If so, this updates [`geometry`](Namespace::geometry)
+    /// and notifies the watchers.
     pub fn has_grown(&self) -> bool {
         let has_grown = self.shared.has_grown(self.kind);
         if has_grown {
@@ -242,8 +245,9 @@ impl FileDisk {
     }
 
     /// Like [`FileDisk::lengthen`], but calls `is_wanted` after it has read the current size. The
-    /// file is extended only if `is_wanted` returns true. The size query may hang with its storage,
-    /// and a caller that has timed out meanwhile can cancel in this way.
+    /// file is extended only if `is_wanted` returns true. The size query hangs if the storage
+    /// hangs. A caller that has timed out meanwhile then returns false, and the file keeps its
+    /// size.
     pub fn lengthen_while(
         &self,
         bytes: u64,
@@ -345,7 +349,7 @@ impl FileDisk {
         disk
     }
 
-    /// A disk of a simulated world, which behaves like a file with direct I/O.
+    /// A simulated disk, which behaves like a file with direct I/O.
     #[cfg(feature = "sim")]
     pub fn simulated(medium: farblock_reactor::sim::Medium, block_size: u32, blocks: u64) -> Self {
         const MEMORY_ALIGNMENT: usize = 512;

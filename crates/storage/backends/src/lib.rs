@@ -17,15 +17,15 @@
 //! `stripe:64KiB,a.img,b.img`, `disk.img`. [`nodes`] finds the NUMA node of a disk.
 //!
 //! All backends keep the contract of [`farblock_block`], and pass its conformance suite on both
-//! engines. After warm-up, `null`, `mem`, `file` and `stripe` do not allocate per operation. `mem`
-//! has two exceptions: the first write of a chunk, and a write of a chunk whose old contents a
-//! reader still borrows.
+//! engines of the reactor (io_uring and portable). After warm-up, `null`, `mem`, `file` and
+//! `stripe` do not allocate per operation. `mem` has two exceptions: the first write of a chunk,
+//! and a write of a chunk whose old contents a reader still borrows.
 //!
 //! # Not here
 //!
 //! This crate has no mirrors (they are in `farblock-volumes`), parity, thin provisioning,
 //! snapshots, encryption, or image formats (qcow2). Only files and devices can be resized while
-//! they are open. Block devices are supported on Linux only.
+//! they are open. The crate supports block devices on Linux, and raw disks on Windows.
 
 #![forbid(unsafe_code)]
 

@@ -2,9 +2,9 @@
 //!
 //! All queues of the namespace, on any thread, share two budgets: operations and bytes. There is no
 //! bucket to refill. Instead, each budget stores the time up to which it is spent (the "generic
-//! cell rate algorithm"). An operation moves this time forward by its cost. It may start
-//! [`Limit::burst`] before the time as it was before the move. So an operation needs one atomic
-//! update per budget.
+//! cell rate algorithm"). An operation moves this time forward by its cost. The operation may start
+//! [`Limit::burst`] before the old value of this time. So an operation needs one atomic update per
+//! budget.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -75,7 +75,8 @@ impl Limit {
         self
     }
 
-    /// Sets the longest burst. After a pause, operations may spend at once the budget of this time.
+    /// Sets the longest burst. After a pause, operations may immediately spend the budget of this
+    /// much time.
     pub fn burst(mut self, burst: Duration) -> Limit {
         self.rates.burst = burst;
         self
@@ -145,7 +146,7 @@ impl Budget {
     }
 }
 
-/// The time, in nanoseconds, that costs `amount` at a limit of `per_second`.
+/// The cost of `amount`, in nanoseconds, at a limit of `per_second`.
 fn cost_ns(amount: u64, per_second: u64) -> u64 {
     let cost = u128::from(amount) * 1_000_000_000 / u128::from(per_second);
     u64::try_from(cost).unwrap_or(u64::MAX)
@@ -153,7 +154,7 @@ fn cost_ns(amount: u64, per_second: u64) -> u64 {
 
 /// Advances `spent` by `cost`, and returns the time at which the operation may start.
 fn spend(spent: &AtomicU64, cost: u64, now: u64, burst: u64) -> u64 {
-    // Budget that was not spent expires, except for one burst.
+    // Unspent budget expires, except for one burst.
     let unspent = now.saturating_sub(burst);
     let found = spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent| {
         Some(spent.max(unspent).saturating_add(cost))

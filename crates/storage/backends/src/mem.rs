@@ -7,9 +7,9 @@
 //! One bit per chunk records whether the chunk has bytes, so zeroing empty ranges is cheap, too.
 //!
 //! A disk takes at most this memory: its capacity, one huge page, 1/1024 of the capacity for the
-//! table, and the replaced chunks that slow readers still borrow (see below). When readers borrow
-//! too many replaced chunks, reads are copied instead. In the worst case, the replaced chunks that
-//! readers still borrow take as much memory as the capacity.
+//! table, and the replaced chunks that slow readers still borrow (see below). While readers borrow
+//! too many replaced chunks, the disk copies the data of further reads. In the worst case, the
+//! replaced chunks that readers still borrow take as much memory as the capacity.
 //!
 //! An operation locks its chunks one at a time. Per 64 KiB, a lock takes two uncontended atomic
 //! operations: about 20 ns, against microseconds for the copy. Threads contend only within a chunk.
@@ -272,7 +272,7 @@ struct Chunk {
     bytes: RwLock<Bytes>,
     /// The current or former address of the bytes. With it, a prefetch need not take the lock.
     address: AtomicPtr<u8>,
-    /// The number of next reads to copy instead of lending memory.
+    /// This many further reads copy the bytes instead of borrowing them.
     not_lent: AtomicU8,
 }
 
@@ -325,8 +325,8 @@ impl Group {
         };
     }
 
-    /// Searches the rest of a word from `chunk` on. `Ok` is the first chunk with bytes. `Err` is
-    /// the number of chunks up to the end of the word, if all are empty.
+    /// Searches the bits of `taken` from `chunk` to the end of their word. `Ok` is the first chunk
+    /// with bytes. `Err` is the number of chunks up to the end of the word, if all are empty.
     fn next_taken(&self, chunk: usize) -> Result<usize, usize> {
         let within = chunk % WORD_CHUNKS;
         let word = self.taken[chunk / WORD_CHUNKS].load(Ordering::Acquire) >> within;
@@ -420,7 +420,7 @@ impl Store {
         }
     }
 
-    /// Appends views of a range. False if the disk cannot lend some part of the range.
+    /// Appends views of a range. Returns false if the disk cannot lend some part of the range.
     fn lend(&self, offset: u64, length: u64, into: &mut Vec<Buffer>) -> bool {
         if self.is_lent_too_much() {
             return false;
@@ -483,8 +483,8 @@ impl Store {
         Ok(&mut bytes[within])
     }
 
-    /// Zeroes the start of a range within `budget`, and updates both. With `free`, this releases
-    /// the memory of whole chunks.
+    /// Zeroes as much of the start of `range` as `budget` allows, and reduces `range` and `budget`
+    /// by the work done. With `free`, this releases the memory of whole chunks.
     fn zero(&self, range: &mut Range<u64>, free: bool, budget: &mut u64) -> Result<(), BlockError> {
         let size = CHUNK_BYTES as u64;
         while !range.is_empty() && *budget > 0 {
@@ -511,7 +511,8 @@ impl Store {
         Ok(())
     }
 
-    /// Zeroes a part of a chunk, or frees the chunk. Returns the cost, in bytes.
+    /// Zeroes a part of a chunk, or frees the chunk. Returns the time that this takes, as a number
+    /// of bytes that could be zeroed in this time.
     fn zero_chunk(
         &self,
         group: &Group,
@@ -765,7 +766,7 @@ mod tests {
     }
 
     #[test]
-    fn stalled_readers_hold_at_most_the_capacity_again() {
+    fn stalled_readers_hold_at_most_as_much_as_the_capacity() {
         let bytes: u64 = 16 << 20;
         let mem = Mem::new(512, bytes).unwrap();
         let store = &mem.store;

@@ -27,7 +27,7 @@ impl Machine {
         Machine::at(PathBuf::from("/"), allowed())
     }
 
-    /// A machine with the reports below `root`, of which this process may use the `allowed`
+    /// A machine whose kernel files are below `root`. This process may use only the `allowed`
     /// processors.
     #[must_use]
     pub fn at(root: PathBuf, allowed: BTreeSet<usize>) -> Machine {
@@ -53,8 +53,8 @@ impl Machine {
         fs::read_to_string(self.root.join(path)).ok()
     }
 
-    /// The node of a device in `/sys`, or of its nearest parent that has one: an NVMe namespace is
-    /// on the node of its controller. `None` if the node is unknown.
+    /// The node of a device in `/sys`, or of its nearest parent that reports a node. For example,
+    /// an NVMe namespace is on the node of its controller. `None` if the node is unknown.
     #[must_use]
     pub fn of_device(&self, device: &str) -> Option<usize> {
         let device = fs::canonicalize(self.root.join(device)).ok()?;
@@ -86,7 +86,8 @@ impl Machine {
         None
     }
 
-    /// The common node of all files and disks of a spec; `None` if they have several nodes.
+    /// The common node of all files and disks of a spec; `None` if they are on several nodes, or if
+    /// a node is unknown.
     #[must_use]
     pub fn of_spec(&self, spec: &Spec) -> Option<usize> {
         let of = |leaf: &&Spec| match leaf {

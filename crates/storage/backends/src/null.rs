@@ -6,7 +6,7 @@ use farblock_reactor::{Buffer, Reactor, SharedBuffer, TaskId};
 use crate::error::{self, OpenError};
 use farblock_block::size::Size;
 
-/// The bytes of zeroes that a queue lends.
+/// The number of zero bytes that a queue lends.
 const LENT_BYTES: usize = 64 << 10;
 
 /// A namespace without contents. Benchmarks use it to measure the cost of all other layers.

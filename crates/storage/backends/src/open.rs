@@ -96,8 +96,8 @@ impl Spec {
         })
     }
 
-    /// Checks that each disk of a concatenation whose size can change between opens has an explicit
-    /// size. Otherwise the next disk could start at another block after each open.
+    /// Checks that a disk of a concatenation has an explicit size if its size can change between
+    /// opens. Otherwise the next disk could start at another block after each open.
     fn check_fronts(
         children: &[Spec],
         parts: &[(Arc<dyn Namespace>, Option<u64>)],

@@ -1,4 +1,4 @@
-//! A part of a namespace as a namespace.
+//! A namespace that consists of a part of another namespace.
 //!
 //! The ranges of one namespace do not overlap. A range has a fixed start. A range without a length
 //! reaches to the end of the namespace, and grows and shrinks with it. A range can also make a
@@ -18,8 +18,8 @@ use farblock_block::size::Size;
 pub struct Range {
     place: RangePlace,
     /// Declared before `inner`, so that a dropped range releases its reservation first. Once
-    /// `inner` is dropped, another namespace may have its address, and the reservation would apply
-    /// to that one.
+    /// `inner` is dropped, another namespace may have its address, and the reservation would then
+    /// apply to the new namespace.
     _taken: Option<Taken>,
     inner: Arc<dyn Namespace>,
 }
@@ -209,7 +209,8 @@ impl Queue for RangeQueue {
         fua: bool,
         data: &[u8],
     ) -> Option<Result<(), BlockError>> {
-        // Do not write inline to a read-only range. `submit` then refuses the write.
+        // Do not write inline to a read-only range. The caller then submits the write, and `submit`
+        // refuses it.
         let at = self.at(lba, blocks).filter(|_| !self.place.read_only)?;
         self.queue.write_inline(at, blocks, fua, data)
     }

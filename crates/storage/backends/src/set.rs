@@ -1,10 +1,10 @@
-//! Several namespaces (the children) as one: the common part of stripe sets and concatenations.
+//! Combines several namespaces (the children) into one, for stripe sets and concatenations.
 //!
 //! A [`Layout`] places the blocks on the children. The set splits reads and writes and their
 //! buffers without copying. Write zeroes and deallocate move no data, and the blocks of a range on
-//! one child are contiguous there. So each becomes at most one operation per child. An operation
-//! completes when its last part completes. Its result is the first error of a part, but errors that
-//! a retry would not cure take precedence.
+//! one child are contiguous there. So each of these commands becomes at most one operation per
+//! child. An operation completes when its last part completes. Its result is the first error of a
+//! part, but errors that a retry would not cure take precedence.
 //!
 //! While a child is unavailable, only operations on its blocks wait or fail.
 
@@ -37,7 +37,8 @@ pub(crate) trait Layout: Clone + Send + Sync + 'static {
     /// contiguous on one child.
     fn extent(&self, lba: u64, blocks: u32) -> Extent;
 
-    /// The part of a range on one child, which is contiguous there; empty if there is none.
+    /// The blocks of a range that one child stores, which are contiguous there; empty if there are
+    /// none.
     fn share(&self, child: usize, lba: u64, blocks: u32) -> Extent;
 
     /// The number of blocks of a set with children of these sizes.
@@ -84,7 +85,8 @@ impl<L: Layout> Shape<L> {
         }
     }
 
-    /// Reads the geometries of the children again. True if the geometry of the set changes.
+    /// Reads the geometries of the children again. Returns true if this changes the geometry of the
+    /// set.
     fn look(&self) -> bool {
         let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let children: Option<Vec<_>> = self.children.iter().map(Weak::upgrade).collect();
@@ -184,7 +186,7 @@ impl<L: Layout> Set<L> {
         worst
     }
 
-    /// The trouble of the first child that reports any.
+    /// The text of the first child that reports trouble.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.children.iter().find_map(|child| child.trouble())
     }
@@ -281,8 +283,8 @@ impl<L: Layout> SetQueue<L> {
     }
 
     /// Converts the error of a child to an error of the set. A child that has shrunk reports that
-    /// blocks are out of range. If the set still has these blocks, the error is a failed read or
-    /// write.
+    /// blocks are out of range. If the set still has these blocks, it reports a failed read or
+    /// write instead.
     fn error_of_child(&mut self, whole: u64, error: BlockError) -> BlockError {
         let Op { command, lba, blocks, .. } = self.wholes.at(whole).op;
         let end = lba.saturating_add(u64::from(blocks));

@@ -88,7 +88,7 @@ pub enum Spec {
     Delay {
         /// The fixed delay.
         fixed: Duration,
-        /// The maximum of the random delay, which is added to the fixed one.
+        /// The maximum of the random delay, which is added to `fixed`.
         jitter: Duration,
         /// The disk.
         inner: Box<Spec>,
@@ -118,7 +118,7 @@ pub enum Rate {
     Bytes(u64),
 }
 
-/// The maximum depth of names within names.
+/// The maximum nesting depth of names.
 const MAX_DEPTH: usize = 16;
 
 /// The default chunk size of a stripe set, in bytes.
@@ -158,8 +158,8 @@ impl Spec {
         Self::parse_within(text, 0)
     }
 
-    /// Parses a name at a depth of `depth` names within names. The maximum depth limits the stack
-    /// of all recursive functions.
+    /// Parses a name that is nested `depth` levels deep. The maximum depth limits the stack of all
+    /// recursive functions.
     fn parse_within(text: &str, depth: usize) -> Result<Spec, SpecError> {
         if depth > MAX_DEPTH {
             return Err(SpecError(format!(

@@ -3,8 +3,9 @@
 //!
 //! Until this machine becomes the primary, [`Standby`] is a namespace of the same size whose
 //! operations fail with [`BlockError::Disconnected`]. So hosts use another path to the same disk. A
-//! thread retries to open the device, and exits after its success. From then on the device executes
-//! all operations and stays open. Stop the program before you make this machine secondary again.
+//! thread tries repeatedly to open the device, and exits once the device is open. From then on the
+//! device executes all operations and stays open. Stop the program before you make this machine
+//! secondary again.
 
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -25,7 +26,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// device as soon as another machine releases it.
 ///
 /// # Errors
-/// Returns `error` if its cause is not another machine that uses the device.
+/// Returns `error` unless the open failed because another machine uses the device.
 pub fn instead_of(
     error: OpenError,
     path: &Path,

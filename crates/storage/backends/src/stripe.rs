@@ -1,8 +1,8 @@
 //! RAID 0: distributes chunks over several namespaces (the children).
 //!
-//! The set splits reads and writes at chunk boundaries.
+//! The stripe set splits reads and writes at chunk boundaries.
 //!
-//! When all children grow, the set grows.
+//! When all children grow, the stripe set grows.
 //!
 //! When a child fails, operations on its blocks fail, because RAID 0 has no redundancy.
 
@@ -17,7 +17,7 @@ use farblock_block::size::Size;
 
 pub use crate::set::MAX_CHILDREN;
 
-/// Several namespaces as one, with chunks in turn on each.
+/// Several namespaces as one: consecutive chunks are on consecutive namespaces.
 pub struct Stripe {
     chunk_blocks: u32,
     set: Set<Chunks>,
@@ -150,7 +150,7 @@ impl Chunks {
         ((chunk % self.children) as usize, chunk / self.children * chunk_blocks + within)
     }
 
-    /// The number of blocks on a child whose address in the set is below `lba`.
+    /// The number of blocks on a child that have addresses below `lba` in the set.
     fn blocks_before(&self, child: usize, lba: u64) -> u64 {
         let chunk_blocks = u64::from(self.chunk_blocks);
         let (chunk, within) = (lba / chunk_blocks, lba % chunk_blocks);

@@ -1,4 +1,4 @@
-//! The synchronous interface, with transfers that need several operations.
+//! Tests of the synchronous interface, with transfers that need several operations.
 
 mod support;
 

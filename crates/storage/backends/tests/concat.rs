@@ -1,4 +1,4 @@
-//! Concatenation beyond the conformance suite: the boundaries between the disks.
+//! Tests of concatenations in addition to the conformance suite: the boundaries between the disks.
 
 mod support;
 

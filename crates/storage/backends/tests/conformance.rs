@@ -212,7 +212,7 @@ on_both_engines! {
     }
 }
 
-/// Runs each check in a simulated world, on files of that world.
+/// Runs each check in a simulation, on simulated files.
 #[test]
 fn a_simulated_file_conforms() {
     use farblock_reactor::sim::World;

@@ -1,4 +1,4 @@
-//! The effects of decorators.
+//! Tests of the effects of decorators: delays, faults and limits.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Block devices. The tests create loop devices, which needs root.
+//! Tests of block devices. They create loop devices, which needs root.
 
 #![cfg(target_os = "linux")]
 
@@ -15,7 +15,8 @@ use farblock_block::{BlockError, Change, Namespace};
 use farblock_reactor::EngineKind;
 use support::{Dir, Loop, Mount, may_use_root, on_both_engines, run};
 
-/// The device of the last finished check. Keeping only one device limits the number of devices.
+/// The device of the last finished check. The tests keep only one device, to limit the number of
+/// loop devices.
 type Last = Mutex<Option<Loop>>;
 
 fn fresh(dir: &Dir, last: &Last, sector: u32, options: &FileOptions) -> FileDisk {
@@ -81,7 +82,7 @@ fn a_mounted_device_is_refused() {
     drop(mount);
 }
 
-/// A device has two nodes in this test, and the kernel locks each node separately.
+/// The test creates a second device node for one device. The kernel locks each node separately.
 #[test]
 fn a_device_with_a_writer_on_another_node_is_not_shared_read_only() {
     if !may_use_root() {
@@ -186,7 +187,7 @@ fn overlapping_loop_devices_on_one_file_exclude_each_other() {
     FileDisk::open(&other.path, &options).unwrap();
 }
 
-/// The path in sysfs of a loop device's file may lead to no file or to another file.
+/// The path that sysfs shows for a loop device's file may lead to no file or to another file.
 #[test]
 fn the_file_of_a_loop_device_is_found_without_its_path() {
     if !may_use_root() {
@@ -240,7 +241,8 @@ fn a_write_protected_device_is_not_shared_as_writable() {
     let refused = FileDisk::open(&device.path, &options).err().expect("it was opened").to_string();
     assert!(refused.contains("write-protected"), "{refused}");
     FileDisk::open(&device.path, &options.read_only()).unwrap();
-    // The flag outlives the file of the device. Another device may reuse the device number.
+    // The flag remains after the file is detached from the device, and a later loop device may get
+    // the same number.
     run("blockdev", &["--setrw", device.path.to_str().unwrap()]);
 }
 
@@ -252,7 +254,8 @@ fn wait_for(disk: &FileDisk, told: &Receiver<Change>, read_only: bool) {
     assert_eq!(disk.trouble().is_some(), read_only);
 }
 
-/// Write-protects an open disk, and then removes the protection.
+/// Checks that an open disk becomes read-only when it is write-protected, and writable when the
+/// protection is removed.
 fn becomes_read_only_and_writable(path: &Path, advice: &str, set: &dyn Fn(bool)) {
     let disk = FileDisk::open(path, &FileOptions::new(4096)).unwrap();
     let (tell, told) = channel();

@@ -1,4 +1,4 @@
-//! Sparse files: deallocated space, and a full file system.
+//! Tests of sparse files: deallocated space, and a full file system.
 
 #![cfg(target_os = "linux")]
 

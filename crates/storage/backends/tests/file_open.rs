@@ -1,4 +1,4 @@
-//! Errors of files that cannot be opened, and files that change while they are open.
+//! Tests of files that cannot be opened, and of files that change while they are open.
 
 mod support;
 
@@ -251,7 +251,7 @@ fn growth_of_a_file_is_reported_on_request() {
     disk.lengthen(4096).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "the file was shortened");
     disk.lengthen_while(1 << 20, || false).unwrap();
-    assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "it grew although nobody waits");
+    assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "it grew, though not wanted");
     let refused = disk.lengthen(u64::MAX).unwrap_err().to_string();
     assert!(refused.contains("cannot be extended"), "{refused}");
     assert!(!refused.contains("os error"), "{refused}");

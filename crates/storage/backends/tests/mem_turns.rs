@@ -1,4 +1,4 @@
-//! While a RAM disk zeroes a large range, other operations have their turns.
+//! While a RAM disk zeroes a large range, it also executes other operations.
 
 use farblock_backends::mem::Mem;
 use farblock_block::{Namespace, Op};

@@ -74,8 +74,8 @@ impl Load {
 
 fn check(namespace: &dyn Namespace, engine: EngineKind, skew: usize) {
     let mut load = Load::new(namespace, engine, skew);
-    // Vectors grow at the largest batch of completions so far. So only an allocation in every round
-    // is an error.
+    // A vector grows when a batch of completions is larger than all batches before. So the test
+    // fails only if every round allocates.
     let counts = [(); 8].map(|()| {
         let before = allocations_here();
         (0..100).for_each(|round| load.round(round));

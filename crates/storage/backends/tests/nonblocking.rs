@@ -1,4 +1,4 @@
-//! Operations as futures, with a minimal executor.
+//! Tests of operations as futures, with a minimal executor.
 
 use farblock_backends::delay::Delay;
 use farblock_backends::mem::Mem;

@@ -1,4 +1,4 @@
-//! A disk that another machine uses.
+//! Tests of a disk that another machine uses.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Stripe sets beyond the conformance suite: the placement of data on the children.
+//! Tests of stripe sets in addition to the conformance suite: the placement of data on the
+//! children.
 
 mod support;
 

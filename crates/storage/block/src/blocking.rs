@@ -87,17 +87,17 @@ impl Blocking {
         self.geometry
     }
 
-    /// Fills `data` from `lba`.
+    /// Fills `data` with the blocks from `lba` on.
     pub fn read(&mut self, lba: u64, data: &mut [u8]) -> Result<(), BlockError> {
         self.transfer(Command::Read, lba, false, Data::Into(data))
     }
 
-    /// Writes `data` from `lba`.
+    /// Writes `data` to the blocks from `lba` on.
     pub fn write(&mut self, lba: u64, data: &[u8]) -> Result<(), BlockError> {
         self.transfer(Command::Write, lba, false, Data::From(data))
     }
 
-    /// Writes `data` from `lba`. The data is durable on return.
+    /// Writes `data` to the blocks from `lba` on. The data is durable on return.
     pub fn write_durable(&mut self, lba: u64, data: &[u8]) -> Result<(), BlockError> {
         self.transfer(Command::Write, lba, true, Data::From(data))
     }
@@ -178,7 +178,8 @@ impl Blocking {
         }
     }
 
-    /// Checks a whole transfer, so that a transfer partly beyond the namespace does not start.
+    /// Checks the range of a whole transfer before its first operation. So a transfer that reaches
+    /// beyond the end of the namespace changes nothing.
     fn check(&self, command: Command, lba: u64, length: usize) -> Result<(), BlockError> {
         let block_size = self.geometry.block_size as usize;
         assert!(length.is_multiple_of(block_size), "{length} bytes are not whole blocks");

@@ -4,25 +4,24 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The kind of a change of a namespace. The change is in effect before the notification. Watchers
-/// query the namespace for the new state.
+/// The kind of a change of a namespace. The change is already in effect when watchers are notified.
+/// Watchers query the namespace for the new state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Change {
     /// The [geometry](crate::Namespace::geometry) has changed: the capacity, whether the namespace
     /// is writable, or whether it has a volatile cache.
     Geometry,
-    /// The [availability](crate::Namespace::availability), or the parts that determine it, have
-    /// changed.
+    /// The [availability](crate::Namespace::availability), or the state of a part that determines
+    /// it, has changed.
     Availability,
     /// Data acknowledged since the last flush may be lost, for example because the machine that
-    /// cached it has restarted. The namespace reports this before any operation that follows the
-    /// loss.
+    /// cached it has restarted. The namespace reports this before it executes another operation.
     Loss,
-    /// The contents may differ from the users' writes. The underlying file or disk was truncated,
-    /// replaced or swapped for a copy, or this may have happened while it was disconnected. The
-    /// namespace reports this before its next use.
+    /// The blocks may no longer hold the data that users wrote. The underlying file or disk was
+    /// truncated, replaced or swapped for a copy, or this may have happened while the file or disk
+    /// was disconnected. The namespace reports this before it executes another operation.
     Contents,
-    /// The remote namespaces that its [parts](crate::Namespace::parts) consist of have changed.
+    /// The UUIDs that the namespace's [parts](crate::Namespace::parts) report have changed.
     Parts,
 }
 
@@ -63,9 +62,9 @@ impl Changes {
         Changes::default()
     }
 
-    /// Calls `callback` after every later change, on a thread of the namespace. The callback must
-    /// be quick and must not drop the namespace. A watcher that needs the current state must read
-    /// it once after this call.
+    /// Calls `callback` after every later change, on the thread that calls [`tell`](Self::tell).
+    /// The callback must be quick and must not drop the namespace. A watcher that needs the current
+    /// state must read it once after this call.
     pub fn watch(&self, callback: impl Fn(Change) + Send + Sync + 'static) -> Watch {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
         self.0.lock().push((id, Arc::new(callback)));

@@ -15,8 +15,8 @@ pub enum BlockError {
     /// The operation transfers more blocks than
     /// [`Geometry::max_blocks`](crate::Geometry::max_blocks).
     TooLarge,
-    /// The namespace is read-only, or has become read-only (for example, a file system remounted
-    /// after an error).
+    /// The namespace is read-only, or has become read-only (for example, the kernel has remounted
+    /// its file system read-only after an error).
     ReadOnly,
     /// The storage of the namespace is full.
     NoSpace,
@@ -45,8 +45,8 @@ pub enum BlockError {
 }
 
 impl BlockError {
-    /// Maps an error of the operating system. Unspecific errors become `ReadFailed` or
-    /// `WriteFailed`, depending on `command`.
+    /// Maps an error of the operating system. Errors without their own variant become `ReadFailed`
+    /// or `WriteFailed`, depending on `command`.
     pub fn from_io(command: Command, error: &io::Error) -> BlockError {
         use io::ErrorKind as Kind;
         let failed = if command.reads() { BlockError::ReadFailed } else { BlockError::WriteFailed };
@@ -54,8 +54,8 @@ impl BlockError {
             Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge if !command.reads() => {
                 BlockError::NoSpace
             }
-            // Only a command that changes blocks fails with `ReadOnly`. A failed flush means that
-            // earlier writes are lost.
+            // Only a command that changes blocks fails with `ReadOnly`. For a flush, these errors
+            // become `WriteFailed`, because earlier writes may be lost.
             Kind::ReadOnlyFilesystem | Kind::PermissionDenied if command.writes() => {
                 BlockError::ReadOnly
             }

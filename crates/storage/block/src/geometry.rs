@@ -1,5 +1,4 @@
-//! The sizes and capabilities of a namespace. All other code calls [`Geometry::check`] to check a
-//! range.
+//! The sizes and capabilities of a namespace. All code checks ranges with [`Geometry::check`].
 
 use crate::error::BlockError;
 use crate::op::Command;
@@ -19,7 +18,7 @@ pub struct Geometry {
     pub blocks: u64,
     /// Whether the namespace refuses every operation that would change it.
     pub read_only: bool,
-    /// Whether a completed write may be lost until a flush, so that flushes are needed.
+    /// Whether a power cut can lose completed writes until a flush completes.
     pub volatile_cache: bool,
     /// Whether `Deallocate` frees space. Otherwise it succeeds and does nothing.
     pub deallocate: bool,
@@ -63,8 +62,8 @@ impl Geometry {
     /// Checks that `command` is valid on the `blocks` blocks from `lba`. A frontend must check this
     /// before it submits an operation. A backend must check it again.
     ///
-    /// `blocks` is wider than the block count of an operation, so that a frontend can check a
-    /// peer's number before it narrows the number.
+    /// `blocks` has 64 bits, although an operation has a 32-bit block count: a frontend checks the
+    /// number from its peer before it converts the number.
     pub fn check(&self, command: Command, lba: u64, blocks: u64) -> Result<(), BlockError> {
         if command == Command::Flush {
             return Ok(());

@@ -1,7 +1,8 @@
 //! A histogram of the durations of operations. One core adds to it, and any thread may read it.
 //!
 //! Only the core that owns a [`Latency`] adds to it, so adding takes a load and a store, without a
-//! lock. The owner must keep the values of two cores on different cache lines.
+//! lock. Code that stores the [`Latency`] values of several cores must put them on different cache
+//! lines.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +46,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Adds an operation. Only the owner may call this function.
+    /// Counts an operation that took this long. Only the owner may call this function.
     pub fn count(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         add(&self.sum_ns, ns);

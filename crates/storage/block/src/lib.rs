@@ -24,7 +24,8 @@
 //!
 //! **Ranges.** The frontend checks ranges with [`Geometry::check`] before it submits. A backend
 //! checks them again, with checked arithmetic, because the namespace may have changed since. It
-//! fails the operation with [`BlockError::OutOfRange`] or [`BlockError::ReadOnly`].
+//! fails an operation that is no longer valid with [`BlockError::OutOfRange`] or
+//! [`BlockError::ReadOnly`].
 //!
 //! The submitter ensures that a read or write has a buffer of exactly [`Geometry::bytes`]. A
 //! backend asserts this: peers cannot cause a wrong length, so a wrong length is a bug in farblock.
@@ -42,7 +43,7 @@
 //!
 //! Borrowed data never changes, whatever later operations write or deallocate, even after the queue
 //! and the namespace are dropped. Callers must read and drop it soon. After an error, the namespace
-//! has lent or stored nothing. A decorator without support for immediate operations returns `None`.
+//! has lent or stored nothing. A namespace without support for immediate operations returns `None`.
 //!
 //! **Durability.** All operations that completed before the submission of a [`Command::Flush`] are
 //! durable when the flush completes. A write (or write zeroes) with `fua` is durable when it
@@ -62,9 +63,9 @@
 //! first write.
 //!
 //! **Notification.** A namespace reports each change once through [`Namespace::changes`], after the
-//! change has taken effect, also in open queues. Frontends and targets watch it, and notify their
-//! own clients. A namespace without [`Changes`] does not change. A decorator passes on the changes
-//! of its inner namespace.
+//! change has taken effect, also in open queues. Frontends and targets watch for changes, and
+//! notify their own clients. A namespace without [`Changes`] does not change. A decorator (a
+//! namespace around another one) passes on the changes of its inner namespace.
 //!
 //! **Opening never blocks.** An event loop may call [`Namespace::open`]. Slow steps, such as
 //! connecting a remote namespace, run on another thread, and operations wait for them.
@@ -125,7 +126,7 @@ pub trait Namespace: Send + Sync {
     /// Returns one line for logs and the operator: `file disk.img (1 GiB, 512-byte blocks)`.
     fn describe(&self) -> String;
 
-    /// Returns the value on which to watch this namespace for changes; `None` if the namespace
+    /// Returns the [`Changes`] with which callers watch this namespace; `None` if the namespace
     /// never changes.
     fn changes(&self) -> Option<&Changes> {
         None
@@ -161,7 +162,8 @@ pub trait Queue {
     fn submit(&mut self, op: Op);
 
     /// Hints that the caller will soon read the block at `lba`, which may be beyond the end. The
-    /// namespace can then prefetch its lookup data. Call this function several reads ahead.
+    /// namespace can then prefetch the data with which it finds the block. Call this function
+    /// several reads ahead.
     fn expect_read(&mut self, _lba: u64) {}
 
     /// Reads immediately and without a copy, if the namespace supports this. Appends buffers that

@@ -147,7 +147,7 @@ impl AsyncNamespace {
         self.namespace.geometry()
     }
 
-    /// Fills `buffer` from `lba`, and returns it.
+    /// Fills `buffer` with the blocks from `lba` on, and returns the buffer.
     ///
     /// # Panics
     /// Panics if the length of the buffer is not a multiple of the block size.
@@ -160,7 +160,7 @@ impl AsyncNamespace {
         moved(self.start(Command::Read, lba, blocks, false, Some(buffer)))
     }
 
-    /// Writes `buffer` from `lba`, and returns it.
+    /// Writes `buffer` to the blocks from `lba` on, and returns the buffer.
     ///
     /// # Panics
     /// Panics if the length of the buffer is not a multiple of the block size.

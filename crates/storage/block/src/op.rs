@@ -62,7 +62,7 @@ impl Token {
         self.0
     }
 
-    /// Consumes the token and returns its value. It is for a decorator that replaces the
+    /// Consumes the token and returns its value. A decorator uses this when it replaces the
     /// submitter's token.
     pub fn finish(self) -> u64 {
         let value = self.0;
@@ -134,13 +134,14 @@ impl Op {
         Op { command, lba, blocks, fua: false, buffer, token: Token::new(token) }
     }
 
-    /// Returns the same operation with `fua`: it is durable when it completes.
+    /// Returns the same operation with `fua`, so that it is durable when it completes.
     pub fn durable(mut self) -> Op {
         self.fua = true;
         self
     }
 
-    /// Checks an operation like [`Geometry::check`], before a backend starts it.
+    /// Checks the range of the operation with [`Geometry::check`], and the length of its buffer. A
+    /// backend calls this before it starts the operation.
     ///
     /// # Panics
     /// Panics if a valid read or write does not have a buffer of the right length. This is a bug of
@@ -203,8 +204,8 @@ fn length(buffer: &Option<Buffer>) -> usize {
     buffer.as_ref().map_or(0, |buffer| buffer.len())
 }
 
-/// Implements [`Queue::abandon`](crate::Queue::abandon) for waiting operations. Ends the unwanted
-/// operations, and keeps the order of the others.
+/// Implements [`Queue::abandon`](crate::Queue::abandon) for the operations in `waiting`, which have
+/// not started. Ends the unwanted operations, and keeps the order of the others.
 pub fn abandon_waiting(
     waiting: &mut VecDeque<Op>,
     unwanted: &mut dyn FnMut(u64) -> bool,

@@ -1,4 +1,5 @@
-//! [`Slab`]: the entries in flight of a queue. The key of an entry is a small number, the token.
+//! [`Slab`]: the operations of a queue that are in flight. The key of each is a small number, which
+//! serves as its token.
 
 /// The table of the crate `slab`, with tokens as keys. A steady load allocates nothing. Keys have
 /// no generation, so callers must remove each key exactly once. Decision 3 explains why some other
@@ -51,7 +52,7 @@ impl<T> Slab<T> {
         self.0.try_remove(key as usize).expect("an operation completed twice")
     }
 
-    /// Returns the keys of all entries for which `holds` is true.
+    /// Returns the keys of all entries for which `holds` returns true.
     pub fn keys_of(&self, mut holds: impl FnMut(&T) -> bool) -> Vec<u64> {
         let of = |(key, value): (usize, &T)| holds(value).then_some(key as u64);
         self.0.iter().filter_map(of).collect()

@@ -3,7 +3,7 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// How many images and keeper threads the process has.
+/// The numbers of keeper threads and of images in this process.
 #[derive(Clone, Copy)]
 struct Count {
     /// The number of threads that open, hold or close images.

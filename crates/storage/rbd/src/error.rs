@@ -157,7 +157,7 @@ pub(crate) fn read_only(name: &Name) -> OpenError {
 }
 
 /// Returns the error for an image with a cache. Settings that the cluster stores for an image or
-/// its pool override our settings.
+/// its pool override the settings of this crate.
 pub(crate) fn cached(name: &Name) -> OpenError {
     let image = Name { snapshot: None, ..name.clone() };
     OpenError::Cached(format!(
@@ -178,9 +178,9 @@ pub(crate) fn size(name: &Name, bytes: u64, block_size: u32) -> OpenError {
     })
 }
 
-/// Converts `code`, librbd's return value of `command`. `bytes` is the size of the command's data.
-/// A `code` below zero is a negated error number. Otherwise the `code` of a read is the number of
-/// bytes that librbd read.
+/// Converts `code`, the value that librbd returned for `command`. `bytes` is the size of the
+/// command's data. A `code` below zero is a negated error number. Otherwise the `code` of a read is
+/// the number of bytes that librbd read.
 pub(crate) fn result(command: Command, bytes: usize, code: isize) -> Result<(), BlockError> {
     if let Ok(read) = usize::try_from(code) {
         // A short read means that the image has shrunk. The rest of the buffer holds old data, so

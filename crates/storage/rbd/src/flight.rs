@@ -91,7 +91,7 @@ impl Flight {
         let flight = Box::into_raw(self);
         let mut completion: Completion = std::ptr::null_mut();
         // SAFETY: librbd calls the callback once for each accepted operation, and the callback then
-        // owns the flight. If the call below fails, librbd does not call it.
+        // owns the flight. If the call below fails, librbd does not call the callback.
         let made = unsafe {
             (library.rbd_aio_create_completion)(flight.cast(), completed, &raw mut completion)
         };
@@ -141,7 +141,7 @@ unsafe fn call(
 ) -> c_int {
     let Range { offset, bytes } = *range;
     let Ok(length) = usize::try_from(bytes) else { return -error::EINVAL };
-    // SAFETY: the caller guarantees it for `image` and `data`. The zeroes are static.
+    // SAFETY: the caller guarantees that `image` and `data` are valid. The zeroes are static.
     unsafe {
         match command {
             Command::Read => (library.rbd_aio_read)(image, offset, length, data, completion),

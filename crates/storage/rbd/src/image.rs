@@ -98,8 +98,8 @@ impl Image {
         })?;
         let opened = told.recv_timeout(limits::OPEN);
         let (handle, facts) = opened.unwrap_or_else(|_| {
-            // The keeper may have opened the image just after the time limit. No user will ever
-            // drop this image, so tell the keeper to close it.
+            // The keeper may have opened the image just after the time limit. No caller gets this
+            // image and drops it, so tell the keeper to close it.
             let _ = keeper.send(Message::Close);
             Err(error::stuck(name))
         })?;
@@ -208,7 +208,7 @@ fn text(text: &str) -> CString {
     CString::new(text).expect("names have no zero byte")
 }
 
-/// Converts the result of a function. A result below zero is an error number.
+/// Converts the result of a function. A result below zero is a negated error number.
 fn checked(code: c_int) -> Result<(), i32> {
     if code < 0 { Err(-code) } else { Ok(()) }
 }
@@ -340,8 +340,8 @@ impl Open {
         Ok(Facts { is_writable, stripe_unit_bytes, features, identity })
     }
 
-    /// Whether librbd caches despite our setting. The cluster stores settings for the image and its
-    /// pool, which override our setting.
+    /// Whether librbd caches although this crate has disabled its cache. The cluster may store
+    /// settings for the image and its pool, which override the settings of this crate.
     fn is_cached(&self) -> Result<bool, i32> {
         let none = ConfigOption { name: std::ptr::null(), value: std::ptr::null(), source: 0 };
         let mut options = Vec::new();

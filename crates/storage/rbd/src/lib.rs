@@ -10,17 +10,17 @@
 //! ```
 //!
 //! **The library** is the system's librbd (`librbd.so.1`, from Ceph 14 or newer). The process loads
-//! it when it first opens an image. Without the newer function `rbd_aio_write_zeroes`, we write a
-//! block of zeroes repeatedly. librbd then frees the space of whole objects, even if the command
-//! did not allow it.
+//! it when it first opens an image. Without the newer function `rbd_aio_write_zeroes`, this crate
+//! writes a block of zeroes repeatedly. librbd then frees the space of whole objects, even if the
+//! command did not allow it.
 //!
 //! **Contract.** The contract of [`farblock_block`] applies. An operation, its buffer and its image
-//! belong to librbd from submission to completion. They do so even if the queue, the namespace or
-//! the event loop is dropped. The client has no cache: a completed write is on the OSDs, and two
-//! processes that share an image read each other's writes. A missing OSD is not an error.
-//! Operations wait until the cluster can execute them.
+//! belong to librbd from submission to completion, even if the queue, the namespace or the event
+//! loop is dropped. The client has no cache: a completed write is on the OSDs, and two processes
+//! that share an image read each other's writes. A missing OSD is not an error. Operations wait
+//! until the cluster can execute them.
 //!
-//! **Exclusive lock.** We never lock the image as a whole. If an image has the feature
+//! **Exclusive lock.** This crate never locks the image as a whole. If an image has the feature
 //! `exclusive-lock`, librbd passes the lock to each writer. This is safe with two writers, but
 //! slow.
 //!

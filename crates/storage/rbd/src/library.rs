@@ -1,5 +1,5 @@
-//! The functions of librbd and librados that we use. The process finds them in the system's
-//! libraries when it first opens an image.
+//! The functions of librbd and librados that this crate uses. The process finds them in the
+//! system's libraries when it first opens an image.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;

@@ -1,11 +1,11 @@
-//! Limits of times and lengths.
+//! Limits on times and lengths.
 
 use std::time::Duration;
 
 /// Time limit for finding the cluster's monitors and logging in, in seconds.
 pub const CONNECT_SECONDS: u32 = 10;
-/// Time limit for opening an image. Afterwards the open fails, and an image that opens later is
-/// closed.
+/// Time limit for opening an image. Afterwards the open fails. If librbd opens the image later,
+/// farblock closes it.
 pub const OPEN: Duration = Duration::from_secs(20);
 /// Time limit for closing images at process exit. If an image stays open, the cluster notices after
 /// 30 s that its client is dead.

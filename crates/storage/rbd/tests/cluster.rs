@@ -50,7 +50,8 @@ fn an_image_reports_its_growth() {
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn an_image_of_any_size_opens() {
     let image = fresh(MIN_BYTES, "layering");
-    // Without a unit, the number counts MiB. With a unit, it must fit in an i64.
+    // `rbd resize` counts a size without a unit in MiB. With a unit, the size in bytes would have
+    // to fit in an i64.
     let mebibytes = (9_u64 << 40).to_string();
     rbd(&["resize", &image, "--size", &mebibytes, "--no-progress"]);
     for block_size in [512, 4096, 65536] {

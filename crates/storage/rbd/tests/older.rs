@@ -20,8 +20,8 @@ fn an_image_conforms_with_the_functions_of_ceph_14() {
     Suite::new(EngineKind::Auto).run(&make);
 }
 
-/// Without a command for zeroes, we write one block repeatedly. librbd converts whole objects of
-/// zeroes to discards.
+/// Without a command for zeroes, `farblock_rbd` writes one block repeatedly. librbd converts whole
+/// objects of zeroes to discards.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn zeroes_are_written_as_one_repeated_block() {

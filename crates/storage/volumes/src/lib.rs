@@ -1,24 +1,24 @@
-//! Namespaces that survive the loss of a part: mirrors.
+//! Namespaces that survive the loss of a disk: mirrors.
 //!
 //! A [`Mirror`] keeps the same blocks on two or more *legs*: files, devices, remote disks, or any
 //! other [`Namespace`](farblock_block::Namespace). A leg is *in sync* if it has all data. The
 //! mirror works while one leg in sync remains. When a leg is lost, the mirror records on the other
-//! legs which regions the lost leg lacks. When the leg returns, the mirror copies only these
-//! regions.
+//! legs in which regions the lost leg lacks data. When the leg returns, the mirror copies only
+//! these regions.
 //!
 //! # Contract
 //!
-//! **An acknowledged write is on every leg in sync.** A write completes after every leg in sync,
-//! according to the records, has completed it. If a leg has failed or is unavailable, all other
-//! legs first record durably that this leg is behind. Only after that does the mirror acknowledge
-//! writes and flushes that this leg has missed.
+//! **An acknowledged write is on every leg in sync.** A write completes after every leg that the
+//! mirror's records list as in sync has completed it. If a leg has failed or is unavailable, all
+//! other legs first record durably that this leg is behind. Only after that does the mirror
+//! acknowledge writes and flushes that this leg has missed.
 //!
 //! **Reads use legs in sync.** The mirror prefers the leg that it expects to answer first. It
 //! retries a failed read on another leg. A read never returns older data than an earlier read.
 //! After a power cut the legs may hold different data; the mirror makes them equal before it reads.
 //!
-//! **The mirror puts a leg that fails *out***: it stops using the leg. It never puts out the last
-//! leg in sync, but reports the errors of this leg as its own.
+//! **The mirror puts a failed leg *out***: it stops using the leg. It never puts out the last leg
+//! in sync, but reports the errors of this leg as its own.
 //!
 //! **The mirror refuses split histories.** If two legs were each written without the other, the
 //! mirror never joins them. An operator decides which one to keep.

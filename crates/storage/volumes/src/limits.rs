@@ -8,51 +8,52 @@ pub const MIN_LEGS: usize = 2;
 pub const MAX_LEGS: usize = 8;
 /// The number of bytes at the end of each leg for its record and the bitmap.
 pub const RESERVED_BYTES: u64 = 1 << 20;
-/// If a leg has no record at its end, its size may have changed, so the mirror searches at the ends
-/// of former sizes. It tries this many steps of a MiB below the present size, and then as many
-/// sizes in whole GiB.
+/// If a leg has no record at its end, its size may have changed, so the mirror searches where its
+/// end may have been before. It tries this many sizes below the present one, in steps of 1 MiB, and
+/// then the same number of sizes in whole GiB.
 pub const FORMER_ENDS: u64 = 512;
 /// The smallest region, in bytes. A region is the unit of tracking changes.
 pub const MIN_REGION_BYTES: u64 = 64 << 10;
 /// A mirror has at most this many regions. With so many, the bitmap takes 32 KiB, and the state in
 /// memory 1 MiB.
 pub const MAX_REGIONS: u64 = 1 << 18;
-/// The keeper copies or compares at most this many bytes at once. During this time, writes to their
-/// region wait.
+/// The keeper copies or compares at most this many bytes at once. During this time, writes to the
+/// region of these bytes wait.
 pub const CHUNK_BYTES: u64 = 256 << 10;
 /// Operations wait at most this long for an unavailable leg. Then the mirror puts the leg out and
 /// continues without it.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(2);
-/// If no leg in sync was available for this time, the mirror fails operations. Until then, they
+/// If all legs in sync are unavailable for this long, the mirror fails operations. Until then, they
 /// wait.
 pub const HOPE: Duration = Duration::from_secs(20);
 /// The interval at which the keeper checks that a leg in sync has the last record written to it.
 pub const AUDIT_EVERY: Duration = Duration::from_secs(5);
-/// At its start, the mirror waits at most this long if every leg with all data may still execute
-/// writes of an earlier process. It exceeds a host's wait for a target that does not answer: 3
-/// keep-alive periods of 5 s and the longest command quiesce time (65 s).
+/// At its start, if every leg with all data may still execute writes of an earlier process, the
+/// mirror waits at most this long for these writes to end. The limit is longer than a host waits
+/// for a target that does not answer: 3 keep-alive periods of 5 s and the longest command quiesce
+/// time (65 s).
 pub const LATE: Duration = Duration::from_secs(90);
-/// The time until the first attempt to add a leg again that was put out.
+/// The time between putting a leg out and the first attempt to add it again.
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The interval between attempts to add a leg again grows up to this value.
 pub const LAST_RETRY: Duration = Duration::from_secs(60);
-/// The number of generations that a record remembers. If the record of a leg is older, the mirror
-/// overwrites the whole leg when it is certain that the leg has no write that the other legs lack.
-/// Otherwise the mirror refuses the leg.
+/// The number of generations that a record remembers. If the record of a leg is older than these,
+/// the mirror overwrites the whole leg when it is certain that the leg has no write that the other
+/// legs lack. Otherwise the mirror refuses the leg.
 pub const HISTORY: usize = 400;
 /// The interval at which the keeper clears idle regions from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
 /// While a leg is out, the other legs get a new record each time the outage has become longer by
-/// one tenth (one part in this number). These are about 90 records in the first day. The number is
-/// limited, because a returning leg may be at most [`HISTORY`] records behind.
+/// one tenth (1 / `RENEWALS`). This gives about 90 records on the first day. There must be few,
+/// because a returning leg may be at most [`HISTORY`] records behind.
 pub const RENEWALS: u32 = 10;
-/// When an absent leg is this many records behind, the mirror writes no more of these additional
-/// records. The rest of the [`HISTORY`] is kept for records that the mirror must write.
+/// When an absent leg is this many records behind, the mirror stops writing additional records (see
+/// [`RENEWALS`]). It keeps the rest of the [`HISTORY`] for records that it must write.
 pub const RENEWED_GENERATIONS: u64 = HISTORY as u64 / 2;
 /// A queue measures a slower leg again by reading from it, at most once in this time.
 pub const TRIED_AGAIN: Duration = Duration::from_secs(1);
 /// Between two reads from a slower leg, a queue makes at least this many reads from other legs. The
-/// time between the two is also at least this many times the duration of such a read.
+/// time between these two reads is also at least this many times the duration of such a read.
 pub const PASSED_OVER: u32 = 100;
 /// When a queue compares the speed of legs, a failed read counts as if it had taken at least this
 /// long.

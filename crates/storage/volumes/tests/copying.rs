@@ -1,4 +1,4 @@
-//! The speed of copies to a leg, in virtual time.
+//! Tests of the speed of copies to a leg, in virtual time.
 
 mod support;
 

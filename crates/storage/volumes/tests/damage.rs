@@ -1,5 +1,5 @@
-//! Corrupt reserved parts, copies of a leg from any time, and power failures in the first records
-//! of a start.
+//! Tests with corrupt reserved parts, with old copies of a leg, and with power failures while a
+//! starting mirror writes its first records.
 
 mod support;
 
@@ -160,7 +160,8 @@ fn a_flipped_bitmap_bit_does_not_hide_outdated_regions() {
         let mirror = open_without_second(&legs);
         (0..8).for_each(|region| fill(&mirror, region, 7));
         drop(mirror);
-        // In the version without checksums, the page was elsewhere. One bit is lost in both places.
+        // In the version without checksums, the page was elsewhere. So clear the bit in both
+        // places.
         for page_at in [PAGE_AT, PAGE_AT - (64 << 10)] {
             let mut end = read(&legs[0], LEG_BYTES).split_off(page_at as usize);
             end.truncate(4096);
@@ -180,7 +181,7 @@ fn a_torn_bitmap_does_not_hide_outdated_regions() {
         (0..8).for_each(|region| fill(&mirror, region, 7));
         drop(mirror);
         put(&legs[0], PAGE_AT + torn * 512, &[0xa5; 512]);
-        // In the version without checksums, the page was elsewhere.
+        // In the version without checksums, the page was elsewhere, so damage both places.
         put(&legs[0], PAGE_AT - (64 << 10) + torn * 512, &[0; 512]);
         become_the_same(&legs, 7, &format!("part {torn}"));
     }

@@ -1,5 +1,5 @@
-//! Legs that have changed when they return, and power failures at each step of copying to one leg
-//! while another leg is lost.
+//! Tests with legs that have changed when they return, and with power failures at each step of
+//! copying to one leg while another leg is lost.
 
 mod support;
 
@@ -90,8 +90,8 @@ fn generation(leg: &Mem) -> u64 {
     of_slot(0).max(of_slot(64 << 10))
 }
 
-/// Starts the mirror without the other leg, until the record of this leg is newer by more
-/// generations than a record remembers. Each start writes this byte.
+/// Starts the mirror with only leg `at`, until its record is newer than the other leg's record by
+/// more generations than a record remembers. Each start writes `byte`.
 fn restart_alone(legs: &[Arc<Mem>; 2], at: usize, byte: u8) {
     let until = generation(&legs[at]) + limits::HISTORY as u64 + 20;
     let mut alone = [None; 2];
@@ -226,9 +226,9 @@ fn power_loss_with_a_lost_leg_at_each_step_of_filling_loses_no_data() {
     }
 }
 
-/// Returns a lost leg. The power failure may have kept the lost leg's record from the other legs,
-/// which continued without it. The mirror then refuses that leg, and the test lets the mirror fill
-/// it anew.
+/// Adds a lost leg again, and returns it. Before the power failure, the mirror may have written a
+/// record only to the lost leg, and then continued with the other legs. The mirror then refuses the
+/// lost leg, and the test replaces it with an empty one.
 fn bring_back(all: &[Option<&Arc<Mem>>; 3], lost: usize) -> Arc<Mem> {
     match try_open(all, &lasting(), |_| {}) {
         Ok(mirror) => {

@@ -1,4 +1,4 @@
-//! Which leg a mirror reads from: legs with scripted read durations, in virtual time.
+//! Tests which leg a mirror reads from. The legs have scripted read durations, in virtual time.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Legs whose contents change below the mirror. The mirror trusts a leg only after the leg has
-//! proven its record.
+//! Tests with legs whose contents change below the mirror. The mirror trusts a leg only after the
+//! leg has proven its record.
 
 mod support;
 
@@ -51,8 +51,8 @@ impl Pair {
     }
 }
 
-/// Another process replaces the target of a leg. The leg then has older data, but its last record.
-/// The mirror copies only the regions in the bitmap, and the leg is in sync again.
+/// Another process replaces the target of a leg. The leg then has older data, but still its last
+/// record. The mirror copies only the regions in the bitmap, and the leg is in sync again.
 #[test]
 fn a_leg_behind_a_new_target_process_is_compared_where_it_was_written() {
     let pair = Pair::new();
@@ -98,7 +98,8 @@ fn a_leg_rolled_back_under_a_running_mirror_is_put_out() {
     assert_eq!(pair.state(0).0, LegState::InSync);
 }
 
-/// A copy from an idle time has another record than the leg as soon as a write is acknowledged.
+/// The first write after an idle time is acknowledged only when the leg has another record. A copy
+/// from the idle time lacks that record.
 #[test]
 fn a_copy_from_before_the_first_write_is_detected() {
     let pair = Pair::new();

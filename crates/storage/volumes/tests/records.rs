@@ -1,4 +1,4 @@
-//! The reserved parts after a power failure or a failed write at a critical step.
+//! Tests of the reserved parts after a power failure or a failed write at a critical step.
 
 mod support;
 

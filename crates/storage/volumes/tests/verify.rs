@@ -1,4 +1,4 @@
-//! Verifies with read errors on legs, or with a single leg.
+//! Tests of a mirror's verify with read errors on legs, or with a single leg.
 
 mod support;
 

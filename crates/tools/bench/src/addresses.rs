@@ -62,7 +62,8 @@ impl Span {
 pub(crate) enum Addresses {
     /// Random addresses in the span, with equal probability.
     Random { ios: u64 },
-    /// Consecutive addresses in the job's own region, again from the start after the end.
+    /// Consecutive addresses in the job's own region. After the last address, the first follows
+    /// again.
     Sequential { first: u64, count: u64, next: u64 },
 }
 

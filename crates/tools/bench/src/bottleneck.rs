@@ -1,11 +1,11 @@
 //! The bottleneck of a pattern, judged only from the figures of the pattern.
 //!
 //! ```text
-//!  remote as fast as local ────────────────────────────────► the disk
-//!  else, processors used up ───────────────────────────────► the host's, the target's, or all
-//!  else, bare sockets take most of what remote takes longer ► the network
-//!  else, it sleeps more often than local ──────────────────► wake-ups
-//!  else ───────────────────────────────────────────────────► the round trip
+//!  remote is as fast as local ──────────────────────────────► the disk
+//!  else, processors are used up ────────────────────────────► the host's, the target's, or all
+//!  else, bare sockets explain most of the additional latency ► the network
+//!  else, remote sleeps more often than local ───────────────► wake-ups
+//!  else ────────────────────────────────────────────────────► the round trip
 //! ```
 
 use crate::cpu::CpuUse;
@@ -128,7 +128,8 @@ mod tests {
         says(&host, 16, "the host's processors");
         let target = measured((40_000.0, 200.0), (20_000.0, 400.0, 30.0, 90.0));
         says(&target, 16, "the target's processors");
-        // The machine is as busy, but each end uses only half of the processors of the two jobs.
+        // The machine is as busy as above, but each end uses only half of the processors of the two
+        // jobs.
         let neither = measured((40_000.0, 200.0), (20_000.0, 400.0, 45.0, 45.0));
         says(&neither, 16, "the round trip");
     }

@@ -1,4 +1,5 @@
-//! Runs a plan on one namespace or two, and on the floor if the plan has one. Creates a report.
+//! Runs a plan on one or two namespaces, and on the [floor](crate::floor) (bare sockets) if the
+//! plan has one. Creates a report.
 //!
 //! **Order.** Patterns run one after another, and so do the runs of a pattern. Within a run the
 //! sides follow each other: local first and floor last in the first run, the reverse in the second
@@ -72,7 +73,7 @@ pub fn compare(
     Ok(report)
 }
 
-/// The subject of a load.
+/// A disk or the floor, on which a load runs.
 #[derive(Clone, Copy)]
 enum Under<'a> {
     Disk(&'a Side),
@@ -250,7 +251,7 @@ impl Session<'_> {
         Ok(measured)
     }
 
-    /// Whether the comparison of the two disks is so precise that more runs would not improve it.
+    /// Whether the ratio of the two disks is known precisely enough to stop the runs.
     fn is_known(&self, measured: &[Measured]) -> bool {
         let rates = |wanted| {
             let at = self.sides.iter().position(|(name, _)| *name == wanted)?;
@@ -401,13 +402,13 @@ impl Load<'_> {
 
 /// The number of checks whether a namespace was removed.
 const GONE_LOOKS: u32 = 10;
-/// The pause between two such checks.
+/// The pause between two checks whether a namespace was removed.
 const GONE_PAUSE: Duration = Duration::from_millis(50);
 /// The message for an error if the namespace was removed.
 const GONE: &str = "the namespace was removed at the target, or replaced by another namespace";
 
-/// Explains a failed run. For a lost connection, gives its cause. A removed namespace has no
-/// blocks, but a remote namespace reports that only a moment after its commands fail with various
+/// Explains a failed run, with the cause of a lost connection. A removed namespace has no blocks,
+/// but a remote namespace reports this only a moment after its commands have failed with various
 /// errors.
 fn explain(disk: Option<&Side>, error: &RunError) -> String {
     let perhaps = [BlockError::Disconnected, BlockError::OutOfRange, BlockError::Aborted];

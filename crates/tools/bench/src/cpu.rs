@@ -45,14 +45,14 @@ impl Without {
 
 impl CpuSource for Without {
     fn cpu_time(&self) -> Duration {
-        // Read the part first, so that the difference is never negative. Work of the part between
-        // the two readings counts for the rest.
+        // Read the part first, so that the difference is never negative. Time that the part uses
+        // between the two readings counts as time of the rest.
         let part = self.part.cpu_time();
         self.whole.cpu_time().saturating_sub(part)
     }
 }
 
-/// The meters of one side, besides the I/Os. All are optional and cheap.
+/// The sources of one side's processor time and memory use. All are optional and cheap.
 #[derive(Clone)]
 pub struct Meters {
     /// The processor time of the host: load generator, initiator, and all else except for the

@@ -7,8 +7,8 @@ use std::time::Duration;
 use farblock_block::{BlockError, Command};
 use thiserror::Error;
 
-/// The reason why a plan cannot be run. Except for the last two, the check finds all of these
-/// before the first I/O.
+/// The reason why a plan cannot be run. Except for `FillFailed` and `Cancelled`, the benchmark
+/// returns these before its first I/O.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BenchError {

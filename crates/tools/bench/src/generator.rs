@@ -1,8 +1,8 @@
 //! Runs a pattern on a namespace once: starts the jobs, watches them, and sums their results.
 //!
-//! Every job is a thread with its own reactor, queue and buffers (`job`). The thread of this module
-//! sleeps, except to report progress and to read the processor clocks at the start and the end of
-//! the measured time.
+//! Every job is a thread with its own reactor, queues and buffers (`job`). The thread of this
+//! module sleeps, except to report progress and to read the processor clocks at the start and the
+//! end of the measured time.
 //!
 //! Random jobs choose uniformly among all I/Os of the span. Each sequential job loops over its own
 //! part of the span, and all parts are equal. This is fio's `offset_increment`. In fio's default,
@@ -220,7 +220,7 @@ impl<'a> Watch<'a> {
         let runtime = self.spec.runtime.unwrap_or(FOREVER).min(FOREVER);
         let schedule = Schedule { measure_start, measure_end: measure_start + runtime };
         for start in starts {
-            // A job that has ended has reported the reason, or will report it soon.
+            // The send fails if the job has ended. The job then reports the reason.
             let _ = start.send(schedule);
         }
         Some(schedule)

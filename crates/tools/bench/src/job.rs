@@ -1,4 +1,4 @@
-//! One job of a pattern: a thread with its own reactor and queue that keeps its I/Os in flight.
+//! One job of a pattern: a thread with its own reactor and queues that keeps its I/Os in flight.
 //!
 //! ```text
 //!  starting --schedule--> ramp --time--> measure --time, or size--> drain --all complete--> done
@@ -71,8 +71,7 @@ impl RunShared {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Registers a waker. A stop after this wakes the job. The job itself checks for a stop before
-    /// this.
+    /// Registers a waker. A later stop wakes the job. For an earlier stop, the job checks itself.
     fn register(&self, waker: Waker) {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
     }
@@ -269,8 +268,7 @@ impl Job<'_> {
         }
     }
 
-    /// Changes the phase if its time is over. Only this function does that; [`Job::end_measuring`]
-    /// and [`Job::drain`] perform the change.
+    /// Starts the next phase if the time of the current phase is over, or if the run must stop.
     fn advance(&mut self, now: Instant) {
         if self.phase == Phase::Ramp && now >= self.schedule.measure_start {
             self.phase = Phase::Measure;

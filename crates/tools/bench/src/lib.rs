@@ -23,8 +23,8 @@
 //!
 //! # Contract
 //!
-//! - A job is a thread with one reactor and one queue. It keeps its depth in flight, sleeps in the
-//!   reactor when it cannot submit an I/O, and does not allocate per I/O.
+//! - A job is a thread with one reactor. It keeps its depth in flight on one or several queues,
+//!   sleeps in the reactor when it cannot submit an I/O, and does not allocate per I/O.
 //! - The benchmark writes to a namespace only if [`Plan::allow_writes`] is set or the namespace is
 //!   marked as [made for the benchmark](Side::scratch).
 //! - An I/O error ends its run and appears in the report. A benchmark never ignores errors.
@@ -32,8 +32,8 @@
 //!
 //! # Limits
 //!
-//! The benchmark does not verify data, trim, fix rates or think times, use several namespaces per
-//! side, or start jobs on other machines. It does not pin its threads. Processor time per thread is
+//! The benchmark does not verify data, trim, set think times, use several namespaces per side, or
+//! start jobs on other machines. It does not pin its threads. Processor time per thread is
 //! available on Linux and Windows only. On other systems it is the time of the whole process.
 
 #![cfg_attr(not(windows), forbid(unsafe_code))]
@@ -70,7 +70,7 @@ mod testing;
 mod times;
 pub mod verdict;
 #[cfg(windows)]
-#[allow(unsafe_code, reason = "no crate has these questions without a dozen others")]
+#[allow(unsafe_code, reason = "no crate with few dependencies offers these calls of Windows")]
 mod windows;
 mod wrap;
 

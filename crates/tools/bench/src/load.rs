@@ -1,4 +1,4 @@
-//! Runs one load on one namespace from an agreed time on. A fleet combines many of these.
+//! Runs one load on one namespace from an agreed time on. A fleet combines many such loads.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -101,7 +101,7 @@ pub struct Pattern {
     pub block_size_bytes: u32,
     /// The number of I/Os that each job keeps in flight.
     pub iodepth: u32,
-    /// The number of jobs. Each is a thread with its own queue.
+    /// The number of jobs. Each is a thread with its own queues.
     pub numjobs: u32,
     /// The percentage of reads among all I/Os, for the mixed patterns.
     pub rwmixread: u8,
@@ -121,8 +121,8 @@ impl Pattern {
         Pattern { name, rw, block_size_bytes, iodepth, numjobs, rwmixread, rate_iops, note }
     }
 
-    /// The six patterns of the published documents, with the numbers of jobs and depths of a Linux
-    /// host there.
+    /// The six patterns of StarWind's published test, with its numbers of jobs and depths for a
+    /// Linux host.
     pub fn six() -> Vec<Pattern> {
         vec![
             Pattern::new(Rw::RandRead, 4 << 10, 16, 32),

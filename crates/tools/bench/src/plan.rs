@@ -79,8 +79,8 @@ impl Plan {
         }
     }
 
-    /// The method of the published documents in less time: a warm-up, and then three averaged runs
-    /// of half a minute.
+    /// The method of StarWind's published test in less time: a warm-up, and then three averaged
+    /// runs of half a minute.
     pub fn full() -> Plan {
         Plan {
             runtime: Duration::from_secs(30),
@@ -161,7 +161,7 @@ impl Default for Plan {
 pub struct Side {
     /// The namespace.
     pub namespace: Arc<dyn Namespace>,
-    /// The meters besides the I/Os.
+    /// The sources of processor time and memory use.
     pub meters: Meters,
     /// Whether the namespace was made for the benchmark, so that it contains no data to lose.
     pub scratch: bool,
@@ -190,7 +190,7 @@ impl Side {
         self
     }
 
-    /// Sets the meters besides the I/Os.
+    /// Sets the sources of processor time and memory use.
     #[must_use]
     pub fn meters(mut self, meters: Meters) -> Side {
         self.meters = meters;

@@ -68,7 +68,7 @@ pub struct ThreadGroup {
 #[derive(Debug, Default)]
 struct Seen {
     last: HashMap<u32, Duration>,
-    /// The processor time of finished threads whose numbers other threads have got since.
+    /// The processor time of finished threads whose numbers newer threads now have.
     ended: Duration,
 }
 

@@ -115,7 +115,7 @@ impl Progress for Silent {
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Creates a value whose benchmark is not cancelled.
+    /// Creates a handle for a benchmark, which is not cancelled yet.
     pub fn new() -> Cancel {
         Cancel::default()
     }

@@ -21,7 +21,7 @@
 //!   } ] }
 //! ```
 //!
-//! The snapshot beside the tests of this module is a whole report.
+//! For a whole report, see the snapshot beside the tests of this module.
 
 use serde::{Deserialize, Serialize};
 
@@ -92,7 +92,7 @@ pub struct Method {
     pub notes: Vec<String>,
 }
 
-/// The value for reports that lack this field.
+/// The value of `spin` for reports that lack this field.
 fn usual_spin() -> String {
     Polling::default().to_string()
 }
@@ -202,7 +202,7 @@ pub struct Percent {
 impl Report {
     /// The report as indented JSON.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("a report has only keys and numbers of JSON's")
+        serde_json::to_string_pretty(self).expect("every report can be written as JSON")
     }
 
     /// Parses a report that [`to_json`](Report::to_json) wrote.
@@ -257,8 +257,8 @@ impl Report {
 }
 
 impl PatternReport {
-    /// A reason to doubt the floor. If the floor has enough processors, no block server can be
-    /// faster.
+    /// A warning if the remote disk was faster than the floor. No block server can be faster than a
+    /// floor that has enough processors.
     pub fn floor_doubt(&self) -> Option<&'static str> {
         let percent = self.remote_percent_of_floor?;
         (percent.iops > 100.0).then_some(

@@ -14,8 +14,8 @@ use crate::limits::MAX_BUFFER_BYTES;
 use crate::pattern::Pattern;
 use farblock_random::Random;
 
-/// The distance, in bytes, of the different numbers that each write puts into its buffer. With
-/// them, no two writes store the same page.
+/// The distance, in bytes, of the unique numbers that a job puts into the buffer of each write, so
+/// that no two writes store the same page.
 const STAMP_INTERVAL_BYTES: usize = 4096;
 
 /// One I/O that may be in flight.

@@ -1,5 +1,5 @@
-//! A report as text: the table of the published documents. It is about 130 columns wide, or in two
-//! parts of less than 80 columns.
+//! A report as text: a table like the one in StarWind's published test. It is about 130 columns
+//! wide, or in two parts of less than 80 columns.
 //!
 //! The first block has the figures, with one line per pattern and side. The second block has the
 //! remote side as a percentage of the local side and of the floor. Notes on single patterns follow.

@@ -3,8 +3,8 @@
 //!
 //! **Change.** The geometric mean of the second report's runs relative to the first report's, with
 //! its 95 % confidence interval. The interval is from Welch's t-test on the logarithms, because
-//! runs are few and vary by factors. If either report has only a single run, there is no interval,
-//! and no verdict except for the [`limit`](Comparison::failures).
+//! there are few runs, and their noise is proportional to their values. If either report has only a
+//! single run, there is no interval, and no verdict except for the [`limit`](Comparison::failures).
 //!
 //! **Verdict.** Only an interval that excludes zero shows a change. Latency and processor time are
 //! better when they fall. For the limit, only throughput and mean latency count as *slower*, since

@@ -1,5 +1,5 @@
-//! Checks that the colors of the report equal the colors of the dashboard. The source of each
-//! defines them.
+//! Checks that the colors of the report equal the colors of the dashboard. Each has its own style
+//! sheet.
 
 use std::collections::BTreeMap;
 use std::path::Path;

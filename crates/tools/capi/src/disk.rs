@@ -28,9 +28,9 @@ pub const FB_DURABLE: u32 = 1;
 /// A flag for zeroing: the space stays allocated.
 pub const FB_KEEP_ALLOCATED: u32 = 2;
 
-/// The most bytes in one piece of a blocking call with data.
+/// The maximum number of bytes in one piece of a blocking call with data.
 const PIECE_BYTES: u64 = 1 << 30;
-/// The most bytes in one piece of a blocking call without data.
+/// The maximum number of bytes in one piece of a blocking call without data.
 const DATALESS_PIECE_BYTES: u64 = 1 << 40;
 
 /// A connected namespace, over one path or several paths. Several threads may use a disk at the
@@ -73,9 +73,9 @@ pub struct fb_info {
     pub flags: u32,
     /// The namespace's identifier.
     pub namespace_id: u32,
-    /// The most open queues, without the queue of the blocking calls.
+    /// The maximum number of open queues, without the queue of the blocking calls.
     pub queues: u16,
-    /// The most commands in flight per queue. Further commands wait.
+    /// The maximum number of commands in flight per queue. Further commands wait.
     pub queue_depth: u16,
     /// The number of changes to any of these fields, or to the state of a path, so far.
     pub changes: u64,
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn fb_read(
     })
 }
 
-/// Writes `length` bytes of `data` at `offset`. `flags` is 0 or FB_DURABLE. In all else like
+/// Writes `length` bytes of `data` at `offset`. `flags` is 0 or FB_DURABLE. Otherwise works like
 /// `fb_read`.
 ///
 /// # Safety

@@ -44,8 +44,8 @@ impl Process {
             let code = unsafe { libc::pthread_atfork(Some(forks), Some(unlock), Some(forked)) };
             assert!(code == 0, "the system has no memory for a fork handler");
             let _setup = SETUP.lock().unwrap_or_else(PoisonError::into_inner);
-            // The library reads the host's identity from files. Other threads that need the
-            // identity wait meanwhile.
+            // Read the host's identity from files now. No thread forks during the read, because a
+            // fork handler also takes `SETUP`.
             let _ = HostIdentity::of_this_host();
         });
         Process(FORKS.load(Ordering::Relaxed))

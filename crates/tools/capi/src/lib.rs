@@ -29,7 +29,7 @@
 //!
 //! A callback for changes of a disk (poll `fb_info.changes`). Admin commands. A descriptor to wait
 //! for completions (no descriptor of the event loop covers all its wakeups). Cancelling an
-//! operation of a queue. Closing one of a queue's disks.
+//! operation of a queue. Removing a disk from a queue.
 
 #![allow(non_camel_case_types, reason = "the names of the C interface")]
 

@@ -50,7 +50,7 @@ impl Memory {
     }
 }
 
-/// The memory of callers that the library uses. Drop this value after the event loop, and before a
+/// The callers' memory that the library uses. Drop this value after the event loop, and before a
 /// caller learns that its memory is free.
 ///
 /// If the kernel does not release an event loop in time, or its ring fails, buffers remain that the
@@ -178,8 +178,8 @@ pub(crate) unsafe fn write_sized<T: Copy>(place: *mut T, value: &T, what: &str) 
 mod tests {
     use super::*;
 
-    /// The drop of `Loans` before one of its buffers aborts the process, so this test runs in its
-    /// own process.
+    /// If `Loans` is dropped before one of its buffers, the process aborts. So this test runs in
+    /// its own process.
     #[test]
     fn memory_that_is_not_given_back_ends_the_process() {
         const CHILD: &str = "FARBLOCK_TEST_KEEPS_A_LOAN";

@@ -82,9 +82,9 @@ pub struct fb_options {
     pub flags: u32,
     /// The event loop: an `fb_engine`.
     pub engine: u32,
-    /// The most commands in flight per queue (128). The controller may allow fewer.
+    /// The maximum number of commands in flight per queue (128). The controller may allow fewer.
     pub queue_depth: u16,
-    /// The most open queues (64). All blocking calls together use one more queue.
+    /// The maximum number of open queues (64). All blocking calls together use one more queue.
     pub queues: u16,
     /// The longest pause between two attempts to reconnect, in milliseconds (10000). The library
     /// makes the first attempt at once.
@@ -103,9 +103,9 @@ pub struct fb_options {
     /// kernel, SPDK). Reads never wait.
     ///
     /// The default, 0, is two or three times `keep_alive_ms` plus the controller's own time. By
-    /// then, NVMe Base 2.1 requires that the controller has ended itself. With a shorter wait, a
-    /// write that is stuck in such a target for longer than this wait can undo later writes. 1
-    /// means practically no wait.
+    /// then, as NVMe Base 2.1 requires, the controller executes no more commands. With a shorter
+    /// wait, a write that is stuck in such a target for longer can undo later writes. 1 means
+    /// practically no wait.
     pub quiesce_ms: u32,
     /// The choice among several paths: an `fb_policy`.
     pub policy: u32,

@@ -103,8 +103,8 @@ fn array(text: &str) -> [c_char; FB_ERROR_BYTES] {
     array
 }
 
-/// The queue limits that the controllers have granted. While no path is connected, the last such
-/// limits.
+/// The queue limits that the controllers have granted. While no path is connected, the limits that
+/// were granted last.
 #[derive(Default)]
 pub(crate) struct Grants {
     queues: AtomicU32,
@@ -112,8 +112,8 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// The most queues, and the most commands in flight on each queue: the smallest limits of all
-    /// connected paths.
+    /// The maximum numbers of queues, and of commands in flight on each queue: the smallest limits
+    /// of all connected paths.
     pub(crate) fn of(&self, paths: &[PathStatus]) -> (u16, u16) {
         let least = |last: &AtomicU32, number: fn(&PathStatus) -> u16| {
             let live = paths.iter().filter(|path| path.state == PathState::Live);

@@ -15,9 +15,10 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// The most operations of a queue, including completed operations that `fb_poll` has not returned.
+/// The maximum number of operations of a queue, including completed ones that `fb_poll` has not yet
+/// returned.
 pub const FB_QUEUE_OPERATIONS: u32 = 65536;
-/// The most disks of a queue.
+/// The maximum number of disks of a queue.
 pub const FB_QUEUE_DISKS: u32 = 1024;
 
 /// The command of an operation: a value of `fb_op.kind`.
@@ -181,7 +182,7 @@ pub unsafe extern "C" fn fb_queue_close(queue: *mut fb_queue) -> fb_status {
         // SAFETY: `fb_queue_open` made the queue from a box, and the caller promises that it is not
         // freed yet.
         let queue = unsafe { Box::from_raw(queue) };
-        // After a panic this returns at once, because the state is not reliable.
+        // After an earlier panic, `with` returns at once, because the state is not reliable.
         queue.with(Inner::finish)
     })
 }

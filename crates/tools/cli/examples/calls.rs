@@ -3,9 +3,9 @@
 //! for each PDU.
 //!
 //! `cargo run --release -p farblock --example calls [SECONDS [ROUNDS [STAT]]]` prints a table with
-//! the medians of the rounds. Target and host share this process and its processor time. STAT names
-//! the `stat` file in Linux's /proc of another process whose time also counts: Wine's server, which
-//! executes all of these calls. `interop/windows/calls.sh` passes it.
+//! the medians of the rounds. Target and host share this process and its processor time. STAT is
+//! the path of the file `/proc/PID/stat` of another process whose time also counts.
+//! `interop/windows/calls.sh` passes that file of Wine's server, which executes all of these calls.
 //!
 //! Every PDU of these loads has the same size, so a limit in bytes can enforce one PDU per call.
 

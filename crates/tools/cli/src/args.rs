@@ -75,7 +75,7 @@ pub(crate) enum Command {
     Detach(DetachArgs),
     #[command(hide = true)]
     Attachment(PartArgs),
-    /// Kills its parent process if that misses the end of a group's permit
+    /// Kill the parent process if it still runs after its permit to lead a group has expired
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     Watchdog,

@@ -142,7 +142,7 @@ impl Initiator {
         header[16..20].copy_from_slice(&self.1.to_be_bytes());
         header[20..24].copy_from_slice(&bytes.to_be_bytes());
         header[24..28].copy_from_slice(&self.1.to_be_bytes());
-        // The command is about one block, if it is about blocks.
+        // READ CAPACITY (0x25) has no length. All other commands transfer one block.
         (header[32], header[40]) = (code, u8::from(code != 0x25));
         self.1 += 1;
         self.ask(header, data)

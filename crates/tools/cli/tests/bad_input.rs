@@ -97,7 +97,8 @@ fn invalid_options_fail_in_one_line() {
     }
 }
 
-/// Checks that global options work before and after the command.
+/// Gives one option before the command's name and the other after it, because the parser itself
+/// misses this conflict.
 #[test]
 fn poll_and_spin_together_are_refused() {
     let both = ["--poll", "serve", "mem:1MiB", "--listen", "127.0.0.1:0", "--spin", "efficient"];

@@ -55,8 +55,8 @@ fn bench_without_disks_measures_both_sides_and_leaves_no_files() {
     }
 }
 
-/// Whether the machine has several processors. The floor's threads never sleep, so on one processor
-/// the benchmark measures the floor only on request.
+/// Whether the machine has several processors. The threads that measure the floor (bare sockets)
+/// never sleep, so on one processor the benchmark measures it only on request.
 fn several_processors() -> bool {
     std::thread::available_parallelism().is_ok_and(|count| count.get() > 1)
 }

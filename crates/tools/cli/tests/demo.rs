@@ -77,6 +77,41 @@ fn the_demo_ends_when_its_time_is_over() {
 }
 
 #[test]
+fn the_demo_of_a_group_shows_a_move_and_a_killed_leader_and_loses_no_data() {
+    assert!(support::has("etcd"), "install etcd (Debian: etcd-server)");
+    let scratch = Scratch::new();
+    let output = support::wait(start(&scratch, &["--group"]));
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let outcome = Outcome { code: output.status.code(), stdout: output.stdout, stderr }.ok();
+    assert_eq!(outcome.stderr, "");
+    let text = outcome.out();
+    for part in [
+        "planned move: ctl group move 1 m",
+        "is killed (kill -9)",
+        "leads: longest write ",
+        "has restarted",
+        "1 planned move, 1 leader killed.",
+        "no data is lost",
+    ] {
+        assert!(text.contains(part), "{part:?} in:\n{text}");
+    }
+    let widest = text.lines().filter(|line| !line.contains("#token=")).map(|line| line.len()).max();
+    assert!(widest <= Some(80), "a line exceeds the terminal's width:\n{text}");
+    nothing_is_left(&scratch);
+}
+
+#[test]
+fn the_demo_of_a_group_names_etcd_if_it_is_not_installed() {
+    let scratch = Scratch::new();
+    let mut command = scratch.command(["demo", "--group"]);
+    command.env("PATH", scratch.path("tmp")).env("TMPDIR", scratch.path(""));
+    let output = command.output().expect("it runs");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let outcome = Outcome { code: output.status.code(), stdout: output.stdout, stderr };
+    outcome.fails_in_a_line(1, &["--group needs etcd", "install it"]);
+}
+
+#[test]
 fn an_interrupted_demo_prints_its_result() {
     let scratch = Scratch::new();
     let mut child = start(&scratch, &[]);

@@ -100,7 +100,7 @@ fn doctor_recognizes_web_servers() {
         linger(stream);
     });
     says(&problem(&scratch, &hasty, &[]), "protocol", &["a web server (HTTP) listens", "port"]);
-    // This server answers only complete lines.
+    // This server answers only complete requests.
     let patient = peer(|mut stream| {
         let mut all = Vec::new();
         let mut chunk = [0; 256];
@@ -252,7 +252,7 @@ fn doctor_reports_a_target_that_requires_tls() {
     says(&found, "TLS", &["leave --tls-key out"]);
 }
 
-/// Checks that doctor does not blame an allowed name.
+/// Checks that doctor does not report the host's NQN as the problem if the target allows the NQN.
 #[test]
 #[cfg(unix)]
 fn doctor_reports_that_an_allowed_host_needs_its_tls_key() {

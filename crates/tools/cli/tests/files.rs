@@ -93,8 +93,8 @@ fn a_report_that_cannot_be_written_leaves_the_old_report() {
     }
 }
 
-/// Checks that farblock reports a new identity once, also if the default NQN needs the identity
-/// first.
+/// Checks that farblock reports a new identity once, even if it has already derived the default NQN
+/// from this identity.
 #[cfg(target_os = "linux")]
 #[test]
 fn serve_reports_a_new_identity_once() {
@@ -106,7 +106,7 @@ fn serve_reports_a_new_identity_once() {
         std::fs::copy(&disk, &copy).unwrap();
         let said = |stderr: &str| stderr.matches("now has a stored identity").count();
         let serve = || scratch.serve([&[copy.as_str()], nqn].concat()).stop().stderr;
-        // farblock never reports a new identity on a file system without attributes.
+        // farblock never reports a new identity on a file system without extended attributes.
         let first = serve();
         assert!(said(&first) == 1 || !keeps_attributes(&copy), "{nqn:?}: {first}");
         assert_eq!(said(&serve()), 0, "{nqn:?}: the second time");

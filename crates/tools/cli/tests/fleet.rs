@@ -100,8 +100,7 @@ fn a_disconnected_or_slow_target_delays_its_hosts_and_loses_no_data() {
     assert_eq!(report["verified"]["lost"], 0);
 }
 
-/// Runs the quickest built-in plan. The plan of the documented cluster measures 16 drives alone,
-/// ten times.
+/// Runs the quickest built-in plan.
 #[test]
 fn a_built_in_plan_runs() {
     let scratch = Scratch::new();

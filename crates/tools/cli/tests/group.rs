@@ -1,6 +1,6 @@
 //! Two targets form a group with a real etcd and share one file. A host with paths to both writes
 //! while leadership moves, the leader is killed, and the leader is stopped for a while. The file
-//! shows whether a write was lost or came late.
+//! shows whether a write was lost or executed late.
 //!
 //! `cargo test -p farblock --test group -- --nocapture` prints the longest operations.
 //! `GROUP_FAULTS=100` makes the last test longer.
@@ -23,6 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use support::{Scratch, has, signal, until};
 
+const HOST: &str = "nqn.2014-08.org.example:group";
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 256;
 /// The number of writes in flight, each in its own part of the disk.
@@ -33,7 +34,7 @@ fn free() -> SocketAddr {
     socket.local_addr().expect("it is bound")
 }
 
-/// A process that ends with this value.
+/// A process that is killed when the value is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -163,6 +164,38 @@ impl Group {
         found.expect("found just now")
     }
 
+    fn incarnations(&self, seen_by: usize) -> Vec<u64> {
+        let seen = self.seen_by(seen_by);
+        let all = seen["members"].as_array().expect("members").iter();
+        all.map(|member| member["incarnation"].as_u64().expect("a number")).collect()
+    }
+
+    /// Starts a rolling upgrade through this member.
+    fn upgrade(&self, through: usize) -> Child {
+        let control = self.control(through);
+        let mut command = self.scratch.command(["ctl", "--control", &control, "group", "upgrade"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("it starts")
+    }
+
+    /// Restarts members that exit with code 75, as systemd does, until the upgrade ends.
+    fn restart_those_that_end(&mut self, upgrade: &Child) {
+        let is_running = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", upgrade.id()));
+            stat.is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        while is_running() {
+            for index in 0..self.members.len() {
+                let member = self.members[index].as_mut().expect("it runs");
+                if let Some(status) = member.0.try_wait().expect("it is a child") {
+                    assert_eq!(status.code(), Some(75), "m{index} ended");
+                    self.start(index);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     fn urls(&self) -> Vec<Url> {
         let nqn = self.nqn();
         let url = |its: &Proxies| {
@@ -195,9 +228,9 @@ impl Drop for Group {
     }
 }
 
-/// The result of a writer.
+/// The results of a [`Writer`].
 struct Written {
-    /// The number in each block whose write the target has confirmed.
+    /// The last acknowledged number of each block.
     confirmed: Vec<u64>,
     writes: u64,
     longest: Duration,
@@ -224,8 +257,7 @@ impl Writer {
 }
 
 fn connect(urls: &[Url]) -> Disk {
-    let connection =
-        Options { hostnqn: Some("nqn.2014-08.org.example:group".to_owned()), ..Options::default() };
+    let connection = Options { hostnqn: Some(HOST.to_owned()), ..Options::default() };
     let options = DiskOptions {
         connection,
         reconnect_delay: Duration::from_millis(500),
@@ -269,7 +301,7 @@ fn write(urls: &[Url], ends: &AtomicBool) -> Written {
     written
 }
 
-/// Checks that every block of the file has the last confirmed number.
+/// Checks that every block of the file has the last acknowledged number.
 fn verify(group: &Group, written: &Written, what: &str) {
     let file = std::fs::File::open(group.scratch.path("disk.img")).expect("the disk");
     let mut block = vec![0; BLOCK];
@@ -448,4 +480,78 @@ fn two_faults_at_a_time_lose_no_write() {
     group.wait_for_leader(0, |_| true);
     std::thread::sleep(Duration::from_secs(2));
     verify(&group, &writer.stop(), "two faults at a time");
+}
+
+#[test]
+fn a_rolling_upgrade_restarts_every_member_without_an_error_at_the_host() {
+    let mut group = Group::new(3);
+    group.wait_for_leader(0, |_| true);
+    let before: Vec<u64> = group.incarnations(0);
+    let writer = Writer::start(group.urls());
+    std::thread::sleep(Duration::from_secs(2));
+    let upgrade = group.upgrade(0);
+    group.restart_those_that_end(&upgrade);
+    let output = support::wait(upgrade);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    eprintln!("{text}");
+    assert!(text.contains("all members have restarted"), "{text}");
+    let after = group.incarnations(0);
+    assert!(
+        before.iter().zip(&after).all(|(before, after)| before < after),
+        "{before:?} {after:?}"
+    );
+    let seen = group.seen_by(1);
+    assert!(seen["upgrade"].is_null(), "{seen:#}");
+    for member in seen["members"].as_array().expect("members") {
+        assert_eq!(member["duty"], "serve", "{seen:#}");
+        assert_eq!(member["hosts"][0], HOST, "{seen:#}");
+    }
+    verify(&group, &writer.stop(), "rolling upgrade");
+}
+
+#[test]
+fn an_upgrade_that_failed_names_the_reason_and_continues_later() {
+    let mut group = Group::new(2);
+    let leader = group.wait_for_leader(0, |_| true);
+    let other = 1 - leader;
+    let (control, from) = (group.control(leader), Group::name(other));
+    let upgrade = ["ctl", "--control", &control, "group", "upgrade", "--wait", "2"];
+    // No service manager restarts the first member.
+    group.scratch.run(upgrade).fails_in_a_line(
+        1,
+        &["stopped at", &from, "has not started again", "group upgrade again", "--cancel"],
+    );
+    let mut ended = group.members[other].take().expect("it ran");
+    assert_eq!(ended.0.wait().expect("it ended").code(), Some(75));
+    group
+        .scratch
+        .run(["ctl", "--control", &control, "group", "forget", &Group::name(leader)])
+        .fails_in_a_line(1, &["is alive: stop it first"]);
+    group.start(other);
+    let upgrade = group.upgrade(leader);
+    group.restart_those_that_end(&upgrade);
+    let output = support::wait(upgrade);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 of 2 members to restart"), "{text}");
+}
+
+#[test]
+fn a_dead_member_is_forgotten_with_its_controller_identifiers() {
+    let mut group = Group::new(2);
+    group.wait_for_leader(0, |_| true);
+    let control = group.control(0);
+    let forget = ["ctl", "--control", &control, "group", "forget", "m1"];
+    group.scratch.run(forget).fails_in_a_line(1, &["m1 is alive: stop it first"]);
+    let mut member = group.members[1].take().expect("it runs");
+    signal(member.0.id(), "TERM");
+    assert!(member.0.wait().expect("it ends").success());
+    until("m1 has left", || group.seen_by(0)["members"][1]["alive"] == false);
+    group.scratch.run(forget).ok();
+    let seen = group.seen_by(0);
+    assert_eq!(seen["members"].as_array().map(Vec::len), Some(1), "{seen:#}");
+    group.scratch.run(forget).fails_in_a_line(1, &["no member m1"]);
+    group.start(1);
+    until("m1 has joined again", || group.seen_by(0)["members"][1]["alive"] == true);
 }

@@ -1,8 +1,8 @@
-//! Targets that break the protocol. Every command must name the violation and exit.
+//! Targets that violate the protocol. Every command must name the violation and exit.
 
 mod support;
 
-#[allow(unexpected_cfgs, reason = "it has no peers in memory")]
+#[allow(unexpected_cfgs, reason = "this crate lacks the feature `memory` of the module")]
 #[path = "../../../ends/nvmf-host/tests/peer/mod.rs"]
 mod peer;
 

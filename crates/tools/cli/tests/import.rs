@@ -56,7 +56,7 @@ fn a_file_in_the_format_of_nvmetcli_is_imported() {
     assert!(!said.contains("DHHC-1") && said.lines().count() == 3, "{said}");
 }
 
-/// A check of the result needs no RDMA device.
+/// Only checks the imported configuration, because serving it would need an RDMA device.
 #[test]
 fn an_rdma_listener_is_imported() {
     let scratch = Scratch::new();

@@ -49,8 +49,8 @@ const ROUNDS: usize = 3;
 /// A limit on the file size in bytes, smaller than every state.
 const HALF: u64 = 700;
 
-/// Returns the states to request in turn: changes in one step, in several steps, and of a disk that
-/// moves.
+/// Returns the states to request in turn: changes in one step, in several steps, and a change that
+/// moves a disk.
 fn states(begun: &Value) -> Vec<Document> {
     let disk = |size: u64| json!({ "path": "disk.img", "size": size });
     let host = json!({ HOST: { "limits": { "iops": 100_000 } } });

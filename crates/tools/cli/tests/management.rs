@@ -97,8 +97,8 @@ fn a_listener_on_port_0_keeps_its_port_across_reloads() {
         let status = scratch.run(["status", "--json"]).ok().json();
         status["listening"].as_array().unwrap().len()
     };
-    // Hosts know the target by its first address. So the target keeps that address, and applies no
-    // step of the change.
+    // Hosts know the target by its first address. So the target refuses a change that removes this
+    // address, and applies no part of it.
     write(&other);
     scratch.run(["reload"]).fails(1, &["started with"]);
     assert_eq!(listening(), 1);

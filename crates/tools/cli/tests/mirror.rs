@@ -167,7 +167,8 @@ fn a_shrunken_leg_is_out_of_the_mirror() {
         scratch.run(["ctl", "--control", &far, "resize", &leg.nqn, "1", &bytes]).ok();
     };
     let status = || scratch.run(["status", "--control", &control]).ok().out();
-    // Wait until the mirror writes no more, because a write would notice the change.
+    // Wait until the mirror writes no more, because a failed write would also reveal the shrunken
+    // leg.
     until("the bitmap is empty", || {
         let status = scratch.run(["status", "--control", &control, "--json"]).ok().json();
         status["subsystems"][0]["namespaces"][0]["mirror"]["dirty_bytes"] == 0

@@ -4,13 +4,13 @@
 
 mod support;
 
-#[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
+#[allow(dead_code, unreachable_pub, reason = "these tests use a part of the module")]
 #[path = "../../../ends/nvmf-target/tests/rig/gate.rs"]
 mod gate;
-#[allow(unexpected_cfgs, reason = "it has no peers in memory")]
+#[allow(unexpected_cfgs, reason = "this crate lacks the feature `memory` of the module")]
 #[path = "../../../ends/nvmf-host/tests/peer/mod.rs"]
 mod peer;
-#[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
+#[allow(dead_code, unreachable_pub, reason = "these tests use a part of the module")]
 #[path = "../../../ends/nvmf-target/tests/rig/scripted.rs"]
 mod scripted;
 

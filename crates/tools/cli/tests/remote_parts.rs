@@ -221,14 +221,14 @@ fn errors_and_status_name_remote_parts_without_their_keys() {
     let status = scratch.run(["status", "--control", &control]).ok().out();
     assert!(!status.contains("tls.key") && status.contains("ready"), "{status}");
     assert_eq!(status.matches("leg of namespace 1").count(), 2, "{status}");
-    // A part's name contains only the namespace of the URL's parameters.
+    // Of the URL's parameters, a part's name contains only the namespace.
     assert_eq!(status.matches("?ns=1, ready").count(), 2, "{status}");
     let nqn = whole.nqn.clone();
     scratch
         .run(["ctl", "--control", &control, "verify", &nqn, "1"])
         .fails(1, &["is not a shared mirror"]);
     whole.stop().ok();
-    // The set has the same identity with another key, and if it is read-only.
+    // The set keeps its identity if a key changes, and if the set is read-only.
     let whole = scratch.serve([&parts[0], "--read-only", "--control", &control]);
     let url: Url = whole.url(1).parse().expect("a URL");
     let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");

@@ -1,9 +1,10 @@
-//! Reservations of disks without attributes. The target stores them in its state folder, where they
-//! survive kill -9 at any time. Without a folder, the target does not offer reservations.
+//! Reservations of disks without extended attributes. The target stores them in its state folder,
+//! where they survive kill -9 at any time. Without a folder, the target does not offer
+//! reservations.
 
 mod support;
 
-#[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
+#[allow(dead_code, unreachable_pub, reason = "these tests use a part of the module")]
 #[path = "../../../ends/nvmf-target/tests/rig/scripted.rs"]
 mod scripted;
 
@@ -101,7 +102,7 @@ fn replaces() -> ReservationControl {
         .with_cptpl(ReservationControl::CPTPL_SET)
 }
 
-/// Creates a stripe set, which has no attributes.
+/// Creates a stripe set, which has no extended attributes.
 fn stripe(scratch: &Scratch) -> String {
     let [one, other] = ["a.img", "b.img"].map(|name| scratch.disk(name, 1 << 20));
     format!("stripe:64KiB,{one},{other}")

@@ -274,7 +274,7 @@ fn add_namespace_refuses_a_file_with_damaged_reservations() {
         let flags = rustix::fs::XattrFlags::empty();
         rustix::fs::setxattr(&disk, "user.farblock.reservations", value, flags)
     };
-    // A file system without attributes has no reservations.
+    // A file system without extended attributes cannot store reservations.
     if put(b"damaged").is_ok() {
         let add = ["add-namespace", NQN, disk.as_str()];
         scratch.ctl(&add).fails(1, &["reservations", "damaged"]);

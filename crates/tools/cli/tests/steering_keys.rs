@@ -161,7 +161,7 @@ fn a_key_changes_without_interruption_and_a_removed_key_disconnects_the_host() {
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
     scratch.connect(&server, HOST, None).fails(1, &["--dhchap-secret"]);
     assert_eq!(scratch.controllers(), connected);
-    // The old secret is invalid now, so the target disconnects the host that used it.
+    // None of the host's earlier secrets stays valid, so the target disconnects the host.
     put_together(&[&old], &key);
     again().ok();
     assert!(!scratch.controllers().contains(&connected[0]));

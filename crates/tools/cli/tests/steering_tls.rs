@@ -32,7 +32,8 @@ fn hosts_and_keys_of_a_target_with_tls_change_at_run_time() {
     let given = format!("{HOST}={key}");
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--tls-key", &given]);
     scratch.connect(&server, HOST, Some(&key)).ok();
-    // Another host connects with its own key, and then the first host with another file.
+    // Once another host is allowed, it can connect with its own key, but not with the first host's
+    // key.
     scratch.connect(&server, OTHER, Some(&other)).fails(1, &["does not know the offered identity"]);
     let allowed = scratch.ctl(&["allow-host", NQN, OTHER, "--tls-key", "other.key"]).ok();
     assert!(allowed.out().contains("may connect with its key"), "{}", allowed.out());
@@ -238,7 +239,8 @@ fn a_failed_tls_handshake_is_counted_and_sends_an_event() {
     // Now the host can send its name, for which the target has a key.
     expect(&["tls_missing"], &["the host connected without TLS"], Some(HOST), None);
     // The target reports five events for an address, and only counts later ones, so no further step
-    // may follow. Current identities contain a digest of the key, and older ones do not.
+    // may follow. The host offers two identities. The current form contains a digest of the key, so
+    // the target does not know it. The older form does not, but the target has another key for it.
     let reasons = ["tls_unknown_identity", "tls_wrong_key"];
     let words = ["no key for the identity", "another key for the identity"];
     expect(&reasons, &words, Some(HOST), Some(&other));

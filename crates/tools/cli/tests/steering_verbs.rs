@@ -4,7 +4,7 @@
 
 mod support;
 
-#[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
+#[allow(dead_code, unreachable_pub, reason = "these tests use a part of the module")]
 #[path = "../../../ends/nvmf-target/tests/rig/scripted.rs"]
 mod scripted;
 
@@ -112,7 +112,8 @@ fn replacing_the_disk_of_a_namespace_keeps_old_and_new_data_apart() {
     server.stop();
 }
 
-/// Checks that a moved file takes effect once the operator tells the target.
+/// Moves another file to a disk's path. Checks that the target uses this file only after the
+/// operator runs `replace-namespace`.
 #[test]
 fn a_file_moved_to_the_path_of_a_disk_is_used_after_the_command() {
     let scratch = Scratch::new();

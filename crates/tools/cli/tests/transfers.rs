@@ -6,7 +6,7 @@ use std::process::Child;
 use support::{Outcome, Scratch, Server, noise, read};
 
 /// A target with a fixed port, so that it can restart at the same address.
-#[cfg_attr(not(unix), allow(dead_code, reason = "what kills it is for Unix"))]
+#[cfg_attr(not(unix), allow(dead_code, reason = "only tests for Unix kill it"))]
 struct Target<'a> {
     scratch: &'a Scratch,
     what: String,
@@ -16,7 +16,7 @@ struct Target<'a> {
     _reserved: support::Reserved,
 }
 
-#[cfg_attr(not(unix), allow(dead_code, reason = "what kills it is for Unix"))]
+#[cfg_attr(not(unix), allow(dead_code, reason = "only tests for Unix kill it"))]
 impl<'a> Target<'a> {
     /// Starts a target that is slow enough to interrupt a transfer in the middle.
     fn new(scratch: &'a Scratch, disk: &str) -> Target<'a> {

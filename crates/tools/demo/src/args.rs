@@ -16,15 +16,23 @@ use std::time::Duration;
 Examples:
   farblock demo
   farblock demo --open                          also open the dashboard in the browser
+  farblock demo --group                         show a group of three targets (needs etcd)
   farblock demo --for 60 --every 2")]
 pub struct DemoArgs {
-    /// Stop after this many seconds [default: run until Ctrl-C]
+    /// Stop after this many seconds [default: run until Ctrl-C, or
+    /// with --group show each event once]
     #[arg(long = "for", value_name = "SECONDS", value_parser = values::seconds)]
     pub(crate) duration: Option<Duration>,
 
     /// Seconds between two faults
     #[arg(long, value_name = "SECONDS", default_value = "4", value_parser = values::seconds)]
     pub(crate) every: Duration,
+
+    /// Show a group instead: three targets on one file and etcd, a planned move, and the death of
+    /// the leader. Takes about 20 seconds
+    #[cfg(target_os = "linux")]
+    #[arg(long, conflicts_with = "open")]
+    pub(crate) group: bool,
 
     /// Open the dashboard in the browser
     #[arg(long)]

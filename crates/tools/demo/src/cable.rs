@@ -1,5 +1,5 @@
-//! A TCP relay that plays the network between the host and one address of the mirror. The
-//! demonstration can cut the relay.
+//! A TCP relay that simulates the network between the host and one address of the mirror. The
+//! demonstration can cut it.
 
 use std::collections::BTreeMap;
 use std::io;

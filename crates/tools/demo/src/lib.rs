@@ -8,14 +8,20 @@
 //!                 path 2
 //! ```
 
+//!
+//! With `--group`, three targets form a group instead; see `group.rs`.
+
 #![cfg(unix)]
 #![forbid(unsafe_code)]
 
 pub mod args;
 mod cable;
+#[cfg(target_os = "linux")]
+mod group;
 mod load;
 mod parts;
 mod stage;
+mod teller;
 
 use args::DemoArgs;
 use farblock_program::args::Global;
@@ -27,6 +33,7 @@ use stage::Stage;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use teller::{Teller, seconds};
 
 /// The polling interval while this module waits for a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -39,6 +46,10 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 pub fn run(args: &DemoArgs, global: &Global) -> Result<()> {
     if let Some(folder) = &args.sweep {
         return parts::sweep(folder);
+    }
+    #[cfg(target_os = "linux")]
+    if args.group {
+        return group::run(args, global);
     }
     let stop = Stop::install_with_hangup()?;
     let mut stage = Stage::set(global)?;
@@ -56,15 +67,16 @@ pub fn run(args: &DemoArgs, global: &Global) -> Result<()> {
         let mut narrator = Narrator::new(&stop, &load, args, global);
         let told = narrator
             .play(&mut stage)
-            .map(|()| (narrator.paths, narrator.targets, narrator.longest));
-        let seconds = narrator.began.elapsed().as_secs_f64();
+            .map(|()| (narrator.paths, narrator.targets, narrator.teller.longest));
+        let seconds = narrator.teller.began.elapsed().as_secs_f64();
         load.stop();
         (told, seconds)
     });
     drop(disk);
     drop(stage);
     let (paths, targets, longest) = told?;
-    conclude(&load, seconds, (paths, targets), longest)
+    let faults = format!("{} cut, {} killed.", counted(paths, "path"), counted(targets, "target"));
+    conclude(&load, seconds, &faults, longest)
 }
 
 fn introduction(dashboard: &str) -> String {
@@ -90,37 +102,21 @@ fn open(url: &str) {
 
 /// Injects faults, and reports their effects.
 struct Narrator<'a> {
-    stop: &'a Stop,
-    load: &'a Load,
-    began: Instant,
-    until: Option<Instant>,
+    teller: Teller<'a>,
     every: Duration,
-    quiet: bool,
     paths: u64,
     targets: u64,
-    /// The longest pause, and its cause.
-    longest: Option<(Duration, String)>,
 }
 
 impl<'a> Narrator<'a> {
     fn new(stop: &'a Stop, load: &'a Load, args: &DemoArgs, global: &Global) -> Self {
-        let began = Instant::now();
-        Self {
-            stop,
-            load,
-            began,
-            until: args.duration.and_then(|duration| began.checked_add(duration)),
-            every: args.every,
-            quiet: global.quiet,
-            paths: 0,
-            targets: 0,
-            longest: None,
-        }
+        let teller = Teller::new(stop, load, args, global);
+        Self { teller, every: args.every, paths: 0, targets: 0 }
     }
 
     /// Injects one fault after the other until the demonstration is over.
     fn play(&mut self, stage: &mut Stage) -> Result<()> {
-        while !self.is_over() {
+        while !self.teller.is_over() {
             for (path, leg) in [(0, 1), (1, 0)] {
                 self.cut_path(stage, path)?;
                 self.kill_target(stage, leg)?;
@@ -134,18 +130,17 @@ impl<'a> Narrator<'a> {
         if !self.rest(stage)? {
             return Ok(());
         }
-        self.say(&format!("path {this} is cut"))?;
-        let before = self.load.turns();
-        self.load.longest();
+        self.teller.say(&format!("path {this} is cut"))?;
+        let before = self.teller.mark();
         stage.cables[path].cut();
         self.paths += 1;
         self.settle(stage, before)?;
-        let paused = self.paused(&format!("path {this} was cut"));
-        self.say(&format!("{paused}; I/O continues on path {other}"))?;
+        let paused = self.teller.paused(&format!("path {this} was cut"));
+        self.teller.say(&format!("{paused}; I/O continues on path {other}"))?;
         self.rest(stage)?;
         stage.cables[path].mend();
         match self.until(stage, |stage| stage.is_live(path))? {
-            true => self.say(&format!("path {this} is connected again")),
+            true => self.teller.say(&format!("path {this} is connected again")),
             false => Ok(()),
         }
     }
@@ -155,60 +150,45 @@ impl<'a> Narrator<'a> {
         if !self.rest(stage)? {
             return Ok(());
         }
-        self.say(&format!("the target {this} is killed (kill -9)"))?;
-        let before = self.load.turns();
-        self.load.longest();
+        self.teller.say(&format!("the target {this} is killed (kill -9)"))?;
+        let before = self.teller.mark();
         stage.kill(leg);
         self.targets += 1;
         self.settle(stage, before)?;
         self.until(stage, |stage| stage.is_out(leg))?;
-        let paused = self.paused(&format!("the target {this} was killed"));
-        self.say(&format!("{paused}; the mirror continues with {other}"))?;
+        let paused = self.teller.paused(&format!("the target {this} was killed"));
+        self.teller.say(&format!("{paused}; the mirror continues with {other}"))?;
         self.rest(stage)?;
         stage.start(leg)?;
         let began = Instant::now();
-        self.say(&format!("the target {this} has restarted"))?;
+        self.teller.say(&format!("the target {this} has restarted"))?;
         if self.until(stage, Stage::is_in_sync)? {
             let took = seconds(began.elapsed());
-            self.say(&format!("the mirror has copied the missing data to {this} in {took}"))?;
+            self.teller
+                .say(&format!("the mirror has copied the missing data to {this} in {took}"))?;
         }
         Ok(())
     }
 
     /// Waits until each writer has done two more operations than in `before`.
     fn settle(&self, stage: &mut Stage, before: [u64; WRITERS]) -> Result<()> {
-        let is_settled =
-            |now: [u64; WRITERS]| now.iter().zip(before).all(|(now, it)| *now > it + 1);
-        self.until(stage, |_| is_settled(self.load.turns())).map(drop)
-    }
-
-    /// Returns the longest I/O pause since the last call, in words. `why` is its cause.
-    fn paused(&mut self, why: &str) -> String {
-        let [read, write] = self.load.longest();
-        let longest = read.max(write);
-        if self.longest.as_ref().is_none_or(|(before, _)| longest > *before) {
-            self.longest = Some((longest, why.to_owned()));
-        }
-        match longest >= read.min(write) * 2 {
-            true => format!("writes paused for {}, reads for {}", seconds(write), seconds(read)),
-            false => format!("I/O paused for {}", seconds(longest)),
-        }
+        self.until(stage, |_| self.teller.has_settled(before)).map(drop)
     }
 
     /// Waits for the interval between two faults. Returns false if the demonstration is over.
     fn rest(&self, stage: &mut Stage) -> Result<bool> {
         let begin = Instant::now();
-        while begin.elapsed() < self.every && !self.is_over() {
+        while begin.elapsed() < self.every && !self.teller.is_over() {
             stage.check()?;
             std::thread::sleep(LOOK_EVERY.min(self.every));
         }
-        Ok(!self.is_over())
+        Ok(!self.teller.is_over())
     }
 
     /// Waits until `is_so` returns true. Returns false after a timeout or a signal.
     fn until(&self, stage: &mut Stage, is_so: impl Fn(&Stage) -> bool) -> Result<bool> {
         let begin = Instant::now();
-        while begin.elapsed() < WAIT_LIMIT && !self.stop.requested() {
+        while begin.elapsed() < WAIT_LIMIT && !self.teller.is_stopped() {
             if is_so(stage) {
                 return Ok(true);
             }
@@ -217,34 +197,13 @@ impl<'a> Narrator<'a> {
         }
         Ok(false)
     }
-
-    fn is_over(&self) -> bool {
-        self.stop.requested() || self.until.is_some_and(|until| Instant::now() >= until)
-    }
-
-    fn say(&self, sentence: &str) -> Result<()> {
-        let seconds = self.began.elapsed().as_secs();
-        match self.quiet {
-            true => Ok(()),
-            false => {
-                output::print(&format!("{:2}:{:02}  {sentence}\n", seconds / 60, seconds % 60))
-            }
-        }
-    }
-}
-
-fn seconds(duration: Duration) -> String {
-    match duration.as_millis() {
-        ms @ 0..1000 => format!("{ms} ms"),
-        _ => format!("{:.1} s", duration.as_secs_f64()),
-    }
 }
 
 /// Prints the summary.
 fn conclude(
     load: &Load,
     seconds_taken: f64,
-    (paths, targets): (u64, u64),
+    faults: &str,
     longest: Option<(Duration, String)>,
 ) -> Result<()> {
     let count = |counter: &AtomicU64| counter.load(Relaxed);
@@ -253,10 +212,7 @@ fn conclude(
         grouped(count(&load.tally.writes)),
         grouped(count(&load.reads))
     );
-    let plural =
-        |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    let _ = write!(text, "{} cut, ", plural(paths, "path"));
-    let _ = writeln!(text, "{} killed.", plural(targets, "target"));
+    let _ = writeln!(text, "{faults}");
     if let Some((longest, why)) = longest {
         let _ = writeln!(text, "The longest pause was {}, when {why}.", seconds(longest));
     }
@@ -269,10 +225,14 @@ fn conclude(
     output::print(&text)?;
     Err(Failure::run(format_args!(
         "{} failed, and {} did not contain the acknowledged data: {}",
-        plural(failed, "operation"),
-        plural(lost, "block"),
+        counted(failed, "operation"),
+        counted(lost, "block"),
         load.tally.wrong().unwrap_or_default()
     )))
+}
+
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// A number with commas between its thousands.
@@ -298,7 +258,7 @@ mod tests {
         let load = Load::default();
         let lost = Compared { known: 1, lost: 1, first_lost: Some(7) };
         load.tally.compared(Ok(lost), &load.swept);
-        let failure = conclude(&load, 1.0, (1, 0), None).expect_err("a write was lost");
+        let failure = conclude(&load, 1.0, "1 path cut.", None).expect_err("a write was lost");
         assert!(failure.sentence().contains("1 block did not contain"), "{failure:?}");
     }
 }

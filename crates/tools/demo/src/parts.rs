@@ -149,6 +149,76 @@ impl Target {
     }
 }
 
+/// A port on the loopback that no process uses now.
+#[cfg(target_os = "linux")]
+pub(super) fn free_port() -> Result<SocketAddr> {
+    let bound = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|it| it.local_addr());
+    bound.map_err(|error| Failure::run(format_args!("cannot open a port: {}", os(&error))))
+}
+
+/// etcd in its own process.
+#[cfg(target_os = "linux")]
+pub(super) struct Etcd {
+    shell: Child,
+    stdin: Option<ChildStdin>,
+    pub(super) url: String,
+}
+
+#[cfg(target_os = "linux")]
+impl Etcd {
+    /// Starts etcd, and waits until it listens. A shell stops etcd when this process has ended.
+    pub(super) fn start(folder: &Path) -> Result<Etcd> {
+        let is_installed = Command::new("etcd")
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        if is_installed.is_err() {
+            return Err(Failure::run(
+                "--group needs etcd, and this machine has none: install it (Debian: apt-get \
+                 install etcd-server), or run farblock demo without --group",
+            ));
+        }
+        let (client, peer) = (free_port()?, free_port()?);
+        let (url, peer) = (format!("http://{client}"), format!("http://{peer}"));
+        let log = folder.join("etcd.log");
+        let file = File::create(&log).map_err(|error| {
+            Failure::run(format_args!("cannot make {}: {}", log.display(), os(&error)))
+        })?;
+        let script = "\"$@\" & etcd=$!; cat > /dev/null; kill -9 $etcd";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh", "etcd", "--name=one", "--unsafe-no-fsync"]);
+        command.arg(format!("--data-dir={}", folder.join("etcd").display()));
+        for (option, url) in [("listen-client-urls", &url), ("advertise-client-urls", &url)] {
+            command.arg(format!("--{option}={url}"));
+        }
+        for option in ["listen-peer-urls", "initial-advertise-peer-urls"] {
+            command.arg(format!("--{option}={peer}"));
+        }
+        command.arg(format!("--initial-cluster=one={peer}"));
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(file);
+        let mut shell = command.process_group(0).spawn().map_err(|error| cannot_start(&error))?;
+        let stdin = shell.stdin.take();
+        let etcd = Etcd { shell, stdin, url };
+        let until = Instant::now() + END_TIME;
+        while std::net::TcpStream::connect(client).is_err() {
+            if Instant::now() >= until {
+                return Err(Failure::run(format_args!("etcd does not start: {}", last(&log))));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(etcd)
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let _ = self.shell.wait();
+    }
+}
+
 impl Drop for Target {
     fn drop(&mut self) {
         drop(self.stdin.take());

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(super) const LEGS: [&str; 2] = ["left", "right"];
-const NQN: &str = "nqn.2026-11.org.farblock:demo";
+pub(super) const NQN: &str = "nqn.2026-11.org.farblock:demo";
 /// The size of a leg in bytes. The mirror reserves one MiB of a leg.
 const LEG_BYTES: u64 = 65 << 20;
 const CONTROL: &str = "mirror.sock";
@@ -149,6 +149,11 @@ fn connect(cables: &[Cable], global: &Global) -> Result<Disk> {
     let urls =
         cables.iter().map(|cable| format!("nvme+tcp://{}/{NQN}?ns=1", cable.address).parse());
     let urls: Vec<Url> = urls.collect::<Result<_, _>>().map_err(Failure::run)?;
+    attached(&urls, global, GIVEN_UP)
+}
+
+/// Connects the host's disk over all paths.
+pub(super) fn attached(urls: &[Url], global: &Global, given_up: Duration) -> Result<Disk> {
     // A random host identifier suffices, because this host uses no reservations.
     let hostid = HostId::random().map_err(|error| {
         Failure::run(format_args!("cannot get random numbers from the system: {}", os(&error)))
@@ -163,8 +168,8 @@ fn connect(cables: &[Cable], global: &Global) -> Result<Disk> {
         connection,
         policy: Policy::RoundRobin,
         reconnect_delay: RECONNECT_DELAY,
-        ctrl_loss_timeout: Some(GIVEN_UP),
+        ctrl_loss_timeout: Some(given_up),
         ..DiskOptions::default()
     };
-    Ok(Disk::connect(&urls, &options)?)
+    Ok(Disk::connect(urls, &options)?)
 }

@@ -39,7 +39,7 @@ pub struct Leg {
 }
 
 impl Leg {
-    /// Returns an error message if the disk has shrunk since then, also while the disk is in use.
+    /// Returns an error message if the disk has shrunk since it became part of the other disk.
     pub fn missing(&self, namespace: &dyn Namespace) -> Option<String> {
         let now = namespace.geometry().capacity_bytes();
         (now < self.capacity_bytes).then(|| {
@@ -49,7 +49,7 @@ impl Leg {
     }
 }
 
-/// Returns the options for a remote disk that the host never gives up.
+/// Returns the options for a remote disk to which the host reconnects forever.
 pub fn leg_options() -> DiskOptions {
     DiskOptions {
         ctrl_loss_timeout: None,
@@ -69,7 +69,10 @@ pub fn leg_url(text: &str) -> Result<Url, String> {
 /// Returns the message of a failure to connect.
 pub fn said(failure: Failure) -> String {
     match failure {
-        Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
+        Failure::Usage(text)
+        | Failure::Run(text)
+        | Failure::StartAgain(text)
+        | Failure::Interrupted(text) => text,
         _ => "the connection failed".to_owned(),
     }
 }

@@ -118,7 +118,7 @@ fn locked(file: &File) -> Hold {
     }
 }
 
-/// Whether another program has a device open exclusively. A target opens devices the same way.
+/// Whether another program, such as a target, has a device open exclusively.
 fn is_claimed(device: &Path) -> bool {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::EXCL.bits() as i32);

@@ -12,7 +12,7 @@ const DEVICE: &str = "RDMA device";
 pub(super) struct System<'a> {
     /// The folder of the devices: `/sys/class/infiniband`.
     pub(super) devices: &'a Path,
-    /// The reason why the libraries cannot be used.
+    /// Whether the libraries can be used; the error is the reason why they cannot.
     pub(super) library: Result<(), String>,
     /// The limit of locked memory in bytes; `None` without a limit.
     pub(super) locked_bytes: Option<u64>,
@@ -110,7 +110,7 @@ pub(super) fn examine(system: &System) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding if a port's addresses cannot be reached.
+/// Returns a finding if a port has no address, or only addresses of RoCE v1.
 fn gid(port: &Port) -> Option<Finding> {
     const CHECK: &str = "GID type";
     if port.reads("link_layer") == "InfiniBand" {
@@ -150,7 +150,7 @@ fn locked(limit_bytes: Option<u64>) -> Option<Finding> {
     ))
 }
 
-/// Advice for a failed connection over RDMA, whose error is this sentence.
+/// Returns the failed step and advice for a failed connection over RDMA. `sentence` is its error.
 pub(super) fn advice(sentence: &str) -> (&'static str, &'static str) {
     const REJECTED: &[(&str, &str)] = &[
         (
@@ -195,7 +195,7 @@ pub(super) fn advice(sentence: &str) -> (&'static str, &'static str) {
 /// The folder of this machine's RDMA devices. Only Linux has RDMA.
 pub(super) const DEVICES: &str = "/sys/class/infiniband";
 
-/// This machine's RDMA.
+/// Returns the findings about this machine's RDMA.
 pub(super) fn here() -> Vec<Finding> {
     examine(&System {
         devices: Path::new(DEVICES),

@@ -26,7 +26,7 @@ pub(super) fn examine(target: &Status) -> Vec<Finding> {
     findings
 }
 
-/// Returns findings about the namespaces for which `is_meant` returns true.
+/// Returns findings about the namespaces whose subsystem NQN and ID satisfy `is_meant`.
 pub(super) fn namespaces(target: &Status, is_meant: impl Fn(&str, u32) -> bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for subsystem in &target.subsystems {

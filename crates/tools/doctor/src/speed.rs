@@ -16,7 +16,7 @@ const SMALL_TRANSFER_BYTES: u32 = 128 << 10;
 const USUAL_IN_CAPSULE_BYTES: u32 = 4096;
 const CHECK: &str = "speed";
 
-/// Hints about a connected controller.
+/// Returns hints about a connected controller.
 pub(super) fn of_controller(
     info: &ControllerInfo,
     options: &Options,

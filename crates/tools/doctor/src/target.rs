@@ -24,7 +24,7 @@ const READS: usize = 8;
 const HEADERS_BYTES: u32 = 52;
 /// The packet size in bytes that Ethernet carries by default.
 const USUAL_MTU_BYTES: u32 = 1500;
-/// The largest packet size of a network, in bytes. Only the loopback has larger packets.
+/// The largest usual MTU of Ethernet, in bytes. For larger packets, doctor reports no MTU.
 const JUMBO_MTU_BYTES: u32 = 9216;
 /// The shortest delay by unresponsive addresses that doctor reports. Users notice longer delays.
 const FELT: Duration = Duration::from_millis(200);
@@ -182,7 +182,8 @@ fn path(stream: &TcpStream) -> Finding {
         return Finding::ok(CHECK, "this system does not report the path MTU");
     };
     let mtu_bytes = segment_bytes + HEADERS_BYTES;
-    // If packets are larger than on any network, the TCP window limits the segments, not an MTU.
+    // Packets that are larger than Ethernet's occur on the loopback. There the TCP window limits
+    // the segments, not an MTU.
     let mtu = match mtu_bytes <= JUMBO_MTU_BYTES {
         true => format!(" (MTU {mtu_bytes})"),
         false => String::new(),

@@ -1,11 +1,11 @@
-//! The built-in plans: the measurements of the published documents, and failure tests.
+//! The built-in plans: the published tests of StarWind and LINBIT, and failure tests.
 
 use crate::documents::Documents;
 use crate::plan::{Action, Fault, IscsiTarget, Plan};
 
-/// The drive of plans that compare a fleet with its drives. A processor cannot transfer as much as
-/// memory drives can serve, so a percentage of the drives' sum would measure the processor. With
-/// limits the drives are the bottleneck, as in the published documents.
+/// The drive of plans that compare the speed of a fleet with the summed speed of its drives. Drives
+/// in memory without a limit are faster than the processor transfers data, so the comparison would
+/// measure the processor. With limits the drives are the bottleneck, as in the published tests.
 const LIMITED: &str = "limit:2000/s,limit:64MiB/s,mem:64MiB";
 
 impl Plan {

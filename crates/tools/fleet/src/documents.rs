@@ -1,8 +1,8 @@
-//! The results of the published documents, for comparison with a run.
+//! The results that StarWind and LINBIT published for their tests, for comparison with a run.
 
 use serde::{Deserialize, Serialize};
 
-/// The results of the published documents for one load.
+/// The results of a published test for one load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Documents {

@@ -11,7 +11,7 @@ pub enum FleetError {
     Plan {
         /// The name or file of the plan.
         name: String,
-        /// The problem of the plan, as the end of a sentence.
+        /// The problem. The message prints it after the name and a colon.
         why: String,
     },
     /// An agent failed, or its connection was lost.

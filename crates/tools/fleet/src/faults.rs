@@ -15,8 +15,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The rate of a slow network.
 const SLOW: &str = "8mbit";
 
-/// Verifies on all hosts, causes the faults at every target in turn, and then reads all data once
-/// more.
+/// Makes all hosts verify their data, injects the faults at every target in turn, and then reads
+/// all data once more.
 pub(crate) fn run(fleet: &mut Fleet<'_>) -> Result<(Verified, Vec<FaultReport>), FleetError> {
     fleet.begin("verifying")?;
     fleet.note("connecting")?;

@@ -52,7 +52,7 @@ pub struct Setting<'a> {
     pub progress: &'a mut dyn FnMut(&Step<'_>),
 }
 
-/// A target, and what the controller needs to start it again.
+/// A target, with the parameters to start it again.
 pub(crate) struct TargetPeer {
     pub(crate) peer: Peer,
     pub(crate) node: Option<usize>,
@@ -371,8 +371,8 @@ impl<'a> Fleet<'a> {
         Ok(Some(sum))
     }
 
-    /// Does one run on all hosts. `process` is the process of the target to measure, if no agent
-    /// runs the target; `whose` then names its program.
+    /// Runs the load once on all hosts. `process` is the process of the target to measure, if no
+    /// agent runs the target; `whose` then names its program.
     pub(crate) fn one_run(
         &mut self,
         pattern: &Pattern,
@@ -402,7 +402,7 @@ impl<'a> Fleet<'a> {
         let patience =
             start_in + Duration::from_millis(ramp_ms + runtime_ms) + self.setting.patience.grace;
         let part = format!("run {} of {}{whose}", run + 1, plan.runs);
-        // A load with a fixed rate has fewer I/Os in flight.
+        // A load with a fixed rate has an unknown, smaller number of I/Os in flight.
         let in_flight = (pattern.rate_iops.is_none())
             .then(|| plan.clients_per_node * pattern.numjobs * pattern.iodepth);
         let (results, used) = self.collect(&part, in_flight.map(f64::from), patience)?;
@@ -569,9 +569,9 @@ fn vm(pattern: &Pattern) -> Vm {
     Vm { depth, request_bytes: bytes.min(VM_REQUEST_BYTES) }
 }
 
-/// The time between the agreement on a start and the start. It depends on the number of clients of
-/// the machine with the most hosts, which is the slowest machine. `hosts` are the addresses of the
-/// hosts; `None` means this machine.
+/// The time from the controller's order to start until the start. It depends on the number of
+/// clients of the machine with the most hosts, which is the slowest machine. `hosts` are the
+/// addresses of the hosts; `None` means this machine.
 fn start_in(clients_per_node: u32, hosts: impl Iterator<Item = Option<IpAddr>>) -> Duration {
     let mut on_each = BTreeMap::<Option<IpAddr>, u32>::new();
     for at in hosts {
@@ -590,7 +590,7 @@ mod tests {
     fn many_clients_get_more_time_to_start() {
         let here = |hosts| iter::repeat_n(None, hosts);
         assert_eq!(start_in(1, here(1)), START_IN + START_IN_FOR_CLIENT);
-        // The cluster of the published documents on two processors, which started 346 ms late.
+        // The cluster of the plan `hci-12` on two processors, which started 346 ms late.
         let many = start_in(48, here(12));
         assert!(many >= START_IN + Duration::from_secs(2), "{many:?}");
         let at = |last| Some(IpAddr::from([192, 0, 2, last]));

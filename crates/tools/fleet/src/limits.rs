@@ -12,7 +12,8 @@ pub const HELLO_TIME: Duration = Duration::from_secs(10);
 pub const WRONG_TOKEN_TIME: Duration = Duration::from_secs(1);
 /// The maximum number of connections to an agent, including peers without a token.
 pub const CONTROLLERS: usize = 16;
-/// The time for which an agent reads from a controller above [`CONTROLLERS`], before it refuses it.
+/// The time for which an agent reads from a controller above [`CONTROLLERS`] before it refuses that
+/// controller.
 pub const REFUSAL_TIME: Duration = Duration::from_millis(100);
 /// The minimum length of a token, in characters.
 pub const TOKEN_LEAST: usize = 16;
@@ -72,8 +73,8 @@ pub const IDLE_ASK_TIME: Duration = Duration::from_secs(5);
 pub const OPEN_TIME: Duration = Duration::from_secs(120);
 /// The time limit after the end of a load for its results.
 pub const LOAD_GRACE: Duration = Duration::from_secs(60);
-/// The time between the agreement on a start and the start. In this time the slowest agent must
-/// receive the message and open its queues.
+/// The time from the controller's order to start a load until the start. In this time the slowest
+/// agent must receive the message and open its queues.
 pub const START_IN: Duration = Duration::from_millis(1500);
 /// The time added to [`START_IN`] for each client of the machine with the most clients. With 576
 /// clients on two processors, which other programs also used, the start took 1.85 s.
@@ -88,7 +89,7 @@ pub const END_TIME: Duration = Duration::from_secs(10);
 pub const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// The keep-alive timeout of clients under load. A machine may run hundreds of clients on a few
 /// processors, and a client that waits for a processor must not lose its connection. The controller
-/// notices a dead agent, because it sends no messages.
+/// still notices a dead agent, because that agent sends no messages.
 pub const LOAD_KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// The time limit for tgtd to accept commands.

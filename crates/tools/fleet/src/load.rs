@@ -94,7 +94,7 @@ impl Tick {
         self.0.load(Ordering::Relaxed) as f64
     }
 
-    /// Replaces the last value of a client by a new value.
+    /// Replaces the last value of a client in the sum by a new value.
     fn tell(&self, last: &mut u64, iops: f64) {
         let now = iops as u64;
         self.0.fetch_add(now.wrapping_sub(*last), Ordering::Relaxed);

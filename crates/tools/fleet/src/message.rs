@@ -70,7 +70,7 @@ pub enum Ask {
         /// The number of threads of each client.
         writers: usize,
     },
-    /// The agent must report the results of the verify since the last request.
+    /// The agent must report the results of the verify so far.
     Look,
     /// The agent must read all data once more, compare it, and stop.
     EndVerify,

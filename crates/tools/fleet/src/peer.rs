@@ -1,4 +1,4 @@
-//! An agent, from the view of the controller.
+//! An agent, as the controller sees it.
 
 use crate::clock::{Clock, Offset};
 use crate::error::FleetError;

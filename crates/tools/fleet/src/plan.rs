@@ -81,7 +81,8 @@ pub struct Plan {
     pub jobs: Vec<u32>,
     /// Repeats every mixed action with each of these percentages of reads.
     pub mixes: Vec<u8>,
-    /// The time for which the hosts write, read and compare after the actions.
+    /// The duration of the verify after the actions, in which the hosts write, read and compare
+    /// blocks.
     pub verify_seconds: f64,
     /// The number of QEMU guests, which also run the actions for virtual machines.
     #[serde(skip_serializing_if = "is_zero")]
@@ -118,7 +119,7 @@ pub struct Action {
     /// machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub vm: bool,
-    /// The results of the published documents for this load.
+    /// The published results for this load, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents: Option<Documents>,
 }

@@ -33,10 +33,10 @@ pub struct Report {
     pub sets: Vec<SetsReport>,
     /// The results of each action.
     pub actions: Vec<ActionReport>,
-    /// The results of the real guests, and of their comparison of data.
+    /// The results of the QEMU guests, and of the verification of their data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guests: Option<GuestsReport>,
-    /// The results of writing, reading and comparing.
+    /// The results of the verify, in which the hosts write, read and compare blocks.
     pub verified: Option<Verified>,
     /// The effect of each fault.
     pub faults: Vec<FaultReport>,
@@ -101,7 +101,7 @@ pub struct ActionReport {
     pub runs: Vec<Total>,
     /// The I/Os per second of the fleet, as a percentage of `alone_iops`.
     pub percent_of_theoretical: Option<f64>,
-    /// The results of the published documents.
+    /// The published results for this load, if there are any.
     pub documents: Option<Documents>,
     /// The processor use of the process of each agent, in percent of one core, over all runs.
     pub cpu: Vec<(String, f64)>,
@@ -212,7 +212,7 @@ impl Report {
     /// The report as indented JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("a report has only keys and numbers of JSON's")
+        serde_json::to_string_pretty(self).expect("every report can be written as JSON")
     }
 
     /// Parses the output of [`to_json`](Report::to_json).

@@ -128,8 +128,8 @@ mod tests {
         );
     }
 
-    /// A machine with two nodes, which have the disks of these files. The files are on file systems
-    /// that every Linux has.
+    /// A simulated machine with two nodes. Its `/sys` reports, for each pair of a file and a node,
+    /// that the file's disk belongs to the node.
     #[cfg(target_os = "linux")]
     fn two_nodes(made: &tempfile::TempDir, files: &[(&str, &str)]) -> Machine {
         use std::fs;

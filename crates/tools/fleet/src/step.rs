@@ -5,7 +5,7 @@ use std::fmt;
 /// One of the few steps of a run, and its progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step<'a> {
-    /// The name of the step. It stays the same for a while, so a log needs one line for it.
+    /// The name of the step. A log has one line for each step.
     pub what: &'a str,
     /// The part of the step; empty if the step has no parts.
     pub part: &'a str,

@@ -18,7 +18,7 @@ pub struct Versioned {
     blocks: Blocking,
     /// The first block of the writer.
     first: u64,
-    /// The number of the disk's blocks in [`BLOCK`] bytes.
+    /// The number of disk blocks in each [`BLOCK`] bytes.
     per_block: u64,
     /// The acknowledged version of each block; `None` if it is unknown, for example after a failed
     /// write.
@@ -58,7 +58,7 @@ impl Versioned {
         Ok(Versioned { blocks, first, per_block, versions, data: vec![0; BLOCK] })
     }
 
-    /// A pseudorandom index of a block. It is the same for the same turn.
+    /// A pseudorandom index of a block, which depends only on `turn`.
     pub fn scattered(&self, turn: u64) -> usize {
         let scattered = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         (scattered % self.versions.len() as u64) as usize

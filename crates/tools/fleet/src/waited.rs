@@ -6,7 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-/// The maximum time between two checks that counts. A waiting thread checks far more often.
+/// Of the time between two checks, at most this much counts. A waiting thread checks far more
+/// often.
 const STEP: Duration = Duration::from_secs(1);
 
 /// The waiting time of this process.

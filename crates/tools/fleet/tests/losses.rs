@@ -21,7 +21,7 @@ enum Loss {
     Hangs,
 }
 
-/// Relays lines to an agent and back, until a line contains `last`.
+/// Relays lines to an agent and back, until a line contains `last`. Then it simulates the loss.
 fn relay(agent: SocketAddr, last: &'static str, loss: Loss) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("one");

@@ -35,7 +35,7 @@ pub struct BenchArgs {
     #[arg(value_parser = values::within::<u32>(1..=65_535))]
     pub(crate) iodepth: Option<u32>,
 
-    /// Jobs, each with its own queue (with --rw) [default: 1]
+    /// Jobs, each with its own queues (with --rw) [default: 1]
     #[arg(long, value_name = "N", requires = "rw", help_heading = "Load")]
     #[arg(value_parser = values::within::<u32>(1..=1024))]
     pub(crate) numjobs: Option<u32>,
@@ -45,7 +45,7 @@ pub struct BenchArgs {
     #[arg(value_parser = values::within::<u32>(1..=65_535))]
     pub(crate) connections: u32,
 
-    /// The most I/Os that each job starts in a second (with --rw) [default: no limit]
+    /// Maximum number of I/Os that each job starts per second (with --rw) [default: no limit]
     #[arg(long, alias = "rate_iops", value_name = "N", requires = "rw", help_heading = "Load")]
     #[arg(value_parser = values::within::<u32>(1..=u32::MAX))]
     pub(crate) rate_iops: Option<u32>,
@@ -55,7 +55,8 @@ pub struct BenchArgs {
     #[arg(value_parser = values::within::<u8>(0..=100))]
     pub(crate) rwmixread: Option<u8>,
 
-    /// Only the standard patterns whose names contain one of these words (4k, random-read, …)
+    /// Measure only the standard patterns whose names contain one of these words (4k, random-read,
+    /// …)
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "rw")]
     #[arg(help_heading = "Load")]
     pub(crate) patterns: Vec<String>,
@@ -74,16 +75,16 @@ pub struct BenchArgs {
     #[arg(help_heading = "Load")]
     pub(crate) runs: Option<u32>,
 
-    /// More runs, up to 10 of each, until the ratio of the disks is known to within 5 % (95 %
+    /// Repeat the runs, up to 10 of each, until the ratio of the disks is known to within 5 % (95 %
     /// confidence)
     #[arg(long, conflicts_with = "runs", help_heading = "Load")]
     pub(crate) until_known: bool,
 
-    /// Size of the disk file, or how much of each disk to use [default: 1g if there is room]
+    /// Size of the disk file, or the part to use of each disk [default: 1g if there is room]
     #[arg(long, value_name = "SIZE", value_parser = values::fio_size, help_heading = "Load")]
     pub(crate) size: Option<u64>,
 
-    /// The whole method: warm-up, then three longer runs, averaged (about half an hour)
+    /// Use the full method: a warm-up, and three longer runs that are averaged (about half an hour)
     #[arg(long, help_heading = "Load")]
     pub(crate) full: bool,
 
@@ -98,7 +99,7 @@ pub struct BenchArgs {
     #[arg(conflicts_with = "rate_iops", help_heading = "Floor")]
     pub(crate) floor: Option<FloorPlace>,
 
-    /// Serve --floor of another machine, until SIGINT or SIGTERM
+    /// Serve the other end of --floor for another machine, until SIGINT or SIGTERM
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::floor_served)]
     #[arg(conflicts_with_all = ["disks", "floor", "rw", "patterns", "runtime", "ramp_time"])]
     #[arg(conflicts_with_all = ["size", "full", "allow_writes", "directory", "json_file", "html"])]
@@ -118,7 +119,7 @@ pub struct BenchArgs {
     #[arg(value_parser = values::one_of(values::BLOCK_SIZES, values::block_size))]
     pub(crate) block_size: u32,
 
-    /// Process to count as the target, if it runs on this machine
+    /// ID of the target's process, whose processor time counts, if it runs on this machine
     #[arg(long, value_name = "PID", requires = "disks")]
     #[arg(value_parser = values::within::<u32>(1..=u32::MAX))]
     pub(crate) target_pid: Option<u32>,
@@ -135,7 +136,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Reports")]
     pub(crate) html: Option<PathBuf>,
 
-    /// Print undivided tables, however wide [default: as the terminal, or 80 columns]
+    /// Do not split wide tables [default: fit the terminal, or 80 columns]
     #[arg(long, help_heading = "Reports")]
     pub(crate) wide: bool,
 }

@@ -12,7 +12,7 @@ const STEPS: u64 = 1000;
 pub(super) struct Bar {
     bar: Option<ProgressBar>,
     quiet: bool,
-    /// The run that the last line described.
+    /// The run that the last printed line described.
     last: Option<(usize, SideName, u32, bool)>,
 }
 

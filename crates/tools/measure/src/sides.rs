@@ -1,4 +1,4 @@
-//! Opens the named disks, and the meters for their processors.
+//! Opens the named disks, and the meters of their processor time.
 
 use super::OpenLocal;
 use super::args::BenchArgs;

@@ -10,6 +10,9 @@ pub enum Failure {
     Usage(String),
     /// The request is valid, but failed (exit code 1).
     Run(String),
+    /// The process has ended in order, and its supervisor is to start it again (exit code 75, as
+    /// `EX_TEMPFAIL`).
+    StartAgain(String),
     /// A signal stopped the command (exit code 130, as shells use for Ctrl-C).
     Interrupted(String),
     /// The reader of the standard output closed the pipe. Nothing is printed (exit code 0).
@@ -35,7 +38,10 @@ impl Failure {
     /// Returns the sentence alone, for another kind of report.
     pub fn sentence(&self) -> &str {
         match self {
-            Failure::Usage(text) | Failure::Run(text) | Failure::Interrupted(text) => text,
+            Failure::Usage(text)
+            | Failure::Run(text)
+            | Failure::StartAgain(text)
+            | Failure::Interrupted(text) => text,
             Failure::OutputClosed | Failure::Reported => "it ended",
         }
     }

@@ -34,7 +34,7 @@ pub struct Life {
     /// Identifier, uniquifier and random number (CNTLID, CIU, CIRN).
     name: Option<(u16, u8, u64)>,
     quiesce_ms: u64,
-    /// The origin of the controller: place and boot.
+    /// The origin of the controller ([`ControllerOrigin`]): place and boot, in hexadecimal.
     #[serde(default)]
     origin: Option<(String, String)>,
 }

@@ -312,7 +312,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())))
 }
 
-/// An open file cannot be renamed or removed on Windows.
+/// Returns true: on Windows, an open file cannot be renamed or removed.
 #[cfg(not(unix))]
 fn is_at(_: &File, _: &Path) -> io::Result<bool> {
     Ok(true)

@@ -29,6 +29,7 @@ impl Failure {
         let (code, sentence) = match self {
             Failure::Usage(sentence) => (2, sentence),
             Failure::Run(sentence) => (1, sentence),
+            Failure::StartAgain(sentence) => (75, sentence),
             Failure::Interrupted(sentence) => (130, sentence),
             Failure::OutputClosed | Failure::Reported => return None,
         };
@@ -52,7 +53,8 @@ fn advised(sentence: &str) -> Cow<'_, str> {
     ))
 }
 
-/// Formats a sentence for a terminal. It may have several lines and contain text from a peer.
+/// Formats a sentence for a terminal. The sentence may have several lines and contain text from a
+/// peer.
 fn shown(sentence: &str) -> String {
     let lines: Vec<String> = sentence.split('\n').map(printable).collect();
     lines.join("\n")

@@ -53,6 +53,12 @@ pub fn end_with_input() -> Result<()> {
     })
 }
 
+/// Stops this process like SIGTERM.
+#[cfg(unix)]
+pub fn stop_this_process() {
+    let _ = signal_hook::low_level::raise(signal_hook::consts::SIGTERM);
+}
+
 /// Refuses: this system does not support a stop by the standard input.
 #[cfg(not(unix))]
 pub fn end_with_input() -> Result<()> {

@@ -244,7 +244,7 @@ fn url(Entrance { transport, address }: Entrance, nqn: &str, namespace: Option<u
     url.to_string()
 }
 
-/// A listener with an address that hosts on this machine can use.
+/// Returns the listener with an address to which hosts on this machine can connect.
 fn near(entrance: Entrance) -> Entrance {
     Entrance { address: reachable(entrance.address), ..entrance }
 }

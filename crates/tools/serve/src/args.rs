@@ -197,16 +197,46 @@ pub(crate) struct GroupArgs {
     #[arg(long, value_name = "HOST:PORT", requires = "group")]
     pub(crate) advertise: Vec<String>,
 
-    /// Longest time from the submission of a write until the disk has executed it or never will. A
-    /// new leader waits this long in addition, because nothing makes these disks refuse the earlier
-    /// leader
+    /// Longest time for which a submitted write can still reach the disk. A new leader waits this
+    /// long before it starts, because these disks cannot reject late writes of the earlier leader
     #[arg(long, value_name = "SECONDS", requires = "group")]
     #[arg(value_parser = values::seconds, default_value = "5")]
     pub(crate) disk_flight: std::time::Duration,
+
+    #[command(flatten)]
+    pub(crate) etcd_access: EtcdArgs,
+}
+
+/// Options for access to etcd.
+#[cfg(target_os = "linux")]
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct EtcdArgs {
+    /// User of etcd
+    #[arg(long, value_name = "NAME", requires = "etcd_password_file")]
+    pub(crate) etcd_user: Option<String>,
+
+    /// File with the password of the user of etcd (mode 600), or credential:NAME
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "etcd_user")]
+    pub(crate) etcd_password_file: Option<PathBuf>,
+
+    /// File with the certificates of the authorities that sign etcd's certificates (PEM), for
+    /// https:// addresses of etcd
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "etcd")]
+    pub(crate) etcd_ca: Option<PathBuf>,
+
+    /// File with this member's certificate for etcd (PEM: the certificate first, then its
+    /// intermediates)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(requires_all = ["etcd_key", "etcd_ca"])]
+    pub(crate) etcd_cert: Option<PathBuf>,
+
+    /// File with the private key of --etcd-cert (mode 600), or credential:NAME
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "etcd_cert")]
+    pub(crate) etcd_key: Option<PathBuf>,
 }
 
 #[cfg(target_os = "linux")]
-fn group_name(text: &str) -> Result<String, String> {
+pub(crate) fn group_name(text: &str) -> Result<String, String> {
     match farblock_group::is_name(text) {
         true => Ok(text.to_owned()),
         false => Err("use 1 to 63 lower-case letters, digits, dots and hyphens".to_owned()),

@@ -1,13 +1,14 @@
-//! `farblock.toml`: subsystems, namespaces, listeners, allowed hosts and cores.
+//! `farblock.toml`: subsystems, namespaces, listeners, allowed hosts, cores and the group.
 //!
 //! `examples/farblock.toml` shows every key. A key may have hyphens or underscores. An unknown key
 //! is an error. Every error names the file, the line and the key. Relative paths start at the
 //! file's folder.
 
-use super::document::{self, Opening, Shares};
+use super::document::{self, Led, Opening, Shares};
+use super::group_config::GroupConfig;
 use super::keys;
 use super::located::Source;
-use super::{disks, identity, names, twice};
+use super::{disks, group, identity, names, twice};
 use crate::configuration;
 use crate::error::{Failure, Result};
 use crate::values;
@@ -49,6 +50,7 @@ struct FileConfig {
     cntlids: Option<Spanned<String>>,
     #[serde(default)]
     referrals: Vec<Spanned<String>>,
+    group: Option<Spanned<GroupConfig>>,
     #[serde(default)]
     subsystems: Vec<Spanned<SubsystemConfig>>,
 }
@@ -151,13 +153,41 @@ pub(super) fn load<'a>(
     let (config, disks, hosts) = checked(&source, path, &parsed).map_err(Failure::Usage)?;
     let specs: Vec<&Spec> = disks.iter().flat_map(|all| all.values()).map(|it| &it.spec).collect();
     farblock_disks::memory_doubt(&specs).map(&mut *note);
-    let mut document = described(&config, &disks, hosts);
+    let named = parsed.group.as_ref().map(|group| group.as_ref().name.as_ref().clone());
+    let mut document = described(&config, &disks, hosts, named.as_deref());
     let listeners = listeners(&source, &parsed).map_err(Failure::Usage)?;
     document.listeners = listeners.into_iter().collect();
     check_whole(path, &document).map_err(Failure::Usage)?;
     let shares = Shares { document, config, ..Shares::default() };
-    let opening = move |shares, note: &mut dyn FnMut(String)| open(&source, shares, disks, note);
+    let opening = move |shares, note: &mut dyn FnMut(String)| match named {
+        Some(_) => absent(&source, shares, disks),
+        None => open(&source, shares, disks, note),
+    };
     Ok((shares, Box::new(opening)))
+}
+
+/// Returns the group of a configuration file.
+#[cfg(target_os = "linux")]
+pub(super) fn group_of(path: &Path, text: &str) -> Result<Option<crate::args::GroupArgs>> {
+    let source = Source { path, text };
+    let parsed = parse(&source).map_err(Failure::Usage)?;
+    let group =
+        parsed.group.as_ref().map(|group| group.as_ref().settings(&source, directory(path)));
+    group.transpose().map_err(Failure::Usage)
+}
+
+/// Shares absent namespaces in place of the disks, which only the leader of the group opens.
+fn absent(source: &Source<'_>, mut shares: Shares, disks: Vec<Disks>) -> Result<Shares> {
+    for (index, disks) in disks.into_iter().enumerate() {
+        for (nsid, disk) in disks {
+            let led =
+                Led { spec: disk.spec, block_size: disk.block_size, read_only: disk.read_only };
+            group::absent(&mut shares, (index, nsid), led).map_err(|what| {
+                Failure::Run(source.error(disk.span, &disk.key, what.sentence()))
+            })?;
+        }
+    }
+    Ok(shares)
 }
 
 fn open(
@@ -203,7 +233,8 @@ pub(super) fn document(path: &Path) -> Result<Document> {
     let source = Source { path, text: &text };
     let parsed = parse(&source).map_err(Failure::Usage)?;
     let (config, disks, hosts) = checked(&source, path, &parsed).map_err(Failure::Usage)?;
-    let mut document = described(&config, &disks, hosts);
+    let named = parsed.group.as_ref().map(|group| group.as_ref().name.as_ref().as_str());
+    let mut document = described(&config, &disks, hosts, named);
     let listeners = listeners(&source, &parsed).map_err(Failure::Usage)?;
     document.listeners = listeners.into_iter().collect();
     check_whole(path, &document).map_err(Failure::Usage)?;
@@ -244,7 +275,12 @@ fn directory(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
 
-fn described(config: &TargetConfig, disks: &[Disks], hosts: Vec<keys::Hosts>) -> Document {
+fn described(
+    config: &TargetConfig,
+    disks: &[Disks],
+    hosts: Vec<keys::Hosts>,
+    group: Option<&str>,
+) -> Document {
     let mut document = document::of(config);
     for ((subsystem, disks), hosts) in config.subsystems.iter().zip(disks).zip(hosts) {
         let place = document.subsystems.get_mut(&subsystem.config.nqn).expect("it is from there");
@@ -252,7 +288,11 @@ fn described(config: &TargetConfig, disks: &[Disks], hosts: Vec<keys::Hosts>) ->
         for (nsid, disk) in disks {
             let namespace = document::namespace(&disk.spec, disk.block_size, disk.read_only);
             let Namespace { path, block_size, read_only, .. } = namespace;
-            let namespace = Namespace { path, block_size, read_only, ..disk.terms.clone() };
+            let mut namespace = Namespace { path, block_size, read_only, ..disk.terms.clone() };
+            if let Some(group) = group.filter(|_| namespace.uuid.is_none()) {
+                let nqn = &subsystem.config.nqn;
+                namespace.uuid = Some(group::uuid(group, &format!("{nqn}\n{nsid}")));
+            }
             place.namespaces.insert(nsid.0, namespace);
         }
     }
@@ -346,6 +386,17 @@ fn check(
         let parsed = referral(text.as_ref()).map_err(|problem| value(text, &key, problem))?;
         config.referrals.push(parsed);
     }
+    if let Some(group) = &file.group {
+        group.as_ref().check(source)?;
+        let set = [("ana", file.ana.as_ref().map(Spanned::span))];
+        let groups = file.ana_groups.keys().next().map(Spanned::span);
+        let ids = file.cntlids.as_ref().map(Spanned::span);
+        for (key, span) in set.into_iter().chain([("ana_groups", groups), ("cntlids", ids)]) {
+            if let Some(span) = span {
+                return Err(source.error(span, key, "the group sets it: remove this setting"));
+            }
+        }
+    }
     if file.subsystems.is_empty() {
         return Err(source.error_with_example(0..0, "subsystems", "the file shares no disk"));
     }
@@ -359,7 +410,7 @@ fn check(
             return Err(source.error(nqn.span(), &format!("{key}.nqn"), what));
         }
         config.subsystems.push(subsystem(source, &key, entry)?);
-        disks.push(namespaces(source, directory, &key, entry)?);
+        disks.push(namespaces(source, directory, &key, entry, file.group.is_some())?);
     }
     Ok((config, disks))
 }
@@ -463,6 +514,7 @@ fn namespaces(
     directory: &Path,
     key: &str,
     entry: &Spanned<SubsystemConfig>,
+    in_group: bool,
 ) -> Result<Disks, String> {
     let listed = &entry.as_ref().namespaces;
     if listed.is_empty() {
@@ -489,7 +541,8 @@ fn namespaces(
             let what = format!("use 1 to {}", limits::MAX_NAMESPACE_ID);
             return Err(source.error(span, &nsid_key, what));
         }
-        let disk = disk(source, directory, &key, config)?;
+        let usual = if in_group { nsid } else { USUAL_ANA_GROUP };
+        let disk = disk(source, directory, &key, (config, usual))?;
         if disks.insert(NamespaceId(nsid), disk).is_some() {
             let what = format!("the subsystem has a namespace {nsid} already");
             return Err(source.error(span, &nsid_key, what));
@@ -502,7 +555,7 @@ fn disk(
     source: &Source<'_>,
     directory: &Path,
     key: &str,
-    config: &NamespaceConfig,
+    (config, usual_ana_group): (&NamespaceConfig, u32),
 ) -> Result<Disk, String> {
     let (span, path_key) = (config.path.span(), format!("{key}.path"));
     let spec = disks::parse(config.path.as_ref())
@@ -517,7 +570,7 @@ fn disk(
         }
     };
     let spec = names::seen_from(&spec, directory);
-    let terms = terms(source, key, config)?;
+    let terms = terms(source, key, (config, usual_ana_group))?;
     Ok(Disk { spec, block_size, read_only: config.read_only, terms, span, key: path_key })
 }
 
@@ -545,9 +598,13 @@ fn controller_ids(
     }
 }
 
-fn terms(source: &Source<'_>, key: &str, config: &NamespaceConfig) -> Result<Namespace, String> {
+fn terms(
+    source: &Source<'_>,
+    key: &str,
+    (config, usual): (&NamespaceConfig, u32),
+) -> Result<Namespace, String> {
     let ana_group = match &config.ana_group {
-        None => USUAL_ANA_GROUP,
+        None => usual.min(limits::MAX_ANA_GROUPS),
         Some(group) if (1..=limits::MAX_ANA_GROUPS).contains(group.as_ref()) => *group.as_ref(),
         Some(group) => {
             let what = format!("use 1 to {}", limits::MAX_ANA_GROUPS);

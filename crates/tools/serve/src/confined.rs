@@ -13,7 +13,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The refusal of a keyring key that is first named after the start.
+/// The error for a keyring key that a host or disk names only after the target's start.
 const NO_KEYRING: &str = "a target gives up access to the kernel's keyring at its start, unless a \
                           host or disk from its start has a key there: restart it with this host \
                           or disk, or name a key file";

@@ -100,9 +100,9 @@ fn open_now(
     }
 }
 
-/// Announces the files of a disk while the disk is open. If two targets open the same files at
-/// once, at least one of them sees the other. The disk keeps the returned value. Files with a
-/// configured UUID are not announced, since they may be in two places.
+/// Announces a disk's files to the other targets of this machine, until the returned value is
+/// dropped. If two targets open the same files at once, at least one of them sees the other. Does
+/// not announce files with a configured UUID, since two places may have the same one.
 fn announce(
     spec: &Spec,
     given: Option<Uuid>,
@@ -120,14 +120,14 @@ fn announce(
     Ok((!announced.is_empty()).then(|| Arc::new(announced) as Announcement))
 }
 
-/// Describes why a disk cannot be opened. `way` is the setting for read-only access, and is added
-/// if it would help.
+/// Describes why a disk cannot be opened. The message names `way`, the setting for read-only
+/// access, if that would help.
 pub(super) fn refused(error: &OpenError, way: &str) -> String {
     explained(told(error, way))
 }
 
-/// Describes why a disk of the command line cannot be opened. Only here may a missing file be a new
-/// disk: a disk of a configuration or of a saved state existed before.
+/// Describes why a disk of the command line cannot be opened. Unlike a disk of a configuration or
+/// of a saved state, it may be a file that the user has yet to create.
 pub(super) fn refused_new(spec: &Spec, error: &OpenError) -> String {
     if let Spec::File(path) = spec
         && let OpenError::File { path: missing, problem: FileProblem::NotFound } = error

@@ -18,6 +18,15 @@ pub(super) struct Shares {
     pub(super) config: TargetConfig,
     pub(super) document: Document,
     pub(super) disks: Disks,
+    /// The disks of a member of a group, by subsystem and namespace ID. Only the leader opens them.
+    pub(super) led: BTreeMap<(String, u32), Led>,
+}
+
+/// A disk that only the leader of a group opens.
+pub(super) struct Led {
+    pub(super) spec: Spec,
+    pub(super) block_size: u32,
+    pub(super) read_only: bool,
 }
 
 /// Opens the planned disks. If a saved state replaces the plan, the target opens the disks of that

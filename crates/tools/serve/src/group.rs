@@ -4,7 +4,7 @@
 //! identifiers of its namespaces come from the group's name and these numbers, so they are the same
 //! at every member.
 
-use super::document::Shares;
+use super::document::{Led, Shares};
 use super::{disks, machine, names, slow};
 use crate::args::ServeArgs;
 use crate::error::{Failure, Result, os};
@@ -13,11 +13,13 @@ use farblock_admin::{Grouped, Opened};
 use farblock_admin_api::GroupOrder;
 use farblock_backends::Spec;
 use farblock_block::{Geometry, Namespace};
-use farblock_group::{Duty, FenceKind, Holder, Outcome, Permit, Phase, Report, Timing};
+use farblock_group::{
+    Duty, FenceKind, Holder, Outcome, Permit, Phase, Report, ReservationRecord, Timing,
+};
 use farblock_group_service::watchdog::{self, Watchdog};
 use farblock_group_service::{
-    AnaGroupStatus, Disks, EtcdConfig, Events, GroupStatus, MemberStatus, Reporter, Service,
-    ServiceConfig, start,
+    AnaGroupStatus, Disks, EtcdConfig, EtcdTls, Events, GroupStatus, MemberStatus, Reporter,
+    Service, ServiceConfig, start,
 };
 use farblock_group_target::{Absent, Handle, Leading, LeadingAnswer, LedNamespace};
 use farblock_proto::controller::PortAccess;
@@ -27,33 +29,76 @@ use farblock_wire::log::AnaState;
 use farblock_wire::nqn::UUID_NQN_PREFIX;
 use std::collections::BTreeMap;
 use std::io::{Seek, SeekFrom};
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// The time for handing over all ANA groups before the target stops.
 const LEAVE_LIMIT: Duration = Duration::from_secs(20);
-/// The interval at which a member tells its target about the other members.
-const MEMBERS_EVERY: Duration = Duration::from_millis(200);
-/// The interval at which a starting target looks whether it has joined its group.
+/// The interval at which a member tells the others about its hosts.
+const HOSTS_EVERY: Duration = Duration::from_secs(1);
+/// The interval at which a starting target checks whether it has joined its group.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The wish to join a group.
+/// The default of `--disk-flight`.
+pub(super) const DISK_FLIGHT: Duration = Duration::from_secs(5);
+
+/// The group that the command line asks to join.
 pub(super) struct Wished {
     group: String,
     member: String,
-    addresses: Vec<String>,
+    etcd: EtcdConfig,
     watchdog: Watchdog,
+}
+
+/// Takes the group over from a configuration file.
+pub(super) fn configure(args: &mut ServeArgs, written: Option<&str>) -> Result<()> {
+    let (Some(path), Some(text)) = (args.config.clone(), written) else { return Ok(()) };
+    let Some(group) = super::config::group_of(&path, text)? else { return Ok(()) };
+    let refused = [
+        ("--persist", args.persist.is_some()),
+        ("--ana", args.ana.is_some()),
+        ("--cntlids", args.cntlids.is_some()),
+        ("--spdk-rpc", args.spdk_rpc.is_some()),
+    ];
+    if let Some((option, _)) = refused.iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure::usage(format_args!(
+            "{option} does not work in a group, which decides itself: leave it out, or remove \
+             [group] from {}",
+            path.display()
+        )));
+    }
+    args.group = group;
+    Ok(())
+}
+
+/// Checks an address of etcd.
+pub(super) fn check_etcd(url: &str) -> Result<(), String> {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let place = rest.map(|rest| rest.trim_end_matches('/'));
+    match place.map(crate::values::host_and_port) {
+        Some(Ok((_, Some(_)))) => Ok(()),
+        _ => Err(format!("{url} is not an address of etcd: use http://HOST:PORT or https://")),
+    }
+}
+
+/// Checks an address at which hosts reach a member.
+pub(super) fn check_advertised(address: &str) -> Result<(), String> {
+    match crate::values::host_and_port(address) {
+        Ok((_, Some(port))) if port != 0 => Ok(()),
+        _ => Err(format!("{address} is not an address for hosts: use HOST:PORT")),
+    }
 }
 
 /// Checks the options of a group, and starts the watchdog process: the target cannot start programs
 /// later. Returns `None` if the target joins no group.
 pub(super) fn prepare(args: &ServeArgs) -> Result<Option<Wished>> {
     let Some(group) = args.group.group.clone() else { return Ok(None) };
-    if args.paths.is_empty() {
+    if args.paths.is_empty() && args.config.is_none() {
         return Err(Failure::usage("--group shares disks: name at least one"));
     }
     let member = match &args.group.member {
@@ -65,22 +110,65 @@ pub(super) fn prepare(args: &ServeArgs) -> Result<Option<Wished>> {
             "{member} is no name for a member of a group: choose one with --member"
         )));
     }
-    let addresses = addresses(args)?;
-    Ok(Some(Wished { group, member, addresses, watchdog: watchdog()? }))
+    for url in &args.group.etcd {
+        check_etcd(url).map_err(Failure::Usage)?;
+    }
+    for address in &args.group.advertise {
+        check_advertised(address).map_err(Failure::Usage)?;
+    }
+    let etcd = etcd(args)?;
+    Ok(Some(Wished { group, member, etcd, watchdog: watchdog()? }))
+}
+
+/// Reads the files for access to etcd: the target may not be able to read them later.
+fn etcd(args: &ServeArgs) -> Result<EtcdConfig> {
+    let access = &args.group.etcd_access;
+    let refused = |option: &str, what: String| Failure::run(format_args!("{option}: {what}"));
+    let secret = |path: &Option<PathBuf>, option: &str| {
+        let text = path.as_deref().map(farblock_host::key_file::text).transpose();
+        text.map_err(|what| refused(option, what))
+    };
+    let public = |path: &Option<PathBuf>, option: &str| {
+        let read = path.as_ref().map(|path| {
+            std::fs::read(path).map_err(|error| format!("{}: {}", path.display(), os(&error)))
+        });
+        read.transpose().map_err(|what| refused(option, what))
+    };
+    let password = secret(&access.etcd_password_file, "--etcd-password-file")?;
+    let password = password.map(|text| text.trim_end_matches(['\r', '\n']).to_owned());
+    let key = secret(&access.etcd_key, "--etcd-key")?.map(|text| text.as_bytes().to_vec());
+    let authorities = public(&access.etcd_ca, "--etcd-ca")?;
+    let identity = public(&access.etcd_cert, "--etcd-cert")?.zip(key);
+    let is_secure = |url: &String| url.starts_with("https://");
+    if authorities.is_some() && !args.group.etcd.iter().all(is_secure) {
+        return Err(Failure::usage(
+            "certificates for etcd need https:// addresses of etcd: change --etcd",
+        ));
+    }
+    if authorities.is_none() && args.group.etcd.iter().any(is_secure) {
+        return Err(Failure::usage(
+            "https:// addresses of etcd need the authorities of its certificates: name them with \
+             --etcd-ca FILE",
+        ));
+    }
+    Ok(EtcdConfig {
+        endpoints: args.group.etcd.clone(),
+        user: access.etcd_user.clone().zip(password),
+        tls: authorities.map(|authorities| EtcdTls { authorities, identity }),
+    })
 }
 
 /// The addresses at which hosts reach this member.
-fn addresses(args: &ServeArgs) -> Result<Vec<String>> {
-    if args.listen.iter().any(|entrance| entrance.rdma_address().is_some()) {
+fn addresses(args: &ServeArgs, config: &TargetConfig) -> Result<Vec<String>> {
+    if config.rdma.is_some() {
         return Err(Failure::usage("--group works over TCP only: remove the rdma: listeners"));
     }
     if !args.group.advertise.is_empty() {
         return Ok(args.group.advertise.clone());
     }
-    let listeners: Vec<_> = args.listen.iter().filter_map(|one| one.tcp_address()).collect();
-    let is_known = |it: &std::net::SocketAddr| it.port() != 0 && !it.ip().is_unspecified();
-    match !listeners.is_empty() && listeners.iter().all(is_known) {
-        true => Ok(listeners.iter().map(ToString::to_string).collect()),
+    let is_known = |it: &SocketAddr| it.port() != 0 && !it.ip().is_unspecified();
+    match !config.listeners.is_empty() && config.listeners.iter().all(is_known) {
+        true => Ok(config.listeners.iter().map(ToString::to_string).collect()),
         false => Err(Failure::usage(
             "hosts and other members must know this member's address: use --listen with an address \
              and a port, or --advertise HOST:PORT",
@@ -96,10 +184,11 @@ pub(super) fn is_wished(args: &ServeArgs) -> bool {
 /// The default NQN of the subsystem of a group.
 pub(super) fn nqn(args: &ServeArgs) -> Option<String> {
     let group = args.group.group.as_deref()?;
-    Some(format!("{UUID_NQN_PREFIX}{}", identifier(group, "subsystem")))
+    Some(format!("{UUID_NQN_PREFIX}{}", uuid(group, "subsystem")))
 }
 
-fn identifier(group: &str, part: &str) -> Uuid {
+/// The identifier of a part of a group, the same at every member.
+pub(super) fn uuid(group: &str, part: &str) -> Uuid {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("farblock group\n{group}\n{part}").as_bytes())
 }
 
@@ -110,34 +199,36 @@ pub(super) fn described(
     namespace: farblock_state::Namespace,
 ) -> farblock_state::Namespace {
     let Some(group) = &args.group.group else { return namespace };
-    let uuid = Some(identifier(group, &nsid.to_string()));
+    let uuid = Some(self::uuid(group, &nsid.to_string()));
     farblock_state::Namespace { uuid, ana_group: nsid, ..namespace }
 }
 
-/// Shares absent namespaces in place of the disks, which only the leader opens.
-pub(super) fn absent(args: &ServeArgs, specs: &[Spec], mut shares: Shares) -> Result<Shares> {
-    for (nsid, spec) in (1..).zip(specs) {
-        let name = names::name(spec);
-        let geometry = slow::named(&name, || geometry(args, spec))?;
-        let namespace: Arc<dyn Namespace> = Arc::new(Absent::new(&name, geometry));
-        let group = args.group.group.as_deref().unwrap_or_default();
-        let identity = identifier(group, &nsid.to_string()).to_string();
-        shares.add(0, NamespaceId(nsid), Opened::alone(namespace, identity));
-    }
-    Ok(shares)
+/// Shares an absent namespace in place of a disk, which only the leader opens.
+pub(super) fn absent(shares: &mut Shares, at: (usize, NamespaceId), disk: Led) -> Result<()> {
+    let (index, nsid) = at;
+    let name = names::name(&disk.spec);
+    let geometry = slow::named(&name, || geometry(&disk))?;
+    let namespace: Arc<dyn Namespace> = Arc::new(Absent::new(&name, geometry));
+    let nqn = shares.config.subsystems[index].config.nqn.clone();
+    let described = shares.document.subsystems.get(&nqn).and_then(|it| it.namespaces.get(&nsid.0));
+    let uuid = described.and_then(|described| described.uuid).unwrap_or_default();
+    shares.add(index, nsid, Opened::alone(namespace, uuid.to_string()));
+    shares.led.insert((nqn, nsid.0), disk);
+    Ok(())
 }
 
 /// Reads the size of a disk without a lock, since another member may use it.
-fn geometry(args: &ServeArgs, spec: &Spec) -> Result<Geometry> {
-    let name = names::name(spec);
-    let bytes = match spec {
+fn geometry(disk: &Led) -> Result<Geometry> {
+    let (block_size, read_only) = (disk.block_size, disk.read_only);
+    let name = names::name(&disk.spec);
+    let bytes = match &disk.spec {
         Spec::File(path) => bytes(path).map_err(|error| {
             Failure::run(format_args!("cannot read the size of {name}: {}", os(&error)))
         })?,
         Spec::Rbd(_) => {
-            let opened = farblock_disks::open_to_measure(spec, args.block_size, true);
+            let opened = farblock_disks::open_to_measure(&disk.spec, block_size, true);
             let opened = opened.map_err(|error| Failure::Run(disks::refused(&error, "")))?;
-            return Ok(Geometry { read_only: args.read_only, ..opened.geometry() });
+            return Ok(Geometry { read_only, ..opened.geometry() });
         }
         _ => {
             return Err(Failure::usage(format_args!(
@@ -146,15 +237,14 @@ fn geometry(args: &ServeArgs, spec: &Spec) -> Result<Geometry> {
             )));
         }
     };
-    let blocks = bytes / u64::from(args.block_size);
-    if blocks == 0 || bytes % u64::from(args.block_size) != 0 {
+    let blocks = bytes / u64::from(block_size);
+    if blocks == 0 || bytes % u64::from(block_size) != 0 {
         return Err(Failure::run(format_args!(
-            "{name} has {bytes} bytes, which is not a multiple of the block size {}",
-            args.block_size
+            "{name} has {bytes} bytes, which is not a multiple of the block size {block_size}"
         )));
     }
-    let geometry = Geometry::new(args.block_size, blocks);
-    Ok(Geometry { read_only: args.read_only, volatile_cache: true, deallocate: true, ..geometry })
+    let geometry = Geometry::new(block_size, blocks);
+    Ok(Geometry { read_only, volatile_cache: true, deallocate: true, ..geometry })
 }
 
 fn bytes(path: &Path) -> std::io::Result<u64> {
@@ -165,6 +255,8 @@ fn bytes(path: &Path) -> std::io::Result<u64> {
 pub(super) struct Member {
     service: Arc<Joined>,
     handle: Handle,
+    /// Whether the group has ordered this process to end, to be started again.
+    restarts: Arc<AtomicBool>,
 }
 
 /// The member's service; `None` once it leaves the group.
@@ -182,15 +274,25 @@ impl Grouped for Joined {
         serde_json::to_value(seen).unwrap_or_default()
     }
 
+    fn leads(&self) -> Vec<u32> {
+        let seen = self.lock().as_ref().map(Service::snapshot).unwrap_or_default();
+        let groups = seen.ana_groups.into_iter().filter(|group| group.permitted_here);
+        groups.map(|group| group.number).collect()
+    }
+
     fn order(&self, order: &GroupOrder) -> Result<(), String> {
         let service = self.lock();
-        let service = service.as_ref().ok_or("this member leaves the group: ask another one")?;
+        let service = service.as_ref().ok_or("this member is leaving: ask another member")?;
         match order {
             GroupOrder::Move { ana_group, member } => service.pin(*ana_group, member),
             GroupOrder::Unpin { ana_group } => service.unpin(*ana_group),
             GroupOrder::Resume { member } => service.order(member, Duty::Serve),
             GroupOrder::Drain { member } => service.order(member, Duty::Drain),
             GroupOrder::Pause { member } => service.order(member, Duty::Pause),
+            GroupOrder::BeginUpgrade => service.begin_upgrade(),
+            GroupOrder::Restart { member } => service.restart(member),
+            GroupOrder::EndUpgrade => service.end_upgrade(),
+            GroupOrder::Forget { member } => service.forget(member),
         }
     }
 }
@@ -199,19 +301,20 @@ impl Grouped for Joined {
 pub(super) fn join(
     wished: Option<Wished>,
     mut config: TargetConfig,
-    args: &ServeArgs,
+    (args, led): (&ServeArgs, BTreeMap<(String, u32), Led>),
     stop: &Stop,
 ) -> Result<(TargetConfig, Option<Member>)> {
     let Some(wished) = wished else { return Ok((config, None)) };
-    let leads = led(args, &config, &wished.watchdog.reporter())?;
+    let addresses = addresses(args, &config)?;
+    let leads = led_namespaces(led, &config, &wished.watchdog.reporter());
     let numbers: Vec<u32> = leads.iter().map(|one| one.sharing.ana_group).collect();
     let flight_ms = u64::try_from(args.group.disk_flight.as_millis()).unwrap_or(u64::MAX);
     let fences = |group: &u32| (*group, vec![FenceKind::None { flight_ms }]);
     let settings = ServiceConfig {
-        etcd: EtcdConfig { endpoints: args.group.etcd.clone(), ..EtcdConfig::default() },
+        etcd: wished.etcd,
         group: wished.group.clone(),
         name: wished.member,
-        addresses: wished.addresses,
+        addresses,
         weight: 100,
         program: env!("CARGO_PKG_VERSION").to_owned(),
         state_folder: args.state_dir.clone(),
@@ -221,7 +324,7 @@ pub(super) fn join(
     };
     let events: Arc<OnceLock<Events>> = Arc::default();
     let answers = Arc::clone(&events);
-    // The member's thread sets the events before it gives the first order.
+    // The member's thread sets `events` before it sends the first order to the disks.
     let sink = Arc::new(move |answer| match (answers.get(), answer) {
         (Some(events), LeadingAnswer::Event(event)) => events.send(event),
         (Some(events), LeadingAnswer::Parked { group, epoch }) => events.parked(group, epoch),
@@ -236,12 +339,13 @@ pub(super) fn join(
     });
     let service = service.map_err(|error| Failure::run(format_args!("--group: {error}")))?;
     config.permits = handle.permits();
+    handle.share_reservations(&mut config.subsystems);
     config.access = (0..config.listeners.len())
         .map(|index| (index, PortAccess::all(AnaState::INACCESSIBLE)))
         .collect();
     config.controller_ids = controller_ids(&service, &wished.group, stop)?;
     let service = Arc::new(Joined(Mutex::new(Some(service))));
-    Ok((config, Some(Member { service, handle })))
+    Ok((config, Some(Member { service, handle, restarts: Arc::default() })))
 }
 
 /// Waits until this member has joined and has its range of controller identifiers.
@@ -275,25 +379,29 @@ fn watchdog() -> Result<Watchdog> {
 }
 
 /// The namespaces that the group leads.
-fn led(args: &ServeArgs, config: &TargetConfig, reporter: &Reporter) -> Result<Vec<LedNamespace>> {
+fn led_namespaces(
+    mut disks: BTreeMap<(String, u32), Led>,
+    config: &TargetConfig,
+    reporter: &Reporter,
+) -> Vec<LedNamespace> {
     let mut all = Vec::new();
     for subsystem in &config.subsystems {
-        for ((nsid, export), path) in subsystem.exports.iter().zip(&args.paths) {
-            let spec = disks::parse_os(path).map_err(Failure::Usage)?;
+        for (nsid, export) in &subsystem.exports {
+            let nqn = subsystem.config.nqn.clone();
+            let Some(disk) = disks.remove(&(nqn.clone(), nsid.0)) else { continue };
             let uuid = export.identity.parse().ok();
-            let (block_size, read_only) = (args.block_size, args.read_only);
-            let absent = Absent::new(&names::name(&spec), export.namespace.geometry());
+            let absent = Absent::new(&names::name(&disk.spec), export.namespace.geometry());
             let (reporter, sharing) = (reporter.clone(), subsystem.sharing.get(nsid).cloned());
             let sharing = sharing.unwrap_or_default();
             let group = sharing.ana_group;
             let open = move || {
                 let note: &mut dyn FnMut(String) = &mut |text| tracing::info!("{text}");
-                let opened = disks::open(&spec, uuid, block_size, read_only, note);
+                let opened = disks::open(&disk.spec, uuid, disk.block_size, disk.read_only, note);
                 let refused = |error| disks::refused(&error, "--read-only");
                 let namespace = opened.map_err(refused)?.namespace;
                 // A read-only disk has a shared lock, which proves nothing.
-                let locked = match &spec {
-                    Spec::File(path) if !read_only => Some(path.as_path()),
+                let locked = match &disk.spec {
+                    Spec::File(path) if !disk.read_only => Some(path.as_path()),
                     _ => None,
                 };
                 let reported = reporter.opened(group, locked);
@@ -301,7 +409,7 @@ fn led(args: &ServeArgs, config: &TargetConfig, reporter: &Reporter) -> Result<V
                 Ok(namespace)
             };
             all.push(LedNamespace {
-                nqn: subsystem.config.nqn.clone(),
+                nqn,
                 nsid: *nsid,
                 sharing,
                 identity: export.identity.clone(),
@@ -310,16 +418,18 @@ fn led(args: &ServeArgs, config: &TargetConfig, reporter: &Reporter) -> Result<V
             });
         }
     }
-    Ok(all)
+    all
 }
 
 impl Member {
-    /// Lets the member lead at this target, and tells the target about the other members.
+    /// Connects the member to this target, which it can then make a leader, and starts to report
+    /// the other members to the target.
     pub(super) fn attach(&self, target: &Target) {
         self.handle.attach(target.control(), target.addresses().to_vec());
         let (service, control) = (Arc::downgrade(&self.service), target.control());
+        let restarts = Arc::clone(&self.restarts);
         let thread = std::thread::Builder::new().name("group-members".to_owned());
-        if let Err(error) = thread.spawn(move || follow_members(&service, &control)) {
+        if let Err(error) = thread.spawn(move || follow_members(&service, &control, &restarts)) {
             tracing::warn!("hosts learn nothing about other members: {}", os(&error));
         }
     }
@@ -329,45 +439,92 @@ impl Member {
         Arc::clone(&self.service) as Arc<dyn Grouped>
     }
 
-    /// Hands all ANA groups over, and leaves the group.
-    pub(super) fn leave(self, quiet: bool) {
+    /// Hands all ANA groups over, and leaves the group. Returns whether the group has ordered this
+    /// process to end, to be started again.
+    pub(super) fn leave(self, quiet: bool) -> bool {
         let service = self.service.lock().take();
         let has_left = service.is_none_or(|service| service.leave(LEAVE_LIMIT));
         if !has_left && !quiet {
             crate::output::note("the group may take a while to notice that this member has left");
         }
+        self.restarts.load(Ordering::Relaxed)
     }
 }
 
 /// Keeps the target's knowledge of the other members up to date, until the member leaves.
-fn follow_members(service: &Weak<Joined>, control: &Control) {
+fn follow_members(service: &Weak<Joined>, control: &Control, restarts: &AtomicBool) {
     let (mut known, mut listed, mut ended) = (Vec::new(), false, Vec::new());
-    while let Some(seen) = service.upgrade().and_then(|it| Some(it.lock().as_ref()?.snapshot())) {
+    let changes = |it: Arc<Joined>| Some(it.lock().as_ref()?.changes());
+    let Some(changes) = service.upgrade().and_then(changes) else { return };
+    let mut version = 0;
+    while let Some(joined) = service.upgrade() {
+        publish_hosts(&joined, control);
+        drop(joined);
+        let before = version;
+        version = changes.wait(version, HOSTS_EVERY);
+        if version == before && listed {
+            continue;
+        }
+        let snapshot = |it: Arc<Joined>| Some(it.lock().as_ref()?.snapshot());
+        let Some(seen) = service.upgrade().and_then(snapshot) else { return };
+        if is_to_restart(&seen) && !restarts.swap(true, Ordering::Relaxed) {
+            tracing::info!("the group has ordered this process to end, to be started again");
+            farblock_program::signals::stop_this_process();
+        }
         let now_ended = ended_controllers(&seen);
         if now_ended != ended {
             control.set_ended_controllers(now_ended.clone());
             ended = now_ended;
         }
         let others = seen.members.into_iter().filter(|it| it.alive && it.name != seen.member);
-        let others: Vec<_> = others.flat_map(|it| it.addresses).collect();
+        let others: Vec<_> =
+            others.map(|it| (it.addresses, it.controller_ids.unwrap_or_default())).collect();
         if others != known || !listed {
-            // A name may have several addresses, and they may change.
-            let resolved = others.iter().map(|it| it.to_socket_addrs());
-            listed = resolved.clone().all(|it| it.is_ok());
-            let peers = resolved.flatten().flatten().collect();
+            let peers;
+            (peers, listed) = resolved(&others);
             if let Err(error) = control.set_peers(&peers) {
                 tracing::warn!("the discovery log page lacks members of the group: {error}");
             }
             known = others;
         }
-        std::thread::sleep(MEMBERS_EVERY);
+    }
+}
+
+/// Returns the addresses of other members with their PORTIDs, and whether all names are known now.
+///
+/// A name may have several addresses, and they may change.
+fn resolved(members: &[(Vec<String>, (u16, u16))]) -> (BTreeMap<SocketAddr, u16>, bool) {
+    let (mut peers, mut all_known) = (BTreeMap::new(), true);
+    for (addresses, (first, last)) in members {
+        let found = addresses.iter().map(|address| address.to_socket_addrs());
+        all_known &= found.clone().all(|found| found.is_ok());
+        let number = Control::first_port_number(&(*first..=*last));
+        peers.extend(found.flatten().flatten().zip(number..));
+    }
+    (peers, all_known)
+}
+
+/// Whether the group has ordered this process to end, and no host uses a disk through it.
+fn is_to_restart(seen: &GroupStatus) -> bool {
+    let own = seen.members.iter().find(|it| it.name == seen.member);
+    let is_ordered =
+        |own: &MemberStatus| seen.incarnation.is_some() && own.restart == seen.incarnation;
+    seen.joined && own.is_some_and(|own| own.leads.is_empty() && is_ordered(own))
+}
+
+/// Tells the other members which hosts are connected to this one.
+fn publish_hosts(joined: &Joined, control: &Control) {
+    let hosts = control.hosts();
+    if let Some(service) = joined.lock().as_ref() {
+        service.set_hosts(hosts);
     }
 }
 
 /// Returns the controller identifiers of the members that execute no more commands.
 ///
 /// Such a member has no lease, and other members lead all ANA groups after an effective fence. If
-/// it returns, it disconnects its hosts before it leads again, since commands may be on their way.
+/// it returns, it disconnects its hosts before it leads again, since commands of these hosts may
+/// still be in flight.
 fn ended_controllers(seen: &GroupStatus) -> Vec<RangeInclusive<u16>> {
     let is_out = |member: &&MemberStatus| {
         let is_settled = |group: &AnaGroupStatus| {
@@ -384,7 +541,7 @@ fn ended_controllers(seen: &GroupStatus) -> Vec<RangeInclusive<u16>> {
     gone.filter_map(|member| member.controller_ids).map(|(first, last)| first..=last).collect()
 }
 
-/// Passes the member's orders to the disks.
+/// Passes the orders of the member's thread to the disks.
 struct Orders(Leading);
 
 impl Disks for Orders {
@@ -412,20 +569,20 @@ impl Disks for Orders {
         self.0.stop(group, epoch);
     }
 
-    fn apply(&mut self, namespace: &str, index: u64, _state: &str) {
-        // No member of this version makes such a record, and none can enforce it. Without an
-        // answer, the host that made the change waits.
-        tracing::warn!("cannot enforce reservation change {index} of namespace {namespace}");
+    fn apply(&mut self, namespace: &str, record: ReservationRecord) {
+        self.0.apply(namespace, record);
     }
 
-    fn answer(&mut self, _proposal: u64, _outcome: Outcome) {}
+    fn answer(&mut self, proposal: u64, outcome: Outcome) {
+        self.0.answer(proposal, outcome);
+    }
 
     fn report(&mut self, report: &Report) {
         if *report == Report::LeaseLost {
-            // Other members may have told these hosts that this member executes nothing any more.
+            // Other members may have told these hosts that this member executes no more commands.
             self.0.disconnect_hosts();
         }
-        tracing::info!("group: {report:?}");
+        tracing::info!("group: {report}");
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) fn of(path: &Path) -> Option<Kept> {
     by_device(&metadata).map(|text| known(&text))
 }
 
-/// An empty announcement: this system has none.
+/// A stand-in for the announcement, which exists only on Linux.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Announced;
 
@@ -58,7 +58,7 @@ pub(super) fn announce(_: &Path, _: Uuid) -> Result<Option<Announced>, String> {
     Ok(None)
 }
 
-/// An empty gathering: this system compares no identities.
+/// A stand-in for the gathering: only Linux compares identities.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Gathering;
 

@@ -265,7 +265,7 @@ fn for_all(path: &Path, host: &str, subsystems: &[Subsystem]) -> Result<Vec<TlsK
             Err(reason) => problem = Some(reason),
         }
     }
-    // A key for discovery appears for each subsystem.
+    // The keyring returns a key for discovery once for each subsystem.
     let mut keys: Vec<TlsKey> = Vec::new();
     found.into_iter().for_each(|key| {
         if !keys.contains(&key) {
@@ -283,7 +283,8 @@ fn for_all(path: &Path, host: &str, subsystems: &[Subsystem]) -> Result<Vec<TlsK
     }
 }
 
-/// Returns the newest secret, which is first in the file: the target presents only one.
+/// Returns the newest secret, which is first in the file: the target authenticates itself with only
+/// one.
 fn first(mut secrets: Vec<Secret>) -> Secret {
     secrets.swap_remove(0)
 }

@@ -11,6 +11,7 @@ mod disks;
 mod document;
 #[cfg_attr(not(target_os = "linux"), path = "group/none.rs")]
 pub mod group;
+mod group_config;
 mod identity;
 mod keys;
 mod located;
@@ -38,7 +39,7 @@ pub use names::name as disk_name;
 #[cfg(unix)]
 use args::ApiArgs;
 use args::{Global, ServeArgs};
-use document::{Opening, Shares};
+use document::{Led, Opening, Shares};
 use error::{Failure, Result};
 use farblock_admin::Opened;
 use farblock_backends::Spec;
@@ -63,15 +64,18 @@ use std::net::{Ipv4Addr, TcpListener};
 pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let sockets = handed_over()?;
     args.listen.extend(sockets.iter().flat_map(TcpListener::local_addr).map(Entrance::from));
+    let checked = args.check.is_some();
+    // Read the configuration only once: it may be a pipe.
+    let config = args.config.clone().filter(|_| !checked);
+    let written = config.as_deref().map(configuration::read).transpose()?;
+    let written = written.as_deref();
+    group::configure(&mut args, written)?;
     let args = &args;
     if let Some(path) = &args.check {
         let in_order = check(path)?;
         checked_certificate(args)?;
         return output::print(&in_order);
     }
-    // Read the configuration only once: it may be a pipe.
-    let written = args.config.as_deref().map(configuration::read).transpose()?;
-    let written = written.as_deref();
     let wished = group::prepare(args)?;
     // Confine the process before it starts a thread: threads started earlier would keep their
     // rights.
@@ -93,10 +97,10 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let (shares, store) = steered::resumed(args, shares, opening, &mut note)?;
     #[cfg(not(unix))]
     let shares = opening(shares, &mut note)?;
-    let Shares { config, disks, document } = shares.distinguished().agreed();
+    let Shares { config, disks, document, led } = shares.distinguished().agreed();
     #[cfg(target_os = "linux")]
     let config = confined_to_node(config, &document);
-    let (config, member) = group::join(wished, config, args, &stop)?;
+    let (config, member) = group::join(wished, config, (args, led), &stop)?;
     let target = Target::start_with(&config, sockets).map_err(|error| explain(&error, args))?;
     #[cfg(unix)]
     let steering = {
@@ -120,10 +124,16 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     stop.wait();
     #[cfg(target_os = "linux")]
     manager.stopping("finishing accepted commands");
-    member.into_iter().for_each(|member| member.leave(global.quiet));
+    let starts_again = member.is_some_and(|member| member.leave(global.quiet));
     #[cfg(unix)]
     drop(steering);
-    finish(target, global)
+    finish(target, global)?;
+    match starts_again {
+        true => Err(Failure::StartAgain(
+            "stopped by farblock ctl group upgrade: start this program again".to_owned(),
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Completes the accepted commands, and stops the target.
@@ -216,14 +226,16 @@ fn asked_for<'a>(
     Ok((shares, opening))
 }
 
-/// The listeners of a configuration, or the default: first those of TCP, in the file's order.
+/// Returns the listeners of a configuration, or the default listener. TCP listeners come first, in
+/// the file's order.
 fn planned(shares: &Shares) -> Vec<Entrance> {
     let by_rdma = shares.document.listeners.keys().filter(|one| one.rdma_address().is_some());
     let by_tcp = shares.config.listeners.iter().copied().map(Entrance::from);
     by_tcp.chain(by_rdma.copied()).collect()
 }
 
-/// The RDMA listeners among these. Without any, no RDMA library is loaded.
+/// Returns the RDMA listeners among these addresses. If there are none, this function does not load
+/// the RDMA library.
 fn rdma_listeners(all: &[Entrance]) -> Result<Option<RdmaListeners>> {
     let addresses: Vec<_> = all.iter().filter_map(|one| one.rdma_address()).collect();
     if addresses.is_empty() {
@@ -389,7 +401,12 @@ fn open_paths(
     note: &mut dyn FnMut(String),
 ) -> Result<Shares> {
     if group::is_wished(args) {
-        return group::absent(args, specs, shares);
+        for (nsid, spec) in (1..).zip(specs) {
+            let (spec, block_size, read_only) = (spec.clone(), args.block_size, args.read_only);
+            let led = Led { spec, block_size, read_only };
+            group::absent(&mut shares, (0, NamespaceId(nsid)), led)?;
+        }
+        return Ok(shares);
     }
     let gathering = identity::Gathering::begin();
     for (nsid, spec) in (1..).zip(specs) {

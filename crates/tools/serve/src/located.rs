@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 
 /// An example for each key.
-const EXAMPLES: [(&str, &str); 27] = [
+const EXAMPLES: [(&str, &str); 37] = [
     ("engine", "engine = \"auto\""),
     ("spin", "spin = \"balanced\""),
     ("congestion", "congestion = \"cubic\""),
@@ -35,6 +35,16 @@ const EXAMPLES: [(&str, &str); 27] = [
     ("nguid", "nguid = \"0123456789abcdef0123456789abcdef\""),
     ("visible_to", "visible_to = [\"nqn.2014-08.org.nvmexpress:uuid:...\"]"),
     ("limits", "limits = { iops = 5000, bytes = 209715200 }"),
+    ("name", "name = \"gold\""),
+    ("etcd", "etcd = [\"http://10.0.0.1:2379\"]"),
+    ("member", "member = \"machine1\""),
+    ("advertise", "advertise = [\"machine1.example.org:4420\"]"),
+    ("disk_flight", "disk_flight = \"5s\""),
+    ("etcd_user", "etcd_user = \"farblock\""),
+    ("etcd_password_file", "etcd_password_file = \"etcd.password\""),
+    ("etcd_ca", "etcd_ca = \"etcd-ca.pem\""),
+    ("etcd_cert", "etcd_cert = \"member.pem\""),
+    ("etcd_key", "etcd_key = \"member.key\""),
     ("ana_groups", "ana_groups = { 5 = \"inaccessible\" }"),
 ];
 

@@ -64,12 +64,12 @@ impl LegSource for Local {
 /// The stop signal of this process, set before it opens disks.
 static STOP: OnceLock<Stop> = OnceLock::new();
 
-/// Makes a mirror stop waiting for a leg at the start once the process must stop.
+/// Sets the signal that ends a mirror's wait for a leg at its start.
 pub(super) fn end_with(stop: &Stop) {
     let _ = STOP.set(stop.clone());
 }
 
-/// A leg on a remote target. The host gives up this leg only when the process ends.
+/// A leg on a remote target. The host reconnects to it until the process ends.
 struct Remote {
     url: Url,
     options: DiskOptions,
@@ -119,7 +119,8 @@ impl LegSource for Remote {
     }
 
     fn open(&self) -> Opening {
-        // The mirror does not write to an unsettled leg, so its controllers need no journal.
+        // The mirror does not write to a leg with orphaned controllers, so the leg's new
+        // controllers need no journal.
         let is_settled = self.orphans().is_empty();
         let journal = if is_settled { journal::begin(&self.url)? } else { None };
         let opened = match journal {

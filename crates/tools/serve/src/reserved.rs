@@ -1,6 +1,6 @@
 //! Stores reservations, so that they survive a power loss. The reservations of a file are in an
-//! extended attribute of the file: they move with the data, so a fenced host stays fenced on
-//! whichever machine the file is served. The reservations of other disks are in the target's state
+//! extended attribute of the file: they move with the data, so a fenced host stays fenced,
+//! whichever machine serves the file. The reservations of other disks are in the target's state
 //! folder, if it has one.
 //!
 //! The attribute contains the file's inode number, so a copy of the file has no reservations. An

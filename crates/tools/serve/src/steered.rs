@@ -72,7 +72,7 @@ impl Open for Opener {
     }
 }
 
-/// Returns the initial state: of the configuration, or the saved state with its run-time changes.
+/// Returns the initial state: the configuration's, or the saved state with its run-time changes.
 pub(super) fn resumed(
     args: &ServeArgs,
     shares: Shares,

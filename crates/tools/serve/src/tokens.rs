@@ -42,7 +42,7 @@ pub(super) fn certificate(args: &ServeArgs) -> Result<Option<Certificate>> {
     certified(api.https_cert.as_deref(), api.https_key.as_deref())
 }
 
-/// Returns a certificate with its key. It includes the function that reads a renewed certificate.
+/// Returns a certificate with its key, and with the function that reads a renewed certificate.
 pub fn certified(file: Option<&Path>, key: Option<&Path>) -> Result<Option<Certificate>> {
     let (Some(file), Some(key)) = (file, key) else { return Ok(None) };
     let (file, key) = (file.to_owned(), key.to_owned());

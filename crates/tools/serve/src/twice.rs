@@ -5,9 +5,9 @@ use farblock_backends::Spec;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Returns the first disk with a file that an earlier disk, or the same disk, also names. The other
-/// results are the two names of that file. The flag of each disk says whether the disk is
-/// read-only: only read-only disks may share a file.
+/// Finds the first file that is named twice, by two disks or by one. Returns the later disk and
+/// both names of the file. The `bool` of each disk says whether it is read-only: only read-only
+/// disks may share a file.
 pub(super) fn find<'a, T>(
     disks: impl Iterator<Item = (T, &'a Spec, bool)>,
 ) -> Option<(T, &'a Path, &'a Path)> {

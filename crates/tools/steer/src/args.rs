@@ -6,6 +6,7 @@ use farblock_state::{Ana, Entrance, MAX_BURST_MS, MAX_WEIGHT, Tls};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The Diffie-Hellman groups by the names of [`farblock_secure::Group`], and `all` for any group.
 const DH_GROUPS: [&str; 7] =
@@ -278,7 +279,7 @@ pub(crate) struct GroupArgs {
     pub(crate) json: bool,
 }
 
-/// An order for a group. Every member takes it.
+/// An order for a group. Every member accepts it.
 #[derive(Subcommand, Debug)]
 pub(crate) enum GroupCommand {
     /// Let a member lead an ANA group whenever it is alive
@@ -298,6 +299,31 @@ pub(crate) enum GroupCommand {
     Pause { member: String },
     /// Let a drained or paused member lead again
     Resume { member: String },
+    /// Restart one member after the other with its new program, without an error at hosts
+    ///
+    /// Install the new program on all machines first. For each member, the command drains it, waits
+    /// until its hosts have other paths, and orders its process to end with exit code 75. systemd,
+    /// or another supervisor, must start it again. When the hosts have returned, the member leads
+    /// again. The command stops at the first failure; run it again to continue.
+    Upgrade(UpgradeArgs),
+    /// Remove a dead member and its controller identifiers from the group
+    Forget { member: String },
+}
+
+/// The command line of `ctl group upgrade`.
+#[derive(Args, Debug)]
+pub(crate) struct UpgradeArgs {
+    /// Time limit of each step, in seconds
+    #[arg(long, value_name = "SECONDS", value_parser = values::seconds, default_value = "120")]
+    pub(crate) wait: Duration,
+
+    /// Restart members even if a host has no other path, and do not wait for hosts to return
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// End an upgrade that has not ended: give the members their tasks back, and restart none
+    #[arg(long)]
+    pub(crate) cancel: bool,
 }
 
 #[derive(Subcommand, Debug)]

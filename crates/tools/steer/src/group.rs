@@ -1,17 +1,20 @@
 //! `farblock ctl group`: the group of a target.
 
 use super::args::{GroupArgs, GroupCommand};
-use super::{ask, say};
+use super::{ask, say, upgrade};
 use crate::error::Result;
 use crate::output;
 use farblock_admin_api::GroupOrder;
 use farblock_admin_client::Client;
 use serde_json::{Value, json};
 
-const GROUP: &str = "/v1/group";
+pub(super) const GROUP: &str = "/v1/group";
 
 /// Shows the group, or passes an order to it.
 pub(super) fn run(client: &Client, args: &GroupArgs) -> Result<()> {
+    if let Some(GroupCommand::Upgrade(args)) = &args.order {
+        return upgrade::run(client, args);
+    }
     if let Some(command) = &args.order {
         let order = json!(order(command));
         return say(&ask(client, "POST", GROUP, None, Some(&order))?, "nothing to change\n");
@@ -32,6 +35,8 @@ fn order(command: &GroupCommand) -> GroupOrder {
         GroupCommand::Drain { member } => GroupOrder::Drain { member: member.clone() },
         GroupCommand::Pause { member } => GroupOrder::Pause { member: member.clone() },
         GroupCommand::Resume { member } => GroupOrder::Resume { member: member.clone() },
+        GroupCommand::Forget { member } => GroupOrder::Forget { member: member.clone() },
+        GroupCommand::Upgrade(_) => GroupOrder::BeginUpgrade,
     }
 }
 
@@ -64,12 +69,19 @@ fn text(group: &Value) -> String {
     for member in group["members"].as_array().into_iter().flatten() {
         let alive = if member["alive"] == true { "alive" } else { "lost" };
         text.push_str(&format!(
-            "  member {}: {alive}, {}, leads {}, at {}\n",
+            "  member {}: {alive}, {}, leads {}, {}, at {}, version {}\n",
             said(&member["name"]),
             said(&member["duty"]),
             list(&member["leads"]),
+            hosts(&member["hosts"]),
             list(&member["addresses"]),
+            said(&member["program"]),
         ));
+    }
+    if group["upgrade"].is_object() {
+        text.push_str(
+            "  a rolling upgrade has not ended: farblock ctl group upgrade continues it\n",
+        );
     }
     for one in group["ana_groups"].as_array().into_iter().flatten() {
         text.push_str(&format!(
@@ -87,6 +99,15 @@ fn text(group: &Value) -> String {
     text
 }
 
+/// Returns the number of hosts that are connected to a member.
+fn hosts(hosts: &Value) -> String {
+    match hosts.as_array().map(Vec::len) {
+        None => "not ready for hosts".to_owned(),
+        Some(1) => "1 host".to_owned(),
+        Some(count) => format!("{count} hosts"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,7 +119,7 @@ mod tests {
             "store": { "reachable": false, "trouble": "connection refused" },
             "members": [{
                 "name": "a", "alive": true, "duty": "serve", "leads": [1, 2],
-                "addresses": ["192.0.2.1:4420"],
+                "addresses": ["192.0.2.1:4420"], "hosts": ["nqn.2026-11.a:b"], "program": "0.1.0",
             }],
             "ana_groups": [{
                 "number": 1, "phase": "serving", "leader": "a", "epoch": 3, "reason": "lost",
@@ -107,7 +128,7 @@ mod tests {
         let text = text(&group);
         for part in [
             "group gold, member a: etcd does not answer, so changes wait (connection refused)\n",
-            "  member a: alive, serve, leads 1,2, at 192.0.2.1:4420\n",
+            "  member a: alive, serve, leads 1,2, 1 host, at 192.0.2.1:4420, version 0.1.0\n",
             "  ANA group 1: serving a, epoch 3, last change: lost\n",
         ] {
             assert!(text.contains(part), "{text}");

@@ -13,6 +13,7 @@ mod shown;
 mod terms;
 pub mod top;
 mod top_fleet;
+mod upgrade;
 
 use args::{
     AllowHostArgs, Change, ConfigArgs, ConfigCommand, ControlArgs, CtlArgs, LimitArgs, ReloadArgs,

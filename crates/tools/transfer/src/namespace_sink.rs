@@ -33,7 +33,7 @@ pub(super) struct NamespaceSink {
     geometry: Geometry,
     pub(super) name: String,
     stop: Stop,
-    /// When to give up after a failure or a signal; `None` before.
+    /// The time at which the sink gives up after a failure or a signal; `None` until then.
     deadline: Option<Instant>,
     /// The offset of the transfer's first byte.
     start: u64,

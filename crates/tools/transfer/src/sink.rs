@@ -44,7 +44,8 @@ impl Sink {
         }
     }
 
-    /// Starts to make the data written so far durable. A file blocks until they are.
+    /// Starts to make the data written so far durable. For a file, this call blocks until the data
+    /// are durable.
     pub(super) fn checkpoint(&mut self) -> Result<()> {
         match self {
             Sink::Namespace(sink) => sink.checkpoint(),

@@ -31,7 +31,7 @@ _FOLDER = Path(__file__).parent
 
 
 def _declarations():
-    """The header as a C11 preprocessor would output it, which cffi cannot do."""
+    """Returns the header as a C11 preprocessor would output it. cffi has no preprocessor."""
     lines, kept = [], [True]
     for line in (_FOLDER / "farblock.h").read_text().splitlines():
         words = line.split()
@@ -145,9 +145,9 @@ def _milliseconds(what, seconds):
 def _text(what, value):
     """Converts a text for the library. Refuses zero characters, which would end the text in C."""
     if not isinstance(value, str):
-        raise TypeError(f"the {what} is {value!r}: it has to be a str")
+        raise TypeError(f"the {what} is {value!r}: it must be a str")
     if "\0" in value:
-        raise ValueError(f"the {what} {value!r} has a zero character in it: leave it out")
+        raise ValueError(f"the {what} {value!r} contains a zero character: remove it")
     return value.encode()
 
 
@@ -168,7 +168,7 @@ def _options(connect_timeout, hostnqn, hostid):
 def _number(what, value):
     """Checks that a number fits into the unsigned 64 bits that the library takes."""
     if not 0 <= value < 1 << 64:
-        raise ValueError(f"the {what} is {value}: it has to be 0 or more, and below 2**64")
+        raise ValueError(f"the {what} is {value}: it must be 0 or more, and below 2**64")
     return value
 
 
@@ -204,7 +204,7 @@ _ENTRY_KINDS = {1: "referral", 2: "subsystem", 3: "discovery"}
 def discover(address, *, connect_timeout=5.0, hostnqn=None, hostid=None):
     """Returns the entries of the discovery service at `address`.
 
-    It is "host" or "host:port", with the prefix "rdma:" for NVMe/RDMA.
+    `address` is "host" or "host:port", with the prefix "rdma:" for NVMe/RDMA.
     """
     options, _texts = _options(connect_timeout, hostnqn, hostid)
     place = _ffi.new("fb_discovery **")
@@ -259,13 +259,13 @@ def connect(
     if policy not in _POLICIES:
         raise ValueError(f"there is no policy {policy!r}: use one of {', '.join(_POLICIES)}")
     if spin not in _SPINS:
-        raise ValueError(f"there is no way to spin {spin!r}: use one of {', '.join(_SPINS)}")
+        raise ValueError(f"there is no spin policy {spin!r}: use one of {', '.join(_SPINS)}")
     urls = [url] if isinstance(url, str) else url
     try:
         urls = b" ".join(_text("URL", one) for one in urls)
     except TypeError:
         raise TypeError(
-            f"the URL is {url!r}: it has to be a str such as 'nvme+tcp://HOST/NQN', or several of them"
+            f"the URL is {url!r}: it must be a str such as 'nvme+tcp://HOST/NQN', or several of them"
         ) from None
     options, _texts = _options(connect_timeout, hostnqn, hostid)
     options.queues = 1
@@ -295,8 +295,8 @@ class Disk:
         self._forks = _Process.forks
 
     def close(self):
-        """Waits for the calls of other threads, and releases the disk. A program may call it again.
-        In a forked child, closes only the child's object."""
+        """Waits for the calls of other threads, and releases the disk. Further calls do nothing.
+        In a forked child, closes only the child's object, not the connection."""
         if self._forks != _Process.forks:
             self._handle = None
             return

@@ -109,7 +109,7 @@ impl Side {
         let plain = load.rate.is_none() && !load.digests;
         match *self {
             FLOOR => plain && backend != Backend::File,
-            // Polling saves only the wake-up of a single I/O.
+            // Polling saves wake-ups, which matter only with a single I/O in flight.
             POLLING => plain && load.depth == 1 && backend == Backend::Mem,
             TLS => plain && load.depth > 1 && backend == Backend::Mem,
             ISCSI => plain && backend == Backend::Mem && !load.rw.writes(),

@@ -78,8 +78,9 @@ impl Choice {
 /// secrets and requests of these hosts. The third byte determines after which message the first
 /// host disconnects, and whether the other host follows.
 ///
-/// Panics in four cases. One end panics. A peer without a valid proof obtains a key. The ends skip
-/// a requested channel. Two ends with the same secrets derive different keys without an attack.
+/// Panics if one end panics, or if a peer without a valid proof obtains a key. Also panics if the
+/// ends skip a requested secure channel, or derive different keys from the same secrets without an
+/// attack.
 pub fn concatenation(data: &[u8]) {
     let Some((&[first, second, cut], data)) = data.split_first_chunk() else { return };
     let (first, second) = (Choice(first), Choice(second));
@@ -93,14 +94,14 @@ pub fn concatenation(data: &[u8]) {
     if cut & 1 == 0 {
         return;
     }
-    // The messages that the target has received were delivered before, so the other host's messages
-    // follow them.
+    // The controller keeps its state from the first exchange, and now receives the other host's
+    // messages.
     let mut other = Host::new(second.host(), &mut numbers(5));
     exchange(&mut other, &mut controller, MOST_MESSAGES, |message| network.carry(message));
     let is_done = controller.progress() == Progress::Done;
     let later = controller.take_psks();
     if is_done {
-        assert!(first.knows_host() || second.knows_host(), "it knows neither host");
+        assert!(first.knows_host() || second.knows_host(), "both hosts have a wrong secret");
         let has_key = !psks.is_empty() || !later.is_empty();
         assert!(has_key || !controller.has_concatenated(), "a secure channel without a key");
         assert!(later.is_empty() || controller.has_concatenated(), "a key without a channel");
@@ -118,8 +119,8 @@ struct Network<'a> {
 
 impl Network<'_> {
     /// Delivers a message, which the attacker may change. The first byte of a fate determines
-    /// whether the message changes. For most values it does not, so that most inputs reach late
-    /// messages.
+    /// whether the message changes. For most values it stays unchanged, so that most inputs reach
+    /// the later messages.
     fn carry(&mut self, message: &mut Vec<u8>) {
         let before = message.clone();
         if let Some((&is_met, fate)) = self.fates.next().and_then(<[u8]>::split_first)

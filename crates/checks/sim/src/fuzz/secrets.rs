@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 pub(super) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
 pub(super) const SUBSYSTEM: &str = "nqn.2026-11.org.example:disks";
-/// The maximum number of messages. Two successful exchanges have ten.
+/// The maximum number of messages. Two successful exchanges have ten messages.
 pub(super) const MOST_MESSAGES: usize = 16;
 /// The number of input bytes that determine the fate of one message.
 const FATE_BYTES: usize = 4;

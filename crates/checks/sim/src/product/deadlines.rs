@@ -1,8 +1,9 @@
 //! The deadlines of operations, derived from the options of the disk.
 //!
 //! The options limit the duration of every operation. The time counts from the operation's
-//! submission, or from the last start or end of a fault: each further fault may take the same time
-//! again. While no path is usable, the limit applies only if the options make operations fail fast.
+//! submission or, if that is later, from the last start or end of a fault, because each fault may
+//! delay the operation again. While no path is usable, the limit applies only if the options make
+//! operations fail fast.
 
 use super::Plan;
 use farblock_host::disk::DiskOptions;
@@ -46,7 +47,8 @@ impl Deadlines {
         self.begun.clear();
     }
 
-    /// Registers that a fault starts and lasts until `until`, or that a fault ends now.
+    /// Registers the start or the end of a fault. `until` is the time at which the fault ends: now
+    /// if it ends now.
     pub(super) fn change(&mut self, until: Duration) {
         self.changed = self.changed.max(until);
     }
@@ -68,8 +70,9 @@ impl Deadlines {
 /// The longest duration of an operation while no fault starts or ends.
 fn within(plan: &Plan, options: &DiskOptions) -> Duration {
     let connection = &options.connection;
-    // A queue checks eight times per command timeout, and one check may be in progress. The host
-    // sends a keep-alive after half of its interval, and then waits for another whole interval.
+    // A queue checks for late commands eight times per command timeout, and one check may be in
+    // progress. The host sends a keep-alive after half of its interval, and then waits for another
+    // whole interval.
     let notice = (connection.io_timeout * 10 / 8).max(connection.keep_alive * 3 / 2);
     // The time for an attempt that fails, the pause, and an attempt that succeeds.
     let reconnect =

@@ -136,7 +136,7 @@ impl Host {
         self.restart = world.elapsed() + pause;
     }
 
-    /// Starts the next process when it is due. Returns whether it has started.
+    /// Starts the next process when it is due. Returns whether the process has started.
     pub(super) fn tend(&mut self, world: &World, options: &DiskOptions, reactor: &Reactor) -> bool {
         if self.running.is_some() || self.restart > world.elapsed() {
             return false;

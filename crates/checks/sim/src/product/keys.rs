@@ -30,8 +30,8 @@ pub(super) enum Proof {
 }
 
 impl Proof {
-    /// The kind of authentication for a seed: seven of sixteen seeds have one. The choice consumes
-    /// no random numbers, so the runs of all other seeds stay the same.
+    /// The kind of authentication for a seed; `None` for most seeds. The choice consumes no random
+    /// numbers, so the runs of all other seeds stay the same.
     pub(super) fn of(seed: u64) -> Option<Proof> {
         match seed % 16 {
             3 | 11 => Some(Proof::OneWay),

@@ -1,6 +1,6 @@
 //! The product in a simulated world: a `Disk` over one or two paths, a `Target` on one or two
-//! cores, and a disk that may lose unflushed data. All of it runs on the calling thread, from one
-//! seed.
+//! cores, and a disk that may lose unflushed data. All of it runs on the calling thread and depends
+//! on one seed.
 //!
 //! [`run`] is a function of its seed. For a while it injects all faults that the
 //! [world](farblock_reactor::sim) offers. Connections break, and may deliver their data later.
@@ -57,9 +57,10 @@ const DEPTH: usize = 12;
 const MOST_BLOCKS: u64 = 20;
 /// The time within which all operations complete after all faults have ended.
 const WAIT_LIMIT: Duration = Duration::from_secs(600);
-/// The maximum duration of a fault.
+/// The maximum duration of a fault, except for a lasting fault.
 const LONGEST: Duration = Duration::from_secs(4);
-/// One fault in this many lasts for [`LONGEST`], without other faults meanwhile.
+/// One fault in this many is a lasting fault: it lasts up to [`LASTING`], without other faults
+/// meanwhile.
 const LASTING_ONE_IN: u64 = 5;
 const LASTING: Duration = Duration::from_secs(40);
 const JUMP: Duration = Duration::from_secs(20);
@@ -201,8 +202,8 @@ pub fn shrink(seed: u64) -> u64 {
     })
 }
 
-/// The smallest number of operations found with which a run still panics. With `known` operations
-/// it panics.
+/// Searches for the smallest number of operations with which a run panics. A run with `known`
+/// operations panics.
 fn fewest(known: u64, run: impl Fn(u64) + RefUnwindSafe) -> u64 {
     let fails = |operations| catch_unwind(|| run(operations)).is_err();
     // A run that fails with some number of operations may succeed with fewer and fail again with
@@ -427,8 +428,8 @@ impl<'a> Client<'a> {
         memory::check(world, &plan);
         server.stop();
         if keys.is_some() {
-            // Let the authentication thread of the target notice that the target has ended. Nothing
-            // else waits for it.
+            // Let the authentication thread of the target notice that the target has ended. No
+            // other code waits for this thread.
             os::sleep(Duration::from_millis(1));
         }
         let (trace, elapsed) = (world.trace(), world.elapsed());

@@ -40,8 +40,8 @@ struct Flying {
     is_durable: bool,
     /// The numbers that each block could contain when a read was submitted.
     possible: Vec<BTreeSet<u64>>,
-    /// How many writes had been acknowledged before the operation was submitted, and in the next
-    /// field, how many power cuts there had been.
+    /// The number of writes that were acknowledged before the operation was submitted. The next
+    /// field is the number of power cuts before the submission.
     acknowledged: u64,
     power_cuts: u64,
 }
@@ -195,7 +195,7 @@ impl Model {
         self.acknowledged += 1;
         let since = self.acknowledged;
         // If the power has failed since the submission, the target may have acknowledged the
-        // operation before that and then lost its data.
+        // operation before the failure and then lost its data.
         let is_certain = op.power_cuts == self.power_cuts || op.is_durable;
         for (_, block) in self.range(op.lba, op.blocks) {
             // A deallocated block may keep its earlier contents, which are as durable as before.

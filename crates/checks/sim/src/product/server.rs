@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// The number of the target's machine. Hosts have lower numbers.
 pub(super) const TARGET: u32 = 1 << 16;
-/// After an address has stopped answering, it answers for at least this time before it may stop
-/// again. Otherwise, data could stay in transit forever.
+/// After an address has begun to answer again, it does not stop for at least this time. Otherwise,
+/// data could stay in transit forever.
 const LUCID: Duration = Duration::from_secs(20);
 
 pub(super) const NQN: &str = "nqn.2026-11.org.farblock:simulated";
@@ -167,8 +167,9 @@ impl Server {
         self.hidden[at] = Some(world.elapsed() + time);
     }
 
-    /// Drops the data that one side of an address's connections sends, for a while. False if that
-    /// happened too recently.
+    /// Drops the data that one side of an address's connections sends, for a while. Does nothing
+    /// and returns false if [`LUCID`] has not passed since the data of the previous loss was
+    /// retransmitted.
     pub(super) fn darken(&mut self, world: &World, at: usize, side: Side, time: Duration) -> bool {
         let now = world.elapsed();
         let may = self.dark[at].is_zero() || now > self.dark[at] + LUCID;
@@ -180,7 +181,7 @@ impl Server {
         may
     }
 
-    /// The time by which all lost data has arrived.
+    /// The time by which all data lost so far has been retransmitted and has arrived.
     pub(super) fn lucid_at(&self) -> Duration {
         self.dark.iter().copied().max().unwrap_or_default()
     }
@@ -195,7 +196,7 @@ impl Server {
         self.target.is_some() && self.hidden.iter().any(Option::is_none)
     }
 
-    /// Ends the faults whose time has passed. Returns whether there was one.
+    /// Ends the faults whose time has passed. Returns true if any fault ended.
     pub(super) fn tend(&mut self, world: &World) -> bool {
         let mut is_changed = false;
         let is_due = |at: Option<Duration>| at.is_some_and(|at| at <= world.elapsed());

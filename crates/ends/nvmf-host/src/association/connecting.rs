@@ -83,7 +83,7 @@ impl Connecting {
             timeout: self.options.io_timeout,
             configuration: info.configuration,
             events: info.events_supported.0 & EVENTS.0 != 0,
-            depth: SQSIZE_Z,
+            depth: connected.depth(SQSIZE_Z),
         };
         let shared = Arc::new(ControllerShared::new(info.queues));
         let (started, runs) = reply();
@@ -155,7 +155,7 @@ impl Connecting {
         let Dialled { mut greeted, again: route, socket: address } =
             self.address.connect(&caller).await?;
         let parameters = Parameters {
-            admin_sqsize_z: SQSIZE_Z,
+            admin_sqsize_z: greeted.depth(SQSIZE_Z),
             keep_alive: self.keep_alive(),
             queues: self.options.queues,
             events: EVENTS,
@@ -203,7 +203,7 @@ async fn bring_up(
             Step::Ready(info) => break info,
         }
     };
-    // Only controllers with the well-known discovery NQN need not authenticate. A controller that
+    // Only controllers with the well-known discovery NQN may skip authentication. A controller that
     // merely claims to be a discovery service must authenticate like any other.
     if !authenticated && identity.subnqn != DISCOVERY_NQN {
         authentication::not_asked_for(options)?;
@@ -236,8 +236,9 @@ impl Association {
     ) -> Result<Opened, ConnectError> {
         let identity = wire_identity(&self.identity, &self.subsystem);
         let (options, cntlid) = (&self.options, self.info.cntlid);
-        let caller = Caller { local, identity, options, sqsize_z: depth, qid, cntlid };
+        let mut caller = Caller { local, identity, options, sqsize_z: depth, qid, cntlid };
         let mut greeted = self.route.connect(&caller).await?.greeted;
+        caller.sqsize_z = greeted.depth(depth);
         self.greet_queue(&mut greeted, &caller, qid).await?;
         greeted.finish(true)
     }

@@ -1,5 +1,5 @@
-//! Queries to a connected controller. They only `await` and never block, so threads can use them as
-//! well as futures on the control loop.
+//! Queries to a connected controller. They only `await` and never block, so both threads and
+//! futures on the control loop can use them.
 
 use super::Association;
 use super::connecting::wire_identity;

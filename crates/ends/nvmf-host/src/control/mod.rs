@@ -41,8 +41,8 @@ static LOOPS: Mutex<Loops> = Mutex::new(Vec::new());
 
 type Loops = Vec<(ControlPlace, EngineKind, Weak<Control>)>;
 
-/// Identifies the threads that can use a loop: those of a process, or of a simulated world in it. A
-/// forked process has its parent's memory but none of its threads.
+/// Identifies the threads that can use a loop: the threads of a process, or of a simulated world in
+/// it. A forked process has its parent's memory but none of its threads.
 type ControlPlace = (u32, u64);
 
 /// While this value exists, no other thread finds or starts a control loop. See [`hold`].
@@ -56,9 +56,9 @@ pub fn hold() -> Held {
     Held(LOOPS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Whether the calling thread may wait for work on a control loop. It must not wait on the loop's
-/// own thread, or on a thread for which the loop waits. After a simulation has failed, no thread
-/// may wait, because no thread runs any more.
+/// Whether the calling thread may wait for work on a control loop. The loop's own thread must not
+/// wait, and neither must a thread for which the loop waits. After a simulation has failed, no
+/// thread may wait, because no thread runs any more.
 pub(crate) fn may_wait() -> bool {
     let has_failed = os::is_simulated() && std::thread::panicking();
     !is_here() && !is_aside() && !has_failed

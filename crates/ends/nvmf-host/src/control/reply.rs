@@ -58,8 +58,8 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Blocks the calling thread until the answer arrives. Must not be called on the control loop:
-    /// the loop may be what produces the answer.
+    /// Blocks the calling thread until the answer arrives. Must not be called on the control loop,
+    /// since the loop may have to produce the answer.
     pub(crate) fn wait(self) -> Option<T> {
         super::wait(self)
     }

@@ -94,8 +94,8 @@ impl Boots {
         others.map(|(_, boot)| *boot).filter(|boot| !self.over.contains(boot)).collect()
     }
 
-    /// Returns the boots that may have ended. If `path` is new, it may lead to any of the known
-    /// machines after a reboot. So these are all boots that no answer of another path confirms.
+    /// Returns the boots that may have ended; none if `path` is not new. A new path may lead to any
+    /// known machine after a reboot, so these are all other boots that no answer confirms.
     fn silent(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<Boot> {
         let lives = |boot| answers.iter().any(|answer| answer.boot == Some(boot));
         let others = self.of_paths.iter().map(|(_, boot)| *boot).filter(|_| self.is_new(path));
@@ -117,8 +117,8 @@ impl Boots {
     /// machine.
     fn doubts(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<usize> {
         let silent = self.silent(path, now, answers);
-        // The path did not answer. But another path has connected to the same boot since that
-        // probe, so the boot has not ended.
+        // An answer is outdated if the path did not answer, but another path has connected to the
+        // same boot since that probe, so that the boot has not ended.
         let is_stale = |answer: &Answer, boot| {
             answer.boot.is_none() && self.last_seen(boot) > answer.connections
         };
@@ -226,7 +226,7 @@ impl Cache {
     }
 
     /// Decides whether a path that now leads to this controller reveals lost writes. `answers` are
-    /// the results of probes of other paths. If writes may be lost, `record` stores this first.
+    /// the results of probes of other paths. If writes may be lost, `record` stores the loss first.
     pub(super) fn connected(
         &self,
         path: usize,
@@ -313,8 +313,8 @@ impl ControllerLife {
         ControllerLife { url: self.url.clone(), name: None, quiesce_time: Duration::ZERO, origin }
     }
 
-    /// Whether this record was made by `mark` and describes a loss instead of a controller. It has
-    /// no commands for which the disk must wait.
+    /// Whether this record was made by `mark` and describes a loss instead of a controller. Such a
+    /// record has no commands for which the disk must wait.
     pub(super) fn is_mark(&self) -> bool {
         self.name.is_none() && self.quiesce_time.is_zero() && self.origin.is_some()
     }
@@ -415,7 +415,7 @@ mod tests {
         let cache = inherited();
         assert_eq!((connect(&cache, 1, 1), connect_beside(&cache, 0, 2, false)), (0, 1));
         assert_eq!((flush(&cache), flush(&cache)), (false, true));
-        // The same case without a predecessor.
+        // Repeat this case without a predecessor.
         let cache = Cache::default();
         connect(&cache, 1, 1);
         cache.wrote();

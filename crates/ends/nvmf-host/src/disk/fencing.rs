@@ -22,8 +22,9 @@ pub struct ControllerLife {
     /// The controller's name in a Cross-Controller Reset; `None` if the target does not support
     /// this command.
     pub name: Option<CrossControllerReset>,
-    /// The time for which the controller may execute commands after its loss, unless it is closed.
-    /// During this time the disk does not resend writes. [`Duration::MAX`] means forever.
+    /// The time for which the controller may execute commands after its loss, unless the target
+    /// closes the controller. During this time the disk does not resend writes. [`Duration::MAX`]
+    /// means forever.
     pub quiesce_time: Duration,
     /// The controller's origin; `None` if its target is not farblock.
     pub origin: Option<ControllerOrigin>,
@@ -47,7 +48,7 @@ impl Fencing {
         }
     }
 
-    /// When the disk noticed the loss of the controller.
+    /// Returns the time at which the disk noticed the loss of the controller.
     pub(super) fn lost_since(&self) -> Instant {
         *self.lost_since.get_or_init(os::now)
     }
@@ -158,7 +159,7 @@ impl Journal {
         Journal { lives: Mutex::new(lives), record: Some(record), is_of_its_own: false }
     }
 
-    /// Creates the journal of a disk without a successor.
+    /// Creates the journal of a disk that no later process takes over.
     pub(super) fn of_its_own(record: Box<dyn Record>) -> Journal {
         Journal { is_of_its_own: true, ..Journal::new(Vec::new(), record) }
     }

@@ -229,8 +229,8 @@ impl Hub {
         self.known = Mutex::new(namespace);
     }
 
-    /// Sets the record of a disk without a successor. It stores the controllers that the next user
-    /// of the namespace must close.
+    /// Sets the record of a disk that no later process takes over. The record stores the
+    /// controllers that the next user of the namespace must close.
     pub(super) fn record(&mut self, record: Box<dyn Record>) {
         self.journal = Journal::of_its_own(record);
     }

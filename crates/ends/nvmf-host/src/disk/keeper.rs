@@ -37,8 +37,8 @@ pub(super) struct Keeper {
     /// Reports the result of the first attempt. With a connect wait, it reports each attempt up to
     /// the first success.
     first: Option<Sender<Result<(), Error>>>,
-    /// Lost sessions that queues may still refer to. The keeper holds them, because the drop of a
-    /// last reference outside the control loop waits for the controller's end.
+    /// Lost sessions that queues may still refer to. The keeper holds them, because a drop of the
+    /// last reference outside the control loop would wait until the controller has ended.
     retired: Vec<Arc<Session>>,
     /// The socket address of the controller in the last session. The next attempt starts with it.
     worked: Option<SocketAddr>,
@@ -147,7 +147,7 @@ fn is_breach(error: &Error) -> bool {
     }
 }
 
-/// The disk's queues for which this session has connected a queue.
+/// The disk's queues for which this session has connected an I/O queue.
 #[derive(Default)]
 struct Served {
     done: HashSet<u64>,
@@ -289,7 +289,7 @@ impl Keeper {
         control::tell(&self.hub.changes, change).await;
     }
 
-    /// Runs a function that may store a record, and so may take the time of file I/O.
+    /// Runs a function that may store a record, which may take as long as file I/O.
     async fn recorded<T: Send + 'static>(
         &self,
         act: impl FnOnce(&Hub) -> T + Send + 'static,
@@ -391,7 +391,7 @@ impl Keeper {
     }
 
     /// Stores the UUIDs of the remote namespaces that make up the disk. If the disk is itself a
-    /// part of one of them, refuses the path: reads would go around in a circle forever.
+    /// part of one of them, refuses the path: reads would never end.
     async fn learn_contents(&self, namespace: &RemoteNamespace) -> Result<(), Error> {
         if self.hub.nesting.consists_of(namespace.contents()) {
             self.tell(Change::Parts).await;
@@ -644,8 +644,8 @@ impl Keeper {
         self.retired.retain(|session| Arc::strong_count(session) > 1);
     }
 
-    /// Asks through a live controller to end the commands of every lost controller. Returns true if
-    /// no lost controller is left.
+    /// Asks the target, through a live controller, to end the commands of every lost controller.
+    /// Returns true if no lost controller is left.
     async fn finish_lost(&self, through: &Session) -> bool {
         let lost = self.hub.unfinished();
         for fencing in &lost {

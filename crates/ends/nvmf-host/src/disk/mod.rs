@@ -40,7 +40,7 @@
 //!   on the same boot of the machine. The old target process, which served the lost controller, has
 //!   then ended, so the disk repeats the write at once.
 //! * For other targets (at present the Linux kernel's and SPDK), or if neither case applies, the
-//!   disk holds the write until the lost controller must have stopped by the specification. This
+//!   disk holds the write until, by the specification, the lost controller must have stopped. This
 //!   takes three keep alive timeouts (two without traffic-based keep alive) plus the time that the
 //!   controller reports as CQT. This is only as safe as the target: Linux and SPDK may later
 //!   execute a command that is stuck in their storage. If this machine's clock jumps ahead, the
@@ -139,8 +139,8 @@ pub enum DiskState {
     Dead,
 }
 
-/// The keepers of a disk: the futures that keep its paths connected. The drop closes the disk and
-/// waits until the keepers have ended.
+/// The keepers of a disk: the futures that keep its paths connected. Dropping this value closes the
+/// disk and waits until the keepers have ended.
 struct Life {
     hub: Arc<Hub>,
     /// Receivers that resolve when the keepers have ended.
@@ -190,7 +190,7 @@ impl Disk {
         record: impl Record + 'static,
     ) -> Result<Disk, Error> {
         Disk::connect_with(urls, options, |hub| {
-            // Controllers of another subsystem cannot be closed through this one.
+            // The target closes controllers only through a controller of their own subsystem.
             predecessor.controllers.retain(|life| life.url.subsystem == urls[0].subsystem);
             hub.succeed(predecessor, Box::new(record));
         })
@@ -243,7 +243,7 @@ impl Disk {
     /// # Errors
     /// Fails if the host cannot connect to the address, or if the address leads to another
     /// namespace or conflicts with the existing paths. It also fails if the disk has the maximum
-    /// number of paths. The disk does not add the path then.
+    /// number of paths. A call that fails does not add the path.
     pub fn add_path(&self, url: &Url) -> Result<(), Error> {
         let mut urls: Vec<Url> = self.hub.paths.iter().map(|path| path.url.clone()).collect();
         urls.push(url.clone());
@@ -311,8 +311,8 @@ impl Disk {
         }
     }
 
-    /// The kind of operation that the target refuses although the disk is connected, with the
-    /// reason. For example, another host may hold a reservation. Returns `None` once an operation
+    /// One sentence: the kind of operation that the target refuses although the disk is connected,
+    /// and the reason. For example, another host may hold a reservation. `None` once an operation
     /// of the same kind has succeeded.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
@@ -451,13 +451,15 @@ fn check(urls: &[Url], options: &DiskOptions) -> Result<u32, Error> {
         }
     }
     if options.reconnect_delay.is_zero() {
-        return wrong("a reconnect delay of 0 would try without a pause".to_owned());
+        return wrong(
+            "a reconnect delay of 0 would retry without a pause: use 1 ms or more".to_owned(),
+        );
     }
     Ok(nsid)
 }
 
 /// Waits until a disk of `paths` paths is usable: one path is connected, and each other path is
-/// connected, has failed, or has used up its time. `wait` is how long to retry until the first path
+/// connected, has failed, or has used up its time. `wait` limits the retries until the first path
 /// connects. `is_decided` says whether the disk knows the right namespace.
 fn wait_for_first(
     results: &Receiver<Result<(), Error>>,

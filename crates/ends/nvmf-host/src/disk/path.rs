@@ -80,11 +80,11 @@ pub(super) enum WaitLimit {
 struct PathInner {
     state: PathState,
     since: Instant,
-    /// Since when no connection has served the disk's queues; `None` while a connection does. A
-    /// connection that fails before it serves a queue does not change this time.
+    /// The time since which no connection has served the disk's queues; `None` while a connection
+    /// serves them. A connection that fails before it serves a queue does not change this time.
     lost_since: Option<Instant>,
-    /// Since when the namespace is unreachable, including times at which the target denies access;
-    /// `None` while it is reachable.
+    /// The time since which the namespace has been unreachable; `None` while it is reachable. A
+    /// target that denies access makes the namespace unreachable, too.
     unusable_since: Option<Instant>,
     reconnects: u64,
     access_changes: u64,
@@ -251,7 +251,8 @@ impl Path {
         self.lock().state
     }
 
-    /// When the host gives up reconnecting; `None` means never.
+    /// The time at which the host gives up the path; `None` if a connection serves the disk's
+    /// queues, or if the host never gives up a path.
     pub(super) fn gives_up_at(&self, options: &DiskOptions) -> Option<Instant> {
         self.lock().lost_since?.checked_add(options.ctrl_loss_timeout?)
     }

@@ -10,9 +10,9 @@
 //!      |                           |   |   ^
 //!      | none is     path lost and |   |   | the lost session has ended
 //!      v             it writes     |   |   |
-//!   Waiting <--- path lost, or not-+   +-> Held ---- no hope: failed --------> completed
-//!      |         for it now
-//!      +------------------------------------------- no hope: failed --------> completed
+//!   Waiting <--- path lost, or ----+   +-> Held ---- time limit: failed -----> completed
+//!      |         cannot execute it
+//!      +------------------------------------------- time limit: failed -----> completed
 //! ```
 //! After an operation in the state Held has failed, the queue starts no other write until all
 //! commands of the lost session have ended.
@@ -81,7 +81,7 @@ pub(super) struct DiskQueue {
     waiting: VecDeque<u32>,
     held: Vec<(u32, Arc<Session>)>,
     done: Vec<Completion>,
-    /// Whether the last poll returned a flush that failed in order to report lost writes.
+    /// Whether the last poll returned a flush that the disk failed in order to report lost writes.
     tells: bool,
     last: usize,
     /// Whether an event other than a completion has occurred, so that the queue must check the
@@ -400,8 +400,8 @@ impl DiskQueue {
             }
             !session.fencing.is_finished()
         });
-        // Try each waiting operation once. One that may not start yet, such as a write that must
-        // wait for a lost controller, must not block the others.
+        // Try each waiting operation once. An operation that may not start yet, such as a write
+        // that must wait for a lost controller, must not block the others.
         for _ in 0..self.waiting.len() {
             let Some(path) = self.choose() else { break };
             let index = self.waiting.pop_front().expect("counted");
@@ -539,7 +539,7 @@ impl Drop for DiskQueue {
         self.table.abandon().for_each(|buffer| pool.give(buffer));
         self.done.drain(..).filter_map(|done| done.buffer).for_each(|buffer| pool.give(buffer));
         self.reactor.remove_task(self.task);
-        // The last reference's drop closes the disk, which takes too long for an event loop.
+        // Dropping the last reference closes the disk, which takes too long for an event loop.
         let life = self.life.take();
         if life.as_ref().is_some_and(|life| Arc::strong_count(life) == 1) {
             // If the system cannot start a thread, the drop occurs here and blocks.

@@ -14,7 +14,7 @@ struct Entry {
     token: Token,
     /// `None` while a path has the buffer, and for operations without a buffer.
     buffer: Option<Buffer>,
-    /// When a path first deferred the operation or was lost with it.
+    /// The time at which a path first deferred the operation or was lost with it.
     put_off_since: Option<Instant>,
     /// The paths that deferred the operation or were lost with it, as bits.
     put_off_by: u32,
@@ -22,7 +22,7 @@ struct Entry {
     carries: bool,
     /// Whether the user has abandoned the operation.
     unwanted: bool,
-    /// When the operation was submitted; `None` if its latency is not measured.
+    /// The time of submission; `None` if the latency is not measured.
     begun: Option<Instant>,
 }
 
@@ -88,8 +88,8 @@ impl Table {
         self.entry(index).buffer = buffer;
     }
 
-    /// Records that a path deferred the operation or was lost with it. Returns when this first
-    /// happened to the operation.
+    /// Records that a path deferred the operation or was lost with it. Returns the time at which
+    /// this first happened to the operation.
     pub(super) fn put_off(&mut self, index: u32, path: usize, now: Instant) -> Instant {
         let entry = self.entry(index);
         entry.put_off_by |= 1 << path;
@@ -129,8 +129,8 @@ impl Table {
         self.entries[index as usize].as_ref().is_some_and(|entry| entry.command.writes())
     }
 
-    /// The command, whether its completion makes it durable (FUA), and whether it is a flush with
-    /// data to make durable.
+    /// The command, whether it has the FUA flag, and whether it is a flush with data to make
+    /// durable.
     pub(super) fn nature(&self, index: u32) -> Option<(Command, bool, bool)> {
         let entry = self.entries[index as usize].as_ref()?;
         Some((entry.command, entry.fua, entry.carries))

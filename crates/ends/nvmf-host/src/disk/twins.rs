@@ -28,7 +28,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Returns why two live controllers do not belong to one subsystem; `None` if they may.
+/// Returns the reason why two live controllers do not belong to one subsystem; `None` if they may.
 pub(super) fn contradiction(one: &Seen<'_>, other: &Seen<'_>) -> Option<String> {
     let (why, remedy) = difference(one, other)?;
     Some(format!(

@@ -26,7 +26,7 @@ struct Slot<P> {
     /// The start of the command's data in the operation's buffer.
     start: usize,
     part: P,
-    /// When the queue sent the command, in ticks.
+    /// The tick at which the queue sent the command.
     tick: u32,
 }
 
@@ -89,7 +89,8 @@ pub(crate) struct Table<T: Transport> {
     active_count: usize,
     ticks: u32,
     lost: bool,
-    /// How the controller broke the protocol; `None` once the queue has taken the description.
+    /// The description of the controller's breach of the protocol; `None` once the queue has taken
+    /// it.
     breach: Option<&'static str>,
     failures: Failures,
     /// Whether the queue logs each command. The queue reads the log level once, at its creation.
@@ -470,7 +471,13 @@ impl<T: Transport> Commands<T> for Table<T> {
                     tracing::info!(nsid, ?command, lba, blocks, "a data digest does not match");
                 }
                 Judgement::Short => {
-                    tracing::info!(nsid, ?command, lba, blocks, "success without all the data");
+                    tracing::info!(
+                        nsid,
+                        ?command,
+                        lba,
+                        blocks,
+                        "the controller reported success without moving all data"
+                    );
                 }
             });
         }

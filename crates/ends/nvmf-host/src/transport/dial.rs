@@ -119,8 +119,8 @@ pub(crate) enum Greeted {
 }
 
 impl Address {
-    /// Parses the address `host`, `host:port` or `[v6]:port` for TCP. With the prefix `rdma:`, it
-    /// is for RDMA.
+    /// Parses the address `host`, `host:port` or `[v6]:port` for TCP. The prefix `rdma:` selects
+    /// RDMA.
     pub(crate) fn parse(text: &str) -> Result<Address, UrlError> {
         if let Some(text) = text.strip_prefix(RDMA) {
             return rdma::RdmaAddress::parse(text).map(Address::Rdma);
@@ -175,6 +175,14 @@ impl Address {
         }
     }
 
+    /// The transport that URLs of this address name.
+    pub(crate) fn carriage(&self) -> Carriage {
+        match self {
+            Address::Rdma(_) => Carriage::Rdma,
+            _ => Carriage::Tcp,
+        }
+    }
+
     /// Whether connections to this address use TLS keys from an authentication, so that the host
     /// need not authenticate again.
     pub(crate) fn is_proved(&self) -> bool {
@@ -199,6 +207,15 @@ impl fmt::Display for Address {
 }
 
 impl Greeted {
+    /// The most commands in flight: those that the host has requested, or fewer if the controller
+    /// has granted a shorter queue.
+    pub(crate) fn depth(&self, requested: u16) -> u16 {
+        match self {
+            Greeted::Rdma(greeted) => greeted.depth(),
+            _ => requested,
+        }
+    }
+
     /// Releases the connection for another event loop. If `forgets`, the system discards unsent
     /// data when the connection or the process ends.
     pub(crate) fn finish(self, forgets: bool) -> Result<Opened, ConnectError> {

@@ -1,7 +1,7 @@
 //! The transport that carries a queue's commands.
 //!
 //! A queue creates [`Commands`] and handles their results. A [`Transport`] moves the commands and
-//! their data. The queue knows no PDUs, and the transport knows no opcodes. They share these types:
+//! their data. The queue knows no PDUs, and the transport knows no opcodes. They call each other:
 //!
 //! ```text
 //!   queue                                   transport
@@ -38,7 +38,7 @@ use farblock_wire::Cqe;
 use std::fmt;
 use std::io;
 
-/// Why a connection has ended.
+/// The reason why a connection has ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Loss {
     /// The controller closed the connection.
@@ -88,6 +88,16 @@ pub(crate) enum Opened {
     Rdma(Box<rdma::Connected>),
     #[cfg(feature = "memory")]
     Memory(std::sync::Arc<memory::Wire>),
+}
+
+impl Opened {
+    /// As [`dial::Greeted::depth`].
+    pub(crate) fn depth(&self, requested: u16) -> u16 {
+        match self {
+            Opened::Rdma(connected) => connected.depth,
+            _ => requested,
+        }
+    }
 }
 
 pub(crate) struct Order<'a> {
@@ -196,7 +206,7 @@ pub(crate) trait Transport: Sized {
     /// Whether nothing is outstanding and every buffer is back.
     fn is_closed(&self) -> bool;
 
-    /// Why the connection ended, if it has.
+    /// The reason why the connection has ended; `None` while it is open.
     fn loss(&self) -> Option<&Loss>;
 
     /// Ends the connection and discards unsent data.

@@ -1,13 +1,16 @@
 //! A scripted target with one thread per connection. A hook can replace the answer to every
-//! command. The same scripts also run [in memory].
+//! command. The same scripts also run [in memory] and [over RDMA].
 //!
 //! [in memory]: in_memory::Near
+//! [over RDMA]: over_rdma::OverRdma
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
 
 pub mod connection;
 #[cfg(feature = "memory")]
 pub mod in_memory;
+#[cfg(feature = "memory")]
+pub mod over_rdma;
 
 pub use connection::{Capsule, Connection};
 

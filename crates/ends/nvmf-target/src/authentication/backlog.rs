@@ -47,13 +47,13 @@ pub(super) struct Backlog<W> {
 struct Turns<W> {
     lines: HashMap<IpAddr, Line<W>>,
     order: BTreeSet<(BacklogPlace, IpAddr)>,
-    /// The serial number of the next place. It breaks ties between addresses with equal work.
+    /// The serial number for the next [`BacklogPlace`].
     serial: u64,
     count: usize,
 }
 
-/// The sort key of an address. First, the work that the address has used after its next request
-/// starts. Second, a serial number: with equal work, the address that moved last is first.
+/// The sort key of an address: its recorded work, including its next request, and a serial number.
+/// Among addresses with equal work, the address whose key changed last is first.
 type BacklogPlace = (u64, Reverse<u64>);
 
 /// The requests of one address; never empty.
@@ -147,7 +147,8 @@ impl<W: Work> Turns<W> {
         self.move_to(address, spent);
     }
 
-    /// Moves a waiting address to its new place in the order, after its total work became `spent`.
+    /// Moves a waiting address to its new place in the order, now that its recorded work is
+    /// `spent`.
     fn move_to(&mut self, address: IpAddr, spent: u64) {
         let Some(line) = self.lines.get_mut(&address) else { return };
         let next = line.works.front().expect("a waiting connection has work").cost();
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn every_second_turn_belongs_to_addresses_with_hosts() {
+    fn every_second_request_comes_from_a_known_address() {
         let mut stage = Stage::new();
         (1..4).for_each(|number| stage.push(number, false, "stranger", LITTLE));
         (1..3).for_each(|_| stage.push(4, true, "host", MUCH));

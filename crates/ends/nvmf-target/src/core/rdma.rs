@@ -26,8 +26,8 @@ pub(super) struct Rdma {
 }
 
 impl Rdma {
-    /// Stops accepting connection requests. The core still receives the ends of existing
-    /// connections.
+    /// Stops accepting connection requests. The core still receives the events that report the ends
+    /// of existing connections.
     pub(super) fn close(&mut self) {
         if let Some(door) = &mut self.door {
             door.close();
@@ -47,7 +47,8 @@ impl Rdma {
             .any(|device| device.borrow().is_starved())
     }
 
-    /// Stops listening at an address. The ends of its connections still arrive.
+    /// Stops listening at an address. The core still receives the events that report the ends of
+    /// its connections.
     pub(super) fn unlisten(&mut self, address: SocketAddr) {
         if let Some(door) = &mut self.door {
             door.unlisten(address);
@@ -73,7 +74,7 @@ impl Rdma {
 }
 
 impl Core {
-    /// Receives the requests of these listeners.
+    /// Makes the core receive the connection requests of these listeners.
     pub(crate) fn open(&mut self, mut door: Option<Door>) -> std::io::Result<()> {
         if let Some(door) = &mut door {
             door.limit(self.cx.shared.budget.core_bytes());
@@ -83,7 +84,7 @@ impl Core {
         Ok(())
     }
 
-    /// Also listens at this address.
+    /// Opens a further RDMA listener.
     pub(super) fn listen_by_rdma(
         &mut self,
         provider: Provider,
@@ -129,7 +130,7 @@ impl Core {
                 }
             }
         }
-        // There may be more.
+        // More events may be waiting.
         self.cx.reactor.notify(self.task);
     }
 
@@ -182,7 +183,8 @@ impl Core {
             return Err(VerbsError::Refused { verb: "rdma_accept", error });
         }
         if !self.cx.memory.may_last_at(request.peer.ip(), Transport::most_bytes(request)) {
-            let error = std::io::Error::other("connections of hosts use the memory for queues");
+            let error =
+                std::io::Error::other("other connections use all memory that queues may take");
             return Err(VerbsError::Refused { verb: "rdma_accept", error });
         }
         let staging = self.doors.rdma.staging(request)?;

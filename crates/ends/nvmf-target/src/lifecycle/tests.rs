@@ -148,7 +148,8 @@ fn run(choices: &mut Choices, path: Path) {
                 model.passed.push(gate);
                 wake(&mut model, SLOT, gate);
             }
-            // The cause is an Abort, a removed namespace, or the end of the command's fused pair.
+            // The command ends because of an Abort, a removed namespace, or the end of its fused
+            // pair.
             _ => model.refuse(SLOT, Status::ABORT_REQUESTED),
         }
     }

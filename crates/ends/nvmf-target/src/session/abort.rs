@@ -15,7 +15,7 @@ use farblock_proto::controller::limits::ABORT_COMMANDS;
 use farblock_proto::ids::{CommandId, ControllerId, QueueId};
 use farblock_wire::Status;
 
-/// Pending Abort commands for this queue's commands.
+/// The Abort commands that the admin queue has passed to this queue, and that have no response yet.
 #[derive(Default)]
 pub(super) struct Aborts {
     /// Abort commands that wait until the command to abort has its response.
@@ -36,8 +36,8 @@ impl Aborts {
         self.over.extend(ended.map(|(_, asking)| (asking, aborted)));
     }
 
-    /// Makes all Abort commands ready for their responses when the queue closes. Nothing was
-    /// aborted.
+    /// When the queue closes, makes all Abort commands ready for their responses. These say that
+    /// nothing was aborted.
     pub(super) fn close(&mut self) {
         self.over.extend(self.waiting.drain(..).map(|(_, asking)| (asking, false)));
     }
@@ -113,8 +113,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Answers finished Abort commands. The session has already sent the responses of the aborted
-    /// commands.
+    /// Sends the results of finished Abort commands to their admin queues. The session has already
+    /// sent the responses of the aborted commands.
     pub(super) fn tell_of_aborts(&mut self, cx: &Context) {
         for (Asking { route, slot }, aborted) in self.aborts.over.drain(..) {
             cx.shared.mailboxes()[route.core].post(Message::Aborted { route, slot, aborted });

@@ -128,7 +128,8 @@ impl<T: Transport> Session<T> {
         tracing::info!(peer = %self.peer, %host, "authenticated");
     }
 
-    /// Closes the queue: another host has claimed the host identifier during the authentication.
+    /// Closes the queue, because another host has claimed the host identifier during the
+    /// authentication.
     fn is_not_its(&mut self, cx: &mut Context, reason: &str) {
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let host = self.host_to_authenticate();

@@ -84,7 +84,10 @@ impl<T: Transport> Session<T> {
             remote: T::REMOTE,
         };
         let shown = self.transport.peer();
-        match cx.shared.connect(&request, shown, self.route, self.peer.ip()) {
+        let announced = self.transport.announced();
+        let checked = announced.map_or(Ok(()), |queue| queue.check(&command, &data));
+        let admit = |()| cx.shared.connect(&request, shown, self.route, self.peer.ip());
+        match checked.map_err(Denied::from).and_then(admit) {
             Ok(Admitted { connected, fence, backings, terms, has_proved, offer }) => {
                 let host = data.host_nqn().unwrap_or_default().to_owned();
                 self.fence = fence;
@@ -230,8 +233,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Sends a log page. Most of a page consists of trailing zeroes, which are sent from the shared
-    /// zero buffer.
+    /// Sends a log page. Most of a page consists of trailing zeroes, which the target sends from
+    /// the shared zero buffer.
     pub(super) fn push_page(&mut self, cx: &mut Context, slot: SlotId, page: &[u8], result: u64) {
         // Compare the page with zeroes in large pieces instead of byte by byte, since a page may
         // have 1 MiB.
@@ -260,7 +263,7 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Drops a held asynchronous event request. The host no longer expects a response.
+    /// Drops a held asynchronous event request without a response.
     pub(crate) fn forget_held(&mut self, command: CommandId) {
         let Some(slot) = self.held_command(command) else { return };
         self.pending.held_commands -= 1;

@@ -1,5 +1,6 @@
-//! Copy: each step copies one part of a range via its own buffer. [`super::turns`] describes the
-//! turns of steps, and [`super::paced`] their costs.
+//! Copy: each step reads one part of a range into the step's own buffer and writes the buffer to
+//! the destination. [`super::turns`] describes the turns of steps, and [`super::paced`] their
+//! costs.
 //!
 //! ```text
 //!   ranges here --> its limits, its turn --> reads --> writes --> done
@@ -30,7 +31,7 @@ pub(super) struct Copying {
 }
 
 impl Copying {
-    /// Returns whether a part of a range has not been started.
+    /// Returns whether blocks remain that the Copy has not started to read.
     pub(super) fn has_more(&self) -> bool {
         self.ranges.has_more()
     }
@@ -123,8 +124,8 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Handles the end of a command's operation. Returns true if the operation was the read of a
-    /// Copy, and the write has now started.
+    /// Handles the end of an operation of a command. If the operation was the read of a Copy,
+    /// starts the write and returns true.
     pub(super) fn writes_what_it_read(&mut self, cx: &mut Context, slot: SlotId) -> bool {
         let is_serving = self.is_serving();
         let request = self.request(slot);

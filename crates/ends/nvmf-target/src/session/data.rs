@@ -16,7 +16,7 @@ use farblock_wire::{Cqe, Status};
 impl<T: Transport> Session<T> {
     /// Returns whether the session holds so much memory that it must not parse more commands until
     /// others have completed. Returns false while the host still has to send requested data: these
-    /// data follow on the same stream, so parsing must continue.
+    /// data follow on the same stream, so the session must continue to parse.
     pub(crate) fn holds_too_much(&self, cx: &Context) -> bool {
         !self.may_hold(cx, 0) && self.arrivals.asked_for == 0
     }
@@ -113,7 +113,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Returns the bytes held by all connections of the host, and by this connection. Returns
-    /// `None` unless the host has kept a command or output of this connection waiting for too long.
+    /// `None` unless the host has kept this connection's commands or output waiting for too long.
     pub(crate) fn overdue_bytes(&mut self, cx: &mut Context) -> Option<(usize, usize)> {
         let memory = &cx.memory;
         let is_overdue =
@@ -138,7 +138,7 @@ impl<T: Transport> Session<T> {
         self.end(cx);
     }
 
-    /// Removes the connection from its memory holder.
+    /// Removes the connection from the memory account of its holder.
     pub(crate) fn leave(&mut self, cx: &mut Context) {
         debug_assert_eq!(self.held.bytes, 0, "the session has freed its memory");
         let Some(holder) = self.held.holder.take() else { return };
@@ -186,7 +186,7 @@ impl<T: Transport> Session<T> {
         self.request(slot).asked_for
     }
 
-    /// Returns the response bytes that the deferred reads of this round will add.
+    /// Returns how many response bytes the deferred reads of this round will add.
     pub(crate) fn coming_bytes(&self) -> usize {
         self.tick.bytes
     }
@@ -199,8 +199,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Notes that data have arrived. While data that the target requested are missing, in-capsule
-    /// data do not count as progress for the timeout.
+    /// Notes that data have arrived, which restarts the timeout. While data that the target
+    /// requested are missing, in-capsule data do not restart the timeout.
     pub(crate) fn note_data(&mut self, cx: &Context, slot: SlotId) {
         if self.arrivals.asked_for == 0 || self.request(slot).asked_for {
             self.note_progress(cx);
@@ -263,8 +263,8 @@ impl<T: Transport> Session<T> {
             self.respond_and_release(cx, slot, status, 0);
             return;
         }
-        // A single I/O command may execute with its data in the receive buffer. A half of a fused
-        // pair needs its data later.
+        // A command that is not fused may execute with its data in the receive buffer. Half of a
+        // fused pair needs its data later.
         let work = self.request(slot).work;
         let borrows = matches!(work, Work::Io(_)) && !self.request(slot).life.is_fused();
         let whole = match whole {

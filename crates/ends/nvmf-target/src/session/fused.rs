@@ -99,8 +99,8 @@ impl Fused {
         self.is_news
     }
 
-    /// Returns whether it is too late to abort a command or to remove its namespace, since the pair
-    /// is executing.
+    /// Returns whether the pair of this command is executing. It is then too late to abort the
+    /// command or to remove its namespace.
     pub(super) fn is_begun(&mut self, slot: SlotId) -> bool {
         let begun = |pair: &mut Pair| matches!(pair.stage, Stage::Comparing | Stage::Writing);
         self.pair_of(slot).is_some_and(begun)
@@ -180,7 +180,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Handles a half whose data have arrived. Once both halves have their data, the first half
-    /// continues for both.
+    /// asks the remaining gates for both.
     pub(super) fn meet_partner(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let Some(fused) = &mut self.fused else { return Answer::Wait };
         let Some(pair) = fused.pair_of(slot).filter(|pair| !pair.broken) else {
@@ -306,8 +306,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Handles the end of a block operation if it belongs to a fused pair. Returns false if it does
-    /// not, so that the caller must respond.
+    /// Handles the end of a block operation of a fused pair. Returns false if the operation belongs
+    /// to another command; the caller must then send the response.
     pub(super) fn ends_half(&mut self, cx: &mut Context, slot: SlotId) -> bool {
         let Some(pair) = self.fused.as_mut().and_then(|fused| fused.pair_of(slot)) else {
             return false;

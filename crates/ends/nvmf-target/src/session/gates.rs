@@ -15,7 +15,7 @@ use farblock_proto::ids::NamespaceId;
 use farblock_reactor::os;
 use farblock_wire::Status;
 
-/// A session, together with the data that one command needs while it passes its gates.
+/// A session, together with the data of the command that passes its gates.
 struct Keeper<'a, T> {
     session: &'a mut Session<T>,
     cx: &'a mut Context,
@@ -95,7 +95,8 @@ impl<T: Transport> Gates for Keeper<'_, T> {
 }
 
 impl<T: Transport> Session<T> {
-    /// Asks the gates of a command. A waiting command asks its current gate again.
+    /// Takes a command through its gates until a gate makes it wait or refuses it. A waiting
+    /// command starts at the gate where it waits.
     pub(super) fn admit(&mut self, cx: &mut Context, slot: SlotId) {
         let mut gates = Keeper { session: self, cx, whole: None, volume: None };
         lifecycle::admit(&mut gates, slot);
@@ -148,7 +149,8 @@ impl<T: Transport> Session<T> {
         let aborted = self.request(slot).status;
         let Some(limits) = &self.limits else { return Ok(()) };
         let Work::Io(command) = &self.requests[usize::from(slot.0)].work else { return Ok(()) };
-        // A command that a Preempt and Abort ended reports this status instead of the conflict.
+        // A command that a Preempt and Abort ended gets the status of the abort, and not
+        // Reservation Conflict.
         if !aborted.is_success() {
             return Err(aborted);
         }
@@ -197,7 +199,7 @@ impl<T: Transport> Session<T> {
         self.pull(cx, slot, pointer).map_or_else(Answer::Refuse, |()| Answer::Wait)
     }
 
-    /// Asks the fence whether a command may proceed. For a fused pair, asks about the write.
+    /// Asks the fence whether a command may proceed. For a fused pair, asks about the pair's write.
     /// Removes the fence if no earlier changes are under way.
     fn ask_fence(&mut self, slot: SlotId) -> Answer {
         let Some(command) = self.changing_command(slot) else { return Answer::Pass };

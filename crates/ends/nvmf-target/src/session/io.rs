@@ -63,7 +63,7 @@ impl<T: Transport> Session<T> {
         self.admit(cx, slot);
     }
 
-    /// Returns the bytes of buffers that a command needs until its response.
+    /// Returns the number of buffer bytes that a command needs until its response.
     pub(super) fn buffer_bytes(&mut self, slot: SlotId) -> usize {
         let Work::Io(command) = &self.request(slot).work else { return 0 };
         let bytes = match command {
@@ -289,7 +289,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Records a failed flush, so that every other host of the namespace gets an error, too. If the
-    /// sender has disconnected, its next connection also gets the error.
+    /// host that sent the flush has disconnected, its next connection also gets the error.
     #[cold]
     fn note_loss(&mut self, slot: SlotId) {
         let Work::Io(IoCommand::Flush { .. }) = self.request(slot).work else { return };
@@ -348,7 +348,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Handles the notice about a closed queue. Starts the commands that waited for no other queue.
+    /// Handles the notice that the changes of a closed queue are known or have ended. Starts the
+    /// commands that no longer wait for the changes of any closed queue.
     pub(crate) fn on_notice(&mut self, cx: &mut Context, news: EndingId) {
         let Some(fence) = &mut self.fence else { return };
         for (slot, _) in fence.on_notice(news) {

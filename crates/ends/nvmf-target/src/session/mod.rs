@@ -91,7 +91,8 @@ pub(crate) struct IoQueue {
     pub(crate) controller: ControllerId,
     pub(crate) id: QueueId,
     pub(crate) subsystem: SubsystemId,
-    /// The listener. It determines ANA states; see [`NamespaceTable::seen_from`].
+    /// The listener that accepted the connection. It determines the ANA states that the host sees;
+    /// see [`NamespaceTable::seen_from`].
     pub(crate) port: Option<PortId>,
     /// The host's name, for messages and visibility; see [`NamespaceTable::seen_by`].
     pub(crate) host: String,
@@ -102,14 +103,14 @@ pub(crate) struct IoQueue {
     /// The core's queues into the namespaces that this queue has used so far.
     pub(crate) volumes: ByNamespace<VolumeId>,
     pub(crate) meters: QueueMeters,
-    /// The session records here that commands arrive. The keep-alive timer reads it.
+    /// The queue records here that commands arrive. The keep-alive timer reads the record.
     pub(crate) traffic: Arc<Traffic>,
     is_traced: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// The slot has no command, or its command has its response.
+    /// The slot has no command, or its command already has its response.
     None,
     /// A Connect command whose data are being transferred.
     Connect,
@@ -186,7 +187,7 @@ struct Submission {
     flow_control: bool,
 }
 
-/// The state of the data that the host still has to send, and of their timer.
+/// The data that the host still has to send, and the timer that watches them.
 struct Arrivals {
     /// The number of requested transfers under way.
     asked_for: usize,
@@ -229,7 +230,7 @@ struct Held {
     kept_bytes: usize,
     /// The bytes that the transport keeps until its end.
     lasting_bytes: usize,
-    /// The holder. It is set from the connection's start to its end.
+    /// The holder; `Some` from the connection's start to its end.
     holder: Option<HolderId>,
 }
 
@@ -389,8 +390,8 @@ impl<T: Transport> Session<T> {
         cx.list(self.route.key, &mut self.tick.listed);
     }
 
-    /// Returns whether further input must wait for a later round, since the host has used up its
-    /// allowance.
+    /// Returns whether the host has used up its allowance, so that further input must wait for a
+    /// later round.
     #[inline]
     pub(crate) fn has_had_its_part(&self, cx: &mut Context) -> bool {
         cx.shares.is_shared() && self.share.is_some_and(|share| cx.shares.has_none_left(share))
@@ -425,7 +426,7 @@ impl<T: Transport> Session<T> {
         self.waiting.for_share.is_some()
     }
 
-    /// Resumes parsing input. It is the host's turn.
+    /// Resumes parsing input, since it is the host's turn.
     pub(crate) fn resume(&mut self, cx: &mut Context) {
         if let Some(since) = self.waiting.for_share.take() {
             let waited = cx.now().saturating_duration_since(since).as_nanos();
@@ -434,7 +435,8 @@ impl<T: Transport> Session<T> {
         T::resume(self, cx);
     }
 
-    /// Ends a tick after all events were handled: sends the output, and continues or closes.
+    /// Ends a tick after all events were handled: starts waiting commands, sends the output, and
+    /// closes the connection if its work is done.
     pub(crate) fn finish_tick(&mut self, cx: &mut Context) {
         self.tick = Tick::default();
         if self.is_serving() {
@@ -521,7 +523,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Completes held asynchronous event requests, so that the host learns that the queue closes.
+    /// Completes held asynchronous event requests, because the queue closes.
     fn answer_held_commands(&mut self) {
         for index in 0..self.requests.len() {
             let slot = SlotId(index as u16);
@@ -540,7 +542,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Closes the connection at once, on a decision of the target. Does not log that the host
+    /// Closes the connection at once, because the target decided to. Does not log that the host
     /// disconnected before it authenticated.
     pub(crate) fn end(&mut self, cx: &mut Context) {
         self.authentication = None;

@@ -41,7 +41,7 @@ impl<T: Transport> Session<T> {
         Ok(volume)
     }
 
-    /// Applies a subsystem's new list of namespaces. Checks all commands again that are not
+    /// Applies a subsystem's new list of namespaces. Checks again all commands that are not
     /// submitted yet: they must not exceed a namespace's new size, and must not access a new
     /// namespace under the old number.
     pub(crate) fn set_namespaces(

@@ -195,7 +195,7 @@ impl<T: Transport> Session<T> {
         self.give_back_booked();
     }
 
-    /// Returns the bookings of empty lanes to their budgets.
+    /// Gives the bookings of empty lanes back to their budgets, and removes the lanes.
     fn give_back_booked(&mut self) {
         let is_empty = |lane: &mut Lane| lane.slots.is_empty();
         let ended: Vec<_> = self.paced.lanes.extract_if(.., is_empty).collect();
@@ -232,8 +232,8 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Books waiting commands again if their limits have changed. All other commands keep their
-    /// booking, since a new booking would be later.
+    /// Books waiting commands again if their limits differ from those in `before`. All other
+    /// commands keep their booking, since a new booking would be later.
     pub(super) fn pace_again(&mut self, cx: &mut Context, before: &Backings) {
         self.count_lanes(cx.now());
         let Queue::Io(queue) = &self.queue else { return };
@@ -253,7 +253,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Gives a booking back to those of its budgets that have not changed.
+    /// Gives a booking back to those of its budgets that are the same as in `before`.
     fn give_back_unchanged(&self, before: &Backings, booked: Cost) {
         let Queue::Io(queue) = &self.queue else { return };
         let ptr = |backings: &Backings| backings.pace_of(&queue.host).map(Arc::as_ptr);

@@ -28,9 +28,12 @@ impl<T: Transport> Session<T> {
             IoCommand::Flush { namespace: NamespaceId::ALL } => {
                 queue.table.iter().try_for_each(|(nsid, _)| permitted(queue, nsid))
             }
-            // Each member of the group would know only its own reservations.
-            IoCommand::Reserve { .. } if is_led(queue, nsid) => {
-                Err(Status::INVALID_OPCODE.with_dnr())
+            // Unless the members of the group share the reservations, each would know only its own.
+            IoCommand::Reserve { .. } => {
+                match is_led(queue, nsid) && !queue.table.shares_reservations(nsid) {
+                    true => Err(Status::INVALID_OPCODE.with_dnr()),
+                    false => Ok(()),
+                }
             }
             _ => sources.chain([nsid]).try_for_each(|nsid| permitted(queue, nsid)),
         }

@@ -28,7 +28,7 @@ pub(super) enum Step<'a> {
     /// The session submits an operation to the namespace. The fields are the first block and the
     /// number of blocks.
     Submits(u64, u32),
-    /// The namespace executes the command at once.
+    /// The namespace executes the command at once, without an asynchronous operation.
     AtOnce,
     /// The session sends the response, after this many bytes of data.
     Answers(Status, u32),

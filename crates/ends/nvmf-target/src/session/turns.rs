@@ -44,12 +44,13 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Drops all waiting commands. Returns their lines.
+    /// Drops all waiting commands. Returns the lines in which they waited.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = VolumeId> {
         self.waiting.drain(..).map(|(line, _)| line)
     }
 
-    /// Removes a waiting command. Returns the command's line if the line is now empty.
+    /// Removes a waiting command. Returns the command's line if no other command of this connection
+    /// waits in it.
     pub(super) fn withdraw(&mut self, slot: SlotId) -> Option<VolumeId> {
         let place = self.waiting.iter().position(|(_, slots)| slots.contains(&slot))?;
         let slots = &mut self.waiting[place].1;
@@ -69,7 +70,8 @@ impl Turns {
         true
     }
 
-    /// Takes the first command of a line. The returned flag tells whether more commands follow.
+    /// Takes the first command of a line. The returned flag tells whether more commands of this
+    /// connection wait in the line.
     fn pop(&mut self, line: VolumeId) -> Option<(SlotId, bool)> {
         let place = self.waiting.iter().position(|(other, _)| *other == line)?;
         let slots = &mut self.waiting[place].1;
@@ -256,7 +258,7 @@ mod tests {
     use crate::route::ConnectionKey;
 
     #[test]
-    fn a_connection_that_withdraws_and_returns_has_one_turn() {
+    fn a_connection_that_leaves_and_rejoins_a_line_has_one_turn() {
         let (mut turns, mut core) = (Turns::default(), InPlace::default());
         let (line, other) = (VolumeId(1), VolumeId(2));
         let (greedy, modest) = (ConnectionKey(1), ConnectionKey(2));

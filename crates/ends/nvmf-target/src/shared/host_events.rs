@@ -11,13 +11,13 @@ use std::net::IpAddr;
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) address: IpAddr,
-    /// Whether the target has reported the host's connection. It does so after any required
-    /// authentication.
+    /// Whether the target has reported that the host is connected. If the host must authenticate,
+    /// the target reports it only after the authentication.
     pub(crate) is_told: bool,
 }
 
 impl TargetShared {
-    /// Reports that the host of an admin queue may now use its controller.
+    /// Reports that the host of an admin queue is connected and may use its controller.
     pub(crate) fn host_is_in(&self, controller: ControllerId) {
         let mut management = self.lock();
         if let Some(origin) = management.origins.get_mut(&controller)
@@ -40,8 +40,8 @@ impl TargetShared {
         }
     }
 
-    /// Passes the event to the observer. Also logs it, unless there were many events from this
-    /// address.
+    /// Passes the event to the observer. Also logs it, unless too many notices from this address
+    /// were logged recently.
     fn log_visit(&self, address: IpAddr, event: &Event) {
         if self.visits.say(NoticeKind::Visit, address, os::now(), || tracing::info!("{event}")) {
             // Core 0 logs the number of suppressed notices from a timer, so wake it to set that

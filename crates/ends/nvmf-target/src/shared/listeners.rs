@@ -15,24 +15,30 @@ use farblock_reactor::os;
 use farblock_verbs::{Provider, VerbsError};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
+/// The number of controller identifiers for each PORTID of a target.
+const IDS_PER_NUMBER: u16 = 16;
+
 /// The current and the initial listeners. Hosts identify the target by the initial listeners; see
 /// [`origin`](crate::identity::origin).
 #[derive(Default)]
 pub(crate) struct Listening {
-    /// Locked while a listener is added or removed. The holder may block.
+    /// Locked while a listener is added or removed, which may block the thread for some time.
     all: Mutex<Vec<Listened>>,
-    /// The same listeners for the cores, which must not wait for the lock of `all`.
+    /// A copy for the cores, which must not wait for the lock of `all`.
     entrances: Mutex<Vec<(Entrance, PortId)>>,
     first: OnceLock<Vec<Entrance>>,
+    /// The PORTID of the first listener.
+    first_number: OnceLock<u16>,
     /// The RDMA devices, once a listener needs them.
     provider: OnceLock<Provider>,
-    /// The TCP ports of removed listeners and the times of removal. A socket closes some time after
-    /// its removal.
+    /// The TCP ports of removed listeners and the times of removal. A listener's socket may stay
+    /// open for some time after the listener's removal.
     given_up: Mutex<Vec<(u16, Instant)>>,
 }
 
@@ -44,7 +50,13 @@ struct Listened {
 }
 
 impl Listening {
-    pub(crate) fn begin(&self, entrances: &[Entrance], provider: Option<Provider>) {
+    pub(crate) fn begin(
+        &self,
+        entrances: &[Entrance],
+        controller_ids: &RangeInclusive<u16>,
+        provider: Option<Provider>,
+    ) {
+        let _ = self.first_number.set(first_number(controller_ids));
         let port = |index| PortId(index as u16 + 1);
         let listened = entrances.iter().enumerate().map(|(index, &entrance)| Listened {
             entrance,
@@ -60,18 +72,22 @@ impl Listening {
         }
     }
 
-    /// Returns whether the address is an initial one, even if its listener was removed and added
-    /// again.
+    fn first_number(&self) -> u16 {
+        self.first_number.get().copied().unwrap_or(1)
+    }
+
+    /// Returns whether the target started with this address. That stays true if the listener was
+    /// removed and added again.
     fn is_from_start(&self, entrance: Entrance) -> bool {
         self.first.get().is_some_and(|all| all.contains(&entrance))
     }
 
-    /// The listeners of the start.
+    /// Returns the initial listeners.
     pub(crate) fn first(&self) -> Vec<Entrance> {
         self.first.get().cloned().unwrap_or_default()
     }
 
-    /// The RDMA devices. The first call loads the system's libraries.
+    /// Returns the RDMA devices. The first call loads the system's libraries.
     pub(crate) fn provider(&self) -> Result<Provider, VerbsError> {
         if let Some(provider) = self.provider.get() {
             return Ok(provider.clone());
@@ -80,7 +96,7 @@ impl Listening {
         Ok(self.provider.get_or_init(|| provider).clone())
     }
 
-    /// The listener that accepted a connection to `local`.
+    /// Returns the listener that accepted a connection to `local`.
     pub(crate) fn port_of(&self, form: RemoteForm, local: SocketAddr) -> Option<PortId> {
         let local = Entrance { transport: transport(form), address: local };
         let all = self.entrances();
@@ -126,7 +142,7 @@ impl Listening {
     }
 }
 
-/// The transport whose remote data have this form.
+/// Returns the transport whose remote data have this form.
 pub(crate) fn transport(form: RemoteForm) -> Transport {
     match form {
         RemoteForm::Keyed => Transport::Rdma,
@@ -134,13 +150,26 @@ pub(crate) fn transport(form: RemoteForm) -> Transport {
     }
 }
 
-/// The refusal of TLS at an RDMA listener.
+/// The error for a listener that requires TLS and uses RDMA.
 const NO_TLS: &str = "NVMe/RDMA has no TLS, so this listener cannot require it: allow hosts \
                       without a key there, or use a TCP listener";
+
+/// The first PORTID of a target that assigns these controller identifiers: targets that share one
+/// subsystem have disjoint ranges, so their PORTIDs differ, too.
+pub(crate) fn first_number(controller_ids: &RangeInclusive<u16>) -> u16 {
+    1 + controller_ids.start().saturating_sub(1) / IDS_PER_NUMBER
+}
+
+/// Returns the listener of a target whose first PORTID is `first`.
+pub(crate) fn numbered(port: PortId, entrance: Entrance, first: u16) -> Listener {
+    let number = first.saturating_add(port.0 - 1);
+    Listener { number: (number != port.0).then_some(number), ..entry(port, entrance) }
+}
 
 pub(crate) fn entry(port: PortId, Entrance { transport, address }: Entrance) -> Listener {
     Listener {
         port,
+        number: None,
         transport: transport.kind(),
         family: if address.is_ipv4() { AddressFamily::V4 } else { AddressFamily::V6 },
         address: address.ip().to_string(),
@@ -222,7 +251,8 @@ impl TargetShared {
         let port = PortId((1..u16::MAX).find(free).expect("fewer listeners than ports exist"));
         {
             let mut management = self.lock_running()?;
-            let added = management.registry.add_listener(entry(port, entrance));
+            let listener = numbered(port, entrance, self.listening.first_number());
+            let added = management.registry.add_listener(listener);
             added.map_err(|error| refused(entrance, error))?;
             if let Err(error) = management.registry.set_port_access(port, access.clone()) {
                 let _ = management.registry.remove_listener(port);
@@ -260,7 +290,7 @@ impl TargetShared {
         }
     }
 
-    /// Stops listening there, and closes the connections that were accepted there.
+    /// Closes a listener, and closes the connections that it accepted.
     pub(crate) fn unlisten(&self, entrance: Entrance) -> Result<(), ChangeError> {
         let mut all = self.listening.all.lock().expect("no holder panics");
         let Some(index) = all.iter().position(|listened| listened.entrance == entrance) else {
@@ -319,7 +349,7 @@ mod tests {
         let tcp = ["0.0.0.0:1", "[::1]:1", "[::]:2", "127.0.0.1:2", "[::]:3"];
         let tcp = tcp.map(|text| Entrance::from(at(text)));
         let listening = Listening::default();
-        listening.begin(&[&tcp[..], &[Entrance::rdma(at("127.0.0.1:4"))]].concat(), None);
+        listening.begin(&[&tcp[..], &[Entrance::rdma(at("127.0.0.1:4"))]].concat(), &(1..=9), None);
         let rdma = |local| listening.port_of(RemoteForm::Keyed, at(local));
         assert_eq!((rdma("127.0.0.1:4"), rdma("127.0.0.1:1")), (Some(PortId(6)), None));
         for (local, port) in [

@@ -413,7 +413,7 @@ impl TargetShared {
         Ok(removed.expect("the change replaced the namespace"))
     }
 
-    /// Returns the operations that are in flight at a namespace.
+    /// Returns a [`Quiet`] that waits for the operations in flight at a namespace.
     pub(crate) fn quiet(&self, nqn: &str, nsid: NamespaceId) -> Result<Quiet, ChangeError> {
         let (share, quiet) = Quiet::new();
         self.change(nqn, |management, subsystem| {

@@ -10,7 +10,7 @@ use farblock_proto::controller::{
 };
 use farblock_proto::ids::{ControllerId, NamespaceId};
 use farblock_reactor::Polling;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -104,6 +104,13 @@ pub struct ControllerReport {
 }
 
 impl TargetShared {
+    pub(crate) fn hosts(&self) -> Vec<String> {
+        let management = self.lock();
+        let all = management.registry.controllers().filter(|summary| summary.io_queues > 0);
+        let names: BTreeSet<&str> = all.map(|summary| summary.host_nqn).collect();
+        names.into_iter().map(str::to_owned).collect()
+    }
+
     pub(crate) fn report(&self) -> Report {
         let mut management = self.lock();
         self.publish_counters(&mut management.registry);

@@ -2,12 +2,13 @@
 //! cores.
 
 use super::TargetShared;
+use crate::change_error::ChangeError;
 use crate::mailbox::Message;
-use crate::reservations::Desk;
+use crate::reservations::{Desk, SharedReservations};
 use crate::route::Route;
 use farblock_proto::capsule::SlotId;
 use farblock_proto::controller::{
-    AccessChange, KeyedCommand, ReservationRequest, SubsystemId, Ticket,
+    AccessChange, KeyedCommand, ReservationRequest, SharedAnswer, SharedChange, SubsystemId, Ticket,
 };
 use farblock_proto::ids::{ControllerId, NamespaceId, QueueId};
 use farblock_wire::Status;
@@ -70,7 +71,7 @@ impl TargetShared {
         }
     }
 
-    /// Notes that a core has applied a change, and that the commands that it forbids have ended
+    /// Notes that a core has applied a change: all commands that the change forbids have ended
     /// there.
     pub(crate) fn applied(&self, serial: u64) {
         let mut management = self.lock();
@@ -89,6 +90,39 @@ impl TargetShared {
     /// Queues a save of a namespace's reservations. Returns false if the namespace has no store.
     pub(crate) fn save(&self, key: (SubsystemId, NamespaceId), serial: u64, text: String) -> bool {
         self.keeper.post(key, serial, text)
+    }
+
+    /// Passes the group that shares a namespace's reservations to `call`, if there is one.
+    pub(super) fn with_group(
+        &self,
+        key: (SubsystemId, NamespaceId),
+        call: impl FnOnce(&dyn SharedReservations),
+    ) {
+        if let Some(group) = self.keeper.group(key) {
+            call(&*group);
+        }
+    }
+
+    /// Passes a change to the registry. A group shares the changed reservations.
+    pub(crate) fn apply_shared(
+        &self,
+        nqn: &str,
+        nsid: NamespaceId,
+        change: SharedChange,
+    ) -> Result<(), ChangeError> {
+        let mut management = self.lock();
+        let subsystem = management.registry.find_subsystem(nqn);
+        let subsystem = subsystem.ok_or_else(|| ChangeError::NoSubsystem(nqn.to_owned()))?;
+        management.registry.apply_shared(subsystem, nsid, change);
+        self.act(&mut management);
+        Ok(())
+    }
+
+    /// Passes the group's answer to the registry.
+    pub(crate) fn answer_shared(&self, serial: u64, answer: SharedAnswer) {
+        let mut management = self.lock();
+        management.registry.answer_shared(serial, answer);
+        self.act(&mut management);
     }
 
     fn saved(&self, (subsystem, namespace): (SubsystemId, NamespaceId), serial: u64, done: bool) {

@@ -26,6 +26,7 @@ use crate::context::Context;
 use crate::session::Session;
 use farblock_proto::capsule::{DataPointer, RemoteForm, SlotId};
 use farblock_proto::controller::Connected;
+use farblock_proto::rdma::Announced;
 use farblock_reactor::{Buffer, Event};
 use farblock_tls::Named;
 use farblock_wire::{Cqe, Status};
@@ -45,7 +46,7 @@ pub(crate) trait Transport: Sized {
     /// room, continues it.
     fn finish_tick(session: &mut Session<Self>, cx: &mut Context);
 
-    /// Parses deferred input. It is the session's turn.
+    /// Parses deferred input, since it is the session's turn.
     fn resume(session: &mut Session<Self>, cx: &mut Context);
 
     /// Starts a command's data transfer. Once the data have arrived, the transport calls
@@ -80,6 +81,11 @@ pub(crate) trait Transport: Sized {
 
     /// Drops a command without sending a response.
     fn forget(&mut self, slot: SlotId);
+
+    /// Returns the queue that the connection request has announced, if the transport has requests.
+    fn announced(&self) -> Option<Announced> {
+        None
+    }
 
     /// Applies the depth and sizes of the connected queue.
     fn connected(&mut self, connected: &Connected);

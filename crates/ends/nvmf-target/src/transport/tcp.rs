@@ -185,7 +185,7 @@ impl Transport for Tcp {
                 left.checked_sub(buffer.len()).expect("the host sends at most the announced bytes");
             self.outbox.payload(std::mem::take(&mut held), buffer, range);
         }
-        // If data were missing, the host would take the next bytes for them.
+        // If data were missing, the host would interpret the following bytes as data.
         assert!(left == 0 && held == 0, "{left} of {length} bytes are missing, {held} held");
         if let Some(digest) = digest {
             self.outbox.bytes(&digest.finish());
@@ -268,8 +268,8 @@ impl Session<Tcp> {
         };
         let tcp = &mut self.transport;
         tcp.sending = true;
-        // Memory counts as held since the start of the whole batch. This send may be a later
-        // portion of the batch.
+        // This send may be a later portion of a batch. The memory of a batch counts as held since
+        // the batch's first send.
         if !goes_on {
             tcp.sending_since = cx.memory.epoch();
         }

@@ -1,5 +1,5 @@
 //! The shared code of disk tests: a target whose backend can hold operations, a network that can be
-//! cut, and a user of the disk.
+//! cut, and a thread that uses the disk.
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
 
@@ -105,7 +105,7 @@ pub fn live_paths(disk: &Disk) -> usize {
     disk.paths().iter().filter(|path| path.state == PathState::Live).count()
 }
 
-/// The use of a disk by one thread.
+/// A thread's queue into a disk, and the reactor that polls the queue.
 pub struct User {
     // This field is first, because dropping the queue deregisters it from the reactor.
     pub queue: Box<dyn Queue>,

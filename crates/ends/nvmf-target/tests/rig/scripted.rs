@@ -191,7 +191,7 @@ impl Queue {
         answer.result
     }
 
-    /// Returns whether the target closes the connection, possibly after more output.
+    /// Waits until the target closes the connection, possibly after more output. Returns true.
     pub fn is_closed(&mut self) -> bool {
         while self.receive() {}
         true

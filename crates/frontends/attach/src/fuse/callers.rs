@@ -8,8 +8,8 @@ use std::fs;
 
 /// The flag `PF_EXITING` of the kernel's `task_struct`.
 const EXITING: u32 = 4;
-/// The index of the flags in `/proc/TID/stat`. The count starts after the thread's name, at the
-/// state.
+/// The index of the flags among the fields of `/proc/TID/stat` that follow the thread's name. The
+/// state, the first of them, has index 0.
 const FLAGS_FIELD: usize = 6;
 
 /// The kernel's ID of the thread that made a request. 0 if this process cannot see that thread.

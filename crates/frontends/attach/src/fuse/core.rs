@@ -45,7 +45,8 @@ struct FuseRequest {
 
 /// The requests of one core, and the core's state.
 pub(super) struct Requests {
-    // Drop the queue before the reactor, because the drop may deregister the queue there.
+    // Drop the queue before the reactor, because the queue's drop may deregister it from the
+    // reactor.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     mail: TaskId,
@@ -63,8 +64,8 @@ pub(super) struct Requests {
     dirty: bool,
     /// True after the current merge (a read-modify-write of partial blocks) has completed.
     merged: bool,
-    /// The number of requests answered in this tick. The next fields hold the bytes that they held,
-    /// and the buffers of their writes.
+    /// The number of requests answered in this tick. The next two fields are the bytes that these
+    /// requests held, and the buffers of the writes among them.
     answered: usize,
     released_bytes: usize,
     written: Vec<Buffer>,
@@ -76,7 +77,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Makes the state that the calling thread runs.
+    /// Makes the state of the core that the calling thread runs.
     pub(super) fn new(seat: Seat, shared: Arc<MountShared>) -> Requests {
         let Seat { index, count, queue, queue_task, reactor, mail } = seat;
         Requests {
@@ -305,7 +306,8 @@ impl Requests {
             left = true;
             if std::mem::replace(&mut request.waits, true) && request.caller.is_interrupted() {
                 (request.interrupted, interrupted) = (true, true);
-                // The result of a started write is unknown until the write completes.
+                // Do not interrupt a write that has started: its result is unknown until it
+                // completes.
                 if !request.command.writes() {
                     std::mem::replace(&mut request.reply, Reply::Sent).error(Errno::EINTR);
                     request.caller = Caller::default();
@@ -360,7 +362,8 @@ impl Requests {
         }
     }
 
-    /// Sends a report to the arbiter, which decides on the first core which core may merge.
+    /// Sends a report to the arbiter. The arbiter is on the first core, and decides which core may
+    /// merge.
     fn report(&mut self, report: Option<Report>) {
         if let Some(report) = report {
             self.shared.inboxes().post(0, Message::Report(self.index, report));

@@ -31,7 +31,8 @@ const REMEMBER: Duration = Duration::from_secs(3600);
 /// fails.
 const FORGET: Duration = Duration::ZERO;
 
-/// The handle of an open file, which states whether the file was opened for writing.
+/// The handle of a file that was opened for reading only. All other open files have the handle
+/// [`WRITES`].
 const READS: FileHandle = FileHandle(0);
 const WRITES: FileHandle = FileHandle(1);
 
@@ -111,7 +112,7 @@ impl Disk {
     }
 }
 
-/// True if the caller requests a new size. False for the truncation by an `open`.
+/// True if the caller requests a new size. False for the truncation by `open` with `O_TRUNC`.
 fn resizes(asked: u64, size: u64, handle: Option<FileHandle>) -> bool {
     asked != size && (asked != 0 || handle.is_some())
 }
@@ -123,8 +124,8 @@ fn caller(request: &Request) -> Caller {
 /// The command that executes a `fallocate`. `None` if the server does not support the mode.
 ///
 /// A hole must read as zeroes: programs rely on this. So does the loop device, which punches holes
-/// to zero ranges. `Deallocate` does not promise zeroes. A write zeroes that may deallocate zeroes
-/// the range and frees its space.
+/// to zero ranges. `Deallocate` does not promise zeroes. `WriteZeroes` with `deallocate` zeroes the
+/// range and frees its space.
 fn zeroing(mode: i32, geometry: &Geometry) -> Option<Command> {
     let flags = FallocateFlags::from_bits_retain(mode.cast_unsigned());
     match flags - FallocateFlags::KEEP_SIZE {
@@ -172,9 +173,9 @@ impl Filesystem for Disk {
         }
     }
 
-    /// Refuses changes of the disk's size, owner or mode. As with a device, `O_TRUNC` does nothing,
-    /// so that `cp` and `dd` can write to the file. Only `ftruncate` passes the handle of the open
-    /// file.
+    /// Refuses changes of the disk's size, owner or mode. Ignores `O_TRUNC`, as a device does, so
+    /// that `cp` and `dd` can write to the file; refuses `ftruncate`. Of the two, only `ftruncate`
+    /// passes the handle of the open file.
     fn setattr(
         &self,
         _: &Request,

@@ -22,8 +22,8 @@ pub(super) trait Work {
 pub(super) enum Message {
     /// The namespace's geometry has changed.
     Resized,
-    /// Check whether the core may stop. All cores receive this message once the last request is
-    /// answered while they are stopping.
+    /// Check whether the core may stop. All cores of a stopping server receive this message once
+    /// the last request is answered.
     Look,
     /// An order from the arbiter to the gate that admits the core's writes (see
     /// [`farblock_frontend::writes`]).
@@ -47,7 +47,7 @@ struct Inbox<W> {
     closed: bool,
 }
 
-/// A core's inbox and its waker.
+/// A core's inbox, and the waker of the core.
 struct Mailbox<W> {
     inbox: Mutex<Inbox<W>>,
     /// Wakes the threads that wait until the core holds fewer bytes.
@@ -72,16 +72,16 @@ impl<W> Mailbox<W> {
     }
 }
 
-/// A flag in the counter of unanswered requests: the cores are stopping. Because the flag and the
-/// count are one number, either the thread that answers the last request or the thread that stops
-/// the cores sees the final state.
+/// A flag in the counter of unanswered requests: the cores are stopping. The flag and the count are
+/// one number. So either the thread that answers the last request or the thread that stops the
+/// cores sees both the flag and a count of 0.
 const STOPPING: usize = 1 << (usize::BITS - 1);
 
 /// The inboxes of all cores.
 pub(super) struct Inboxes<W> {
     all: OnceLock<Vec<Mailbox<W>>>,
-    /// The most bytes that the requests of one core hold. A core accepts a larger request if it
-    /// holds no bytes.
+    /// The limit on the bytes that the requests of one core hold. A core that holds no bytes
+    /// accepts even a larger request.
     core_bytes: usize,
     /// The number of unanswered requests, and the flag [`STOPPING`].
     unanswered: AtomicUsize,
@@ -191,7 +191,7 @@ impl<W: Work> Inboxes<W> {
         self.post_all(Message::Stop);
     }
 
-    /// True if a stopping core may stop now.
+    /// True if stopping cores may exit now: all requests are answered, or a core has failed.
     pub(super) fn is_over(&self) -> bool {
         self.unanswered.load(Ordering::Acquire) == STOPPING || self.failed.load(Ordering::Acquire)
     }

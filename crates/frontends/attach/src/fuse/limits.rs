@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-/// The most threads that read requests. The same number of cores execute the requests.
+/// The maximum number of threads that read requests. The same number of cores execute the requests.
 pub const MAX_THREADS: usize = 64;
 
-/// The most data of one request, in bytes. Linux also has a limit, usually the same
-/// (`/proc/sys/fs/fuse/max_pages_limit`).
+/// The maximum length of one request, in bytes. Linux's own limit
+/// (`/proc/sys/fs/fuse/max_pages_limit`) is usually the same.
 pub const MAX_REQUEST_BYTES: u32 = 1 << 20;
 
-/// The most requests in flight that the kernel sends for asynchronous clients (the loop device,
-/// AIO, io_uring). Further requests wait in the kernel. Synchronous requests do not count.
+/// The maximum number of requests in flight from asynchronous clients (the loop device, AIO,
+/// io_uring). Further requests wait in the kernel. Synchronous requests do not count.
 pub const MAX_BACKGROUND: u16 = 512;
 
-/// The most data buffers that the requests of a core hold at once, in bytes. Above this limit the
-/// server reads no more requests until some have completed. The limit is smaller if the process may
-/// use only little memory ([`farblock_reactor::allowance`]).
+/// The limit on the data buffers that the requests of a core hold at once, in bytes. Above this
+/// limit the server reads no more requests until some have completed. The limit is smaller if the
+/// process may use only little memory ([`farblock_reactor::allowance`]).
 pub const CORE_BUFFER_BYTES: usize = 256 << 20;
 
-/// The most bytes that one step of a long zeroing or deallocation covers. Further steps do the
-/// rest.
+/// The maximum length of one step of a zeroing or deallocation, in bytes. A longer range takes
+/// several steps.
 pub const STEP_BYTES: u32 = 1 << 30;
 
 /// The longest time that a stopping server waits for accepted requests to finish.
@@ -39,6 +39,7 @@ pub const MAX_NAME_BYTES: usize = 255;
 /// less than one interval is not interrupted.
 pub const SIGNAL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The most rounds of completions and new operations before the event loop polls again. Without
-/// this limit, a namespace that completes operations at once would starve the thread's other work.
+/// The maximum number of rounds of completions and new operations before the event loop polls
+/// again. Without this limit, a namespace that completes operations at once would starve the
+/// thread's other work.
 pub const ROUNDS_PER_TICK: usize = 8;

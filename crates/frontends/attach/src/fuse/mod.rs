@@ -6,16 +6,17 @@
 //! kernel.
 //!
 //! **Contract.** The file has the size of the namespace, and is writable if the namespace is.
-//! `fsync` and the `close` of a writer are flushes. A write with `O_DSYNC` is durable. Programs
-//! cannot change the file's size, mode or owner. `O_TRUNC` has no effect, as with a device.
-//! Truncating to another size fails (except `truncate` by path to 0, which the server cannot
-//! distinguish from `O_TRUNC`). Programs can read and write any range of bytes. For a partial
-//! block, the server reads the block, changes it and writes it back, while other writes wait.
+//! `fsync`, and a `close` by a writer, flush the namespace. A write with `O_DSYNC` is durable.
+//! Programs cannot change the file's size, mode or owner. `O_TRUNC` has no effect, as with a
+//! device. Truncating to another size fails (except `truncate` by path to 0, which the server
+//! cannot distinguish from `O_TRUNC`). Programs can read and write any range of bytes. For a
+//! partial block, the server reads the block, changes it and writes it back, while other writes
+//! wait.
 //!
-//! `fallocate` punches a hole by a write zeroes that may deallocate. A hole must read as zeroes,
-//! which [`Command::Deallocate`](farblock_block::Command::Deallocate) does not promise. If the
-//! namespace cannot deallocate, punching fails (`EOPNOTSUPP`), and a loop device stops discarding.
-//! Zeroing a range (`FALLOC_FL_ZERO_RANGE`) always works.
+//! To punch a hole, `fallocate` sends a Write Zeroes command that may deallocate. A hole must read
+//! as zeroes, which [`Command::Deallocate`](farblock_block::Command::Deallocate) does not promise.
+//! If the namespace cannot deallocate, punching fails (`EOPNOTSUPP`), and a loop device stops
+//! discarding. Zeroing a range (`FALLOC_FL_ZERO_RANGE`) always works.
 //!
 //! The kernel does not cache the file (`FOPEN_DIRECT_IO`), with or without `O_DIRECT`. So all
 //! clients see the same bytes, and errors reach the program that caused them. The kernel holds no
@@ -27,14 +28,14 @@
 //! number of requests is in flight, and a core answers each request when it completes. If a core
 //! fails, all later requests fail, and none hangs.
 //!
-//! **Signals.** A request that has waited for a second ends when its thread receives a signal or
-//! exits. Reads and flushes end with `EINTR` at once. A write ends with `EINTR` only if the
-//! namespace can withdraw it before it starts, so that it never takes effect later. The caller of a
-//! started write waits until the result is known.
+//! **Signals.** A request that has waited for a second ends when the thread that made it receives a
+//! signal or exits. Reads and flushes end with `EINTR` at once. A write ends with `EINTR` only if
+//! the namespace can withdraw it before it starts, so that it never takes effect later. The caller
+//! of a started write waits until the result is known.
 //!
 //! **Users.** [`Server::stop`] and [`loop_device::detach`] refuse while the disk is in use, and
-//! name its users. The caller can force them. The next server at the same mountpoint cleans up
-//! after a killed server. So does [`clean_up`].
+//! name its users. With `force`, they ignore the users. After a server was killed, the next server
+//! at the same mountpoint removes the old mount. [`clean_up`] does the same.
 //!
 //! **Restarts.** If another process keeps [`Server::connection`], the mount outlives a killed
 //! server. Users of the mount, and of a loop device on its file, wait until [`Server::resume`].

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 pub(super) const SOURCE: &str = "farblock";
 
 const DEVICE: &str = "/dev/fuse";
-/// The most symbolic links in a path, the same as the kernel's limit.
+/// The maximum number of symbolic links in a path, as in the kernel.
 const MAX_LINKS: usize = 40;
 /// The interval between two checks of a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -54,7 +54,7 @@ pub enum MountError {
     Stale(PathBuf, io::Error),
     /// `allow_other` needs the line `user_allow_other` in `/etc/fuse.conf`, which is missing.
     OthersNotAllowed,
-    /// The process that mounts for this process refuses, with this sentence.
+    /// The process that mounts for this process refuses, and gives this reason.
     Refused(String),
     /// Another error from the kernel or the helper.
     System(PathBuf, io::Error),
@@ -415,7 +415,7 @@ pub fn is_broken(mountpoint: &Path) -> bool {
 fn is_gone(path: &Path) -> Option<bool> {
     let (sender, answer) = mpsc::channel();
     let path = path.to_path_buf();
-    // This call may block until the process ends.
+    // This call may block until this process exits, so make it on another thread.
     let ask = move || {
         // Query the server instead of the kernel's cache.
         let found = rustix::fs::statx(CWD, &path, AtFlags::STATX_FORCE_SYNC, StatxFlags::TYPE);

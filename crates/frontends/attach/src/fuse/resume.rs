@@ -8,7 +8,7 @@
 //!
 //! The library starts every session with the kernel's greeting (`FUSE_INIT`). The kernel sends this
 //! greeting only once, when the mount is made. So we start the session on one end of a socket pair
-//! and send a greeting from the other end. Then we replace the session's end by the kernel's
+//! and send a greeting from the other end. Then we replace the session's end with the kernel's
 //! connection (`dup3`).
 
 use fuser::{Config, Filesystem, Session};

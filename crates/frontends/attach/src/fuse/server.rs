@@ -24,7 +24,7 @@ use std::time::SystemTime;
 pub const THREAD_NAME_PREFIX: &str = "fuse";
 const CORE_NAME_PREFIX: &str = "fuse-";
 
-/// The most pairs of threads that a server starts by default.
+/// The default maximum number of pairs of threads of a server.
 const MAX_DEFAULT_THREADS: usize = 4;
 
 /// The configuration of a server.
@@ -199,8 +199,8 @@ impl Server {
     }
 
     /// Resumes the mount of a killed server. `connection` is the descriptor from
-    /// [`Server::connection`], which another process kept. The configuration must be the same, with
-    /// the full path as its mountpoint.
+    /// [`Server::connection`], which another process kept. The configuration must be the killed
+    /// server's, with the full path as its mountpoint.
     ///
     /// The server executes unanswered requests again. It cannot know whether the dead server has
     /// executed these requests. So the namespace must tolerate repeated writes, and no operation of
@@ -351,8 +351,8 @@ impl Server {
     /// reports its changes.
     ///
     /// The kernel drops the cached size, and reads the new size when a program next queries the
-    /// file. (This process must not query the file. If this process were killed meanwhile, its end
-    /// would wait for its own answer.) A loop device needs a call of
+    /// file. (This process must not query the file itself. If it were killed during the query, its
+    /// exit would wait for an answer that only it could give.) A loop device needs a call of
     /// [`loop_device::resize`](super::loop_device::resize).
     ///
     /// # Errors
@@ -381,7 +381,7 @@ impl Server {
 
     /// Unmounts if the disk has no users, finishes the accepted requests, and stops the threads.
     ///
-    /// With `force`, ignores users. From here on they get errors, as do loop devices on the disk,
+    /// With `force`, ignores users. From then on they get errors, as do loop devices on the disk,
     /// and their unwritten data is lost.
     ///
     /// # Errors
@@ -499,9 +499,9 @@ fn check_name(name: &str) -> Result<(), StartError> {
 
 fn threads(config: &Config) -> usize {
     match config.threads {
-        // Each thread is a pair of a reader and a core. With more pairs than half the processors,
-        // the threads compete: with one request at a time, each request took three times as long in
-        // a measurement.
+        // `threads` counts pairs of a reader thread and a core. With more pairs than half the
+        // processors, the threads compete: with one request at a time, each request took three
+        // times as long in a measurement.
         0 => {
             let processors = farblock_reactor::allowance::loops();
             (processors / 2).clamp(1, MAX_DEFAULT_THREADS)

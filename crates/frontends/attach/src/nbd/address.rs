@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::path::PathBuf;
 
-/// The most connections that the system queues before the server accepts them.
+/// The maximum number of connections that the system queues before the server accepts them.
 const BACKLOG: i32 = 128;
 
 /// The listening address of a server.
@@ -29,7 +29,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// The NBD URI of an export at this address. Most clients accept such a URI.
+    /// The NBD URI of an export at this address, in the form that most clients accept.
     #[must_use]
     pub fn uri(&self, export: &str) -> String {
         let export = escape(export.as_bytes());
@@ -150,8 +150,8 @@ impl Socket {
     }
 }
 
-/// Wraps a Unix stream socket in the reactor's type, which uses only operations that Unix sockets
-/// also support. Also returns the peer's name.
+/// Wraps a Unix stream socket in a [`TcpStream`], which the reactor requires. The reactor uses only
+/// operations that Unix sockets also support. Also returns the peer's name.
 #[cfg(unix)]
 pub(crate) fn from_unix(socket: std::os::fd::OwnedFd) -> (TcpStream, String) {
     #[cfg(target_os = "linux")]

@@ -27,7 +27,8 @@ pub(super) struct Ticket {
 
 /// The core state that its connections use.
 pub(super) struct Context {
-    // Drop the queue before the reactor, because the drop may deregister the queue there.
+    // Drop the queue before the reactor, because the queue's drop may deregister it from the
+    // reactor.
     queue: Box<dyn Queue>,
     pub(super) reactor: Reactor,
     pub(super) export: Export,
@@ -50,7 +51,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Logs a warning about a client, or only counts it if there were too many.
+    /// Logs a warning about a client, or only counts the warning if there were too many.
     pub(super) fn complain(&self, kind: &'static str, peer: &str, log: impl FnOnce()) {
         self.shared.complaints.say(kind, peer, log);
     }
@@ -82,7 +83,7 @@ impl Context {
     }
 
     /// Lists the connection, so that the core wakes it when buffers are returned. `starving` is the
-    /// connection's flag that it is listed.
+    /// connection's flag; it is true while the connection is listed.
     pub(super) fn starve(&mut self, key: ConnectionKey, starving: &mut bool) {
         if !std::mem::replace(starving, true) {
             self.starved.push(key);
@@ -96,7 +97,7 @@ impl Context {
         self.report(report);
     }
 
-    /// Records that the request whose merge runs has completed.
+    /// Records that the request of the current merge has completed.
     pub(super) fn merged(&mut self) {
         self.merged = true;
     }
@@ -107,7 +108,8 @@ impl Context {
         self.report(report);
     }
 
-    /// Sends a report to the arbiter, which decides on the first core which core may merge.
+    /// Sends a report to the arbiter. The arbiter is on the first core, and decides which core may
+    /// merge.
     fn report(&mut self, report: Option<Report>) {
         if let Some(report) = report {
             self.shared.post(0, Message::Report(self.index, report));
@@ -138,7 +140,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Makes the state that the calling thread runs.
+    /// Makes the state of the core that the calling thread runs.
     pub(super) fn new(seat: Seat, shared: Arc<ExportShared>) -> Clients {
         let Seat { index, count, queue, queue_task, reactor, mail } = seat;
         let cx = Context {
@@ -251,8 +253,8 @@ impl Clients {
         }
     }
 
-    /// Makes a new client wait for the operations of disconnected clients, but not for connected
-    /// clients.
+    /// Makes a new client wait until the operations of disconnected clients have completed.
+    /// Connected clients do not delay it.
     fn admit(&mut self, admission: Weak<Admission>) {
         let mut leaving = Vec::new();
         for (key, connection) in self.connections.iter_mut() {

@@ -3,35 +3,39 @@
 pub use farblock_frontend::limits::{MERGES_PER_TURN, PIECE_BYTES};
 use std::time::Duration;
 
-/// The most connections of a server. The server accepts and at once closes further connections.
+/// The maximum number of connections of a server. The server accepts and at once closes further
+/// connections.
 pub const MAX_CONNECTIONS: usize = 256;
 
-/// The most threads of a server.
+/// The maximum number of threads of a server.
 pub const MAX_THREADS: usize = 64;
 
-/// The most data of one read or write, in bytes. By the specification, clients expect this limit.
+/// The maximum length of one read or write, in bytes. By the specification, clients expect this
+/// limit.
 pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
 
-/// The most block operations of one request.
+/// The maximum number of block operations of one request.
 pub const MAX_PIECES: u32 = 1 << 14;
 
-/// The most requests of one connection in flight. Further requests stay in the socket.
+/// The maximum number of requests in flight on one connection. Further requests stay in the socket.
 pub const MAX_REQUESTS: usize = 256;
 
-/// The most data buffers that the requests of one connection hold at once, in bytes. Above this
-/// limit the server does not read from the connection.
+/// The limit on the data buffers that the requests of one connection hold at once, in bytes. Above
+/// this limit the server does not read from the connection.
 pub const CONNECTION_BUFFER_BYTES: usize = 64 << 20;
 
-/// The most data buffers that all requests of a thread hold at once, in bytes. Above this limit
-/// each connection may still have one request, so that no client can starve another client. The
-/// limit is smaller if the process may use only little memory ([`farblock_reactor::allowance`]).
+/// The limit on the data buffers that all requests of a thread hold at once, in bytes. Above this
+/// limit each connection may still have one request, so that no client can starve another client.
+/// The limit is smaller if the process may use only little memory
+/// ([`farblock_reactor::allowance`]).
 pub const CORE_BUFFER_BYTES: usize = 512 << 20;
 
-/// The most unsent output of a connection, in bytes. Above this limit the server stops reading from
-/// the connection. So a client that does not read its answers cannot send more requests.
+/// The limit on the unsent output of a connection, in bytes. Above this limit the server stops
+/// reading from the connection. So a client that does not read its answers cannot send more
+/// requests.
 pub const OUTBOX_BYTES: usize = 2 << 20;
 
-/// The most memory for headers that a connection keeps between two sends, in bytes.
+/// The limit on the memory for headers that a connection keeps between two sends, in bytes.
 pub const KEPT_BATCH_BYTES: usize = 64 << 10;
 
 /// The shortest payload that the server receives directly into its destination, in bytes. The
@@ -39,14 +43,14 @@ pub const KEPT_BATCH_BYTES: usize = 64 << 10;
 /// costs less than another system call.
 pub const DIRECT_RECEIVE_BYTES: usize = 16 << 10;
 
-/// The size of the receive after a large payload, in bytes. It has room for the next header and
-/// little of its data.
+/// The size of the receive after a large payload, in bytes. The receive has room for the next
+/// header and for little of the data that follows the header.
 pub const HEADER_RECEIVE_BYTES: u32 = 256;
 
 /// The longest option data, in bytes. The server skips and refuses a longer option.
 pub const MAX_OPTION_BYTES: u32 = 16 << 10;
 
-/// The most options in one negotiation.
+/// The maximum number of options in one negotiation.
 pub const MAX_OPTIONS: u32 = 256;
 
 /// The longest time from accept to the end of the negotiation.
@@ -55,6 +59,7 @@ pub const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest time that a stopping server waits for accepted requests to finish.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The most rounds of completions and answers before the event loop polls again. Without this
-/// limit, a namespace that completes operations at once would starve the thread's other work.
+/// The maximum number of rounds of completions and answers before the event loop polls again.
+/// Without this limit, a namespace that completes operations at once would starve the thread's
+/// other work.
 pub const ROUNDS_PER_TICK: usize = 8;

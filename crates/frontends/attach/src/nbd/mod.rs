@@ -8,14 +8,15 @@
 //! **Contract.** Clients see the namespace's size and block size, and whether it is writable and
 //! supports deallocation. The server supports the fixed newstyle negotiation, simple replies,
 //! structured replies for clients that request them, FUA, flush, trim and write zeroes. Any number
-//! of connections share one disk. All of them see an answered write, and a flush on one connection
-//! covers the answered writes of all (`NBD_FLAG_CAN_MULTI_CONN`), as the namespace contract
-//! requires.
+//! of connections share one disk. Once the server has answered a write, every connection sees it,
+//! and a flush on any connection covers it (`NBD_FLAG_CAN_MULTI_CONN`). The namespace contract
+//! ensures this.
 //!
 //! The server executes no request of a disconnected client after a request of a later client. The
 //! later client's requests wait until the earlier client's operations have completed. The server
-//! drops requests that had not started. (On Linux, the server notices a disconnection when the end
-//! of the connection arrives. On other systems, it notices when it has read all the client's data.)
+//! drops the earlier client's requests that had not started. (On Linux, the server notices a
+//! disconnection when the end of the connection arrives. On other systems, it notices when it has
+//! read all the client's data.)
 //!
 //! A client that queries the block sizes must obey them, or it gets an error. Other clients, such
 //! as the kernel, may read and write any range of bytes. For a partial block, the server reads the

@@ -16,7 +16,7 @@ use farblock_frontend::pieces::piece_blocks;
 /// The properties of an export that a client can see.
 #[derive(Clone, Debug)]
 pub(super) struct Export {
-    /// The name of the export. The empty name is an alias.
+    /// The name of the export. Clients may also use the empty name.
     pub(super) name: String,
     /// A description for users.
     pub(super) description: String,
@@ -56,7 +56,7 @@ impl Export {
     }
 }
 
-/// The most data of one request, in bytes.
+/// The maximum length of one request, in bytes.
 pub(super) fn max_payload_bytes(geometry: &Geometry) -> u32 {
     // The first and the last piece may be partial blocks.
     let pieces = u64::from(piece_blocks(geometry)) * u64::from(limits::MAX_PIECES - 2);
@@ -68,7 +68,7 @@ pub(super) fn max_payload_bytes(geometry: &Geometry) -> u32 {
 /// The result of a negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Agreement {
-    /// The server answers reads with structured replies.
+    /// True if the server answers reads with structured replies.
     pub(super) structured: bool,
     /// True if the client has queried the block sizes. It must then obey them.
     pub(super) knows_block_sizes: bool,
@@ -383,8 +383,8 @@ mod tests {
         bytes
     }
 
-    /// Feeds `input` in pieces of these sizes, in rotation. Returns the answers, the outcome, and
-    /// the rest of the input.
+    /// Passes `input` to a negotiation in pieces of these sizes, in rotation. Returns the answers,
+    /// the outcome, and the rest of the input.
     fn negotiate(input: &[u8], sizes: &[usize]) -> (Vec<u8>, Progress, Vec<u8>) {
         let mut out = Vec::new();
         let mut negotiation = Negotiation::start(&mut out);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_negotiation_may_arrive_in_any_pieces() {
+    fn a_negotiation_may_arrive_in_pieces_of_any_size() {
         let mut input = 3_u32.to_be_bytes().to_vec();
         input.extend(option(option::LIST, b""));
         input.extend(option(4242, &[7; 20_000]));

@@ -107,8 +107,7 @@ impl Header {
         if self.length == 0 {
             return Err(Refusal::invalid("the range is empty"));
         }
-        // A query of a range is valid if a read of the range is, except for the limit on its
-        // length.
+        // A client may query every range that it may read, and longer ranges as well.
         let like = Header { code: command::READ, flags: 0, ..*self };
         match like.check(geometry, agreement) {
             Err(refusal) if refusal != Refusal::of(Command::Read, BlockError::TooLarge) => {
@@ -198,8 +197,7 @@ mod tests {
         assert_eq!(Header::parse(&bytes), None);
     }
 
-    /// The number of pieces of the largest request fits into the token, whatever the size of a
-    /// piece.
+    /// For any piece size, the largest request has at most as many pieces as a token can number.
     #[test]
     fn the_largest_request_has_few_enough_pieces() {
         for (block_size, max_blocks) in [(512, 1), (512, 0), (4096, 1), (65_536, 1)] {

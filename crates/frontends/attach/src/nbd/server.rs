@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The prefix of the names of all threads of a server. CPU accounting groups by this prefix.
 pub const THREAD_NAME_PREFIX: &str = "nbd-";
 
-/// The most threads that a server has by default.
+/// The default maximum number of threads of a server.
 const MAX_DEFAULT_THREADS: usize = 4;
 /// The pause after an error of accept, for example if no descriptors are free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -45,7 +45,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// A default configuration: no name, as writable as the namespace, at this address.
+    /// A default configuration: listens on this address, has no export name, and is as writable as
+    /// the namespace.
     #[must_use]
     pub fn new(listen: Option<Address>) -> Config {
         let (export, engine, polling) = Default::default();

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// A message to a core.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// Serve the client with this stream and name. The stream may be any stream socket.
+    /// Serve the client with this stream and name. The stream may also be a Unix socket.
     Adopt(TcpStream, Arc<str>),
     /// The namespace's geometry has changed.
     Resized,
@@ -42,7 +42,7 @@ pub(super) struct ExportShared {
     /// The names of the connected clients.
     peers: Mutex<Vec<Weak<str>>>,
     next_core: AtomicUsize,
-    /// True after a core has failed. Do not wait for its connections then.
+    /// True after a core has failed. The server then stops without waiting for connections.
     failed: AtomicBool,
 }
 
@@ -130,7 +130,7 @@ impl ExportShared {
         }
     }
 
-    /// True if a stopping core may stop now.
+    /// True if stopping cores may exit now: no connection is left, or a core has failed.
     pub(super) fn is_over(&self) -> bool {
         self.connections.load(Ordering::Acquire) == 0 || self.failed.load(Ordering::Acquire)
     }

@@ -2,11 +2,11 @@
 //! disconnects, the namespace or the client's socket may still have some of its requests. The
 //! server must not execute these after requests of a later client.
 //!
-//! So after a client's negotiation the server asks every core for the client's *admission*. It
-//! reads no requests of the client before every core has granted the admission. A core first closes
-//! the connections of disconnected clients, so that their unread requests never start. It grants
-//! the admission when the namespace has no operation of its disconnected clients. The core does not
-//! wait for connected clients, because concurrent requests have no order.
+//! So after a client's negotiation the server asks every core for the client's *admission*. The
+//! server reads no requests of the client before every core has granted the admission. A core first
+//! closes the connections of disconnected clients, so that their unread requests never start. It
+//! grants the admission when the namespace has no operation of its disconnected clients. The core
+//! does not wait for connected clients, because concurrent requests have no order.
 
 use super::shared::{ExportShared, Message};
 use farblock_frontend::ConnectionKey;

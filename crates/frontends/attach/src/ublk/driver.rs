@@ -132,7 +132,8 @@ impl Driver {
     ) -> Result<Vec<u8>, Error> {
         let mut command = uapi::Control { data, ..of(id) };
         let mut all = Vec::new();
-        // A user other than root must prove the ownership of the device.
+        // For users other than root, the driver checks the permissions of the character device at
+        // this path.
         if self.unprivileged || operation == control::GET_DEV_INFO2 {
             all.extend(node(id).into_os_string().into_encoded_bytes());
             all.push(0);
@@ -242,8 +243,8 @@ fn parse_info(bytes: &[u8]) -> Info {
     Info::parse(bytes.try_into().expect("the length is unchanged"))
 }
 
-/// Repeats `attempt` until it succeeds, its error is not `worth_waiting`, or `timeout` has passed.
-/// Returns the last result.
+/// Repeats `attempt` until it succeeds, `worth_waiting` returns false for its error, or `timeout`
+/// has passed. Returns the last result.
 pub(super) fn wait_for<T, E>(
     timeout: Duration,
     mut attempt: impl FnMut() -> Result<T, E>,

@@ -2,8 +2,9 @@
 //! this file has `unsafe`.
 //!
 //! Two kinds of io_uring carry commands. [`Control`] has large entries for `/dev/ublk-control`, and
-//! its caller waits for each command. Each queue has a [`Commands`]. It passes the kernel a buffer
-//! with every command. When the command completes with a request, the kernel returns the buffer.
+//! its caller waits for each command. Each queue has a [`Commands`], which passes the kernel a
+//! buffer with every command. When the command completes with a request, the kernel returns the
+//! buffer.
 //!
 //! The queue's ring runs deferred work only when its thread enters the ring (`DEFER_TASKRUN`). The
 //! driver copies data only in such work or while it takes a command. So the kernel accesses buffers
@@ -140,7 +141,8 @@ impl Commands {
     pub(super) fn enter(&mut self, done: &mut Vec<Done>) -> Result<()> {
         match self.ring.submit() {
             Ok(_) => {}
-            // The next call retries, because a command is about to complete.
+            // This is no failure: a command will complete soon, and the call that fetches it
+            // retries.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
             Err(error) => return Err(error),
@@ -164,7 +166,7 @@ impl Commands {
     }
 }
 
-/// The read-only memory of the driver, to which the kernel writes requests.
+/// The driver's memory to which the kernel writes requests, mapped read-only.
 struct Descriptors {
     base: NonNull<[u8; DESCRIPTOR_BYTES]>,
     depth: u16,

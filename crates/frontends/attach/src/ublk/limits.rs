@@ -3,18 +3,19 @@
 pub use farblock_frontend::limits::PIECE_BYTES;
 use std::time::Duration;
 
-/// The most hardware queues of a device, and so the most threads of a server.
+/// The maximum number of hardware queues of a device, and so of threads of a server.
 pub const MAX_QUEUES: u16 = 64;
 
-/// The most requests of one queue that the kernel hands out at once: the driver's limit.
+/// The maximum number of requests of one queue that the kernel hands out at once: the driver's
+/// limit.
 pub const MAX_DEPTH: u16 = 4096;
 
-/// The most data of one request, in bytes. The kernel splits larger requests. Each tag has a buffer
-/// of this size, but only the parts that requests have touched take memory.
+/// The maximum length of one request, in bytes. The kernel splits larger requests. Each tag has a
+/// buffer of this size, but only the parts that requests have touched take memory.
 pub const REQUEST_BYTES: u32 = PIECE_BYTES;
 
-/// The most bytes of one discard or write zeroes. A longer range would occupy a target for a long
-/// time. The kernel's requests also cannot describe more than 4 GiB.
+/// The maximum length of one discard or Write Zeroes request, in bytes. A longer range would occupy
+/// a target for a long time. The kernel's requests also cannot describe more than 4 GiB.
 pub const RANGE_BYTES: u32 = 256 << 20;
 
 /// The memory that all request buffers of a device get in advance, in bytes. Each buffer gets at
@@ -29,7 +30,7 @@ pub const MAX_BLOCK_BYTES: u32 = 4096;
 /// The longest [`Config::identifier`](super::Config::identifier), in bytes.
 pub const MAX_IDENTIFIER_BYTES: usize = 256;
 
-/// The longest time that a forced stop waits for requests in flight. Then it fails them.
+/// The longest time that a forced stop waits for requests in flight, before it fails them.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest wait until a device's character device exists and is accessible. udev may have to
@@ -43,6 +44,7 @@ pub const RECOVER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest wait for a server process that still exists, because it may be exiting.
 pub const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most rounds of requests and completions before the event loop polls again. Without this
-/// limit, a namespace that completes operations at once would starve the thread's other work.
+/// The maximum number of rounds of requests and completions before the event loop polls again.
+/// Without this limit, a namespace that completes operations at once would starve the thread's
+/// other work.
 pub const ROUNDS_PER_TICK: usize = 8;

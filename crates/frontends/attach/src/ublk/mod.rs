@@ -8,13 +8,13 @@
 //!
 //! **Contract.** The device has the namespace's size, block size, preferred I/O sizes, write and
 //! discard support, and volatile cache if there is one. The namespace itself executes flushes,
-//! writes with FUA, discards and write zeroes. Errors reach the program that caused them, because
-//! the server retries nothing. From Linux 6.16 on, the device shows a new size at once
+//! writes with FUA, discards, and Write Zeroes requests. Errors reach the program that caused them,
+//! because the server retries nothing. From Linux 6.16 on, the device shows a new size at once
 //! ([`Server::resized`]).
 //!
 //! **Recovery.** A recoverable device remains when its server dies, and its users' requests wait
 //! for [`Server::recover`]. The kernel also holds the requests, with their data, that the dead
-//! server had taken and not answered. It hands these to the next server
+//! server had taken and not answered. The kernel hands these to the next server
 //! (`UBLK_F_USER_RECOVERY_REISSUE`). So a write may be executed twice. This is harmless if the dead
 //! server's write does not take effect *after* the write of the next server. The writer got no
 //! answer in between, so it cannot have written the same blocks again.
@@ -29,17 +29,17 @@
 //! [`farblock_host`'s disk]: https://docs.rs/farblock-host
 //!
 //! **Users.** [`Server::stop`] and [`detach`] refuse while the device is mounted, part of another
-//! device, used for swap, or open, and name its users. The caller can force them. They first open
-//! the device exclusively (`O_EXCL`), so that it gets no new users. A forced stop waits
-//! [`limits::DRAIN_TIMEOUT`] for the requests in flight, and then fails them.
+//! device, used for swap, or open, and name its users. The caller can force both functions. Unless
+//! forced, both open the device exclusively (`O_EXCL`) first, so that it gets no new users. A
+//! forced stop waits [`limits::DRAIN_TIMEOUT`] for the requests in flight, and then fails them.
 //!
 //! A server must not wait for its own device while the kernel writes memory to the device. If the
 //! threads run as root, they mark themselves for the kernel as threads that its writeback depends
 //! on. Even so, do not swap to a device that a process on the same machine serves.
 //!
 //! **Not implemented.** Blocks of more than 4096 bytes; kernels before 6.5; zero copy (the
-//! namespace has its own buffers); zones. A namespace that becomes read-only or writable while it
-//! is attached.
+//! namespace has its own buffers); zones. Changes of the namespace's write protection while it is
+//! attached.
 
 mod driver;
 mod kernel;

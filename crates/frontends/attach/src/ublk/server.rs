@@ -291,9 +291,9 @@ impl Server {
         })
     }
 
-    /// Serves the device of a server that died or [left](Server::leave). The device does not
-    /// change. This function uses only `identifier`, `engine`, `polling`, `read_only` and `settle`
-    /// of the configuration.
+    /// Serves the device of a server that died or [left](Server::leave). The device keeps its
+    /// number, its queues and their depth, so this function uses only `identifier`, `engine`,
+    /// `polling`, `read_only` and `settle` of the configuration.
     ///
     /// The new server executes the requests that arrived meanwhile, and the requests that the old
     /// server had not answered.

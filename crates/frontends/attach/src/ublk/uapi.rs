@@ -202,7 +202,7 @@ impl Params {
         let shift = |bytes: u32| bytes.trailing_zeros() as u8;
         let block_shift = shift(geometry.block_size);
         // The size of this many blocks as an exponent of two, or the block size's exponent if the
-        // size is no power of two.
+        // size is not a power of two.
         let multiple = |blocks: u32| match blocks.checked_mul(geometry.block_size) {
             Some(bytes) if bytes.is_power_of_two() => shift(bytes),
             _ => block_shift,
@@ -348,7 +348,7 @@ mod tests {
         let params = Params::of(&geometry, 1 << 20);
         assert_eq!((params.block_shift, params.physical_shift, params.optimal_shift), (12, 14, 17));
         assert_eq!((params.sectors, params.discard_sectors), (8000, 1 << 19));
-        // The driver cannot express values that are no power of two.
+        // The driver cannot express values that are not powers of two.
         let odd = Geometry { preferred_blocks: 3, optimal_blocks: u32::MAX, ..geometry };
         let params = Params::of(&odd, 1 << 20);
         assert_eq!((params.physical_shift, params.optimal_shift), (12, 12));

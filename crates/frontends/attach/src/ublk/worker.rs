@@ -112,11 +112,11 @@ pub(super) struct Worker {
     reactor: Reactor,
     index: usize,
     shared: Arc<UblkShared>,
-    /// Receives whether the kernel accepted this worker's first commands.
+    /// Reports whether the kernel accepted this worker's first commands.
     asked: Sender<io::Result<()>>,
     geometry: Geometry,
     request_bytes: u32,
-    /// The number of bytes of each buffer that get memory in advance.
+    /// The number of bytes at the start of each buffer that get memory in advance.
     resident_bytes: usize,
     slots: Vec<Slot>,
     /// The number of requests that this worker holds.
@@ -130,7 +130,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Makes the state that the calling thread runs.
+    /// Makes the state of the worker that the calling thread runs.
     ///
     /// # Errors
     /// If the reactor cannot watch the descriptor of the commands.
@@ -193,10 +193,11 @@ impl Worker {
         }
     }
 
-    /// Passes completions and answers on. Returns true if more work is ready at once.
+    /// Handles completions, answers requests, and fetches new ones. Returns true if more work is
+    /// ready at once.
     fn settle(&mut self, asked: &mut Vec<Done>, done: &mut Vec<Completion>) -> io::Result<bool> {
         for _ in 0..limits::ROUNDS_PER_TICK {
-            // Handle completions first, so that this system call sends their answers.
+            // Handle completions first, so that `enter` below sends their answers.
             if std::mem::take(&mut self.dirty)
                 && let Some(queue) = &mut self.queue
             {
@@ -320,7 +321,7 @@ impl Worker {
             return;
         }
         if self.busy > 0 {
-            tracing::warn!("gave up {} requests in progress", self.busy);
+            tracing::warn!("the ublk server gave up {} requests in progress", self.busy);
         }
         for tag in 0..self.slots.len() as u16 {
             let slot = &mut self.slots[usize::from(tag)];
@@ -369,16 +370,15 @@ impl Core for Worker {
     }
 }
 
-/// Makes a buffer whose first part already has memory. The kernel may write to the disk because it
-/// lacks memory. In that case it has no memory for the buffer.
+/// Makes a buffer whose first part already has physical memory. While the kernel writes to the disk
+/// in order to free memory, it has no memory to give to the buffer.
 fn resident(bytes: usize, ready_bytes: usize) -> Buffer {
     let mut buffer = Buffer::new(bytes);
     buffer[..ready_bytes.min(bytes)].fill(0);
     buffer
 }
 
-/// A request's offset and length, in bytes. The error tells that the range is invalid for the
-/// command.
+/// A request's offset and length, in bytes. Fails if the range is invalid for the command.
 fn range(
     geometry: &Geometry,
     command: Command,

@@ -45,9 +45,9 @@ pub(super) mod status {
 pub(super) const HEADER_BYTES: usize = 16;
 /// The length of a disk's serial number in bytes, padded with zeroes.
 pub(super) const ID_BYTES: usize = 20;
-/// The length in bytes of one range of a discard or write zeroes: sector, count, flags.
+/// The length in bytes of one range of a discard or Write Zeroes request: sector, count, flags.
 pub(super) const RANGE_BYTES: usize = 16;
-/// The only flag of a write zeroes: the device may deallocate the range.
+/// The only flag of a Write Zeroes request: the device may deallocate the range.
 pub(super) const UNMAP: u32 = 1;
 
 /// A request's header.
@@ -65,7 +65,7 @@ impl Header {
     }
 }
 
-/// One range of a discard or write zeroes.
+/// One range of a discard or Write Zeroes request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) sector: u64,

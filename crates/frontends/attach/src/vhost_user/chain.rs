@@ -1,9 +1,9 @@
 //! Descriptor chains: parses any chain in a guest's memory, valid or not, and returns a request or
 //! an error.
 //!
-//! The crate `virtio-queue` also walks chains, but only new chains. It treats a broken chain as if
-//! the chain ended at the fault. This module can also walk the chains that a previous server had
-//! taken, and it reports broken chains.
+//! The crate `virtio-queue` also walks chains, but only those that are new in the available ring.
+//! It treats a broken chain as if the chain ended at the fault. This module can also walk the
+//! chains that a previous server had taken, and it reports broken chains.
 
 use super::blk::{HEADER_BYTES, Header};
 use super::limits;

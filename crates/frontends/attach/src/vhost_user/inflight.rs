@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(inflight.queue(0, 8).unwrap().recover(0), Ok(None));
     }
 
-    /// The notes are correct if the process dies between any two stores.
+    /// The notes are correct even if the process dies between any two stores.
     #[test]
     fn the_ring_index_decides_whether_a_request_is_finished() {
         let (inflight, mut notes) = notes();

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use vm_memory::MmapRegion;
 
-/// The most listed mappings, for all monitors together.
+/// The maximum number of listed mappings, for all monitors together.
 const PLACES: usize = 4096;
 /// The value of `LentPlace::end` while a thread changes the place.
 const CLAIMED: usize = 1;

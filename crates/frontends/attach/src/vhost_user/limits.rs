@@ -2,46 +2,46 @@
 
 use std::time::Duration;
 
-/// The most rings of a disk, and so the most threads.
+/// The maximum number of rings of a disk, and so of threads.
 pub const MAX_QUEUES: usize = 64;
 
-/// The most descriptors of a ring: the limit of the virtio specification.
+/// The maximum number of descriptors of a ring: the limit of the virtio specification.
 pub const MAX_QUEUE_SIZE: u16 = 32768;
 
-/// The most segments that a guest may use for one request. With the header and the status, they
-/// fill the usual ring of 128 descriptors.
+/// The maximum number of segments that a guest may use for one request. 126 segments, the header
+/// and the status fill the usual ring of 128 descriptors.
 pub const MAX_SEGMENTS: u32 = 126;
 
 /// The largest segment that a guest may use, in bytes.
 pub const MAX_SEGMENT_BYTES: u32 = 256 << 10;
 
-/// The most data of one read or write, in bytes. Slightly more than a guest can request within the
-/// limits above.
+/// The maximum length of one read or write, in bytes. Slightly more than a guest can request within
+/// the limits above.
 pub const MAX_REQUEST_BYTES: u64 = 32 << 20;
 
-/// The most data of one block operation, in bytes. The worker splits a larger request into several
-/// operations, so that their buffers fit the pool.
+/// The maximum length of one block operation, in bytes. The worker splits a larger request into
+/// several operations, so that their buffers fit the pool.
 pub const PIECE_BYTES: u32 = 1 << 20;
 
-/// The most data buffers that the requests of one ring hold at once, in bytes. Above this limit
-/// requests stay in the ring, except for a single request. The limit is smaller if the process may
-/// use only little memory ([`farblock_reactor::allowance`]).
+/// The limit on the data buffers that the requests of one ring hold at once, in bytes. Above this
+/// limit the next request waits, unless the ring has no other request in progress. The limit is
+/// smaller if the process may use only little memory ([`farblock_reactor::allowance`]).
 pub const QUEUE_BUFFER_BYTES: usize = 64 << 20;
 
-/// The most ranges of one discard or write zeroes.
+/// The maximum number of ranges in one discard or Write Zeroes request.
 pub const MAX_RANGES: u32 = 16;
 
-/// The most sectors of one write zeroes. The limit is low enough that one request does not delay
-/// others much.
+/// The maximum length of one Write Zeroes request, in sectors. The limit is low enough that one
+/// request does not delay others much.
 pub const MAX_ZEROES_SECTORS: u32 = (256 << 20) / 512;
 
-/// The most bytes in the body of a monitor's message.
+/// The maximum length of the body of a monitor's message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// The most memory regions in one `SET_MEM_TABLE`: the protocol's limit.
+/// The maximum number of memory regions in one `SET_MEM_TABLE`: the protocol's limit.
 pub const MAX_REGIONS: usize = 8;
 
-/// The most memory regions that a monitor may add in separate messages.
+/// The maximum number of memory regions that a monitor may add in separate messages.
 pub const MAX_SLOTS: usize = 64;
 
 /// The length of the configuration space in bytes: the protocol's limit.
@@ -54,5 +54,5 @@ pub const NOTICE_TIMEOUT: Duration = Duration::from_secs(2);
 /// requests stay in the in-flight records for the next server.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The most rounds of requests and completions before the event loop polls again.
+/// The maximum number of rounds of requests and completions before the event loop polls again.
 pub const ROUNDS_PER_TICK: usize = 8;

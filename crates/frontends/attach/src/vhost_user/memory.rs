@@ -11,7 +11,7 @@ use vm_memory::{
     FileOffset, GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MmapRegion,
 };
 
-/// The guest's memory, by the guest's own (physical) addresses.
+/// The guest's memory, addressed by the guest's own (physical) addresses.
 #[derive(Default)]
 pub(super) struct Guest {
     lent: Vec<Arc<Lent>>,
@@ -46,7 +46,7 @@ pub(super) struct Mapping {
     pub(super) region: Arc<MmapRegion<()>>,
 }
 
-/// The guest's memory, which also translates the monitor's addresses.
+/// The guest's memory, and the regions that translate the monitor's addresses to the guest's.
 pub(super) struct Memory {
     pub(super) guest: Arc<Guest>,
     regions: Vec<Region>,
@@ -56,7 +56,8 @@ pub(super) struct Memory {
 struct Region {
     guest: u64,
     length: u64,
-    /// The region's address in the monitor. Messages identify rings by such addresses.
+    /// The address at which the monitor has mapped the region. Messages give ring addresses in this
+    /// mapping.
     monitor: u64,
 }
 

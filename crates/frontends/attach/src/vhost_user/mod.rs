@@ -24,9 +24,9 @@
 //! does not access the guest's memory.
 //!
 //! **Trust.** The server does not trust the guest's memory. Requests with invalid or circular
-//! descriptors, ranges outside of the disk or excessive lengths get an error status, if they have
-//! room for a status. The server takes no more requests from a broken ring. [`limits`] bound the
-//! resources that a guest can hold.
+//! descriptors, ranges outside of the disk or excessive lengths get an error status, if the guest
+//! left room for a status. The server takes no more requests from a broken ring. [`limits`] bound
+//! the resources that a guest can hold.
 //!
 //! The server also checks a monitor's messages, and disconnects a monitor that breaks the protocol.
 //! If a monitor truncates memory that it shared, requests in this memory fail, and the server stops

@@ -52,8 +52,8 @@ impl Ring {
         if let Some(notes) = &mut notes
             && let Some(heads) = notes.recover(used)?
         {
-            // The monitor's index may be stale. The previous server had taken all finished requests
-            // and all requests in flight.
+            // The monitor's index may be stale, so compute the index. The previous server had taken
+            // exactly the finished requests and the requests in flight.
             queue.set_next_avail(used.wrapping_add(heads.len() as u16));
             // The previous server may have died before it notified the guest of its last answers.
             unannounced = true;

@@ -189,7 +189,8 @@ impl DeviceShared {
         }
     }
 
-    /// Makes this the current monitor. Returns false if the server accepts no more monitors.
+    /// Records the monitor at this connection as the current one. Returns false if the server
+    /// accepts no more monitors.
     fn begin(&self, stream: &UnixStream, peer: &str) -> io::Result<bool> {
         let copy = stream.try_clone()?;
         let mut state = self.lock();
@@ -330,7 +331,7 @@ fn start_workers(reactor: ReactorConfig, shared: &Arc<DeviceShared>) -> Result<C
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Worker::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.orders.open(wakers);
-    // Afterwards, threads that wait for an answer of the failed worker get an error.
+    // Close the mailbox of a failed worker, so that threads that wait for its answer get an error.
     let theirs = Arc::clone(shared);
     let failed = move |index| theirs.orders.close(index);
     Cores::start(&plan, device.disk().namespace(), make, open, failed).map_err(StartError::Cores)

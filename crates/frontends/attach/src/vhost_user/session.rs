@@ -216,8 +216,8 @@ impl<'a> Session<'a> {
 
     fn set_features(&mut self, features: u64) -> Result<(), String> {
         let unknown = features & !self.offered();
-        // If the disk has changed meanwhile, the driver may still use features that the server
-        // offered earlier.
+        // If the disk has changed, the driver may still use features that the server offered
+        // earlier.
         if unknown & !(feature::DISCARD | feature::RO | feature::TOPOLOGY) != 0 {
             return Err(format!("the server does not offer the features {unknown:#x}"));
         }
@@ -236,8 +236,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Checks that the ring is stopped, so that its settings may change. Returns the ring and the
-    /// new value.
+    /// Checks that the ring is stopped, so that its settings may change. Returns the ring and
+    /// `value`.
     fn still(&mut self, index: u32, value: u32) -> Result<(&mut RingState, u32), String> {
         let index = self.index(index)?;
         if self.rings[index].runs {
@@ -304,7 +304,7 @@ impl<'a> Session<'a> {
 
     fn config(&self, offset: u32, length: u32, flags: u32) -> Result<Answer, String> {
         let end = offset.checked_add(length).filter(|&end| end <= limits::MAX_CONFIG_BYTES);
-        end.ok_or("the configuration space is smaller")?;
+        end.ok_or("the range exceeds the configuration space")?;
         let part = blk::config_part(&self.device.config_space(), offset, length);
         let mut body = Vec::with_capacity(12 + part.len());
         [offset, length, flags].iter().for_each(|word| body.extend(word.to_le_bytes()));

@@ -25,7 +25,8 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 use vm_memory::Bytes;
 
-/// A message to a worker. The sender of a message with a `Sender` waits for the answer.
+/// A message to a worker. If a message contains a `Sender`, the thread that posted the message
+/// waits for an answer through it.
 pub(super) enum Order {
     /// Serve the ring with these settings.
     Run(Box<Setup>, Sender<Result<(), String>>),
@@ -86,7 +87,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Makes the state that the calling thread runs.
+    /// Makes the state of the worker that the calling thread runs.
     pub(super) fn new(seat: Seat, shared: Arc<DeviceShared>) -> Worker {
         let Seat { index, queue, queue_task, reactor, mail, .. } = seat;
         Worker {
@@ -181,7 +182,7 @@ impl Worker {
         self.slots.resize_with(usize::from(ring.table.size), Slot::default);
         self.geometry = self.shared.device.geometry();
         self.ring = Some(ring);
-        // The guest may have sent its kicks to a previous server.
+        // Look for requests without a kick, because the guest may have kicked a previous server.
         self.look = true;
         Ok(())
     }
@@ -217,8 +218,8 @@ impl Worker {
             }
             ring.disable_kicks();
         }
-        // Limit the number of requests. A guest may add requests as fast as the worker answers
-        // them, and completions need a turn.
+        // Limit the number of requests, so that the worker also handles completions. A guest may
+        // add requests as fast as the worker answers them.
         let mut left = self.slots.len();
         while left > 0
             && self.parked.is_none()
@@ -280,7 +281,7 @@ impl Worker {
         self.dirty = true;
     }
 
-    /// The first block and the number of blocks of a range. The error is a status, if the range is
+    /// The first block and the number of blocks of a range. Returns an error status if the range is
     /// invalid for `command`.
     fn blocks(&self, command: Command, sector: u64, sectors: u64) -> Result<(u64, u32), u8> {
         let per_block = u64::from(self.geometry.block_size) / SECTOR_BYTES;
@@ -353,7 +354,8 @@ impl Worker {
         chain::copy_to(&ring.guest, segments, 0, id).ok_or(status::IOERR)
     }
 
-    /// Executes a discard or write zeroes. Checks all ranges before it starts the first one.
+    /// Executes a discard or Write Zeroes request. Checks all ranges before it starts the first
+    /// one.
     fn ranges(&mut self, head: u16) -> Result<(), u8> {
         const MAX_BYTES: usize = RANGE_BYTES * limits::MAX_RANGES as usize;
         let request = &self.slots[usize::from(head)].request;

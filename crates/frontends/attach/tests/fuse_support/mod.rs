@@ -20,7 +20,7 @@ pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
     Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
 }
 
-/// A server and its mountpoint. The drop of the server precedes the drop of the folder.
+/// A server and its mountpoint. The order of the fields drops the server first.
 pub struct Served {
     pub server: Server,
     pub folder: TempDir,
@@ -46,8 +46,8 @@ impl Served {
 
     /// Stops the server. Its disk must have no users.
     pub fn stop(mut self) {
-        // A child process of another test shares this process's descriptors until it executes a
-        // program.
+        // Retry: a child process of another test shares this process's descriptors until it
+        // executes a program.
         let deadline = Instant::now() + Duration::from_secs(60);
         while let Err(error) = self.server.stop(false) {
             assert!(Instant::now() < deadline, "the device is still in use: {error}");
@@ -62,7 +62,7 @@ pub fn mounted(path: &Path) -> bool {
     mounts.split_whitespace().any(|word| Path::new(word) == path)
 }
 
-/// A loop device that the end of the test removes.
+/// A loop device that the drop of this value detaches.
 pub struct Loop(pub PathBuf, PathBuf);
 
 impl Loop {

@@ -13,7 +13,7 @@ pub struct Sluice {
 
 #[derive(Default)]
 struct SluiceShared {
-    /// The number of coming writes to hold back.
+    /// The number of writes that the disk will still hold back.
     hold: AtomicUsize,
     /// The number of writes that are held back.
     held: AtomicUsize,
@@ -29,8 +29,8 @@ impl Sluice {
         Arc::new(Sluice { inner, shared: Arc::default() })
     }
 
-    /// Holds back the next writes. With `begun`, they count as started; otherwise their queue can
-    /// withdraw them.
+    /// Holds back the next `writes` writes. With `begun`, they count as started; otherwise their
+    /// queue can withdraw them.
     pub fn hold(&self, writes: usize, begun: bool) {
         self.shared.unbegun.store(!begun, Ordering::SeqCst);
         self.shared.hold.store(writes, Ordering::SeqCst);

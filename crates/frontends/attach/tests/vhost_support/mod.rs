@@ -55,7 +55,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 pub const MEMORY_BYTES: u64 = 64 << 20;
 /// The number of descriptors of a ring.
 pub const SIZE: u16 = 128;
-/// The address of the guest's memory in the monitor.
+/// The address at which the monitor claims to have mapped the guest's memory.
 const MONITOR: u64 = 0x7000_0000_0000;
 /// The distance between rings in memory, in bytes. The first 64 KiB of memory are empty.
 const RING_BYTES: u64 = 64 << 10;
@@ -160,7 +160,7 @@ impl Vm {
         Vm { memory, file, rings: rings.collect(), frontend: None, inflight: None }
     }
 
-    /// Connects and starts the rings, with the `wanted` features that the back end offers.
+    /// Connects, accepts those `wanted` features that the back end offers, and starts the rings.
     pub fn attach(&mut self, served: &Served, wanted: u64) {
         self.attach_to(&served.config.socket, wanted);
     }
@@ -405,8 +405,8 @@ impl Vm {
         self.read(DATA, length as usize)
     }
 
-    /// Sends a discard or write zeroes with these ranges of sector, sectors and flags. Returns the
-    /// status.
+    /// Sends a discard or Write Zeroes request with these ranges (sector, number of sectors,
+    /// flags). Returns the status.
     pub fn ranges(&mut self, kind: u32, ranges: &[(u64, u32, u32)]) -> u8 {
         let mut bytes = Vec::new();
         for (sector, sectors, flags) in ranges {

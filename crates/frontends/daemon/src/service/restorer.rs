@@ -35,7 +35,7 @@ pub(super) struct Restorer<'a> {
 }
 
 impl<'a> Restorer<'a> {
-    /// Reads the names of the files that exist now.
+    /// Reads the names of the configuration files that exist now.
     pub(super) fn new(global: &'a Global) -> Result<Restorer<'a>> {
         let runtime = super::super::folder::runtime(None)?;
         let files = settings::restored()?;
@@ -88,7 +88,7 @@ impl<'a> Restorer<'a> {
     }
 }
 
-/// Returns the names of the files, sorted.
+/// Returns the names of the configuration files without `.toml`, sorted.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries

@@ -26,8 +26,8 @@ const ATTACH_EVERY: Duration = Duration::from_secs(5);
 const DETACH_EVERY: Duration = Duration::from_millis(500);
 /// Time limit for the last users when the service stops. Disks that are still in use stay attached.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time in which Windows expects the next report while the service stops. One attempt takes
-/// less.
+/// The time in which Windows expects the next report while the service stops. One attempt to detach
+/// the disks takes less.
 const STOP_HINT: Duration = Duration::from_secs(60);
 
 define_windows_service!(service_main, serve);

@@ -54,7 +54,8 @@ impl Channel {
     /// Returns the end that this process inherited.
     pub(in super::super) fn inherited() -> io::Result<Channel> {
         let input = io::stdin().as_fd().try_clone_to_owned()?;
-        // This call fails unless standard input is a socket, as farblock's processes pass it.
+        // This call fails unless standard input is a socket. Farblock's own processes pass a
+        // socket.
         rustix::net::sockopt::socket_type(&input)?;
         Ok(Channel(input))
     }
@@ -223,7 +224,7 @@ pub(in super::super) struct Listener(UnixListener);
 
 impl Listener {
     pub(in super::super) fn bind(path: &Path) -> io::Result<Listener> {
-        // Remove the socket file of a dead predecessor: this process holds the lock.
+        // This process holds the server's lock, so an existing socket file is from a dead server.
         let _ = fs::remove_file(path);
         let listener = UnixListener::bind(path)?;
         fs::set_permissions(path, Permissions::from_mode(0o600))?;

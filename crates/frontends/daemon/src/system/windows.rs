@@ -142,7 +142,7 @@ pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
         let mut options = File::options();
         match options.create(true).truncate(false).write(true).share_mode(0).open(path) {
             Ok(file) => return Some(file.into()),
-            // is_locked() and virus scanners only open the file for a moment.
+            // Retry, because is_locked() and virus scanners open the file only for a moment.
             Err(error) if is_sharing(&error) && attempt + 1 < LOCK_TRIES => {
                 std::thread::sleep(LOCK_PAUSE);
             }
@@ -287,7 +287,7 @@ pub(in super::super) fn begin_daemon() -> io::Result<()> {
 }
 
 /// Detaches a command from this process's console: Ctrl-C then reaches only the supervisor, which
-/// requests the server to end.
+/// asks the server to exit.
 pub(in super::super) fn make_server(command: &mut Command) {
     command.creation_flags(CREATE_NO_WINDOW);
 }

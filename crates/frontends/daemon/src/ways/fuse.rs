@@ -1,9 +1,9 @@
 //! A file in a FUSE mount and, for root, a loop device on it.
 //!
 //! On kernels that can resend unanswered requests (Linux 6.9), the mount outlives its server: the
-//! supervisor keeps the connection to the kernel, and the successor resumes it. To a loop device,
-//! I/O then only takes longer. On older kernels the mount breaks with the server, and a loop device
-//! on it fails all I/O. The successor then creates a new mount and device.
+//! supervisor keeps the connection to the kernel, and the successor resumes it. I/O on a loop
+//! device then only takes longer. On older kernels the mount breaks with the server, and a loop
+//! device on it fails all I/O. The successor then creates a new mount and device.
 
 mod root;
 

@@ -32,7 +32,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let is_busy = |error: &StartError| matches!(error, StartError::InUse(_));
     let server = until_free(|| Server::start(&config, Arc::clone(&namespace)), is_busy)?;
     if start.resume {
-        // Initiators may have another size from the previous server.
+        // Initiators may still use another size, which the previous server reported.
         server.resized();
     }
     Ok(Box::new(Iscsi { server: Some(server) }))

@@ -1,9 +1,9 @@
 //! The *ways* to offer a disk to this machine (ublk, NBD, FUSE, …), one file for each, and the
 //! choice among them.
 //!
-//! A way is a function `start(&Start) -> Result<Box<dyn Attached>, String>`. If parts of the way
-//! can outlive its process, it also has a function `clean_up`. [`start`], [`clean_up`] and
-//! [`candidates`] list all ways.
+//! A way is a function `start(&Start) -> Result<Box<dyn Attached>, String>`. If the objects that it
+//! creates can outlive its process, the way also has a function `clean_up`. [`start`], [`clean_up`]
+//! and [`candidates`] list all ways.
 
 #[cfg(target_os = "linux")]
 mod fuse;
@@ -51,7 +51,7 @@ const LISTEN_TIME: Duration = Duration::from_secs(3);
 /// Pause between two attempts to listen.
 const LISTEN_PAUSE: Duration = Duration::from_millis(20);
 
-/// The input of a way.
+/// The input of a way's `start` function.
 pub(super) struct Start<'a> {
     pub(super) name: String,
     pub(super) folder: &'a Folder,
@@ -156,7 +156,7 @@ pub(super) trait Attached: Send {
     fn stop(&mut self, force: bool) -> Result<(), StopError>;
 }
 
-/// The condition of a disk that the kernel connects.
+/// The condition of a disk whose target the kernel itself connects to.
 pub(super) struct Condition {
     pub(super) state: AttachmentState,
     pub(super) trouble: Option<String>,
@@ -261,7 +261,7 @@ pub(super) fn clean_up(_: &Folder, _: &Settings, _: &Value, _: bool) -> Result<(
 /// A candidate for `--as auto`.
 pub(super) struct Candidate {
     pub(super) way: As,
-    /// Whether the candidate has no block device.
+    /// Whether the candidate offers the disk without a block device.
     pub(super) no_device: bool,
     /// The reason for this choice, as a sentence.
     pub(super) why: String,

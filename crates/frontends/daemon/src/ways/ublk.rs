@@ -37,7 +37,8 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
         polling: settings.spin(),
         read_only: settings.read_only,
         identifier: start.name.clone(),
-        // There is no need to wait: late commands have ended before a way resumes.
+        // There is no need to wait: a dead server's late commands have ended before its successor
+        // resumes the disk.
         settle: Duration::ZERO,
         ..Config::default()
     };

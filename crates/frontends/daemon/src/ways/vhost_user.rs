@@ -1,5 +1,6 @@
-//! A socket for a virtual machine's disk. The virtual machine monitor tracks requests in flight.
-//! When the server dies, the monitor reconnects, and the successor continues these requests.
+//! A socket for a virtual machine's disk. The virtual machine monitor keeps the memory in which the
+//! server records the requests in flight. When the server dies, the monitor reconnects, and the
+//! successor continues these requests.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence};
@@ -28,7 +29,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     });
     let server = Server::start(&config, start.namespace()?).map_err(sentence)?;
     if start.resume {
-        // The guest may have another size from the previous server.
+        // The guest may still use another size, which the previous server reported.
         server.resized();
     }
     Ok(Box::new(VhostUser { server: Some(server), socket }))

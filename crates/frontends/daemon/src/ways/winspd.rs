@@ -1,5 +1,5 @@
-//! A Windows disk through WinSpd's driver. The disk ends with its process, and a successor creates
-//! another disk.
+//! A Windows disk through WinSpd's driver. When the process exits, Windows removes the disk, and a
+//! successor creates another disk.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence};

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loop_driver_decides_about_the_backing_file_and_not_the_path() {
+    fn the_backing_file_comes_from_the_loop_driver_and_not_from_the_path() {
         let file = Underlying::File { device: makedev(8, 1), inode: 12 };
         let other = Underlying::File { device: makedev(8, 1), inode: 13 };
         let (path, at) = (Path::new("/srv/disk"), Some(Path::new("/srv")));

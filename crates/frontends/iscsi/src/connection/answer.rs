@@ -31,7 +31,7 @@ struct Sending {
     data_sn: u32,
     /// The total number of bytes to send.
     moves: u32,
-    /// The flags and the residual bytes of the last PDU.
+    /// The flags and the residual count of the last PDU.
     end: (u8, u32),
     bursts: Bursts,
 }

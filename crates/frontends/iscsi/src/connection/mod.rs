@@ -87,7 +87,7 @@ struct Output {
     /// The gathered output.
     batch: SendBatch,
     spare: SendBatch,
-    /// The checksums of the PDUs that send one buffer.
+    /// The checksums of the data of PDUs that send one buffer.
     checksums: Vec<u32>,
     sending: bool,
 }
@@ -119,8 +119,8 @@ pub(super) struct Connection {
     key: ConnectionKey,
     task: TaskId,
     stream: StreamId,
-    /// A second descriptor of the stream, which shows a disconnection. `None` once the stream is
-    /// closed.
+    /// A second descriptor of the stream, through which the target notices a disconnection. `None`
+    /// once the stream is closed.
     line: Option<Line>,
     /// The initiator's address, for the log.
     peer: SocketAddr,

@@ -154,7 +154,7 @@ impl Connection {
         self.begin_data(cx)
     }
 
-    /// Finds the destination of a complete header's data.
+    /// Finds the destination of the data that follows a complete header.
     fn begin_data(&mut self, cx: &mut Context) -> bool {
         self.input.crc = 0;
         self.input.collected.clear();

@@ -18,7 +18,8 @@ enum Turn {
     Now,
     /// The request's number is outside of the window or a duplicate: drop the request.
     Ignored,
-    /// The initiator skipped a number, although a single connection preserves the order.
+    /// The initiator skipped a number. On a single connection, the skipped command cannot arrive
+    /// later.
     Broken,
 }
 
@@ -300,7 +301,8 @@ impl Connection {
         }
         let task = header.referenced_tag.get();
         let what = match function {
-            // The target has already answered the task, because all earlier requests have arrived.
+            // The target has already answered a task that it does not find, because all earlier
+            // requests have arrived.
             function::ABORT_TASK if self.find(task).is_none() => {
                 self.answer_function(tag, outcome::NO_TASK);
                 return;

@@ -329,7 +329,7 @@ impl Connection {
         }
     }
 
-    /// Executes a command with a parameter list that changes only the unit's state.
+    /// Executes MODE SELECT or PERSISTENT RESERVE OUT, which change no blocks.
     fn obey(&mut self, cx: &mut Context, slot: Slot) -> Result<(), Failure> {
         let Connection { tasks, initiator, .. } = self;
         let task = &tasks[usize::from(slot.0)];
@@ -477,7 +477,8 @@ impl Connection {
     }
 
     /// Aborts the task with this tag, or all tasks if `tag` is `None`. Returns the number of
-    /// aborted tasks that have not ended. `barrier` answers the abort request when they have.
+    /// aborted tasks that have not ended. `barrier` answers the abort request once these tasks have
+    /// ended.
     pub(crate) fn abort(&mut self, cx: &mut Context, barrier: u32, tag: Option<u32>) -> usize {
         let mut waiting = 0;
         for index in 0..self.tasks.len() {

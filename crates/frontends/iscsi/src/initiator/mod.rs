@@ -1,15 +1,15 @@
 //! An iSCSI initiator for benchmarks and tests. All targets get the same load from it, so a
-//! comparison shows protocols and targets, not load generators.
+//! benchmark compares protocols and targets, not load generators.
 //!
 //! **Overview.** [`Initiator::connect`] logs in once for each queue, and returns a [`Namespace`].
 //! An operation becomes a READ(16), WRITE(16) or SYNCHRONIZE CACHE(16). One send transmits all
 //! pending output. Commands wait in the initiator while the target's command window is closed. A
 //! write's command carries as much data as the target accepts; the rest follows on R2T.
 //!
-//! **Contract.** The contract of [`farblock_block`], without write zeroes. Each queue takes one
-//! session and ends it when it closes, so at most [`Config::sessions`] queues can ever be opened.
-//! When a session disconnects, its operations fail. The initiator checks the target's answers, and
-//! closes the session after an invalid answer.
+//! **Contract.** The namespace fulfils the contract of [`farblock_block`], but does not support
+//! Write Zeroes. Each queue takes one session, which ends with the queue. So at most
+//! [`Config::sessions`] queues can ever be opened. When a session disconnects, its operations fail.
+//! The initiator checks the target's answers, and closes the session after an invalid answer.
 //!
 //! **Not implemented.** Authentication, digests, discovery, aborts, logouts and reconnecting. The
 //! initiator is not for production disks.
@@ -25,7 +25,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// The most data of one command, in bytes.
+/// The maximum length of one command's data, in bytes.
 pub const TRANSFER_BYTES: u32 = 1 << 20;
 
 /// The target to log in to, and the number of sessions.
@@ -37,9 +37,9 @@ pub struct Config {
     pub target: String,
     /// The number of the logical unit.
     pub lun: u8,
-    /// The number of sessions, and so the most queues.
+    /// The number of sessions, and so the maximum number of queues.
     pub sessions: usize,
-    /// The most commands in flight of each session.
+    /// The maximum number of commands in flight of each session.
     pub depth: u16,
 }
 

@@ -21,7 +21,7 @@ pub(super) const SEGMENT_BYTES: u32 = 256 << 10;
 const OPERATIONAL: u8 = flag::TRANSIT | 1 << 2 | 3;
 /// The SCSI status of a failed command. A unit attention also has this status.
 const CHECK_CONDITION: u8 = 2;
-/// The most unit attentions that a new session receives.
+/// The maximum number of unit attentions that a new session receives.
 const MOST_NEWS: usize = 16;
 
 /// A connection that has logged in.
@@ -35,9 +35,9 @@ pub(super) struct Session {
 /// The limits that the initiator and the target negotiated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Agreed {
-    /// The most data that the initiator sends with a command, in bytes.
+    /// The maximum length of the data that the initiator sends with a command, in bytes.
     pub(super) first_bytes: u32,
-    /// The most data of a PDU to the target, in bytes.
+    /// The maximum length of the data of a PDU to the target, in bytes.
     pub(super) segment_bytes: u32,
 }
 

@@ -193,7 +193,7 @@ impl Command {
         const NACA: u8 = 4;
         let control = cdb[length(cdb[0]) - 1];
         if cdb[0] == opcode::READ_6 || cdb[0] == opcode::WRITE_6 {
-            // Old hosts set a flag in this byte.
+            // Ignore the control byte, in which old hosts set a flag.
         } else if control & NACA != 0 {
             return Err(Sense::in_cdb(length(cdb[0]) as u16 - 1));
         }

@@ -87,7 +87,7 @@ fn designators(identity: &Identity) -> Vec<u8> {
     all
 }
 
-/// The most blocks of one COMPARE AND WRITE: at most 255, at most
+/// The maximum number of blocks of one COMPARE AND WRITE: at most 255, at most
 /// [`limits::MAX_COMPARE_WRITE_BYTES`], and at most one operation's blocks.
 pub(crate) fn most_compared(geometry: &Geometry) -> u32 {
     let most = (limits::MAX_COMPARE_WRITE_BYTES / geometry.block_size).max(1);

@@ -17,7 +17,7 @@ fn pages(geometry: &Geometry) -> [Vec<u8>; 4] {
     recovery[..2].copy_from_slice(&[0x01, 10]);
     let mut caching = vec![0; 20];
     caching[..3].copy_from_slice(&[0x08, 18, u8::from(geometry.volatile_cache) << 2]);
-    // Each initiator has its own task set. The unit reorders commands without restriction.
+    // Each initiator has its own task set. The unit may reorder commands without restriction.
     let mut control = vec![0; 12];
     control[..4].copy_from_slice(&[0x0a, 10, 1 << 5, 1 << 4]);
     let mut exceptions = vec![0; 12];

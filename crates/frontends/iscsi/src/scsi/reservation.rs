@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(reservations.report(0).expect("keys")[4..8], [0, 0, 0, 16]);
         let wrong = reservations.change(&one, (0, 0, 0), &parameters(7, 8));
         assert_eq!(wrong, Err(Failure::Conflict));
-        reservations.change(&one, (6, 0, 0), &parameters(7, 8)).expect("any old key is accepted");
+        reservations.change(&one, (6, 0, 0), &parameters(7, 8)).expect("the old key is ignored");
         assert_eq!(reservations.key(&one), Some(8));
         let nobody = reservations.change(&stranger, (1, 0, 1), &parameters(0, 0));
         assert_eq!(nobody, Err(Failure::Conflict));

@@ -123,7 +123,7 @@ impl From<BlockError> for Failure {
             }
             BlockError::NotReady | BlockError::Disconnected => Sense::BECOMING_READY,
             BlockError::NoResources => return Failure::Busy,
-            // Covers aborted operations, and errors that later versions of the contract may add.
+            // Covers aborted operations, and errors that later versions of `BlockError` may add.
             _ => Sense::ABORTED,
         })
     }

@@ -1,6 +1,6 @@
 //! A namespace that holds operations until the test opens it. It records all operations.
 
-#![allow(unreachable_pub, reason = "of one test binary")]
+#![allow(unreachable_pub, reason = "only one test binary uses this module")]
 
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, Waker};

@@ -42,7 +42,8 @@ impl Tree {
         machine.into_iter().chain(groups).chain(resources).min_by_key(|it| it.amount)
     }
 
-    /// Returns the smallest number of further threads that a control group admits.
+    /// Returns how many more threads this process may start within the tightest limit of its
+    /// groups.
     pub(super) fn threads(&self) -> Option<Allowance> {
         let groups = self.groups("pids").into_iter().flat_map(|group| {
             let mut all = self.limits(&group, &["pids.max"]);

@@ -82,7 +82,7 @@ impl Socket {
         self.tcp().map_or(Ok(()), |stream| stream.set_nodelay(nodelay))
     }
 
-    /// Sets that a close resets the connection and discards unsent data.
+    /// Makes a close reset the connection and discard unsent data.
     ///
     /// # Errors
     /// Returns the system's error.

@@ -145,8 +145,8 @@ fn read_all(file: &File, buffer: &mut Buffer, offset: u64) -> io::Result<()> {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => done += n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // A direct read cannot continue from an unaligned offset. A short read that ends at one
-            // has reached the end of the file.
+            // A direct read cannot continue from an unaligned offset. A short read that ends at
+            // such an offset has reached the end of the file.
             Err(error) if done > 0 && error.kind() == io::ErrorKind::InvalidInput => {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }

@@ -2,10 +2,10 @@
 //! and a thread pool for files.
 //!
 //! Readiness is edge-triggered. The system reports once that a stream has become readable or
-//! writable, and the stream's flag stays set until an attempt would block. `runnable` lists the
-//! streams and listeners for which an attempt may succeed. Each turn makes a bounded number of
-//! attempts, before and after it gets events from the system. Results always pass through the
-//! mailboxes, so a submission never calls back into the caller.
+//! writable, and the stream's flag stays set until an attempt (a call to send or receive) would
+//! block. `runnable` lists the streams and listeners for which an attempt may succeed. Each turn
+//! makes a bounded number of attempts, before and after it gets events from the system. Results
+//! always pass through the mailboxes, so a submission never calls back into the caller.
 
 mod files;
 mod net;
@@ -69,8 +69,7 @@ pub(crate) struct Portable {
 
 impl Alarm for mio::Waker {
     fn ring(&self) {
-        // Ignore a failure: the pipe can only be full, and then the loop is already about to wake
-        // up.
+        // Ignore a failure: it means that the pipe is full, so the loop is about to wake up anyway.
         let _ = self.wake();
     }
 }

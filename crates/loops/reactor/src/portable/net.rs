@@ -24,7 +24,7 @@ const WRITES_PER_RUN: usize = 8;
 /// turn.
 const ACCEPTS_PER_RUN: usize = 16;
 /// Whether the engine may stop reading after a short read and wait for the next readiness event.
-/// With IOCP it may not: there `mio` sends the next event only after a read has returned
+/// With IOCP the engine may not: there `mio` sends the next event only after a read has returned
 /// `WouldBlock`.
 const SHORT_READ_DRAINS: bool = cfg!(unix);
 

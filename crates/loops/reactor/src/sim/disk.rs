@@ -11,8 +11,8 @@ use crate::file_op::FileOp;
 use crate::ids::TaskId;
 use farblock_random::Random;
 
-/// The disk keeps at most this many unsynced versions of a unit. If there are more, it makes the
-/// oldest durable.
+/// The disk keeps at most this many unsynced versions of each atomic unit. If there are more, it
+/// makes the oldest version durable.
 const VERSIONS_MOST: usize = 8;
 
 /// The behaviour of a disk.
@@ -134,7 +134,7 @@ impl Disk {
         &self.current
     }
 
-    /// Truncates the file or extends it with zeroes, like another program.
+    /// Truncates the file or extends it with zeroes, as another program would.
     pub(super) fn set_size(&mut self, bytes: usize) {
         let unit = self.faults.atomic_bytes;
         self.current.resize(bytes, 0);
@@ -142,7 +142,7 @@ impl Disk {
         self.unsynced.split_off(&(bytes / unit));
     }
 
-    /// Replaces the contents durably and in place, like another program.
+    /// Replaces the contents durably and in place, as another program would.
     pub(super) fn replace(&mut self, contents: &[u8]) {
         self.current = contents.to_vec();
         self.durable = contents.to_vec();

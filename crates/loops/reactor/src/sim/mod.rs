@@ -79,8 +79,8 @@ pub(crate) struct WorldState {
     serial: u64,
     net: Net,
     media: Media,
-    /// The number of restarts of each machine. Empty until [`World::reboot`] is called, since the
-    /// world counts power cuts instead.
+    /// The number of restarts of each machine. Empty until the first call of [`World::reboot`];
+    /// until then, the world counts power cuts instead.
     boots: BTreeMap<u32, u64>,
     /// The pending events of each engine, by engine number.
     engines: HashMap<u64, News>,
@@ -187,7 +187,7 @@ impl World {
         self.0.state.borrow_mut().break_link(connection.link, how);
     }
 
-    /// Sets whether connection requests to the address get an answer. By default they get one.
+    /// Sets whether the address answers connection requests. By default it answers.
     pub fn set_reachable(&self, address: SocketAddr, reachable: bool) {
         self.0.state.borrow_mut().net.set_reachable(address, reachable);
     }
@@ -277,13 +277,13 @@ impl World {
         state.media.at(medium).landed.replace(Vec::new()).unwrap_or_default()
     }
 
-    /// Truncates a file that may be in use, or extends it with zeroes, like another program. The
-    /// size must be a multiple of the disk's atomic unit.
+    /// Truncates a file that may be in use, or extends it with zeroes, as another program would.
+    /// The size must be a multiple of the disk's atomic unit.
     pub fn set_disk_size(&self, medium: Medium, bytes: usize) {
         self.0.state.borrow_mut().media.at(medium).set_size(bytes);
     }
 
-    /// Overwrites a file that may be in use, in place and durably, like another program.
+    /// Overwrites a file that may be in use, in place and durably, as another program would.
     pub fn replace_contents(&self, medium: Medium, contents: &[u8]) {
         self.0.state.borrow_mut().media.at(medium).replace(contents);
     }
@@ -497,8 +497,8 @@ pub(crate) fn spawn(name: String, body: impl FnOnce() + 'static) {
     current().threads.spawn(name, body);
 }
 
-/// Lets other threads run until the deadline has passed or the condition holds. Any thread may
-/// cause the condition.
+/// Lets other threads run until the deadline has passed or the condition holds. Any thread may make
+/// the condition true.
 pub(crate) fn wait_until(deadline: Option<Instant>, holds: impl FnMut() -> bool) {
     block_until(deadline, WaitsFor::Anybody, holds);
 }
@@ -508,8 +508,8 @@ pub(crate) fn sleep_until(deadline: Option<Instant>) {
     block_until(deadline, WaitsFor::Nobody, || false);
 }
 
-/// Lets other threads run until the condition holds or the deadline has passed. The condition may
-/// only depend on what `waits_for` names.
+/// Lets other threads run until the condition holds or the deadline has passed. Only the events
+/// that `waits_for` names may change the condition.
 pub(crate) fn block_until(
     deadline: Option<Instant>,
     waits_for: WaitsFor,

@@ -132,7 +132,7 @@ struct End {
     is_dropped: bool,
     /// Whether dropping this end resets the connection.
     resets: bool,
-    /// The engine that owns this end, and the engine's number of the stream.
+    /// The engine that owns this end, and the engine's number for the stream.
     owner: Option<(u64, u64)>,
 }
 
@@ -533,8 +533,8 @@ impl WorldState {
         self.reset(link, side.other(), last);
     }
 
-    /// Reports a reset to one side. The reset does not arrive before `earliest`, and not while its
-    /// machine is disconnected.
+    /// Reports a reset to one side. The reset does not arrive before `earliest`, and not while that
+    /// side's machine is disconnected.
     fn reset(&mut self, link: usize, side: Side, earliest: u64) {
         let delay = self.net_delay();
         let silent = self.silent_until(link, side.other());

@@ -37,7 +37,7 @@ impl WorldState {
         }
     }
 
-    /// Removes and returns the first marked stream of an engine with a number of at least `live`.
+    /// Removes and returns the engine's first marked stream whose number is at least `live`.
     pub(crate) fn take_stream(&mut self, engine: u64, live: u64) -> Option<u64> {
         let streams = &mut self.engines.get_mut(&engine)?.streams;
         let next = streams.range(live..).next().copied()?;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// How a machine serves the clients of one of its addresses. The default has no limits.
+/// The speed at which a machine serves the clients of one of its addresses. The default has no
+/// limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Service {
     /// The processor time for each new connection.

@@ -1,9 +1,9 @@
 //! The threads of a world. Threads are coroutines that run until they wait.
 //!
-//! A round runs each thread that may make progress, in an order that the seed chooses. If a waiting
-//! thread's condition can be caused by any other thread, every round checks the condition. Event
-//! loops and sleeping threads need no check, because an event or the passage of time [marks](Marks)
-//! them. So the cost of a round depends only on the number of its events.
+//! A round runs each thread that may make progress, in an order that the seed chooses. If any other
+//! thread can make a waiting thread's condition true, every round checks the condition. Event loops
+//! and sleeping threads need no check, because an event or the passage of time [marks](Marks) them.
+//! So the cost of a round depends only on the number of its events.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -23,7 +23,7 @@ const STACK_BYTES: usize = 2 << 20;
 
 type Suspend = Yielder<(), Waits>;
 
-/// What a waiting thread waits for, apart from its deadline.
+/// The events that can end a thread's wait before its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitsFor {
     /// The action of any other thread, so each round must check the condition.
@@ -34,7 +34,7 @@ pub(crate) enum WaitsFor {
     Nobody,
 }
 
-/// Why a thread is suspended: its deadline, and what it waits for.
+/// The deadline of a suspended thread, and the events that can end its wait earlier.
 #[derive(Clone, Copy)]
 struct Waits {
     until: Option<Instant>,

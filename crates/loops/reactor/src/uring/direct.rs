@@ -1,9 +1,10 @@
 //! Sends and receives with plain system calls while the loop busy-polls ("looks").
 //!
 //! The ring is best for many operations, and for sleeping. For a single receive it is slower. If no
-//! data is there yet, the kernel registers the receive, and the arriving segment only marks it. It
-//! completes when the loop next enters the kernel. A loop that does not sleep can read the socket
-//! directly. So the engine first only records the operations on a stream. Then each turn decides:
+//! data is there yet, the kernel registers the receive. An arriving segment then only marks the
+//! receive, which completes when the loop next enters the kernel. A loop that does not sleep can
+//! read the socket directly. So the engine first only records the operations on a stream. Then each
+//! turn decides:
 //!
 //! ```text
 //!                  +--- looking, few streams ---> direct call, no waiting --> event
@@ -13,8 +14,8 @@
 //!                  +--- sleeping, or many ------> the ring ----------------> completion
 //! ```
 //!
-//! If a stream stays quiet, the engine soon submits its receive to the ring, where it costs
-//! nothing. A close submits the outstanding operations to the ring and cancels them there.
+//! If a stream stays quiet, the engine soon submits its receive to the ring, where an idle receive
+//! costs nothing. A close submits the outstanding operations to the ring and cancels them there.
 
 use std::io;
 use std::mem;
@@ -80,7 +81,7 @@ impl Uring {
         }
     }
 
-    /// Sends the data of the recorded sends with direct calls, if there are few.
+    /// Sends the data of the recorded sends with direct calls, if few streams have sends.
     pub(super) fn send_directly(&mut self, cx: &mut Context<'_>) {
         if self.unsent.len() > MOST_STREAMS {
             return self.submit_sends();
@@ -96,7 +97,7 @@ impl Uring {
         self.unsent = unsent;
     }
 
-    /// Receives available data for the recorded receives, if there are few.
+    /// Receives available data for the recorded receives, if few streams have receives.
     pub(crate) fn look(&mut self, cx: &mut Context<'_>) {
         if self.unreceived.len() > MOST_STREAMS {
             return self.submit_receives(cx);

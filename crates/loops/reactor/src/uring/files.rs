@@ -33,7 +33,7 @@ impl FileSlot {
     }
 }
 
-/// The stage of an operation. A durable write passes through the other stages if the file system
+/// The stage of an operation. A durable write passes through `Plain` and `Sync` if the file system
 /// does not support `RWF_DSYNC`.
 ///
 /// ```text
@@ -164,8 +164,8 @@ impl Operation {
                 self.stage = Stage::Plain;
                 return None;
             }
-            // A direct read cannot continue from an unaligned offset. A short read that ends at one
-            // has reached the end of the file.
+            // A direct read cannot continue from an unaligned offset. A short read that ends at
+            // such an offset has reached the end of the file.
             Some(libc::EINVAL) if self.done > 0 && matches!(self.op, FileOp::Read { .. }) => {
                 return Some(Err(io::ErrorKind::UnexpectedEof.into()));
             }

@@ -29,7 +29,7 @@
 
 use crate::slab::{GENERATION_BITS, Key};
 
-/// The kind of operation of a completion.
+/// The kind of operation that a completion reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum CompletionKind {

@@ -62,13 +62,13 @@ pub(crate) struct Uring {
     /// Gather lists for reuse.
     #[expect(clippy::vec_box, reason = "the kernel has their addresses while they are in use")]
     messages: Vec<Box<Message>>,
-    /// The buffer for the next direct receive. With it, an attempt without data neither takes nor
-    /// returns a pool buffer.
+    /// The buffer for the next direct receive. With this spare buffer, an attempt without data
+    /// neither takes nor returns a pool buffer.
     spare: Option<Buffer>,
     /// Like `spare`, for large receives.
     large_spare: Option<Buffer>,
     /// Streams with a send that the engine has recorded but not submitted ([`direct`]).
-    /// `unreceived` has the streams with such a receive.
+    /// `unreceived` lists the streams with a receive in that state.
     unsent: Vec<Key>,
     unreceived: Vec<Key>,
     /// Listeners that pause after an error, with the end of the pause.

@@ -53,8 +53,8 @@ impl Group {
         }
     }
 
-    /// Returns the largest number of buffers in the group. Together they have 4 MiB, for each
-    /// group.
+    /// Returns the largest number of buffers in the group. The buffers of one group together have
+    /// at most 4 MiB.
     fn most_buffers(self) -> usize {
         match self {
             Group::Small => usize::from(PLACES),
@@ -100,7 +100,7 @@ impl ProvidedBuffers {
     }
 
     /// Doubles the number of listed buffers, up to the limit, because the kernel ran out of
-    /// buffers. At the limit, the engine submits a receive without a buffer again.
+    /// buffers. At the limit, the engine only repeats the receive that got no buffer.
     pub(super) fn grow(&mut self, pool: &BufferPool) {
         let room = self.group.most_buffers() - self.buffers.len();
         self.add(self.buffers.len().min(room), pool);

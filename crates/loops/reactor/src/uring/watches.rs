@@ -77,8 +77,8 @@ impl Uring {
         if completion.more() {
             return;
         }
-        // The kernel may end a poll because it lacks resources. Start a new poll then. It misses no
-        // earlier write: the descriptor is still readable, because no code reads it.
+        // The kernel may end a poll because it lacks resources. Start a new poll then. The new poll
+        // misses no earlier write: the descriptor is still readable, because no code reads it.
         let hung_up = (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) as usize;
         if completion.result().is_ok_and(|events| events & hung_up == 0) {
             self.arm_watch(key);

@@ -1,10 +1,10 @@
-//! Requests that fail, and what happens to the others.
+//! Cases about requests that fail, and about the requests behind them.
 
 use super::stand::{End, MEMORY_BYTES, Stand};
 use crate::request::{Access, Operation, Status};
 use crate::verbs::{ConnParam, Verbs};
 
-/// The request fails with this status, and later ones are flushed.
+/// Checks that the request fails with this status, and that the queue pair flushes later requests.
 fn assert_fails<V: Verbs>(end: &End<V>, operation: Operation, bytes: u32, status: Status) {
     end.send(1, operation, &[end.slice(0, bytes)]);
     let failed = end.completion();
@@ -31,7 +31,7 @@ pub(super) fn a_wrong_key_fails_and_flushes<V: Verbs + Clone>(stand: &Stand<V>) 
     // The target's queue pair fails, too.
     let flushed = target.completion();
     assert_eq!((flushed.id, flushed.status), (3, Status::WR_FLUSH_ERR));
-    // A READ with that key fails the same way.
+    // A READ with a wrong key fails with the same status.
     let (host, target) = stand.pair(&ConnParam::default());
     let (address, rkey) = (target.keys().address(), target.keys().rkey() ^ 0x5555_5500);
     assert_fails(&host, Operation::Read { address, rkey }, 8, Status::REM_ACCESS_ERR);
@@ -84,10 +84,10 @@ pub(super) fn a_message_longer_than_its_receive_fails<V: Verbs + Clone>(stand: &
     let (host, target) = stand.pair(&ConnParam::default());
     target.receive(3, &[target.slice(0, 8)]);
     host.send(1, Operation::Send, &[host.slice(0, 9)]);
-    // InfiniBand demands the first of these; soft-RoCE reports the second.
+    // InfiniBand demands the first of these statuses; soft-RoCE reports the second.
     let status = host.completion().status;
     assert!([Status::REM_INV_REQ_ERR, Status::REM_OP_ERR].contains(&status), "{status}");
-    // Devices name the receiver's error differently.
+    // Devices report different statuses for the receiver's error.
     let failed = target.completion();
     assert_eq!(failed.id, 3);
     assert!(!failed.status.is_success(), "{failed:?}");

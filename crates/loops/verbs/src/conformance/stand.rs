@@ -1,4 +1,4 @@
-//! Two connected ends, and waiting.
+//! Two connected ends, and functions that wait for events and completions.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,16 +11,17 @@ use crate::verbs::{CmEvent, CmEventType, ConnParam, QpOptions, Verbs};
 
 /// The longest wait for an event or a completion before a test fails, in seconds.
 const WAIT_S: u64 = 60;
-/// Time for the resolution of an address or a route, in milliseconds.
+/// Time limit for resolving an address or a route, in milliseconds.
 const RESOLVE_MS: u32 = 10_000;
-/// Memory of an end, in bytes.
+/// The size of an end's memory, in bytes.
 pub(super) const MEMORY_BYTES: usize = 1 << 16;
-/// Requests in each queue of an end.
+/// The depth of each queue of an end, in requests.
 pub(super) const DEPTH: u32 = 16;
-/// Bytes that an end can send inline.
+/// The maximum number of bytes that an end can send inline.
 pub(super) const INLINE_BYTES: u32 = 64;
 
-/// Two machines, or one twice. The target listens at an address that the host reaches.
+/// Two machines, or the same machine twice. The host can reach the address at which the target
+/// listens.
 pub struct Stand<V> {
     /// The active end.
     pub host: V,
@@ -62,7 +63,7 @@ impl<V: Verbs> Clone for Queues<V> {
 }
 
 impl<V: Verbs> Queues<V> {
-    /// Queues on the connection's device; peers may read and write the memory.
+    /// Makes queues on the connection's device, and memory that peers may read and write.
     pub(super) fn new(verbs: &V, id: &V::Id, shared: bool) -> Self {
         let pd = verbs.alloc_pd(id).expect("a protection domain");
         let cq = verbs.create_cq(&pd, 4 * DEPTH).expect("a completion queue");
@@ -89,7 +90,7 @@ impl<V: Verbs> Queues<V> {
     }
 }
 
-/// Calls a function until it gives a value.
+/// Calls a function until it returns a value.
 pub(super) fn wait_for<T>(what: &str, mut call: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(WAIT_S);
     loop {
@@ -101,7 +102,7 @@ pub(super) fn wait_for<T>(what: &str, mut call: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// The next event, which must be this one.
+/// Waits for the next event, which must be the expected one.
 pub(super) fn expect_event<V: Verbs>(
     verbs: &V,
     channel: &V::EventChannel,
@@ -114,7 +115,7 @@ pub(super) fn expect_event<V: Verbs>(
 }
 
 impl<V: Verbs + Clone> Stand<V> {
-    /// A connection attempt up to the resolved route.
+    /// Starts a connection, and resolves its address and route.
     pub(super) fn route(&self, port: u16) -> (Arc<V::EventChannel>, V::Id) {
         let verbs = &self.host;
         let channel = Arc::new(verbs.create_event_channel().expect("a channel"));
@@ -126,7 +127,7 @@ impl<V: Verbs + Clone> Stand<V> {
         (channel, id)
     }
 
-    /// A listener at a free port, with the port.
+    /// Listens at a free port. Also returns the port.
     pub(super) fn listen(&self) -> (Arc<V::EventChannel>, V::Id, u16) {
         let channel = Arc::new(self.target.create_event_channel().expect("a channel"));
         let id = self.target.listen(&channel, (self.address, 0).into(), 8).expect("a listener");
@@ -135,7 +136,7 @@ impl<V: Verbs + Clone> Stand<V> {
         (channel, id, port)
     }
 
-    /// The host's end of a request, before the answer.
+    /// Sends a connection request. Returns the host's end before the target has answered.
     pub(super) fn request(&self, port: u16, param: &ConnParam) -> End<V> {
         let (channel, id) = self.route(port);
         let queues = Queues::new(&self.host, &id, false);
@@ -144,7 +145,7 @@ impl<V: Verbs + Clone> Stand<V> {
         End { verbs: self.host.clone(), id, queues, channel, seen: ConnParam::default() }
     }
 
-    /// Two connected ends, the host's first, which ask for these parameters.
+    /// Connects two ends, which both ask for these parameters. Returns the host's end first.
     pub(super) fn pair(&self, param: &ConnParam) -> (End<V>, End<V>) {
         let (channel, _listener, port) = self.listen();
         let mut host = self.request(port, param);
@@ -214,7 +215,7 @@ impl<V: Verbs> End<V> {
         self.verbs.post_send(&self.id, requests).expect("room for a request");
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     pub(super) fn completion(&self) -> Completion {
         let mut out = [Completion::default()];
         wait_for("a completion", || {
@@ -222,7 +223,7 @@ impl<V: Verbs> End<V> {
         })
     }
 
-    /// The next completion, which must be a success of this request.
+    /// Waits for the next completion, which must report the success of this request.
     pub(super) fn success(&self, id: u64) -> Completion {
         let completion = self.completion();
         assert!(completion.status.is_success(), "{completion:?}");

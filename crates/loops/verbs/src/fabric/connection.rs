@@ -1,4 +1,4 @@
-//! Connections: addresses, requests, answers, and the end.
+//! Connections: addresses, requests, answers, and disconnections.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,19 +9,19 @@ use crate::error::VerbsError;
 use crate::limits;
 use crate::verbs::{CmEventType, ConnParam, REJECTED_BY_CONSUMER, REJECTED_NO_LISTENER};
 
-/// The first port for the active end.
+/// The first port that the fabric assigns to active ends.
 const FIRST_PORT: u16 = 32768;
 /// `-ETIMEDOUT` on Linux.
 const TIMED_OUT: i32 = -110;
 
-/// Private data as it arrives: with zeroes up to the largest length.
+/// Private data as it arrives at the peer: padded with zeroes to the largest length.
 fn padded(data: &[u8], bytes: usize) -> Vec<u8> {
     let mut padded = data.to_vec();
     padded.resize(bytes, 0);
     padded
 }
 
-/// The parameters as the peer sees them: what one end sends, the other answers.
+/// The parameters as the peer sees them: it must answer the READs that this end may send.
 fn seen_by_peer(param: &ConnParam, data_bytes: usize) -> ConnParam {
     ConnParam {
         private_data: padded(&param.private_data, data_bytes),
@@ -31,7 +31,7 @@ fn seen_by_peer(param: &ConnParam, data_bytes: usize) -> ConnParam {
     }
 }
 
-/// No parameters.
+/// Empty parameters, for events that have none.
 fn nothing() -> ConnParam {
     ConnParam {
         responder_resources: 0,
@@ -59,7 +59,7 @@ impl Objects {
                 id.stage = Stage::Closed;
             }
         }
-        // The program does not know a request yet that waits for its event.
+        // Skip requests whose event is still in the channel: the program does not know them yet.
         let is_known = |id: &IdState| id.local.ip() == node && id.handle.strong_count() > 0;
         let all: Vec<Key> =
             self.ids.iter().filter(|(_, id)| is_known(id)).map(|(key, _)| *key).collect();
@@ -84,7 +84,7 @@ impl Objects {
         key
     }
 
-    /// The listener at an address, also one for all addresses of the node.
+    /// The listener at an address, or the listener for all addresses of the node.
     fn listener(&self, address: SocketAddr) -> Option<Key> {
         let listens = |id: &IdState| {
             matches!(id.stage, Stage::Listening { .. })
@@ -197,7 +197,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Whether fewer requests than the backlog wait for their event.
+    /// Whether the listener's backlog has room for another request.
     fn has_room(&self, listener: Key) -> bool {
         let Some(id) = self.ids.get(&listener) else { return false };
         let Stage::Listening { backlog } = id.stage else { return false };
@@ -209,7 +209,7 @@ impl Objects {
         waiting < backlog.max(1) as usize
     }
 
-    /// Tells the active end that its request is rejected.
+    /// Notifies the active end that the peer rejected its request.
     fn rejected(&mut self, key: Key, reason: i32, data: &[u8]) {
         let Some(id) = self.id(key).filter(|id| id.stage == Stage::Connecting) else { return };
         id.stage = Stage::Closed;
@@ -285,8 +285,8 @@ impl Objects {
         Ok(())
     }
 
-    /// The peer's queue pair is not flushed until the peer disconnects, too. A peer that does not
-    /// answer counts as disconnected.
+    /// Asks the peer to disconnect, too; only then does the peer's queue pair flush its requests. A
+    /// peer that does not answer counts as disconnected.
     fn ask_to_close(&mut self, key: Key, local: SocketAddr, peer: Option<Key>) {
         let asked = peer.and_then(|peer| Some((peer, self.ids.get(&peer)?))).filter(|(_, id)| {
             id.stage == Stage::Established && self.is_reachable(local.ip(), id.local.ip())
@@ -300,7 +300,7 @@ impl Objects {
         }
     }
 
-    /// Tells an end that has disconnected that the peer has, too.
+    /// Notifies an end that has disconnected that its peer has disconnected, too.
     fn confirm(&mut self, key: Option<Key>) {
         let Some((key, id)) = key.and_then(|key| Some((key, self.ids.get_mut(&key)?))) else {
             return;
@@ -327,7 +327,7 @@ impl Objects {
         if let Some(channel) = self.channels.get_mut(&id.channel) {
             channel.events.retain(|event| event.id != key);
         }
-        // The peer's waiting messages have no receiver any more.
+        // The peer's waiting messages have no receiver any more, so they fail now.
         if let Some(peer) = id.peer {
             self.run(peer);
         }

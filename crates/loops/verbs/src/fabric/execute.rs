@@ -1,4 +1,4 @@
-//! Requests: posting, execution in order, and errors.
+//! Posts requests, executes them in order, and handles their errors.
 
 use std::io;
 
@@ -9,15 +9,15 @@ use crate::request::{
     Access, Completed, Completion, Operation, Payload, ReceiveRequest, SendRequest, Status,
 };
 
-/// The result of a request's first attempt.
+/// The result of an attempt to execute a request.
 enum Attempt {
-    /// It completed with this number of bytes.
+    /// The request completed with this number of bytes.
     Done(u32),
-    /// The peer has no receive for it.
+    /// The peer has posted no receive for the request.
     NotReady,
-    /// It failed here, and the peer is not affected.
+    /// The request failed at this end. The peer is not affected.
     Failed(Status),
-    /// The peer refused it, and its queue pair fails, too.
+    /// The peer refused the request. The peer's queue pair fails, too.
     Refused(Status),
 }
 
@@ -114,7 +114,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Runs the connections that wait for a shared receive, while there is one.
+    /// Runs the connections that wait for a receive of the shared queue, as long as it has
+    /// receives.
     fn wake_senders(&mut self, key: Key) {
         while let Some(srq) = self.srqs.get_mut(&key).filter(|srq| !srq.receives.is_empty()) {
             let Some(sender) = srq.waiting.pop_front() else { return };
@@ -159,7 +160,7 @@ impl Objects {
         };
         let pd = qp.pd;
         let bytes = match (&send.source, send.operation) {
-            // A READ writes to its slices.
+            // A READ sends no bytes. Its slices are the destination.
             (_, Operation::Read { .. }) => Vec::new(),
             (Local::Inline(bytes), _) => bytes.clone(),
             (Local::Slices(slices), _) => match self.gather(pd, slices) {
@@ -178,7 +179,7 @@ impl Objects {
         }
     }
 
-    /// The peer, if it answers.
+    /// The peer, if it is reachable.
     fn reachable_peer(&self, key: Key) -> Option<Key> {
         let id = self.ids.get(&key)?;
         let peer = self.ids.get(&id.peer?)?;
@@ -186,7 +187,7 @@ impl Objects {
         (is_ready && self.is_reachable(id.local.ip(), peer.local.ip())).then_some(id.peer?)
     }
 
-    /// A SEND: the peer's next receive takes the bytes.
+    /// Executes a SEND: the peer's next receive takes the bytes.
     fn deliver(&mut self, key: Key, peer: Key, bytes: &[u8], invalidate: Option<Key>) -> Attempt {
         let Some((receive, frees)) = self.take_receive(key, peer) else {
             return Attempt::NotReady;
@@ -305,7 +306,7 @@ impl Objects {
             qp.state = QpState::Error;
             self.flush(key);
         }
-        // The peer's waiting message fails: this end acknowledges nothing any more.
+        // Fail the peer's waiting message, because this end acknowledges no more messages.
         if let Some(peer) = self.ids.get(&key).and_then(|id| id.peer) {
             self.run(peer);
         }

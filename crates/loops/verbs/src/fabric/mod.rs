@@ -1,18 +1,20 @@
 //! A fabric in memory. Nodes connect, and exchange messages, in order and without loss.
 //!
-//! It follows the InfiniBand rules for reliable connections, not the habits of one device:
+//! The fabric follows the InfiniBand rules for reliable connections, not the behaviour of one
+//! device:
 //!
-//! - A message waits while its receiver has no receive posted, if the sender retries forever.
-//!   Otherwise it fails at once, because the fabric has no clock.
+//! - If the receiver has posted no receive, a message waits if its sender retries forever.
+//!   Otherwise the message fails at once, because the fabric has no clock.
 //! - A wrong key, range, access or protection domain fails the request with
-//!   [`REM_ACCESS_ERR`](crate::Status::REM_ACCESS_ERR), and both queue pairs.
+//!   [`REM_ACCESS_ERR`](crate::Status::REM_ACCESS_ERR), and puts both queue pairs into the error
+//!   state.
 //! - A SEND with Invalidate can only invalidate a key with remote access, as InfiniBand demands.
 //! - A message longer than the receive fails both ends.
-//! - After an error all requests of a queue pair are flushed.
-//! - Private data arrives with zeroes up to its largest length, as on RoCE.
+//! - After an error, a queue pair flushes all its requests.
+//! - Private data arrives padded with zeroes to its maximum length, as on RoCE.
 //!
-//! [`Network::unplug`], [`Network::remove_device`] and [`Network::change_address`] cause what a
-//! machine's administrator can cause.
+//! [`Network::unplug`], [`Network::remove_device`] and [`Network::change_address`] simulate actions
+//! of a machine's administrator.
 //!
 //! Events and completions call the [`Waker`](crate::Waker) of their channel or queue.
 //!

@@ -40,7 +40,7 @@ impl Network {
         Node { network: self.clone(), address }
     }
 
-    /// Disconnects a node's cable, so that neither end learns of it: its messages and those to it
+    /// Disconnects a node's cable. Neither end gets an event, but messages from and to the node
     /// fail with [`RETRY_EXC_ERR`](crate::Status::RETRY_EXC_ERR).
     pub fn unplug(&self, address: IpAddr) {
         self.with(|objects| {
@@ -53,8 +53,8 @@ impl Network {
     }
 
     /// Removes a node's device, as an administrator or a failing driver does: every connection and
-    /// listener gets [`DeviceRemoval`](CmEventType::DeviceRemoval), and nothing leaves or reaches
-    /// the node. [`Self::node`] adds a device again.
+    /// listener gets [`DeviceRemoval`](CmEventType::DeviceRemoval), and no message leaves or
+    /// reaches the node. [`Self::node`] adds a device again.
     pub fn remove_device(&self, address: IpAddr) {
         self.unplug(address);
         self.with(|objects| objects.announce(address, CmEventType::DeviceRemoval));
@@ -64,6 +64,13 @@ impl Network {
     /// gets [`AddrChange`](CmEventType::AddrChange). No more requests arrive at the listeners.
     pub fn change_address(&self, address: IpAddr) {
         self.with(|objects| objects.announce(address, CmEventType::AddrChange));
+    }
+
+    /// The bytes that all programs of the network have registered. A program that has closed its
+    /// connections must have given them back.
+    #[must_use]
+    pub fn registered_bytes(&self) -> usize {
+        self.with(|objects| objects.regions.values().map(|region| region.memory.bytes()).sum())
     }
 
     /// Calls a function under the lock, and then the wakers of the events that it caused.
@@ -86,7 +93,7 @@ pub struct Node {
     address: IpAddr,
 }
 
-/// A handle of an object that the network forgets with the last handle.
+/// A handle of an object. When the last handle is dropped, the network forgets the object.
 pub struct Owned {
     network: Network,
     key: Key,
@@ -109,7 +116,8 @@ pub struct Wakes {
 /// A connection's handle.
 pub(super) struct IdHandle {
     owned: Owned,
-    /// The queue pair's queues live as long as the connection.
+    /// Keeps the protection domain and the queues of the queue pair alive as long as the
+    /// connection.
     kept: OnceLock<Kept>,
 }
 
@@ -123,7 +131,7 @@ pub struct Id(Arc<IdHandle>);
 pub struct Mr {
     keys: Keys,
     owned: Owned,
-    /// The domain lives as long as the registration.
+    /// Keeps the protection domain alive as long as the registration.
     _pd: Arc<Owned>,
 }
 
@@ -150,7 +158,7 @@ impl Node {
         Owned { network: self.network.clone(), key, forget }
     }
 
-    /// The handle of a connection, which the network can find.
+    /// Makes the handle of a connection, and records a weak reference to it in the network.
     fn handle(&self, key: Key) -> Id {
         let owned = self.own(key, Objects::destroy_id);
         let handle = Arc::new(IdHandle { owned, kept: OnceLock::new() });
@@ -175,7 +183,7 @@ impl Node {
         }
     }
 
-    /// Checks that a request with one of these limits is possible.
+    /// Checks that in each pair the value (the first number) is at most the limit (the second).
     fn check(verb: &'static str, pairs: &[(u32, u32)]) -> Result<(), VerbsError> {
         let fits = pairs.iter().all(|(value, most)| value <= most);
         let error = || VerbsError::refused(verb, io::ErrorKind::InvalidInput);
@@ -226,7 +234,7 @@ impl Verbs for Node {
                 CmEventType::ConnectRequest => Some(self.handle(key)),
                 _ => id,
             };
-            // The last handle of a connection is being dropped: it has no more events.
+            // Skip the event: the last handle of its connection is being dropped.
             let Some(id) = id else { continue };
             return Ok(Some(CmEvent { id, listener, event, status, param }));
         }
@@ -402,7 +410,7 @@ impl Verbs for Node {
             id.ok_or_else(error)?.qp = Some(Qp::new(keys, limits));
             Ok(())
         })?;
-        // The first queue pair is the only one.
+        // A connection has only one queue pair, so this is the first.
         let _ = id.0.kept.set((pd, send_cq, recv_cq, srq));
         Ok(())
     }

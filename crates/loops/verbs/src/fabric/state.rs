@@ -1,4 +1,4 @@
-//! Everything of a network, behind its one lock.
+//! The state of a network, which one lock protects.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -25,14 +25,14 @@ pub(super) struct Objects {
     pub(super) regions: BTreeMap<Key, Region>,
     pub(super) cqs: BTreeMap<Key, CqState>,
     pub(super) srqs: BTreeMap<Key, SrqState>,
-    /// Called after the lock is released.
+    /// The wakers to call after the lock is released.
     pub(super) wakers: Vec<Waker>,
 }
 
 /// A machine.
 #[derive(Default)]
 pub(super) struct NodeState {
-    /// Nothing leaves or reaches the node.
+    /// True if no message leaves or reaches the node.
     pub(super) is_unplugged: bool,
 }
 
@@ -99,11 +99,11 @@ pub(super) struct Qp {
     /// Requests that have not started.
     pub(super) sends: VecDeque<Send>,
     pub(super) receives: VecDeque<Receive>,
-    /// Requests ever posted to the send queue.
+    /// The number of requests posted to the send queue so far.
     pub(super) posted: u64,
-    /// Requests whose place in the send queue is free again.
+    /// The number of requests whose place in the send queue is free again.
     pub(super) retired: u64,
-    /// Receives that occupy the queue: posted, or completed and not polled.
+    /// The number of receives that occupy the queue: posted, or completed and not polled.
     pub(super) receives_held: u32,
 }
 
@@ -152,7 +152,7 @@ pub(super) struct Region {
     pub(super) pd: Key,
     pub(super) access: Access,
     pub(super) memory: Arc<dyn Memory>,
-    /// A peer's SEND with Invalidate ended the use of the key.
+    /// True after a peer's SEND with Invalidate has invalidated the key.
     pub(super) is_invalid: bool,
 }
 
@@ -166,17 +166,17 @@ pub(super) struct CqState {
     pub(super) waker: Waker,
 }
 
-/// A completion, and what its poll frees.
+/// A completion, and the queue entries that its poll frees.
 pub(super) struct Entry {
     pub(super) completion: Completion,
     pub(super) frees: Frees,
 }
 
-/// The place that the poll of a completion frees.
+/// The place in a queue that becomes free when the program polls a completion.
 pub(super) enum Frees {
     /// The send queue's places up to this position.
     Sends { id: Key, position: u64 },
-    /// A place in the own receive queue.
+    /// A place in the queue pair's own receive queue.
     Receive { id: Key },
     /// A place in a shared receive queue.
     Shared { srq: Key },
@@ -188,7 +188,7 @@ pub(super) struct SrqState {
     pub(super) capacity: u32,
     pub(super) max_sge: u32,
     pub(super) receives: VecDeque<Receive>,
-    /// Receives that occupy the queue.
+    /// The number of receives that occupy the queue.
     pub(super) held: u32,
     /// Connections whose message waits for a receive, in order.
     pub(super) waiting: VecDeque<Key>,
@@ -299,7 +299,8 @@ impl Objects {
         Ok(())
     }
 
-    /// The registration with this key, if range, domain and access fit; and the range's offset.
+    /// Returns the registration with this key, and the offset of the range in it. Fails if the
+    /// range, the domain or the access does not fit.
     pub(super) fn region(
         &self,
         pd: Key,
@@ -321,20 +322,20 @@ impl Objects {
 }
 
 impl Region {
-    /// Appends bytes of the range, which is inside the memory.
+    /// Appends the bytes of a range to `out`. The range must be inside the memory.
     pub(super) fn read(&self, offset: usize, bytes: usize, out: &mut Vec<u8>) {
         assert!(offset + bytes <= self.memory.bytes(), "`region` has checked the range");
         let before = out.len();
         out.resize(before + bytes, 0);
         // SAFETY: the range is inside memory that `Memory` promises to be readable, and `out` is
-        // separate memory. The owner has no reference that this access could contradict.
+        // separate memory. The owner has no reference that conflicts with this access.
         unsafe {
             let from = self.memory.address().as_ptr().add(offset);
             from.copy_to_nonoverlapping(out[before..].as_mut_ptr(), bytes);
         }
     }
 
-    /// Writes bytes to the range, which is inside the memory.
+    /// Writes bytes to the memory at `offset`. They must fit in the memory.
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.memory.bytes(), "`region` has checked the range");
         // SAFETY: as in `read`, and the memory is writable.

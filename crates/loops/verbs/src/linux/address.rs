@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
-/// A storage with the address.
+/// Converts an address to a `sockaddr_storage`.
 pub(super) fn to_storage(address: SocketAddr) -> sockaddr_storage {
     // SAFETY: zeroes are a valid storage.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -55,7 +55,7 @@ pub(super) fn from_storage(storage: &sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-/// Whether the address is IPv6, for which a listener would also take IPv4.
+/// True for an IPv6 address, at which a listener would also accept IPv4 connections.
 pub(super) fn is_v6(address: SocketAddr) -> bool {
     matches!(address.ip(), IpAddr::V6(_))
 }

@@ -32,7 +32,7 @@ pub(super) struct IdOwner {
     qp: OnceLock<QueuePair>,
 }
 
-/// A queue pair, and what it uses.
+/// A queue pair, and the objects that it uses.
 pub(super) struct QueuePair {
     raw: *mut ibv_qp,
     srq: Option<Srq>,
@@ -47,10 +47,11 @@ unsafe impl Sync for IdOwner {}
 
 impl Drop for IdOwner {
     fn drop(&mut self) {
-        // First, because a new identifier may get the same address as soon as this one is gone.
+        // Do this first: once this identifier is destroyed, a new identifier may get the same
+        // address.
         self.channel.forget(self.raw);
-        // SAFETY: no handle is left. The channel acknowledges events before it lets go of a handle,
-        // so destroying waits for no event.
+        // SAFETY: no handle is left. The channel acknowledges events before it drops a handle, so
+        // destroying the identifier does not wait for an event.
         unsafe {
             if self.qp.get().is_some() {
                 (self.functions.rdma_destroy_qp)(self.raw);
@@ -83,7 +84,7 @@ impl Id {
     }
 
     /// # Safety
-    /// `raw` is an identifier of the channel that nothing else owns.
+    /// `raw` must be an identifier of `channel`, and no other code may own it.
     pub(super) unsafe fn own(
         functions: &'static Functions,
         channel: &Channel,

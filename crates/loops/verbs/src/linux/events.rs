@@ -13,7 +13,7 @@ use super::sys::*;
 use crate::error::VerbsError;
 use crate::verbs::{CmEvent, CmEventType, ConnParam};
 
-/// An event channel. Its identifiers hold it.
+/// An event channel. Its identifiers keep it alive.
 #[derive(Clone)]
 pub struct Channel(Arc<ChannelOwner>);
 
@@ -93,7 +93,7 @@ impl Channel {
             } else {
                 self.find(copied.id)
             };
-            // An identifier that its last owner is destroying has no more events.
+            // Skip the event: the last owner of its identifier is destroying it.
             let Some(id) = id else { continue };
             let listener = self.find(copied.listener);
             let Copied { status, param, .. } = copied;
@@ -101,8 +101,8 @@ impl Channel {
         }
     }
 
-    /// Takes, copies and acknowledges one event. No handle is alive here, so the library does not
-    /// wait for this acknowledgement while this thread destroys an identifier.
+    /// Takes, copies and acknowledges one event. This function holds no handle, so it cannot
+    /// destroy an identifier, which would wait for this acknowledgement.
     fn take(&self) -> Result<Option<Copied>, VerbsError> {
         let functions = self.0.functions;
         let mut event = ptr::null_mut();
@@ -116,7 +116,7 @@ impl Channel {
             };
         }
         // SAFETY: the library returned an event, which is valid until it is acknowledged. Every
-        // event of this port space has `conn`, zeroes if there are no parameters.
+        // event of this port space has `conn`, which is all zeroes if there are no parameters.
         let copied = unsafe {
             let event = &*event;
             Copied {

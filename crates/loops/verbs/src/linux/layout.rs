@@ -12,7 +12,7 @@ use crate::request::{Access, Status};
 
 const PACKAGES: &str = "the packages gcc, libc6-dev, libibverbs-dev and librdmacm-dev";
 
-/// A folder that is removed at the end.
+/// A folder that is removed when this value is dropped.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -50,7 +50,7 @@ fn values(expressions: &[(String, String)]) -> BTreeMap<String, usize> {
 
 #[test]
 fn structures_and_codes_match_the_c_headers() {
-    // Name, C expression, and the value here.
+    // The name, the C expression, and the value in Rust.
     let mut claims: Vec<(String, String, usize)> = Vec::new();
     for (structure, fields, size) in structures() {
         for field in fields {

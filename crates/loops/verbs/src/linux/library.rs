@@ -24,7 +24,7 @@ macro_rules! functions {
                 $(
                     let name = stringify!($name);
                     let library = if name.starts_with("ibv_") { verbs } else { manager };
-                    // SAFETY: the types match rdma-core's headers, where they are stable; `sys`
+                    // SAFETY: the types match rdma-core's headers, whose interface is stable; `sys`
                     // has the structures.
                     let $name = unsafe { *library.get(name)? };
                 )*
@@ -119,7 +119,7 @@ pub(super) fn by_number(verb: &'static str, result: c_int) -> Result<(), VerbsEr
     }
 }
 
-/// The pointer of a verb that returns null and sets `errno`.
+/// The pointer that a verb returned. If it is null, returns the error in `errno` instead.
 pub(super) fn pointer<T>(verb: &'static str, result: *mut T) -> Result<*mut T, VerbsError> {
     if result.is_null() { Err(last_error(verb)) } else { Ok(result) }
 }

@@ -1,5 +1,5 @@
-//! Posting and polling. The header's inline functions call the provider through the context; so
-//! do these.
+//! Posts requests and polls completions. Like the inline functions of the C header, these functions
+//! call the provider through the context.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -98,7 +98,8 @@ fn post<R, W: Linked>(
             // exists.
             let mut work = to_c(request, unsafe { &mut *inline_first.add(at) });
             if at + 1 < batch.len() {
-                // The next request's place; the batch has at most as many as the list.
+                // Link to the next request, which has a place because the list is as long as a
+                // batch.
                 work.set_next(first.wrapping_add(at + 1));
             }
             // SAFETY: `at` is below the length of the list, which nothing else uses.
@@ -107,7 +108,7 @@ fn post<R, W: Linked>(
         let mut refused = ptr::null_mut();
         let result = call(first, &mut refused);
         by_number(verb, result).map_err(|error| {
-            // The address is inside the list, if the provider set it.
+            // If the provider has set the address, it is inside the list.
             let offset = (refused as usize).saturating_sub(first as usize) / size_of::<W>();
             let inside = offset.min(batch.len());
             PostError { posted: round * POST_BATCH + inside, error }
@@ -126,7 +127,8 @@ pub(super) unsafe fn send(qp: *mut ibv_qp, requests: &[SendRequest<'_>]) -> Resu
             && matches!(request.payload, Payload::Inline(_))
     };
     if requests.iter().any(is_inline_read) {
-        // The device would write to bytes that are lent for reading only.
+        // Refuse a READ into inline bytes: the device would write to bytes that are lent for
+        // reading only.
         let error = VerbsError::refused("ibv_post_send", io::ErrorKind::InvalidInput);
         return Err(PostError { posted: 0, error });
     }

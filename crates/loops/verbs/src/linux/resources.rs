@@ -13,7 +13,7 @@ use crate::error::VerbsError;
 use crate::memory::{Keys, Memory};
 use crate::request::Access;
 
-/// Makes `get` calls on a descriptor return at once.
+/// Makes a descriptor non-blocking: the library's functions that get events from it return at once.
 pub(super) fn unblock(verb: &'static str, fd: RawFd) -> Result<(), VerbsError> {
     // SAFETY: reading and setting flags of an open descriptor touches no memory.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -25,15 +25,15 @@ pub(super) fn unblock(verb: &'static str, fd: RawFd) -> Result<(), VerbsError> {
     if result < 0 { Err(last_error(verb)) } else { Ok(()) }
 }
 
-/// Keeps a device open. When a removed device has no connection left, librdmacm closes its context,
-/// which protection domains and queues still use.
+/// Keeps a device open. Without it, librdmacm would close the context of a removed device with its
+/// last connection, although protection domains and queues still use this context.
 struct Anchor {
     functions: &'static Functions,
     raw: *mut rdma_cm_id,
 }
 
 impl Anchor {
-    /// An anchor at the device that has this address, which must be the one of `context`.
+    /// Makes an anchor for the device with this address, which must be the device of `context`.
     fn new(
         functions: &'static Functions,
         context: *mut ibv_context,
@@ -86,7 +86,7 @@ unsafe impl Sync for PdOwner {}
 
 impl Drop for PdOwner {
     fn drop(&mut self) {
-        // SAFETY: everything made in the domain holds it, so nothing is left of it.
+        // SAFETY: every object of the domain holds a reference to the domain, so no object is left.
         unsafe { (self.functions.ibv_dealloc_pd)(self.raw) };
     }
 }
@@ -284,7 +284,7 @@ impl Srq {
 
 /// Requests an event for the next completion of any kind.
 pub(super) fn request_event(cq: &Cq) -> Result<(), VerbsError> {
-    // SAFETY: the queue keeps its context open, whose functions take its own queues.
+    // SAFETY: the queue keeps its context open, and the functions of the context accept its queues.
     let result = unsafe {
         let ask = (*cq.context()).req_notify_cq;
         ask.map_or(libc::EOPNOTSUPP, |ask| ask(cq.raw(), 0))

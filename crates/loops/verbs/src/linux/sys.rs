@@ -1,7 +1,7 @@
-//! The used structures of `infiniband/verbs.h` and `rdma/rdma_cma.h` (rdma-core).
+//! The structures of `infiniband/verbs.h` and `rdma/rdma_cma.h` (rdma-core) that this crate uses.
 //!
-//! The library allocates the structures without a size here and more fields may follow, so only
-//! pointers to them exist. `layout.rs` compares every offset with the C headers.
+//! If a structure has no size here, the library allocates it, and more fields may follow. This
+//! crate then uses only pointers to it. `layout.rs` compares every offset with the C headers.
 
 use libc::{c_char, c_int, c_uint, c_void, size_t, sockaddr_storage};
 
@@ -11,7 +11,7 @@ pub(super) struct Field {
     /// Path of the field in C.
     pub(super) path: &'static str,
     pub(super) offset: usize,
-    /// `None` for a field that stands for several.
+    /// The size in bytes; `None` for a field that stands for several fields in C.
     pub(super) bytes: Option<usize>,
 }
 
@@ -187,7 +187,7 @@ structures! {
         num_sge: c_int = "num_sge",
     }
 
-    /// `_atomic` and `_bind` are the rest of unions.
+    /// `_atomic` and `_bind` fill the rest of C unions.
     struct ibv_send_wr (whole) {
         wr_id: u64 = "wr_id",
         next: *mut ibv_send_wr = "next",

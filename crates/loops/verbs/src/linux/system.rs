@@ -31,7 +31,7 @@ impl System {
     }
 
     /// # Safety
-    /// `context` is an open device.
+    /// `context` must be the context of an open device.
     unsafe fn describe(&self, context: *mut ibv_context) -> Result<Device, VerbsError> {
         // SAFETY: zeroes are valid attributes.
         let mut attributes: ibv_device_attr = unsafe { std::mem::zeroed() };
@@ -52,7 +52,7 @@ impl System {
             ports.push(Port {
                 is_active: port.state == IBV_PORT_ACTIVE,
                 is_ethernet: u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET,
-                // `enum ibv_mtu`: 1 is 256 bytes, each next one doubles.
+                // `enum ibv_mtu`: 1 is 256 bytes, and each next value doubles the size.
                 mtu_bytes: 128 << port.active_mtu.min(5),
             });
         }

@@ -1,7 +1,9 @@
 //! A disk in memory that all members reach. Each leader writes as often as its permit allows. The
 //! oracle fails the test at a write of an earlier leader after a later one has begun.
 
-use farblock_group_service::{Disks, Events, Holder, MemberEvent, Outcome, Permit, Report, now};
+use farblock_group_service::{
+    Disks, Events, Holder, MemberEvent, Outcome, Permit, Report, ReservationRecord, now,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
@@ -108,7 +110,8 @@ impl Disks for TestDisks {
         self.events.send(MemberEvent::Stopped { group, epoch });
     }
 
-    fn apply(&mut self, namespace: &str, index: u64, _: &str) {
+    fn apply(&mut self, namespace: &str, record: ReservationRecord) {
+        let index = record.index;
         self.events.send(MemberEvent::Applied { namespace: namespace.to_owned(), index });
     }
 

@@ -47,7 +47,10 @@ pub(super) struct Disk {
     /// The highest epoch in which a leader may do I/O.
     pub(super) begun: u64,
     /// The hosts that may not write, since the answer to a preempt.
-    pub(super) excluded: BTreeSet<usize>,
+    excluded: BTreeSet<usize>,
+    /// The last reservation change that was answered, and the last changes on which commands build
+    /// that admit a host again.
+    pub(super) reserved: (u64, BTreeMap<usize, u64>),
     map: u64,
     listed: BTreeMap<String, u64>,
     registered: BTreeSet<String>,
@@ -66,6 +69,7 @@ impl Disk {
             acked: [0; BLOCKS],
             begun: 0,
             excluded: BTreeSet::new(),
+            reserved: (0, BTreeMap::new()),
             map: 1,
             listed: BTreeMap::new(),
             registered: BTreeSet::new(),
@@ -73,6 +77,22 @@ impl Disk {
             legs: BTreeMap::new(),
             stalled_until: 0,
         }
+    }
+
+    /// A member has answered that a reservation change, which excludes hosts, is in force.
+    pub(super) fn reserve(&mut self, index: u64, excluded: &BTreeSet<usize>) {
+        let (last, admitted) = &mut self.reserved;
+        *last = index.max(*last);
+        // A later change may have admitted the host again.
+        let is_out = |host: &&usize| admitted.get(host).is_none_or(|base| *base < index);
+        self.excluded.extend(excluded.iter().filter(is_out));
+    }
+
+    /// A member may admit a host again, in the change after `base`.
+    pub(super) fn admit(&mut self, base: u64, host: usize) {
+        let known = self.reserved.1.entry(host).or_default();
+        *known = base.max(*known);
+        self.excluded.remove(&host);
     }
 
     /// Places a fence. Returns the barrier, or `None` if the fence is outdated.

@@ -4,7 +4,8 @@ use super::process::{Condition, Links};
 use super::world::{GROUP, Happening, MS, Pid, World};
 use crate::store::{StoreReply, StoreRequest, StoreTrouble};
 use crate::{
-    Duty, KeySpace, MemberEvent, OrderRecord, PinRecord, Record, VERSION, release, release_reads,
+    Duty, KeySpace, MemberEvent, OrderRecord, PinRecord, Record, Unknown, VERSION, release,
+    release_reads,
 };
 
 /// A fault that lasts, with the member or the ANA group that it concerns.
@@ -144,7 +145,13 @@ impl World {
             }
             Fault::Ordered(number) => {
                 let duty = if self.course.random.one_in(2) { Duty::Drain } else { Duty::Pause };
-                let record = OrderRecord { version: VERSION, duty, weight: None };
+                let record = OrderRecord {
+                    version: VERSION,
+                    duty,
+                    weight: None,
+                    restart: None,
+                    unknown: Unknown::new(),
+                };
                 self.etcd.put(&format!("farblock/{GROUP}/order/m{number}"), record.to_value());
             }
             Fault::Pinned(group) => {

@@ -7,12 +7,15 @@
 
 use super::disk::{BLOCKS, DiskOp};
 use super::process::{Condition, Process};
-use super::world::{Asked, Happening, MS, Pid, World};
-use crate::{MemberEvent, Proposed};
+use super::world::{Asked, Happening, MS, Pid, Step, World};
+use crate::{MemberEvent, Outcome, Proposed};
 use farblock_random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const HOSTS: usize = 3;
+
+/// The number of reservation commands in flight for one namespace.
+const ASKERS: usize = 3;
 
 /// An operation of a host.
 #[derive(Clone, Debug)]
@@ -155,7 +158,7 @@ impl World {
         };
         self.asked.retain(|_, asked| is_alive(asked.pid));
         let group = 1 + self.course.random.below(self.disks.len() as u64) as u32;
-        if self.asked.contains_key(&group) {
+        if self.asked.values().filter(|asked| asked.group == group).count() >= ASKERS {
             return;
         }
         let any = self.course.random.one_in(3);
@@ -169,24 +172,65 @@ impl World {
             return;
         }
         let number = fitting[self.course.random.index(fitting.len())];
+        let host = self.course.random.index(HOSTS);
+        self.consult(number, group, host);
+    }
+
+    /// A host asks a member to exclude `host`, or to admit it again.
+    pub(super) fn consult(&mut self, number: usize, group: u32, host: usize) {
+        let (proposal, pid) = (self.token(), self.pid(number));
+        let step = Step::Consults { least: self.disks[&group].reserved.0, host };
+        self.asked.insert(proposal, Asked { group, pid, step });
+        let namespace = format!("ns-{group}");
+        let question = MemberEvent::Consult { proposal, namespace, group };
+        self.course.after(MS / 10, Happening::Event(pid, question));
+    }
+
+    /// A member answers a question or a proposal.
+    pub(super) fn answer(&mut self, number: usize, proposal: u64, outcome: &Outcome) {
+        let Some(asked) = self.asked.remove(&proposal) else { return };
+        let disk = self.disks.get_mut(&asked.group).expect("every group has a disk");
+        match (asked.step, outcome) {
+            (Step::Proposes(excluded), Outcome::InForce { index }) => {
+                self.counts.answers += 1;
+                disk.reserve(*index, &excluded);
+            }
+            (Step::Consults { least, host }, Outcome::Current { index }) => {
+                if *index < least {
+                    let wrong = format!("member {number} answers change {index} after {least}");
+                    self.wrong = Some(wrong);
+                }
+                self.change(number, asked.group, (*index, host));
+            }
+            (Step::Proposes(_), Outcome::Conflict) => self.counts.conflicts += 1,
+            _ => {}
+        }
+    }
+
+    /// A member executes a host's reservation command on the state after change `base`.
+    fn change(&mut self, number: usize, group: u32, (base, host): (u64, usize)) {
         let namespace = format!("ns-{group}");
         let seen = self.processes[number].member.view().reservations.get(&namespace);
-        let base = seen.map_or(0, |seen| seen.record.index);
+        if seen.map_or(0, |seen| seen.record.index) != base {
+            // The member knows a newer state, and asks again.
+            return self.consult(number, group, host);
+        }
         let state = seen.map_or("", |seen| seen.record.state.as_str());
         let mut excluded: BTreeSet<usize> =
             state.split(',').filter_map(|host| host.parse().ok()).collect();
-        let host = self.course.random.index(HOSTS);
+        let disk = self.disks.get_mut(&group).expect("every group has a disk");
+        disk.reserve(base, &excluded);
         if !excluded.remove(&host) {
             excluded.insert(host);
         } else {
-            let disk = self.disks.get_mut(&group).expect("every group has a disk");
-            disk.excluded.remove(&host);
+            disk.admit(base, host);
         }
         let state: Vec<_> = excluded.iter().map(ToString::to_string).collect();
         let (proposal, pid) = (self.token(), self.pid(number));
-        self.asked.insert(group, Asked { proposal, pid, excluded });
+        self.asked.insert(proposal, Asked { group, pid, step: Step::Proposes(excluded) });
         let state = state.join(",");
-        let proposed = Proposed { proposal, namespace, group, base, state, notices: Vec::new() };
-        self.with(number, |member, now| member.handle(now, MemberEvent::Propose(proposed)));
+        let (notices, aborted) = (Vec::new(), Vec::new());
+        let proposed = Proposed { proposal, namespace, group, base, state, notices, aborted };
+        self.course.after(MS / 10, Happening::Event(pid, MemberEvent::Propose(proposed)));
     }
 }

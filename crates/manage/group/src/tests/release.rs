@@ -51,6 +51,7 @@ fn led(group: u32, phase: Phase, incarnation: u64) -> Entry {
         victims: vec![Holder { member: "b".to_owned(), ..holder.clone() }],
         holder: Some(holder),
         to: None,
+        fenced: None,
         reason: Reason::New,
         at_unix_ms: 0,
         unknown: Unknown::new(),

@@ -13,7 +13,7 @@ fn process(process: u64, predecessors: &[u64], before: Option<&MemberRecord>) ->
         predecessors: predecessors.to_vec(),
         timing: Timing::default(),
     };
-    own_record(&config, None, before, 0)
+    own_record(&config, (None, before, 0), 0)
 }
 
 fn ended(record: &MemberRecord) -> Vec<u64> {

@@ -74,6 +74,7 @@ fn a_group_survives_two_faults_at_a_time() {
                 all.done += counts.done;
                 all.takeovers += counts.takeovers;
                 all.answers += counts.answers;
+                all.conflicts += counts.conflicts;
                 all.refused += counts.refused;
                 all.faults += counts.faults;
                 all.held_over += counts.held_over;
@@ -109,6 +110,8 @@ const MISTAKES: &[(&str, u64)] = &[
     ("every leader holds over", 10),
     ("a renewed lease permits I/O", 161),
     ("a preempt is answered at its commit", 0),
+    ("a report shows a change that is not in force", 3),
+    ("a report reads the member's own copy", 0),
 ];
 
 #[test]

@@ -3,8 +3,8 @@
 use super::disk::BLOCKS;
 use super::faults::Fault;
 use super::process::Condition;
-use super::world::{Asked, GROUP, Happening, MS, NO_FENCE, World};
-use crate::{Duty, FenceKind, MemberEvent, OrderRecord, PinRecord, Proposed, Record, VERSION};
+use super::world::{GROUP, Happening, MS, NO_FENCE, World};
+use crate::{Duty, FenceKind, OrderRecord, PinRecord, Record, Unknown, VERSION};
 use farblock_random::Random;
 use std::collections::BTreeSet;
 
@@ -55,7 +55,13 @@ impl World {
     }
 
     fn order(&mut self, number: usize, duty: Duty) {
-        let record = OrderRecord { version: VERSION, duty, weight: None };
+        let record = OrderRecord {
+            version: VERSION,
+            duty,
+            weight: None,
+            restart: None,
+            unknown: Unknown::new(),
+        };
         self.etcd.put(&format!("farblock/{GROUP}/order/m{number}"), record.to_value());
     }
 
@@ -205,28 +211,30 @@ fn members_have_different_controllers() {
 fn a_preempt_through_any_member_is_answered_when_the_leader_enforces_it() {
     let mut world = world(&[HARD]);
     let (leader, _) = world.leader(1).expect("it has one");
-    for (base, number) in [leader, (leader + 1) % 3].into_iter().enumerate() {
-        let (proposal, pid) = (world.token(), world.pid(number));
-        let excluded: BTreeSet<_> = (0..=base).collect();
-        let state: Vec<_> = excluded.iter().map(ToString::to_string).collect();
-        world.asked.insert(1, Asked { proposal, pid, excluded });
-        let proposed = Proposed {
-            proposal,
-            namespace: "ns-1".to_owned(),
-            group: 1,
-            base: base as u64,
-            state: state.join(","),
-            notices: Vec::new(),
-        };
-        world.with(number, |member, now| member.handle(now, MemberEvent::Propose(proposed)));
+    for (base, number) in (0..).zip([leader, (leader + 1) % 3]) {
+        world.consult(number, 1, base as usize);
         // The store may be late with an answer, and the member then asks again.
         world.pass(1_500 * MS);
-        assert_eq!(world.counts.answers, 1 + base as u64, "through member {number}");
+        assert_eq!(world.counts.answers, 1 + base, "through member {number}");
         world.pass(1_000 * MS);
         for process in &world.processes {
-            assert_eq!(process.cores.reservations[&1].0, 1 + base as u64, "all know it");
+            assert_eq!(process.cores.reservations[&1].0, 1 + base, "all know it");
         }
     }
+}
+
+#[test]
+fn of_two_changes_at_once_each_member_executes_the_second_after_the_first() {
+    let mut world = world(&[HARD]);
+    let (leader, _) = world.leader(1).expect("it has one");
+    world.consult(leader, 1, 0);
+    world.consult((leader + 1) % 3, 1, 1);
+    world.pass(500 * MS);
+    assert_eq!((world.counts.answers, world.counts.conflicts), (1, 1));
+    world.consult((leader + 1) % 3, 1, 1);
+    world.pass(500 * MS);
+    let (index, excluded) = &world.processes[leader].cores.reservations[&1];
+    assert_eq!((*index, excluded.iter().copied().collect()), (2, vec![0, 1]));
 }
 
 #[test]

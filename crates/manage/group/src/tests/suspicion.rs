@@ -35,6 +35,7 @@ fn view(suspicion: u64) -> View {
         holder: Some(holder),
         victims: Vec::new(),
         to: None,
+        fenced: None,
         reason: Reason::New,
         at_unix_ms: 0,
         unknown: Unknown::new(),
@@ -53,7 +54,7 @@ fn view(suspicion: u64) -> View {
         unknown: Unknown::new(),
     };
     let suspect = SuspectRecord { version: VERSION, incarnation: 3, by: "c".to_owned() };
-    let group = AnaGroupRecord { version: VERSION, fences: vec![FENCE] };
+    let group = AnaGroupRecord { version: VERSION, fences: vec![FENCE], unknown: Unknown::new() };
     for (key, value, revision) in [
         (Key::Ana(1), group.to_value(), 1),
         (Key::Alive("b".to_owned()), alive.to_value(), 2),

@@ -9,8 +9,8 @@ use crate::store::{
     StoreEvent, StoreReply, StoreRequest, StoreTrouble, Ticket, Txn, WatchEvent, Write,
 };
 use crate::{
-    Action, AnaGroupRecord, FenceKind, Holder, Member, MemberConfig, MemberEvent, Outcome, Record,
-    Timing, VERSION,
+    Action, AnaGroupRecord, FenceKind, Holder, Member, MemberConfig, MemberEvent, Record, Timing,
+    Unknown, VERSION,
 };
 use farblock_random::Random;
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,6 +92,8 @@ pub(super) struct Counts {
     pub(super) done: u64,
     pub(super) takeovers: u64,
     pub(super) answers: u64,
+    /// Reservation changes that another one preceded.
+    pub(super) conflicts: u64,
     pub(super) refused: u64,
     pub(super) faults: u64,
     pub(super) held_over: u64,
@@ -99,11 +101,21 @@ pub(super) struct Counts {
     pub(super) suspicions: u64,
 }
 
-/// A reservation change whose answer a host awaits.
+/// The step of a host's reservation command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// The member finds out the last change. It is at least `least`, which some member has answered
+    /// before. `host`: the host to exclude, or to admit again.
+    Consults { least: u64, host: usize },
+    /// The member proposes to exclude these hosts.
+    Proposes(BTreeSet<usize>),
+}
+
+/// A reservation command whose answer a host awaits.
 pub(super) struct Asked {
-    pub(super) proposal: u64,
+    pub(super) group: u32,
     pub(super) pid: Pid,
-    pub(super) excluded: BTreeSet<usize>,
+    pub(super) step: Step,
 }
 
 /// Time and chance.
@@ -135,7 +147,8 @@ pub(super) struct World {
     pub(super) disks: BTreeMap<u32, Disk>,
     pub(super) processes: Vec<Process>,
     pub(super) hosts: Vec<HostModel>,
-    pub(super) asked: BTreeMap<u32, Asked>,
+    /// The reservation commands, by the number of the question or proposal.
+    pub(super) asked: BTreeMap<u64, Asked>,
     pub(super) faults: Vec<Fault>,
     pub(super) counts: Counts,
     last_token: u64,
@@ -195,7 +208,8 @@ impl World {
             is_calm: false,
         };
         for (group, kind) in (1..).zip(kinds) {
-            let record = AnaGroupRecord { version: VERSION, fences: vec![*kind] };
+            let record =
+                AnaGroupRecord { version: VERSION, fences: vec![*kind], unknown: Unknown::new() };
             world.etcd.put(&format!("farblock/{GROUP}/ana/{group}"), record.to_value());
             world.disks.insert(group, Disk::new(*kind));
         }
@@ -480,14 +494,15 @@ impl World {
                 let parked = std::mem::take(&mut cores.parked);
                 parked.into_iter().for_each(|op| self.deliver(number, op));
             }
-            Action::Apply { namespace, index, state } => {
+            Action::Apply { namespace, record } => {
                 let group = namespace[3..].parse().expect("ns-GROUP");
-                let hosts = state.split(',').filter_map(|host| host.parse().ok()).collect();
+                let index = record.index;
+                let hosts = record.state.split(',').filter_map(|host| host.parse().ok()).collect();
                 let cores = &mut self.processes[number].cores;
                 cores.reservations.insert(group, (index, hosts));
                 cores.applying.insert(group, index);
             }
-            Action::Answer { proposal, outcome } => self.answer(proposal, &outcome),
+            Action::Answer { proposal, outcome } => self.answer(number, proposal, &outcome),
             Action::Report(crate::Report::HoldsOver { .. }) => self.counts.held_over += 1,
             Action::Report(_) => {}
         }
@@ -598,17 +613,6 @@ impl World {
         }
         let event = MemberEvent::Entered { group, epoch, identity };
         self.course.after(MS, Happening::Event(pid, event));
-    }
-
-    fn answer(&mut self, proposal: u64, outcome: &Outcome) {
-        let found = self.asked.iter().find(|(_, asked)| asked.proposal == proposal);
-        let Some(group) = found.map(|(group, _)| *group) else { return };
-        let asked = self.asked.remove(&group).expect("found above");
-        if matches!(outcome, Outcome::InForce { .. }) {
-            self.counts.answers += 1;
-            let disk = self.disks.get_mut(&group).expect("every group has a disk");
-            disk.excluded.extend(asked.excluded);
-        }
     }
 
     pub(super) fn token(&mut self) -> u64 {

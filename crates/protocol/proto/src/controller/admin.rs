@@ -36,8 +36,8 @@ pub enum AdminOutcome {
     },
     /// Hold the command until [`Action::Complete`](super::Action::Complete) completes it.
     Pending,
-    /// Try to abort the other command, then complete the Abort command with success. The result is
-    /// 0 if the target aborted the other command and 1 otherwise ("Abort command").
+    /// Try to abort the command that the host names, then complete the Abort command with success.
+    /// The result is 0 if the target aborted the named command and 1 otherwise ("Abort command").
     Abort {
         /// The I/O queue of the command to abort.
         queue: QueueId,

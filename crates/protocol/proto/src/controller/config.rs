@@ -34,7 +34,7 @@ impl fmt::Display for SubsystemId {
     }
 }
 
-/// A listener's number (PORTID of a discovery log page entry).
+/// A listener's number (PORTID of a discovery log page entry, unless [`Listener::number`] differs).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortId(pub u16);
 
@@ -197,8 +197,10 @@ pub enum ChannelSecurity {
 /// Page"). Every subsystem is offered on every listener.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listener {
-    /// The listener's number (PORTID), unique in the registry.
+    /// The listener's number, unique in the registry.
     pub port: PortId,
+    /// The number in the discovery log page (PORTID). `None`: `port`.
+    pub number: Option<u16>,
     /// Transport type (TRTYPE): TCP or RDMA.
     pub transport: TransportType,
     /// Address family (ADRFAM).
@@ -206,7 +208,7 @@ pub struct Listener {
     /// Address as text, without brackets (TRADDR). Instead of a wildcard (`0.0.0.0`, `::`), the
     /// page shows each host the address to which the host connected.
     pub address: String,
-    /// Port in text (TRSVCID).
+    /// Port as text (TRSVCID).
     pub service: String,
 }
 

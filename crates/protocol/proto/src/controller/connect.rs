@@ -58,8 +58,8 @@ pub struct Connected {
     pub queue: QueueId,
     /// The kind of commands on the queue.
     pub kind: QueueKind,
-    /// The number of queue entries: SQSIZE + 1. A host has at most one command fewer in flight,
-    /// unless the host disabled flow control.
+    /// The number of queue entries: SQSIZE + 1. At most `depth - 1` commands are in flight, or
+    /// `depth` if the host disabled flow control.
     pub depth: u16,
     /// The subsystem; `None` on a discovery controller.
     pub subsystem: Option<SubsystemId>,
@@ -110,13 +110,13 @@ impl Refusal {
     }
 
     /// Refuses an invalid parameter in the submission queue entry.
-    fn in_command(offset: usize) -> Self {
+    pub(crate) fn in_command(offset: usize) -> Self {
         let parameter = ConnectInvalidParameter::in_command(offset);
         Self::at(Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter)
     }
 
     /// Refuses an invalid parameter in the data.
-    fn in_data(offset: usize) -> Self {
+    pub(crate) fn in_data(offset: usize) -> Self {
         let parameter = ConnectInvalidParameter::in_data(offset);
         Self::at(Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter)
     }

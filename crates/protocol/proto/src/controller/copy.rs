@@ -76,7 +76,7 @@ impl CopyRanges {
     ///
     /// # Errors
     /// - Command Size Limit Exceeded if the ranges exceed MSSRL or MCL.
-    /// - LBA Out of Range.
+    /// - LBA Out of Range if a range is not within its namespace.
     /// - Incompatible Namespace or Format if block sizes differ.
     /// - Overlapping I/O Range if the command would both read and write a block.
     /// - Fast Copy Not Possible if a range requires a fast copy.
@@ -145,7 +145,7 @@ impl CopyRanges {
         self.next < self.sources.len()
     }
 
-    /// Returns the ranges that the target must still read, from the range of the next part.
+    /// Returns the remaining ranges, starting with the range that contains the next part.
     pub fn sources(&self) -> impl Iterator<Item = &CopySource> {
         self.sources.iter().skip(self.next)
     }

@@ -30,6 +30,8 @@ struct Address<'a> {
     address: &'a str,
     service: &'a str,
     port: PortId,
+    /// PORTID.
+    number: u16,
     security: ChannelSecurity,
 }
 
@@ -71,6 +73,7 @@ impl<'a> DiscoveryPage<'a> {
             address: &referral.address,
             service: &referral.service,
             port: PortId(0),
+            number: 0,
             security: ChannelSecurity::None,
         });
         let host = controller.host_nqn.as_str();
@@ -182,7 +185,7 @@ impl<'a> DiscoveryPage<'a> {
             adrfam: family.0,
             subtype: subtype.0,
             treq: requirement | Entry::TREQ_DISABLE_SQ_FLOW,
-            portid: address.port.0.into(),
+            portid: address.number.into(),
             cntlid: CNTLID_DYNAMIC.into(),
             asqsz: admin_entries.into(),
             eflags: flags.into(),
@@ -244,7 +247,8 @@ fn addresses<'a>(registry: &'a Registry, local_address: &'a str) -> Vec<Address<
         });
         if !is_known {
             let security = ChannelSecurity::None;
-            addresses.push(Address { transport, family, address, service, port, security });
+            let number = listener.number.unwrap_or(port.0);
+            addresses.push(Address { transport, family, address, service, port, number, security });
         }
     }
     addresses

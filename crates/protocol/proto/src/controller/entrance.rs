@@ -62,7 +62,7 @@ impl fmt::Display for Transport {
     }
 }
 
-/// A listener's transport and address. TCP listeners come first in the order.
+/// A listener's transport and address. TCP listeners sort before RDMA listeners.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Entrance {
     /// The transport.
@@ -118,8 +118,8 @@ impl Entrance {
         }
     }
 
-    /// Whether a listener here also receives the connections to `other`: a wildcard of the same
-    /// transport and port.
+    /// Whether this listener also receives the connections to `other`, because it has a wildcard
+    /// address with the same IP version, transport and port.
     #[must_use]
     pub fn covers(self, other: Self) -> bool {
         let (all, one) = (self.address, other.address);

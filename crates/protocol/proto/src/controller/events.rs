@@ -18,7 +18,7 @@ use alloc::collections::VecDeque;
 use farblock_wire::event::AsyncEvent;
 use farblock_wire::features::AsyncEventConfig;
 
-/// The notices that our controllers send.
+/// The notices that farblock's controllers send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Notice {
     /// Namespace Attribute Changed (00h). The log page is the Changed Namespace List (04h).

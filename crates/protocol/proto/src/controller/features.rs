@@ -43,8 +43,8 @@ const FEATURES: [(FeatureId, bool, bool); 14] = [
 
 /// The default of the feature Arbitration: no limit on the burst.
 const DEFAULT_ARBITRATION: u32 = 0b111;
-/// SMART warnings in Asynchronous Event Configuration. Hosts can enable these events, but our
-/// controllers never send them.
+/// SMART warnings in Asynchronous Event Configuration. Hosts can enable these events, but
+/// farblock's controllers never send them.
 const SMART_WARNINGS: u32 = AsyncEventConfig(0).with_critical_warnings(0xff).0;
 /// The bits of dword 11 of Temperature Threshold that select the threshold and the sensor.
 const TEMPERATURE_SELECTION: u32 = 0b11_1111 << 16;
@@ -250,7 +250,7 @@ impl Registry {
         let subsystem = self.controllers[&id].subsystem;
         let subsystem = subsystem.ok_or(Status::INVALID_FIELD.with_dnr())?;
         let table = self.table_seen_by(&self.controllers[&id]);
-        // The broadcast identifier has no single value that we could return.
+        // The broadcast identifier stands for all namespaces, which may have different values.
         table.find(namespace).ok_or(match namespace {
             NamespaceId::ALL => Status::INVALID_FIELD.with_dnr(),
             _ => Status::INVALID_NAMESPACE.with_dnr(),
@@ -384,7 +384,7 @@ fn change(
     data: &[u8],
     now: Instant,
 ) -> Result<(), Status> {
-    /// Deallocated or Unwritten Logical Block Error Enable, which we do not support.
+    /// Deallocated or Unwritten Logical Block Error Enable, which farblock does not support.
     const DULBE: u32 = 1 << 16;
     const TIME_LIMIT: u32 = 0xffff;
     const POWER_STATE: u32 = 0b1_1111;
@@ -425,7 +425,7 @@ fn change(
 }
 
 /// Checks the Host Behavior Support data and returns the features that the host supports. It
-/// ignores the other bits, which belong to features that our controllers do not support.
+/// ignores the other bits, which belong to features that farblock's controllers do not support.
 fn host_behavior(data: &[u8]) -> Result<HostBehavior, Status> {
     const ENABLED: u8 = 1;
     let behavior = HostBehavior::parse(data).ok_or(Status::DATA_TRANSFER_ERROR)?;

@@ -136,7 +136,7 @@ impl Registry {
     }
 
     /// Returns a controller list. It contains the subsystem's controllers whose identifiers are at
-    /// least `first` and for which `is_meant` returns true.
+    /// least `first` and for whose host NQN `is_meant` returns true.
     fn controllers_from(
         &self,
         first: u16,
@@ -178,7 +178,8 @@ fn namespaces_after(after: NamespaceId, table: &NamespaceTable) -> Result<Vec<u8
     Ok(page(&NamespaceList::from_nsids(ids.map(|id| id.0))))
 }
 
-/// Returns the supported combinations of command sets. `of` must be this controller.
+/// Returns the supported combinations of command sets. The controller identifier `of` must denote
+/// this controller.
 fn command_sets(of: u16, controller: &Controller) -> Result<Vec<u8>, Status> {
     /// This controller identifier denotes the controller that processes the command.
     const THIS: u16 = 0xffff;
@@ -281,7 +282,7 @@ fn io_controller(
         acwu_z: (limits::FUSED_BLOCKS as u16 - 1).into(),
         ocfs: (Id::OCFS_FORMAT_0 | Id::OCFS_FORMAT_2).into(),
         // The operator may add a namespace with a cache at any time, but hosts read this field only
-        // when they connect. So we always report a cache: an unneeded flush is better than a
+        // when they connect. So farblock always reports a cache: an unneeded flush is better than a
         // missing flush. CNS 08h reports whether a namespace has a cache.
         vwc: Id::VWC_PRESENT | Id::VWC_FLUSH_ALL_SUPPORTED,
         mnan: limits::MAX_NAMESPACE_ID.into(),

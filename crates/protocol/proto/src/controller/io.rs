@@ -96,9 +96,9 @@ pub enum IoCommand {
         data: DataPointer,
     },
     /// Pull source ranges from the host and read them with
-    /// [`CopyRanges::parse`](super::CopyRanges::parse). Copy the blocks of one range after the
-    /// other. If the copy fails, the completion's result is the number of the lowest range that is
-    /// not completely copied.
+    /// [`CopyRanges::parse`](super::CopyRanges::parse). Copy the ranges one after the other. If the
+    /// copy fails, the completion's result is the number of the lowest range that is not completely
+    /// copied.
     Copy {
         /// The destination, and the format of the ranges.
         plan: CopyPlan,
@@ -134,8 +134,8 @@ pub enum IoCommand {
     Fabrics,
 }
 
-/// A command's role in a fused operation (Base 2.0, "Fused Operations"). We support only Compare
-/// and Write as a fused operation.
+/// A command's role in a fused operation (Base 2.0, "Fused Operations"). farblock supports only
+/// Compare and Write as a fused operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fuse {
     /// Not fused.
@@ -209,7 +209,10 @@ impl IoCommand {
             return Err(Status::INVALID_OPCODE.with_dnr());
         }
         let info = table.find(namespace).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
-        table.check_reach(namespace)?;
+        match is_known {
+            true => table.check_reach(namespace)?,
+            false => table.check_reach_of_reservations(namespace)?,
+        }
         let changes = matches!(
             opcode,
             NvmOpcode::WRITE
@@ -505,8 +508,8 @@ impl DeallocateRanges {
     /// Reads the first `ranges` ranges in `data`. `data` may contain more bytes.
     ///
     /// # Errors
-    /// LBA Out of Range. Command Size Limit Exceeded if the ranges exceed DMRL, DMRSL or DMSL. Data
-    /// SGL Length Invalid if `data` is too short.
+    /// LBA Out of Range if a range exceeds the namespace. Command Size Limit Exceeded if the ranges
+    /// exceed DMRL, DMRSL or DMSL. Data SGL Length Invalid if `data` is too short.
     pub fn parse(data: &[u8], ranges: u16, info: &NamespaceInfo) -> Result<Self, Status> {
         let bytes = data
             .get(..usize::from(ranges) * DsmRange::LEN)

@@ -23,8 +23,8 @@ pub const MAX_REFERRALS: usize = 64;
 /// The list of allowed hosts of a subsystem has at most this many hosts. Adding one more fails.
 pub const MAX_ALLOWED_HOSTS: usize = 1024;
 
-/// The lists of the hosts that see a subsystem's namespaces name at most this many different hosts
-/// together. Each of these hosts has its own table of namespaces, which takes memory.
+/// All visibility lists of a subsystem's namespaces together name at most this many different
+/// hosts. Each of these hosts has its own table of namespaces, which takes memory.
 pub const MAX_VISIBLE_TO: usize = 256;
 
 /// A namespace identifier is at most this number (NN), so a subsystem has at most this many
@@ -47,7 +47,7 @@ pub const MIN_QUEUE_DEPTH: u16 = 2;
 pub const ASYNC_EVENT_REQUESTS: usize = 4;
 
 /// A host may have at most this many Abort commands outstanding (ACL is one less). The target
-/// refuses further ones.
+/// refuses further Abort commands.
 pub const ABORT_COMMANDS: u8 = 4;
 
 /// A fused Compare and Write may have at most this many blocks (ACWU is one less). One block
@@ -73,7 +73,7 @@ pub const MAX_ANA_GROUPS: u32 = 128;
 pub const ANA_TRANSITION_SECONDS: u8 = 30;
 
 /// If the host of a discovery controller requests no keep-alive timeout, the controller uses this
-/// one. It ends abandoned discovery sessions.
+/// one. This timeout ends abandoned discovery sessions.
 pub const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 
 /// Time for which a controller keeps its admin queue after a shutdown. In this time the host can
@@ -82,7 +82,7 @@ pub const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 pub const ASSOCIATION_LINGER: Duration = Duration::from_secs(120);
 
 /// The time for which a host must wait for the controller to become ready (CAP.TO and CRTO), in
-/// units of 500 ms. Our controllers are ready immediately.
+/// units of 500 ms. farblock's controllers are ready immediately.
 pub const READY_TIMEOUT_500_MS: u8 = 15;
 
 /// Smallest memory page (CAP.MPSMIN 0), the unit of MDTS, in bytes.
@@ -103,7 +103,7 @@ pub const DATASET_RANGES: u16 = 128;
 
 /// A Dataset Management command may have at most this many blocks in one range (DMRSL), and also in
 /// all of its ranges together (DMSL). With the smallest blocks, this is 64 GiB. Linux obeys only
-/// DMRSL: it limits all ranges of a command together to it. So the two limits are equal.
+/// DMRSL, and limits all ranges of a command together to DMRSL. So the two limits are equal.
 pub const DATASET_BLOCKS: u32 = 1 << 27;
 
 /// A Write Zeroes (WZSL) or Verify (VSL) command may cover at most this many bytes: 65,536 blocks

@@ -147,8 +147,9 @@ impl ChangedNamespaces {
     /// Clears the list after the host has read it. Returns whether the host must read the list
     /// again.
     ///
-    /// When a host finds another namespace under an identifier that it uses, it may only remove the
-    /// old one, as Linux does. It adds the new namespace when it reads the list again.
+    /// A host that finds a different namespace under a known identifier may remove the old
+    /// namespace without adding the new one, as Linux does. It adds the new namespace when it reads
+    /// the list again.
     fn was_read(&mut self) -> bool {
         let again = core::mem::take(self).replaced;
         self.ids = again;

@@ -13,7 +13,8 @@
 //! - For an admin command: call [`Registry::admin_data_bytes`], pull that many bytes from the host,
 //!   call [`Registry::admin`], then act on the [`AdminOutcome`].
 //! - After *every* call that takes `&mut Registry`: call [`Registry::poll_action`] until it returns
-//!   `None`. These actions concern connections other than the connection of the call.
+//!   `None`. These actions concern connections other than the one for which the target made the
+//!   call.
 //! - When the time of [`Registry::next_look`] has come: call [`Registry::tick`].
 //! - No input from a peer causes a panic, and no response exceeds the subsystem's largest transfer.
 //! - A [`ControllerId`](crate::ids::ControllerId) is unique in the whole registry, not only in its
@@ -68,7 +69,7 @@ pub use properties::Lifecycle;
 pub use registry::{Action, ControllerSummary, Registry, Teardown, TeardownReason};
 pub use reservations::{
     Access, AccessChange, AccessKind, HostId, KeyedCommand, ReservationCommand, ReservationRequest,
-    Reservations, Rights, Ticket,
+    Reservations, Rights, SharedAnswer, SharedChange, SharedProposal, Ticket,
 };
 pub use reset::Instance;
 pub use state::Traffic;

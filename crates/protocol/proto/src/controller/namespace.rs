@@ -113,6 +113,8 @@ pub struct NamespaceTable {
     views: Vec<(PortId, Arc<Self>)>,
     /// The tables of individual hosts, if some hosts do not see every namespace.
     hosts: Option<ByHost>,
+    /// The namespaces whose reservations several targets share, sorted.
+    shared: Vec<NamespaceId>,
 }
 
 impl NamespaceTable {
@@ -127,23 +129,30 @@ impl NamespaceTable {
         let mut namespaces: Vec<_> = namespaces.into_iter().collect();
         namespaces.sort_by_key(|&(id, _)| id);
         let (barred, views, hosts) = (Vec::new(), Vec::new(), None);
-        Self { generation, max_transfer_bytes, namespaces, barred, views, hosts }
+        let shared = Vec::new();
+        Self { generation, max_transfer_bytes, namespaces, barred, views, hosts, shared }
     }
 
     /// Returns this table without access to the `barred` namespaces, which must be sorted by
     /// identifier.
     pub(crate) fn without(&self, barred: Vec<(NamespaceId, Status)>) -> Self {
-        let namespaces = self.namespaces.clone();
-        Self { namespaces, barred, views: Vec::new(), hosts: None, ..*self }
+        let (namespaces, shared) = (self.namespaces.clone(), self.shared.clone());
+        Self { namespaces, barred, views: Vec::new(), hosts: None, shared, ..*self }
     }
 
-    /// Returns this table, with its own table for each of the given ports.
+    /// Returns this table with the information that several targets share the reservations of these
+    /// namespaces.
+    pub(super) fn with_shared_reservations(self, shared: Vec<NamespaceId>) -> Self {
+        Self { shared, ..self }
+    }
+
+    /// Returns this table with a separate table for each port in `views`.
     pub(crate) fn with_views(mut self, views: Vec<(PortId, Arc<Self>)>) -> Self {
         self.views = views;
         self
     }
 
-    /// Returns this table, with its own table for each host that does not see every namespace.
+    /// Returns this table with separate tables for hosts that do not see every namespace.
     pub(super) fn with_hosts(mut self, hosts: ByHost) -> Self {
         self.hosts = Some(hosts);
         self
@@ -176,6 +185,24 @@ impl NamespaceTable {
             }
         };
         barred.map_or(Ok(()), |(_, status)| Err(*status))
+    }
+
+    /// Checks that reservation commands for a namespace are possible. If several targets share the
+    /// reservations, a target through which the namespace is inaccessible executes them as well.
+    ///
+    /// # Errors
+    /// Returns the status with which to complete a command.
+    pub(crate) fn check_reach_of_reservations(&self, id: NamespaceId) -> Result<(), Status> {
+        match self.check_reach(id) {
+            Err(Status::ANA_INACCESSIBLE) if self.shares_reservations(id) => Ok(()),
+            checked => checked,
+        }
+    }
+
+    /// Whether several targets share the reservations of a namespace.
+    #[must_use]
+    pub fn shares_reservations(&self, id: NamespaceId) -> bool {
+        self.shared.binary_search(&id).is_ok()
     }
 
     /// Returns the version of this table. Newer tables of the subsystem have higher versions.

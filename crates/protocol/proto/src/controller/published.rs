@@ -1,4 +1,5 @@
-//! Publishes the namespaces of a subsystem: as a table to the I/O queues, as events to the hosts.
+//! Publishes the namespaces of a subsystem: as a table to the I/O queues, and as events to the
+//! hosts.
 //!
 //! A change only marks the table as outdated. The registry builds the new table when a caller first
 //! needs it. So ten thousand changes in a row do not build ten thousand tables.
@@ -9,6 +10,7 @@ use super::logs::NamespaceChange;
 use super::namespace::NamespaceTable;
 use super::properties::Lifecycle;
 use super::registry::{Action, Registry};
+use super::reservations::shared_namespaces;
 use super::state::Controller;
 use super::visibility::table_of;
 use crate::ids::{ControllerId, NamespaceId};
@@ -37,8 +39,8 @@ pub(super) enum Queued {
     /// The action to return.
     Action(Action),
     /// [`Action::Namespaces`] of a subsystem, with the table of this version. If the table has a
-    /// later version by now, this entry is skipped: the queue contains another entry for the later
-    /// version, behind the access rights of added namespaces.
+    /// later version by now, the registry skips this entry: the queue contains another entry for
+    /// the later version, behind the actions that set the access rights in added namespaces.
     Table(SubsystemId, u64),
 }
 
@@ -57,6 +59,9 @@ impl Queued {
             Self::Action(
                 Action::Namespaces { .. }
                 | Action::SaveReservations { .. }
+                | Action::ConsultReservations { .. }
+                | Action::ProposeReservations { .. }
+                | Action::SharedApplied { .. }
                 | Action::Access(_)
                 | Action::Reserved { .. },
             )
@@ -71,7 +76,10 @@ impl Registry {
     pub fn namespaces(&self, id: SubsystemId) -> Option<Arc<NamespaceTable>> {
         let subsystem = self.subsystem_of(id)?;
         let Published { table, generation } = &subsystem.published;
-        let build = || table_of(&subsystem.config, &self.access, *generation);
+        let build = || {
+            let shared = shared_namespaces(&subsystem.reserved);
+            table_of(&subsystem.config, &self.access, *generation, &shared)
+        };
         Some(Arc::clone(table.get_or_init(build)))
     }
 

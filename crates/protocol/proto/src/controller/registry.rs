@@ -11,7 +11,7 @@ use super::logs::{ErrorRecord, NamespaceChange, SmartCounters};
 use super::namespace::{NamespaceInfo, NamespaceTable};
 use super::properties::Lifecycle;
 use super::published::{Published, Queued};
-use super::reservations::{AccessChange, Reserved, Ticket};
+use super::reservations::{AccessChange, Reserved, SharedProposal, Ticket};
 use super::reset::{Instance, Instances};
 use super::state::{Controller, Soonest};
 use super::visibility::NamedHosts;
@@ -66,12 +66,13 @@ pub(super) struct Subsystem {
     pub(super) published: Published,
     pub(super) named: NamedHosts,
     counters: SmartCounters,
-    /// For a subsystem with its own range of identifiers: where the search for the next free
-    /// identifier starts.
+    /// For a subsystem with its own range of identifiers: the identifier at which the search for a
+    /// free identifier starts.
     next_controller_id: u16,
 }
 
-/// Something that the target must do for other connections than the one that called the registry.
+/// An action for the target. It concerns connections other than the one for which the target called
+/// the registry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Complete an Asynchronous Event Request for which the registry returned
@@ -125,6 +126,37 @@ pub enum Action {
         serial: u64,
         /// The text to store. Empty: remove the stored text.
         text: String,
+    },
+    /// Ask the group of targets for the last change of the shared reservations, then call
+    /// [`Registry::answer_shared`].
+    ConsultReservations {
+        /// The subsystem.
+        subsystem: SubsystemId,
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The number to pass to [`Registry::answer_shared`].
+        serial: u64,
+    },
+    /// Propose a change of the shared reservations to the group of targets, then call
+    /// [`Registry::answer_shared`].
+    ProposeReservations {
+        /// The subsystem.
+        subsystem: SubsystemId,
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The change.
+        proposal: SharedProposal,
+    },
+    /// Report to the group of targets that every core of this target enforces all changes from
+    /// [`Registry::apply_shared`] up to this one, and that all commands that they forbid have
+    /// ended.
+    SharedApplied {
+        /// The subsystem.
+        subsystem: SubsystemId,
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The number of the change.
+        index: u64,
     },
     /// Apply this change on every queue of the subsystem. Call [`Registry::access_spread`] when all
     /// queues apply the change, and every command that the change forbids or aborts has ended.
@@ -194,7 +226,7 @@ pub struct ControllerSummary<'a> {
     pub host_id: [u8; 16],
     /// The address to which the host connected.
     pub local_address: &'a str,
-    /// The form in which the transport names remote data.
+    /// The type of SGL descriptor that the transport uses for data outside capsules.
     pub remote: RemoteForm,
     /// The controller's state.
     pub lifecycle: Lifecycle,
@@ -565,8 +597,8 @@ impl Registry {
         self.remove_where(TeardownReason::TargetStopped, |_| true)
     }
 
-    /// Returns the time at which to call [`Registry::tick`]. No deadline is earlier, although the
-    /// first one may be later.
+    /// Returns the time at which to call [`Registry::tick`]. The first deadline may be later than
+    /// this time, but not earlier.
     #[must_use]
     pub fn next_look(&self) -> Option<Instant> {
         self.soonest.get()
@@ -600,8 +632,8 @@ impl Registry {
         expired.into_iter().filter_map(|(id, reason)| self.remove(id, reason)).collect()
     }
 
-    /// Returns the next action for other connections. After every change, call this function until
-    /// it returns `None`.
+    /// Removes and returns the next action. After every change, call this function until it returns
+    /// `None`.
     pub fn poll_action(&mut self) -> Option<Action> {
         while let Some(queued) = self.actions.pop_front() {
             let action = match queued {
@@ -624,9 +656,9 @@ impl Registry {
         None
     }
 
-    /// Returns the next Asynchronous Event Request of a controller to complete with success, and
-    /// its result, the event. The registry returns each event only once: here or as an
-    /// [`Action::Complete`].
+    /// Returns a controller's next Asynchronous Event Request that the caller must complete with
+    /// success, and the completion's result (the event). The registry returns each event only once:
+    /// here or as an [`Action::Complete`].
     pub fn poll_event(&mut self, controller: ControllerId) -> Option<(CommandId, u64)> {
         self.controllers.get_mut(&controller)?.events.poll()
     }
@@ -674,9 +706,9 @@ impl Registry {
         self.actions.push_back(queued);
     }
 
-    /// Returns the next free identifier. The search goes upwards from the last identifier and
-    /// continues at the start of the range. `None` if all of the subsystem's identifiers are in
-    /// use.
+    /// Returns the next free controller identifier. The search goes upwards from the last assigned
+    /// identifier and continues at the start of the range. `None` if all of the subsystem's
+    /// identifiers are in use.
     pub(super) fn unused_controller_id(
         &mut self,
         subsystem: Option<SubsystemId>,

@@ -118,8 +118,8 @@ impl Registry {
             && impacted.host_nqn == source.host_nqn
             && impacted.host_id == source.host_id;
         if !same_host {
-            // Do not return the same status as for an unknown instance, from which the host could
-            // conclude that this controller, which is alive, has ended.
+            // Do not return the status for an unknown instance: the host could conclude that this
+            // controller has ended, but it is alive.
             return Err(Status::OPERATION_DENIED.with_dnr());
         }
         if impacted.id == id {

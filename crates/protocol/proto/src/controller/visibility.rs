@@ -1,8 +1,8 @@
 //! The visibility of a subsystem's namespaces for each host.
 //!
 //! By default, every allowed host sees a namespace. A visibility list restricts a namespace to some
-//! hosts. For all other hosts the namespace is inactive: it is on no list, and no event reports it.
-//! Commands for it fail with Invalid Namespace or Format.
+//! hosts. For all other hosts the namespace is inactive: no namespace list contains it, and no
+//! event reports it. Commands for it fail with Invalid Namespace or Format.
 //!
 //! An I/O queue does not look up visibility: its [`NamespaceTable`] contains only the namespaces
 //! that its host sees. If every host sees every namespace, all queues share one table.
@@ -60,11 +60,13 @@ pub(super) fn table_of(
     config: &SubsystemConfig,
     access: &BTreeMap<PortId, ana::PortAccess>,
     generation: u64,
+    shared: &[NamespaceId],
 ) -> Arc<NamespaceTable> {
     let seen = |is_seen: &dyn Fn(NamespaceId) -> bool| {
         let namespaces = config.namespaces.iter().filter(|(id, _)| is_seen(**id));
         let namespaces = namespaces.map(|(&id, &info)| (id, info));
-        let table = NamespaceTable::new(generation, config.max_transfer_bytes, namespaces);
+        let table = NamespaceTable::new(generation, config.max_transfer_bytes, namespaces)
+            .with_shared_reservations(shared.to_vec());
         let views = ana::views(&table, access);
         table.with_views(views)
     };
@@ -81,8 +83,8 @@ pub(super) fn table_of(
 
 impl Registry {
     /// Adds a namespace that only `hosts` see; `None`: all hosts see it. Only these hosts get a
-    /// notice. `kept` contains the namespace's stored reservations, which apply again. The registry
-    /// then requests the storage of later changes.
+    /// notice. If `kept` contains the namespace's stored reservations, they apply again, and the
+    /// registry requests the storage of later changes.
     ///
     /// # Errors
     /// Returns the errors of [`Registry::add_namespace`], and an invalid list of hosts.
@@ -147,8 +149,8 @@ impl Registry {
         self.replace_namespace_for(subsystem, namespace, info, hosts)
     }
 
-    /// Replaces the description of a namespace and the hosts that see it in one step. No host sees
-    /// only one of the two changes.
+    /// Replaces, in one step, the description of a namespace and the list of hosts that see it. No
+    /// host sees only one of the two changes.
     ///
     /// # Errors
     /// Returns the errors of [`Registry::replace_namespace`], and an invalid list of hosts.
@@ -298,7 +300,8 @@ impl Subsystem {
         Ok(before)
     }
 
-    /// Checks that one more visibility list may contain these hosts.
+    /// Checks that the subsystem stays within its limit if one more visibility list contains these
+    /// hosts.
     fn check_named(&self, hosts: &BTreeSet<String>) -> Result<(), ConfigError> {
         let new = hosts.iter().filter(|host| !self.named.0.contains_key(*host));
         if self.named.0.len() + new.clone().count() > limits::MAX_VISIBLE_TO {

@@ -96,42 +96,42 @@ fn ranged(
     Command { sqe: range.to_sqe(opcode, 0, nsid, SglDescriptor::NONE), data }
 }
 
-/// Reads `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks, which have `bytes` bytes.
+/// Creates a Read of `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks, `bytes` bytes in total.
 #[must_use]
 pub fn read(nsid: u32, lba: u64, blocks: u32, bytes: u32) -> Command {
     let data = Data::FromController(bytes);
     ranged(NvmOpcode::READ, nsid, lba, blocks, RwControl::default(), data)
 }
 
-/// Writes `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks, which have `bytes` bytes.
+/// Creates a Write of `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks, `bytes` bytes in total.
 #[must_use]
 pub fn write(nsid: u32, lba: u64, blocks: u32, bytes: u32, fua: bool) -> Command {
     let flags = RwControl::default().with_fua(fua);
     ranged(NvmOpcode::WRITE, nsid, lba, blocks, flags, Data::ToController(bytes))
 }
 
-/// Compares `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks with `bytes` bytes of data.
+/// Creates a Compare of `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks with `bytes` bytes of data.
 #[must_use]
 pub fn compare(nsid: u32, lba: u64, blocks: u32, bytes: u32) -> Command {
     let data = Data::ToController(bytes);
     ranged(NvmOpcode::COMPARE, nsid, lba, blocks, RwControl::default(), data)
 }
 
-/// Zeroes `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks.
+/// Creates a Write Zeroes of `blocks` (1 to [`MAX_COMMAND_BLOCKS`]) blocks.
 #[must_use]
 pub fn write_zeroes(nsid: u32, lba: u64, blocks: u32, deallocate: bool, fua: bool) -> Command {
     let flags = RwControl::default().with_deac(deallocate).with_fua(fua);
     ranged(NvmOpcode::WRITE_ZEROES, nsid, lba, blocks, flags, Data::None)
 }
 
-/// Makes all completed writes durable.
+/// Creates a Flush, which makes all completed writes durable.
 #[must_use]
 pub fn flush(nsid: u32) -> Command {
     nvm(NvmOpcode::FLUSH, nsid, Data::None)
 }
 
-/// Deallocates `ranges` (1 to 256) ranges. The command's data are the ranges; see
-/// [`deallocate_range`].
+/// Creates a Dataset Management that deallocates `ranges` (1 to 256) ranges. The command's data are
+/// the ranges; see [`deallocate_range`].
 #[must_use]
 pub fn deallocate(nsid: u32, ranges: usize) -> Command {
     assert!((1..=DSM_RANGES_MAX).contains(&ranges), "{ranges} ranges in one command");
@@ -148,9 +148,9 @@ pub fn deallocate_range(lba: u64, blocks: u32) -> DsmRange {
     DsmRange::new(lba, blocks)
 }
 
-/// Copies `ranges` (1 to 256) ranges, one after the other, to the blocks from `lba`. The command's
-/// data are the ranges; see [`copy_range`]. With `across`, each range contains a namespace
-/// identifier. The host must first enable this format with Host Behavior Support.
+/// Creates a Copy of `ranges` (1 to 256) ranges, one after the other, to the blocks from `lba` on.
+/// The command's data are the ranges; see [`copy_range`]. With `across`, each range contains a
+/// namespace identifier. The host must first enable this format with Host Behavior Support.
 #[must_use]
 pub fn copy(nsid: u32, lba: u64, ranges: usize, across: bool) -> Command {
     assert!((1..=256).contains(&ranges), "{ranges} ranges in one command");
@@ -173,7 +173,7 @@ pub fn copy_range(nsid: u32, lba: u64, blocks: u32) -> CopyRange {
     CopyRange::new(nsid, lba, blocks).expect("1 to 65536 blocks in one range")
 }
 
-/// Identify with any CNS. The controller returns 4096 bytes.
+/// Creates an Identify command with any CNS. The controller returns 4096 bytes.
 #[must_use]
 pub fn identify(cns: Cns, nsid: u32) -> Command {
     let data = Data::FromController(IDENTIFY_BYTES as u32);
@@ -182,25 +182,25 @@ pub fn identify(cns: Cns, nsid: u32) -> Command {
     command
 }
 
-/// Identify Controller.
+/// Creates an Identify Controller command.
 #[must_use]
 pub fn identify_controller() -> Command {
     identify(Cns::CONTROLLER, 0)
 }
 
-/// Identify Namespace, of the NVM command set.
+/// Creates an Identify Namespace command of the NVM command set.
 #[must_use]
 pub fn identify_namespace(nsid: u32) -> Command {
     identify(Cns::NAMESPACE, nsid)
 }
 
-/// Identify the identifiers (UUID, NGUID, EUI-64) of a namespace.
+/// Creates an Identify command for the identifiers (UUID, NGUID, EUI-64) of a namespace.
 #[must_use]
 pub fn identify_descriptors(nsid: u32) -> Command {
     identify(Cns::NAMESPACE_ID_DESCRIPTORS, nsid)
 }
 
-/// Identify the first 1024 active namespaces with identifiers above `after`.
+/// Creates an Identify command for the first 1024 active namespaces with identifiers above `after`.
 #[must_use]
 pub fn identify_active_namespaces(after: u32) -> Command {
     identify(Cns::ACTIVE_NAMESPACES, after)
@@ -231,7 +231,7 @@ impl LogPage {
     }
 }
 
-/// Get Log Page.
+/// Creates a Get Log Page command.
 ///
 /// # Panics
 /// Panics if offset or length is not a multiple of 4, or the length is 0.
@@ -249,7 +249,7 @@ pub fn log_page(log: LogPage) -> Command {
     command
 }
 
-/// Set Features, for features without data.
+/// Creates a Set Features command for a feature without data.
 #[must_use]
 pub fn set_features(feature: FeatureId, value: u32) -> Command {
     let mut command = admin(AdminOpcode::SET_FEATURES, 0, Data::None);
@@ -257,7 +257,7 @@ pub fn set_features(feature: FeatureId, value: u32) -> Command {
     command
 }
 
-/// Requests `count` (1 to 65535) I/O queue pairs.
+/// Creates a command that requests `count` (1 to 65535) I/O queue pairs.
 ///
 /// # Panics
 /// Panics if the count is 0, which the 0's-based field cannot express.
@@ -272,26 +272,27 @@ pub fn granted_queues(result: u32) -> u16 {
     u16::try_from(NumberOfQueues(result).pair_count()).unwrap_or(u16::MAX)
 }
 
-/// Asynchronous Event Request.
+/// Creates an Asynchronous Event Request.
 #[must_use]
 pub fn async_event_request() -> Command {
     admin(AdminOpcode::ASYNC_EVENT_REQUEST, 0, Data::None)
 }
 
-/// Keep Alive.
+/// Creates a Keep Alive.
 #[must_use]
 pub fn keep_alive() -> Command {
     admin(AdminOpcode::KEEP_ALIVE, 0, Data::None)
 }
 
-/// Cross-Controller Reset: ends another controller of this host in the same subsystem.
+/// Creates a Cross-Controller Reset, which ends another controller of this host in the same
+/// subsystem.
 #[must_use]
 pub fn cross_controller_reset(impacted: CrossControllerReset) -> Command {
     Command::new(impacted.emit(), Data::None)
 }
 
-/// Connects queue `qid`. The command's data is [`connect_data`]. The command always disables SQ
-/// flow control, so the controller may end a read with the SUCCESS flag.
+/// Creates a Connect of queue `qid`. Its data is [`connect_data`]. It always disables SQ flow
+/// control, so the controller may end a read with the SUCCESS flag.
 #[must_use]
 pub fn connect(qid: u16, sqsize_z: u16, keep_alive_ms: u32) -> Command {
     let mut command = ConnectCommand::new(0, qid, sqsize_z, keep_alive_ms);
@@ -299,14 +300,14 @@ pub fn connect(qid: u16, sqsize_z: u16, keep_alive_ms: u32) -> Command {
     Command { sqe: command.to_sqe(), data: Data::ToController(ConnectData::LEN as u32) }
 }
 
-/// Authentication Send with a message of `length` bytes.
+/// Creates an Authentication Send with a message of `length` bytes.
 #[must_use]
 pub fn authentication_send(length: u32) -> Command {
     let sqe = AuthenticationCommand::send(0, length).to_sqe();
     Command { sqe, data: Data::ToController(length) }
 }
 
-/// Authentication Receive with room for a message of `length` bytes.
+/// Creates an Authentication Receive with room for a message of `length` bytes.
 #[must_use]
 pub fn authentication_receive(length: u32) -> Command {
     let sqe = AuthenticationCommand::receive(0, length).to_sqe();
@@ -332,13 +333,13 @@ pub fn connect_data(identity: &Identity<'_>, controller: Option<u16>) -> Connect
     ConnectData { cntlid: U16::new(cntlid), ..data }
 }
 
-/// Reads a property.
+/// Creates a Property Get.
 #[must_use]
 pub fn property(offset: u32, size: PropertySize) -> Command {
     Command { sqe: PropertyGetCommand::new(0, offset, size).to_sqe(), data: Data::None }
 }
 
-/// Writes a 4-byte property.
+/// Creates a Property Set of a 4-byte property.
 #[must_use]
 pub fn set_property(offset: u32, value: u32) -> Command {
     let command = PropertySetCommand::new(0, offset, PropertySize::Four, value.into());

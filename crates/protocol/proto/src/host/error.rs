@@ -216,7 +216,7 @@ pub struct Accepted {
     pub must_authenticate: bool,
 }
 
-/// What a message advises if the target refuses this host's identifier.
+/// The message with advice if the target refuses this host's identifier.
 const IDENTIFIER: &str = "the target refuses this host's identifier (HOSTID): it belongs to \
     another host, or differs from this host's host_id at the target; give the right one \
     (/etc/nvme/hostid, or &hostid= in the URL), or set host_id at the target";
@@ -225,7 +225,7 @@ const NOT_JUDGED: &str = "authentication failed: the controller closed the conne
     answer to this host's proof, as some controllers do that refuse it: compare the secrets at \
     both ends, or give --dhchap-ctrl-secret if the controller requires mutual authentication";
 
-/// What a message advises if the controller requires a secure channel.
+/// The message with advice if the controller requires a secure channel.
 const CONCATENATE: &str = "the controller requires TLS concatenation: give --concat with \
     --dhchap-secret FILE (or a TLS key that the controller knows, with --tls-key FILE)";
 

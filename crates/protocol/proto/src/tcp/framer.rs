@@ -47,8 +47,7 @@ pub enum Role {
     Host,
 }
 
-/// A PDU whose header is valid by itself. Whether it fits the commands in flight is for the caller
-/// to check.
+/// A PDU with a valid header. The caller must check that it fits the commands in flight.
 #[derive(Clone, Copy, Debug)]
 pub enum Pdu {
     /// ICReq.
@@ -385,8 +384,8 @@ impl Framer {
         Ok(Pdu::Command(read(header), data))
     }
 
-    /// Checks the offset and length of a PDU's data, and enters the data. Returns the length in
-    /// bytes.
+    /// Checks the offset and length of a PDU's data, and starts to receive the data. Returns the
+    /// length in bytes.
     fn begin_data(
         &mut self,
         common: &CommonHeader,

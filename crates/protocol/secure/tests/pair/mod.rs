@@ -80,7 +80,7 @@ pub(crate) fn answer_from(
     }
 }
 
-/// Settings that both sides share.
+/// Messages that several test files use.
 pub(crate) struct Pair;
 
 impl Pair {

@@ -25,8 +25,8 @@ const ALERT_UNKNOWN_PSK_IDENTITY: c_int = 115;
 /// The role of this process in the connection, and its keys.
 pub(super) enum Side {
     Client(TlsPsk),
-    /// `keys` are all keys. `left` are the untried keys that the identity may stand for, in reverse
-    /// order.
+    /// `keys`: every key that the server accepts. `left`: the keys that the offered identity may
+    /// stand for and that the server has not tried yet, in reverse order.
     Server {
         keys: Arc<ServerKeys>,
         left: Vec<Arc<Named>>,
@@ -68,7 +68,8 @@ impl State {
         keys.too_many(self.chosen.as_ref()?)
     }
 
-    /// Returns the side that tries the next key for the chosen identity. `None` if no key is left.
+    /// Returns the side for another handshake, which tries the next key for the chosen identity.
+    /// `None` if no key is left.
     pub(super) fn next_turn(&mut self) -> Option<Side> {
         let Side::Server { keys, left } = &mut self.side else { return None };
         let (keys, left) = (Arc::clone(keys), std::mem::take(left));
@@ -112,7 +113,7 @@ pub(super) unsafe fn choose_suite(functions: &Functions, ssl: *mut Ssl, hash: Ha
     unsafe { (functions.SSL_set_ciphersuites)(ssl, name.as_ptr()) == 1 }
 }
 
-/// Returns the state of an `SSL` that calls back.
+/// Returns the state of the `SSL` for which OpenSSL runs a callback.
 ///
 /// # Safety
 /// This crate created the `SSL`, which is in a callback, so nothing else accesses its state.
@@ -153,7 +154,7 @@ unsafe extern "C" fn hello_came(ssl: *mut Ssl, alert: *mut c_int, _: *mut c_void
     }
 }
 
-/// Returns a server's key for an identity, if it is the chosen key.
+/// Passes the server's chosen key to OpenSSL if `identity` is the identity of this key.
 unsafe extern "C" fn find_session(
     ssl: *mut Ssl,
     identity: *const c_uchar,
@@ -176,7 +177,7 @@ unsafe extern "C" fn find_session(
     }
 }
 
-/// Returns a client's key, if it fits the requested hash.
+/// Passes the client's key to OpenSSL if the key fits the requested hash.
 unsafe extern "C" fn use_session(
     ssl: *mut Ssl,
     digest: *const Digest,
@@ -204,8 +205,8 @@ unsafe extern "C" fn use_session(
     }
 }
 
-/// Keeps the secrets of application data. OpenSSL reports every secret as a line with its label, a
-/// number that identifies the connection, and the secret itself.
+/// Stores the secrets for application data in the state. OpenSSL reports every secret as a line
+/// with its label, a number that identifies the connection, and the secret itself.
 unsafe extern "C" fn secret_made(ssl: *const Ssl, line: *const c_char) {
     // SAFETY: OpenSSL calls this with an `SSL` of this crate and a text that it owns.
     unsafe {

@@ -20,8 +20,8 @@ const CTRL_SET_MAX_VERSION: c_int = 124;
 /// Makes OpenSSL free its record buffers when they are empty.
 const MODE_RELEASE_BUFFERS: c_long = 0x10;
 const VERIFY_PEER: c_int = 1;
-/// Lists of groups. If OpenSSL rejects the first list, this crate uses the second. The second omits
-/// a group that FIPS modules lack.
+/// Lists of key exchange groups. If OpenSSL rejects the first list, this crate uses the second. The
+/// second omits a group that FIPS modules lack.
 const GROUPS: [&[u8]; 2] = [b"X25519:P-256:P-384\0", b"P-256:P-384\0"];
 /// The version number of TLS 1.3 on the wire.
 pub(super) const VERSION: c_int = 0x0304;

@@ -49,7 +49,7 @@ pub fn available() -> Result<(), TlsError> {
     Library::load(&CALLBACKS).map(drop).map_err(|e| TlsError::Unavailable(e.to_owned()))
 }
 
-/// Creates the end that connects, with its key.
+/// Creates the client end of a connection. Its key is `psk`.
 ///
 /// # Errors
 /// Fails if there is no library.
@@ -57,7 +57,7 @@ pub fn client(psk: TlsPsk) -> Result<Box<dyn Tls>, TlsError> {
     client_with(psk, limits::RECORDS_PER_KEY)
 }
 
-/// Like [`client`], with `records_per_key` as the limit.
+/// Like [`client`], but asks for a key update after `records_per_key` records.
 ///
 /// # Errors
 /// Fails for the same reasons as [`client`].
@@ -68,7 +68,7 @@ pub fn client_with(psk: TlsPsk, records_per_key: u64) -> Result<Box<dyn Tls>, Tl
     Ok(Box::new(session))
 }
 
-/// Creates the end that accepts connections, with all keys that peers may have.
+/// Creates the server end of a connection. `keys` are the keys that it accepts from clients.
 ///
 /// # Errors
 /// Fails if there is no library.
@@ -76,7 +76,7 @@ pub fn server(keys: Arc<ServerKeys>) -> Result<Box<dyn Tls>, TlsError> {
     server_with(keys, limits::SERVER_RECORDS_PER_KEY)
 }
 
-/// Like [`server`], with `records_per_key` as the limit.
+/// Like [`server`], but asks for a key update after `records_per_key` records.
 ///
 /// # Errors
 /// Fails for the same reasons as [`server`].
@@ -235,7 +235,8 @@ impl Handle {
         }
     }
 
-    /// Creates the records after a finished handshake, and queues the last output of the handshake.
+    /// Creates the record layer after a finished handshake, and queues the last output of the
+    /// handshake.
     fn records(&mut self, is_client: bool, per_key: Option<u64>) -> Result<Records, TlsError> {
         let broken = |words: &str| TlsError::Broken(words.to_owned());
         // SAFETY: the `SSL` is valid.
@@ -434,8 +435,8 @@ fn alert(number: c_ulong, name: String) -> String {
 
 impl Drop for Session {
     /// If the host has closed or refused the connection after a request for a key update, records
-    /// that it does not support updates. Otherwise it would lose its connection again and again.
-    /// The Linux host is an example.
+    /// that the host does not support updates. Otherwise its next connection would end in the same
+    /// way. The Linux host does not support updates.
     fn drop(&mut self) {
         let hung_up = matches!(self.failure, None | Some(TlsError::Refused(_)));
         if let (Some(keys), Stage::Open { records, peer: Some(named) }) = (&self.keys, &self.stage)

@@ -12,7 +12,7 @@ const SHOWN: [u8; 3] = [super::APPLICATION, 3, 3];
 /// The prefix of every label of HKDF-Expand-Label.
 const PREFIX: &[u8] = b"tls13 ";
 
-/// One direction of a connection. See the text of the module.
+/// The keys and the record count of one direction of a connection.
 pub(super) struct Direction {
     hash: Hash,
     secret: Zeroizing<Vec<u8>>,
@@ -72,7 +72,7 @@ impl Direction {
         self.key.seal_in_place(nonce, header, body)
     }
 
-    /// Encrypts `content`, which is outside the record, into a record without padding.
+    /// Encrypts `content`, which is in a different buffer, into a record without padding.
     pub(super) fn seal_from(&mut self, kind: u8, content: &[u8], record: &mut [u8]) -> Option<()> {
         let (header, body) = record.split_at_mut(HEADER_BYTES);
         let body = &mut body[..content.len() + 1 + TAG_BYTES];

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 /// record.
 const MESSAGES_BYTES: usize = limits::HANDSHAKE_BYTES + 4 + limits::RECORD_BYTES;
 
-/// Runs one fuzz input. See the text of the module.
+/// Runs one fuzz input.
 ///
 /// # Panics
 /// Panics if an end reads data that was not sent or was changed in transit, does not read valid
@@ -148,12 +148,12 @@ impl Way {
         }
         self.brought = end;
         let expected = self.said.get(self.read..self.read + filled);
-        assert!(expected == Some(&plain[..filled]), "something else is read");
+        assert!(expected == Some(&plain[..filled]), "the receiver read other data");
         self.read += filled;
         // A record is at least as long as its data, so the receiver reads at most as many bytes as
         // arrived.
         let most = self.changed_at.unwrap_or(self.brought);
-        assert!(self.read <= most, "it is read behind a change");
+        assert!(self.read <= most, "the receiver read past the change");
         self.ended = ended;
         self.answers();
         let (input, messages) = (self.to.input.len(), self.to.messages.len());
@@ -164,8 +164,8 @@ impl Way {
         assert!(messages <= MESSAGES_BYTES, "{messages} bytes of messages are kept");
     }
 
-    /// Sends the other end's own output, which is valid. While the connection lives, a byte of data
-    /// follows the output.
+    /// Sends the receiver's own output, which is valid, to the sender. While the connection lives,
+    /// a byte of data follows the output.
     fn answers(&mut self) {
         let data: &[u8] = if self.ended.is_none() { &[7] } else { &[] };
         let mut answer = vec![0; self.to.sealed_bytes(data.len())];
@@ -175,7 +175,8 @@ impl Way {
             ((1, None), None) => assert_eq!(plain[0], 7),
             ((0, None), Some(TlsError::Closed | TlsError::Refused(_))) => {}
             ((0, Some(TlsError::Refused(_))), Some(TlsError::Broken(_))) => {}
-            // An end that requested this many answers at once receives all of them.
+            // An end that requested too many answers at once fails: all of them are records without
+            // data.
             ((0, Some(over)), _) if length / LINE_BYTES > limits::RECORDS_WITHOUT_DATA => {
                 self.is_odd = true;
                 self.ended = Some(over);

@@ -10,9 +10,9 @@
 //!   network <------------------- [answers, and sealed data] <------------------- plain
 //! ```
 //!
-//! The length of a record is a multiple of the cache line, so that the next record in the socket's
-//! memory is also aligned. Some processors are several times slower when they copy to unaligned
-//! memory.
+//! The length of a record is a multiple of the cache line's size, so that the next record in the
+//! socket's memory is also aligned. Some processors are several times slower when they copy to
+//! unaligned memory.
 
 mod cipher;
 mod copy;
@@ -55,7 +55,7 @@ const RECORD_OVERFLOW: u8 = 22;
 const DECODE_ERROR: u8 = 50;
 const INTERNAL_ERROR: u8 = 80;
 
-/// The records of one connection. See the text of the module.
+/// The record layer of one connection.
 pub(crate) struct Records {
     outgoing: Direction,
     incoming: Direction,
@@ -115,8 +115,8 @@ impl Records {
         })
     }
 
-    /// Limits a record to `most_bytes`, which must be a multiple of the cache line (RFC 6066,
-    /// section 4; RFC 8446, section 5.4).
+    /// Limits a record to `most_bytes`, which must be a multiple of the cache line's size (RFC
+    /// 6066, section 4; RFC 8446, section 5.4).
     pub(crate) fn shorten(&mut self, most_bytes: usize) {
         self.record_bytes = self.record_bytes.min(most_bytes);
     }

@@ -12,7 +12,7 @@ fn pair() -> (Records, Records) {
     (end(true).expect("a supported suite"), end(false).expect("a supported suite"))
 }
 
-/// Returns a record of any kind and content.
+/// Encrypts `content` into a record of the type `kind`.
 fn record(from: &mut Records, kind: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; content.len() + 2 * LINE_BYTES];
     bytes[HEADER_BYTES..][..content.len()].copy_from_slice(content);

@@ -14,15 +14,15 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The existing part of a file.
+/// The part of a file that exists, and whether another program has truncated the file.
 pub(super) struct Extent {
     /// The first missing block; `u64::MAX` if no block is missing.
     end_blocks: AtomicU64,
     /// Whether a write has started since `look_for_cut` last ran.
     is_written: AtomicBool,
-    /// Whether the last two checks found the same size, or no write started between them. If the
-    /// file has its full size again later, then another program has restored it, and not one of our
-    /// own writes.
+    /// Whether the last two checks found the same size, or no write started between them. If so,
+    /// no write of this namespace can have extended the file. If the file then has its full size
+    /// again, another program has restored it.
     is_quiet: AtomicBool,
     /// Whether an event loop can query the size without blocking for long.
     is_near: bool,
@@ -44,7 +44,7 @@ impl Extent {
         Extent { is_near, name: path.display().to_string(), ..Extent::default() }
     }
 
-    /// The extent of a simulated file. Its size is in memory.
+    /// The extent of a simulated file. Its size is in memory, so a query never blocks.
     #[cfg(feature = "sim")]
     pub(super) fn simulated() -> Extent {
         Extent { is_near: true, ..Extent::default() }
@@ -73,7 +73,7 @@ impl Extent {
         }
         let is_there = op.lba.saturating_add(u64::from(op.blocks)) <= end;
         match op.command {
-            // The file is empty now, so data that this flush must make durable is lost.
+            // No block is left or trusted, so data that this flush must make durable may be lost.
             Command::Flush if end == 0 => Err(BlockError::WriteFailed),
             Command::Flush => Ok(()),
             _ if is_there => Ok(()),
@@ -92,7 +92,7 @@ impl Extent {
     }
 }
 
-/// Whether the file system reports the sizes of files from memory.
+/// Whether the file system keeps the sizes of files in memory, so that a query does not block.
 #[cfg(target_os = "linux")]
 fn is_near(file: &File, _: &Path) -> bool {
     const EXT: u64 = 0xef53;

@@ -21,8 +21,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// the file stays open until the check returns.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// Keeps the check of an open file running until this is dropped. Dropping waits for a running
-/// check, so that the checking thread does not keep the file open.
+/// Keeps the checks of an open file running until this value is dropped. The drop waits for a
+/// running check, so that the checking thread does not keep the file open.
 pub(super) struct Attention {
     system: u64,
     number: u64,
@@ -56,7 +56,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts to check a file. Unless `meant_to_stay`, unlinking the file causes no warning.
+/// Starts to check a file. If `meant_to_stay`, unlinking the file causes a warning.
 pub(super) fn attend(
     shared: &Arc<FileShared>,
     kind: FileKind,
@@ -189,8 +189,8 @@ impl Entry {
     }
 }
 
-/// Checks the size of a simulated file on a thread of its simulated world. The thread exits when no
-/// user has the file open.
+/// Checks the size of a simulated file on a simulated thread. The thread exits when no user has the
+/// file open.
 #[cfg(feature = "sim")]
 pub(super) fn attend_simulated(shared: &Arc<FileShared>) {
     let shared = Arc::downgrade(shared);
@@ -239,7 +239,7 @@ impl FileShared {
         }
     }
 
-    /// The open file of the system; `None` in a simulated world.
+    /// The open file of the system; `None` for a simulated file.
     pub(super) fn system(&self) -> Option<&std::fs::File> {
         match &self.file {
             File::System(file) => Some(file),

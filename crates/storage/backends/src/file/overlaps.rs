@@ -125,8 +125,8 @@ mod tests {
         assert!(granted);
         let (write, granted) = claim(9..20, true);
         assert!(!granted);
-        // The later read does not overtake the waiting write. A claim on another range does not
-        // wait.
+        // The later read must not overtake the waiting write, and a write that overlaps this read
+        // waits for it. A claim that overlaps no other claim does not wait.
         let (late, granted) = claim(19..21, false);
         assert!(!granted);
         let (elsewhere, granted) = claim(20..30, true);

@@ -14,8 +14,8 @@ use crate::error::FileProblem;
 const LOCK_TIME: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Which operations on ranges the system supports, as far as farblock can find out without changing
-/// data.
+/// The operations on ranges that the system supports, as far as farblock can find out without
+/// changing data.
 pub(super) struct Abilities {
     pub(super) punch: bool,
     pub(super) zero: bool,
@@ -184,7 +184,7 @@ fn open_file(path: &Path, wanted: &FileOptions, kind: FileKind) -> Result<File, 
     })
 }
 
-/// If the problem is that another process has locked the file, adds the name of this process, if
+/// If the problem is that another process has locked the file, adds the name of that process, if
 /// the system reports it.
 fn named(problem: FileProblem, path: &Path) -> FileProblem {
     #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! Files and devices that become write-protected while they are open, and writable again.
+//! Detects files and devices that become write-protected, or writable again, while they are open.
 //!
 //! Once a second the growth thread checks for `blockdev --setro`, `chattr +i` or `+a`, and a
 //! read-only file system. Some file systems turn read-only after an error, but do not report it. So
@@ -42,7 +42,8 @@ impl Obstacle {
 pub(super) struct Protection {
     /// The number of the [`Obstacle`]; 0 if the file can be written.
     obstacle: AtomicU8,
-    /// The number of checks for which the last refused write still counts.
+    /// The number of further checks for which the namespace stays read-only because of the last
+    /// refused write.
     refused: AtomicU32,
 }
 
@@ -72,7 +73,8 @@ impl Protection {
 }
 
 impl FileShared {
-    /// Checks whether the file can be written at present. True if that has changed.
+    /// Checks whether the file can be written at present. Returns true if that has changed since
+    /// the last check.
     pub(super) fn look_for_protection(&self, kind: FileKind) -> bool {
         let Some(file) = self.system().filter(|_| !self.geometry.read_only) else { return false };
         let refused = self.protection.was_refused();

@@ -223,7 +223,8 @@ impl FileQueue {
         }
     }
 
-    /// Claims the range of an operation if the file needs claims. False if the operation must wait.
+    /// Claims the range of an operation if the file needs claims. Returns false if the operation
+    /// must wait.
     fn claim(&mut self, key: u64) -> bool {
         let Some(overlaps) = &self.shared.overlaps else { return true };
         let Pending { op, ticket, .. } = self.pending.at(key);
@@ -379,8 +380,8 @@ fn after_zeroes(op: &Op) -> Next {
     if durable { Next::Step(Step::Sync) } else { Next::Complete(Ok(())) }
 }
 
-/// Whether the system does not support the operation, in general or for this range. The range is
-/// unchanged.
+/// Whether the error means that the system does not support the operation, in general or for this
+/// range. An operation that fails with such an error has not changed the range.
 fn is_refusal(error: &io::Error) -> bool {
     let meaning = BlockError::from_io(Command::Deallocate, error);
     meaning == BlockError::Unsupported || error.kind() == io::ErrorKind::InvalidInput

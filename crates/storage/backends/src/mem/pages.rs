@@ -71,7 +71,8 @@ impl Inner {
         Ok(taken)
     }
 
-    /// Takes a freed chunk back. Returns the page of the chunk if the caller should free the page.
+    /// Adds a freed chunk to its page. Returns the page of the chunk if the caller should free the
+    /// page.
     fn give(&mut self, chunk: SharedBuffer) -> Option<Page> {
         let (&address, page) =
             self.pages.range_mut(..=chunk.as_ptr().addr()).next_back().expect("cut from a page");

@@ -157,7 +157,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
-/// A mounted file system. Dropping this unmounts it.
+/// A mounted file system. Dropping this value unmounts the file system.
 pub(crate) struct Mount {
     at: PathBuf,
 }
@@ -193,7 +193,7 @@ impl Drop for Mount {
     }
 }
 
-/// A loop device over a sparse file. Dropping this detaches the device.
+/// A loop device over a sparse file. Dropping this value detaches the device.
 pub(crate) struct Loop {
     pub(crate) path: PathBuf,
     /// The file below the device.

@@ -79,7 +79,7 @@ pub(super) fn borrowed_buffers_outlive_their_queue(context: &mut Context<'_>) {
     context.expect(&concat(&views), &data, "borrowed data after its namespace was dropped");
 }
 
-pub(super) fn stored_writes_are_read(context: &mut Context<'_>) {
+pub(super) fn inline_writes_are_read_back(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -92,7 +92,7 @@ pub(super) fn stored_writes_are_read(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn ranges_are_checked_at_once(context: &mut Context<'_>) {
+pub(super) fn immediate_operations_check_ranges(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
@@ -109,7 +109,7 @@ pub(super) fn ranges_are_checked_at_once(context: &mut Context<'_>) {
     }
 }
 
-pub(super) fn a_read_only_namespace_stores_nothing(context: &mut Context<'_>) {
+pub(super) fn a_read_only_namespace_refuses_inline_writes(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);

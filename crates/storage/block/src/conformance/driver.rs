@@ -37,9 +37,14 @@ impl Driver {
 
     /// Opens a queue and returns its number.
     pub fn open(&mut self, namespace: &Arc<dyn Namespace>) -> usize {
-        let queue = namespace.open(&self.reactor, self.task).expect("a queue");
+        self.try_open(namespace).expect("a queue")
+    }
+
+    /// Opens a queue and returns its number, or the namespace's error.
+    pub fn try_open(&mut self, namespace: &Arc<dyn Namespace>) -> Result<usize, BlockError> {
+        let queue = namespace.open(&self.reactor, self.task)?;
         self.queues.push(Some(queue));
-        self.queues.len() - 1
+        Ok(self.queues.len() - 1)
     }
 
     /// Drops a queue with its operations in flight. Its number is not reused.
@@ -52,7 +57,7 @@ impl Driver {
         &self.reactor
     }
 
-    /// Returns the task under which the queues are opened.
+    /// Returns the task that becomes ready when operations complete.
     pub fn task(&self) -> TaskId {
         self.task
     }
@@ -67,15 +72,15 @@ impl Driver {
         self.queue(queue).submit(op);
     }
 
-    /// Waits for `count` completions on a queue and returns exactly that many. Panics at the time
-    /// limit.
+    /// Waits for `count` completions on a queue and returns exactly that many. Panics if this takes
+    /// longer than [`WAIT_LIMIT`].
     pub fn wait(&mut self, queue: usize, count: usize) -> Vec<Completion> {
         let mut done = Vec::new();
         self.wait_until(queue, count, &mut done);
         assert_eq!(
             done.len(),
             count,
-            "the number of completions differs from the operations: {done:?}"
+            "the number of completions differs from the number of operations: {done:?}"
         );
         done
     }
@@ -159,9 +164,10 @@ impl Driver {
         }
     }
 
-    /// Keeps `depth` operations with buffers of `bytes` in flight on queue 0 until `total`
-    /// operations have completed. Panics if an operation fails. Returns the increase of `count()`
-    /// during this time. The driver allocates its own memory before it first calls `count`.
+    /// Keeps `depth` operations with buffers of `bytes` bytes in flight on queue 0 until `total`
+    /// operations have completed. Panics if an operation fails. Returns the increase of `count()`,
+    /// such as a count of allocations, during this time. The driver allocates its own memory before
+    /// that.
     pub fn keep_busy(
         &mut self,
         make: &dyn Fn(Buffer, u64) -> Op,
@@ -195,7 +201,7 @@ impl Driver {
     }
 
     /// Runs the event loop once, until a task is ready or `timeout` has passed. If a queue does not
-    /// mark its parent as ready, the driver reaches its time limit.
+    /// make its parent task ready, the driver reaches its time limit.
     pub fn turn(&mut self, timeout: Duration) {
         self.reactor.poll(Some(timeout), &mut self.ready).expect("the event loop works");
         for task in self.ready.drain(..) {

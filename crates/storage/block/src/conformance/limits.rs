@@ -59,8 +59,8 @@ pub(super) fn ranges_beyond_the_end_are_refused(context: &mut Context<'_>) {
         (u64::MAX, 2),
         (u64::MAX - 7, 8),
         (u64::MAX / block_size, 1),
-        // A backend that multiplies or adds without an overflow check would take these ranges for
-        // ranges at the start.
+        // A backend that multiplies or adds without an overflow check would treat these ranges as
+        // ranges at the start of the namespace.
         (u64::MAX / block_size + 1, 1),
         (1 << 63, 1),
         (1 << 32, 1),

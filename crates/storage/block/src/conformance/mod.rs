@@ -38,8 +38,8 @@ use crate::{Geometry, Namespace};
 
 /// The smallest capacity of a namespace for the suite, in bytes.
 pub const MIN_BYTES: u64 = 16 << 20;
-/// The smallest [`Geometry::max_blocks`](crate::Geometry::max_blocks) that the suite supports, if
-/// not 0.
+/// The smallest [`Geometry::max_blocks`](crate::Geometry::max_blocks) that the suite supports,
+/// except 0 (no limit).
 pub const MIN_MAX_BLOCKS: u32 = 16;
 /// The time limit for an operation.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ pub enum Contents {
     /// Reads return the written data, as with every real disk.
     Kept,
     /// The namespace discards written data, and reads return zeroes, as with the null device. The
-    /// suite makes all other checks.
+    /// suite then expects zeroes where it would otherwise expect written data.
     Discarded,
 }
 
@@ -96,8 +96,8 @@ const WRITABLE: &[Check] = &[
     ("durable_writes_are_read_back", transfers::durable_writes_are_read_back),
     ("borrowed_reads_do_not_change", at_once::borrowed_reads_do_not_change),
     ("borrowed_buffers_outlive_their_queue", at_once::borrowed_buffers_outlive_their_queue),
-    ("stored_writes_are_read", at_once::stored_writes_are_read),
-    ("ranges_are_checked_at_once", at_once::ranges_are_checked_at_once),
+    ("inline_writes_are_read_back", at_once::inline_writes_are_read_back),
+    ("immediate_operations_check_ranges", at_once::immediate_operations_check_ranges),
     ("random_transfers", model::random_transfers),
     ("random_commands", model::random_commands),
     ("full_depth_completes_once", queues::full_depth_completes_once),
@@ -116,7 +116,10 @@ const READ_ONLY: &[Check] = &[
     ("the_geometry_is_valid", limits::the_geometry_is_valid),
     ("a_read_only_namespace_refuses_changes", limits::a_read_only_namespace_refuses_changes),
     ("a_read_only_namespace_can_be_read", limits::a_read_only_namespace_can_be_read),
-    ("a_read_only_namespace_stores_nothing", at_once::a_read_only_namespace_stores_nothing),
+    (
+        "a_read_only_namespace_refuses_inline_writes",
+        at_once::a_read_only_namespace_refuses_inline_writes,
+    ),
 ];
 
 impl Suite {
@@ -133,7 +136,7 @@ impl Suite {
         self
     }
 
-    /// Sets other block sizes.
+    /// Sets the block sizes with which the checks run, in bytes.
     pub fn block_sizes(mut self, sizes: &[u32]) -> Suite {
         self.block_sizes = sizes.to_vec();
         self
@@ -196,7 +199,7 @@ fn fresh_seed() -> u64 {
     now.as_nanos() as u64
 }
 
-/// The tools of a check.
+/// The namespace factory, the engine, the options and the random numbers of a check.
 struct Context<'a> {
     make: Make<'a>,
     engine: EngineKind,

@@ -190,7 +190,7 @@ pub(super) fn queues_on_two_reactors_share_contents(context: &mut Context<'_>) {
     }
 }
 
-/// A point where threads wait for each other: a barrier that works in a simulated world.
+/// A point where threads wait for each other: a barrier that also works in a simulation.
 #[derive(Default)]
 struct Meeting {
     arrivals: Mutex<usize>,
@@ -206,8 +206,8 @@ impl Meeting {
     }
 }
 
-/// One of the two threads of a check with two reactors. Side 0 uses the even blocks, side 1 the odd
-/// blocks.
+/// One of the two threads of a check with two reactors. Side 0 uses the even blocks, and side 1
+/// uses the odd blocks.
 struct Side {
     driver: Driver,
     geometry: Geometry,

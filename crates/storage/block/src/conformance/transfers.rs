@@ -1,4 +1,4 @@
-//! Checks of single operations: the place of the data, and the content of the completion.
+//! Checks of single operations: whether data reach the right blocks, and what completions contain.
 
 use farblock_reactor::Buffer;
 
@@ -70,7 +70,8 @@ pub(super) fn large_transfers_are_read_back(context: &mut Context<'_>) {
     }
 }
 
-/// A frontend may pass any part of a buffer, for example the bytes after a header in a receive.
+/// A frontend may pass any part of a buffer, for example the bytes after the header in a receive
+/// buffer.
 pub(super) fn a_buffer_may_have_any_address(context: &mut Context<'_>) {
     let namespace = context.namespace();
     let geometry = namespace.geometry();
@@ -223,7 +224,7 @@ pub(super) fn flushes_complete_among_writes(context: &mut Context<'_>) {
     let geometry = namespace.geometry();
     let mut driver = context.driver_of(&namespace);
     driver.must(0, Op::flush(0));
-    // A flush ignores its range, even a meaningless range.
+    // A flush ignores its range, even an invalid one.
     driver.must(0, Op { lba: u64::MAX, blocks: u32::MAX, ..Op::flush(0) });
     let data = context.filled(geometry, 64).to_vec();
     for at in 0..64_u32 {
@@ -254,7 +255,7 @@ pub(super) fn durable_writes_are_read_back(context: &mut Context<'_>) {
     }
     driver.must(0, Op::write_zeroes(0, 8, true, 1).durable());
     driver.must(0, Op::write_zeroes(0, 8, false, 1).durable());
-    // FUA has no meaning and no effect for this command
+    // FUA has no effect on deallocate and read.
     driver.must(0, Op::deallocate(0, 8, 1).durable());
     driver.must(0, Op::read(0, 1, Buffer::new(geometry.bytes(1)), 1).durable());
 }

@@ -247,7 +247,7 @@ pub(crate) fn may_take(
 }
 
 /// Refuses a leg that has changed its size since it got its record. The leg may have data that no
-/// other leg has, so `?create` does not take it either.
+/// other leg has, so not even `?create` overwrites it.
 fn refuse_former(leg: &Found) -> Result<(), MirrorError> {
     let What::Unmarked { geometry, former: Some(former), .. } = &leg.what else { return Ok(()) };
     let (name, was) = (&leg.name, ExactSize(*former));
@@ -414,7 +414,7 @@ fn keeps_its_data(
     }
 }
 
-/// Random bytes. In a simulation they come from the seed of the simulated world.
+/// Random bytes. In a simulation, the seed determines them.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], MirrorError> {
     let mut bytes = [0; N];
     if !farblock_reactor::os::fill_simulated(&mut bytes) {
@@ -439,7 +439,8 @@ mod tests {
         (record.leg, record.generation) = (leg, generation);
         let standing = |letter| if letter == 'i' { Standing::InSync } else { Standing::Behind };
         record.standings = standings.chars().map(standing).collect();
-        // One history for all legs: the random number of each generation is the generation itself.
+        // One history for all legs: the random number of each generation is the number of the
+        // generation.
         record.history = (1..=generation).rev().collect();
         Found { name: format!("leg{leg}"), what: What::Marked(record) }
     }
@@ -486,8 +487,8 @@ mod tests {
             [true, true, false]
         );
         assert_eq!(in_sync(&[marked(1, 4, "bi"), marked(0, 4, "bi")]), [false, true]);
-        // The first leg's record calls the second leg behind. The second leg's newer record shows
-        // its promotion.
+        // The first leg's record says that the second leg is behind. The second leg's newer record
+        // says that both are in sync.
         assert_eq!(in_sync(&[marked(0, 4, "ib"), marked(1, 5, "ii")]), [true, true]);
         assert_eq!(in_sync(&[marked(0, 5, "ii"), marked(1, 4, "ib")]), [true, true]);
         assert_eq!(in_sync(&[marked(0, 5, "ib"), absent(1)]), [true, false]);

@@ -31,8 +31,8 @@ struct Given {
 
 /// The records that the legs must have.
 pub(crate) struct Audit {
-    /// The last record written to each leg. `None` if this process may not have written a record to
-    /// it.
+    /// The last record written to each leg. `None` if it is not certain that this process has
+    /// written a record to the leg.
     given: Vec<Option<Given>>,
     /// Legs that got a record while another copy may have taken their place. Such a record does not
     /// prove that the leg is the right one.
@@ -57,7 +57,7 @@ enum Shown {
 impl Keeper {
     /// Registers that a leg has the record of the present generation. `doubts` is the doubt count
     /// of the leg before the write. If the count has grown since, another disk may have got the
-    /// record. False if the mirror has then put the leg out.
+    /// record. In this case, returns false if the mirror has put the leg out.
     pub(crate) fn has_record(&mut self, leg: usize, doubts: u64) -> bool {
         let slot = self.slots[leg];
         self.slots[leg] = 1 - slot;

@@ -5,7 +5,7 @@
 
 /// The length of the data, in bytes from the start of the disk. `None` if the format is unknown.
 ///
-/// The length is that of the whole file system or volume, without the area that the format leaves
+/// The length covers the whole file system or volume, without the area that the format leaves
 /// unused at the end of the disk.
 pub(crate) fn bytes(start: &[u8]) -> Option<u64> {
     [ext, xfs, btrfs, lvm, ntfs, partitions].iter().find_map(|format| format(start))

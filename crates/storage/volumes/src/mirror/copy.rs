@@ -1,9 +1,9 @@
 //! Copies data from a leg in sync to the other legs, chunk by chunk.
 //!
-//! The keeper copies for three reasons, in this order of priority. A read waits for a region in
-//! which legs in sync may differ. Legs in sync may differ in other regions. A leg catches up. While
-//! the keeper copies a chunk, its region is closed to writes. It compares first, and writes only
-//! where a leg has other data.
+//! The keeper first copies regions in which legs in sync may differ, and of these first the regions
+//! for which reads wait. Then it copies to legs that are catching up. While the keeper copies a
+//! chunk, its region is closed to writes. The keeper compares first, and writes only where a leg
+//! has other data.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -53,7 +53,7 @@ pub(crate) struct Copying {
     pub(crate) verify: Option<usize>,
     /// The region in progress: the reason, the region, and the first block of the next chunk.
     current: Option<(Why, usize, u64)>,
-    /// The end time of the last chunk that was not urgent, and the number of its bytes.
+    /// The end time of the last chunk that was not suspect, and the number of its bytes.
     last: Option<(Instant, u64)>,
 }
 
@@ -70,8 +70,8 @@ impl Copying {
         }
     }
 
-    /// Restarts the copy in progress if it makes one of these regions equal on all legs: the part
-    /// that was already copied may differ again.
+    /// Restarts the copy in progress if it repairs one of these suspect regions: the part that was
+    /// already copied may differ again.
     pub(crate) fn begin_again(&mut self, suspects: &[usize], regions: &Regions) {
         let again =
             |&mut (why, region, _): &mut _| why == Why::Suspect && suspects.contains(&region);
@@ -170,7 +170,7 @@ impl Keeper {
         Some(done + Duration::from_nanos(nanos))
     }
 
-    /// Processes one chunk. False if the chunk must wait for writes in its region.
+    /// Processes one chunk. Returns false if the chunk must wait for writes in its region.
     pub(crate) fn do_chunk(&mut self, chunk: Chunk) -> bool {
         let regions = &self.shared.regions;
         regions.close(chunk.region);

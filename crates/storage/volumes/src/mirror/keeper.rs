@@ -45,8 +45,8 @@ pub(crate) struct Keeper {
     pub(crate) record: Record,
     /// For each leg, the slot of its next record.
     pub(crate) slots: Vec<usize>,
-    /// The bitmap as the keeper has last written it to every leg that gets writes. A leg may have
-    /// fewer regions in it if a write failed.
+    /// The bitmap as the keeper has last written it to every leg that gets writes. If a write
+    /// failed, the bitmap on a leg may list fewer regions.
     pub(crate) bitmap: Vec<u8>,
     /// Whether the last write of the bitmap failed, so that possibly no leg has `bitmap`.
     owes_pages: bool,
@@ -110,9 +110,9 @@ impl Keeper {
         }
     }
 
-    /// Runs the keeper. When the records are written, calls `started(None)`. If the write failed
-    /// and a leg in sync is still available, calls `started(None)` and retries. If no leg in sync
-    /// is available, calls `started` with the reason, and returns.
+    /// Runs the keeper. Calls `started` once, after the first attempt to write the records. If the
+    /// attempt failed and no leg in sync is available, passes the reason, and returns. Otherwise
+    /// passes `None`, and repeats a failed attempt until it succeeds.
     pub(crate) fn run(mut self, started: impl FnOnce(Option<String>)) {
         self.panel.is_starting = true;
         let whole = self.start();
@@ -178,8 +178,8 @@ impl Keeper {
         self.panel.wait(timeout);
     }
 
-    /// Writes the bitmap and the record to all legs in sync, before any data. False if a write
-    /// failed.
+    /// Writes the bitmap and the record to all legs in sync, before any data. Returns false if a
+    /// write failed.
     fn start(&mut self) -> bool {
         let pages = self.pages().collect();
         // The first leg of a new mirror. It gets a claim before its first record.
@@ -259,7 +259,7 @@ impl Keeper {
 
     /// Writes a new record to every leg that gets writes. The record says which legs are in sync,
     /// including `promoted`. Legs in sync get the record first, so that no other leg has a newer
-    /// one. False if the last leg in sync did not get the record.
+    /// one. Returns false if the last leg in sync did not get the record.
     pub(crate) fn write_record(&mut self, promoted: Option<usize>) -> bool {
         if os::has_mistake("an acknowledgement before the record") {
             // The pause gives simulations time to cut the power at this point.
@@ -293,8 +293,8 @@ impl Keeper {
         }
     }
 
-    /// Writes the record to these legs. True if all of them have got it. `None` if the last leg in
-    /// sync did not get it, or must not be used.
+    /// Writes the record to these legs. Returns true if all of them have got it, and `None` if the
+    /// last leg in sync did not get it, or must not be used.
     fn write_record_to(&mut self, legs: u64) -> Option<bool> {
         // Check first that each leg is still the right one: a record written to another copy would
         // make that copy look like the leg.
@@ -320,8 +320,8 @@ impl Keeper {
         Some(whole)
     }
 
-    /// Handles a failed write to the reserved part of a leg: puts the leg out. `None` if it is the
-    /// last leg in sync, which stays in use.
+    /// Handles a failed write to the reserved part of a leg: puts the leg out. Returns `None` if it
+    /// is the last leg in sync, which stays in use.
     fn reserve_failed(&mut self, leg: usize) -> Option<bool> {
         if self.shared.put_out(leg, "the mirror could not write its record to it") {
             return Some(false);
@@ -331,7 +331,8 @@ impl Keeper {
         None
     }
 
-    /// Writes a record that legs are behind which were put out. True if no such record is missing.
+    /// Writes a record in which every leg that is out is behind, unless the last record already
+    /// says so. Returns false if the write failed.
     fn record_absence(&mut self) -> bool {
         let out = self.shared.all() & !self.shared.written();
         let is_known = out & !self.shared.behind() == 0;
@@ -350,9 +351,9 @@ impl Keeper {
         self.is_confirmed
     }
 
-    /// Marks the requested regions dirty. False if a write failed. The first write after an idle
-    /// time waits for another record. So a copy that was made of a leg during the idle time does
-    /// not have the last record.
+    /// Marks the requested regions dirty. Returns false if a write failed. The first write after an
+    /// idle time waits for another record. So a copy that was made of a leg during the idle time
+    /// does not have the last record.
     fn grant(&mut self) -> bool {
         if self.wanted.is_empty() {
             return true;
@@ -369,7 +370,7 @@ impl Keeper {
         true
     }
 
-    /// Sets regions in the bitmap of every leg that gets writes. False if a write failed.
+    /// Sets regions in the bitmap of every leg that gets writes. Returns false if a write failed.
     pub(crate) fn mark(&mut self, regions: &[usize]) -> bool {
         let mut pages = BTreeSet::new();
         for &region in regions.iter().filter(|&&region| !self.is_marked(region)).collect::<Vec<_>>()
@@ -406,8 +407,8 @@ impl Keeper {
         self.reserved_write(leg, BITMAP_OFFSET + (page * bytes.len()) as u64, &bytes)
     }
 
-    /// Writes pages of the bitmap to every leg that gets writes. False if the last leg in sync
-    /// failed.
+    /// Writes pages of the bitmap to every leg that gets writes. Returns false if the last leg in
+    /// sync failed.
     fn write_pages(&mut self, pages: &BTreeSet<usize>) -> bool {
         for &page in pages {
             self.page_count += 1;
@@ -539,7 +540,7 @@ impl Keeper {
         self.write_pages(&pages);
     }
 
-    /// Flushes legs. False if a flush failed.
+    /// Flushes legs. Returns false if a flush failed.
     pub(crate) fn flush(&mut self, legs: u64) -> bool {
         self.shared.begin_keepers_flush();
         let shared = Arc::clone(&self.shared);
@@ -571,7 +572,7 @@ impl Keeper {
         tracing::debug!("closed the mirror");
     }
 
-    /// Copies or compares a chunk. True if another chunk may follow at once.
+    /// Copies or compares a chunk. Returns true if another chunk may follow at once.
     fn copy_step(&mut self, deadline: &mut Option<Instant>) -> bool {
         match self.next_job() {
             Job::None => false,

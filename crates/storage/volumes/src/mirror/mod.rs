@@ -39,7 +39,7 @@ use start::Start;
 
 /// Opens a leg, and opens it again after the leg was lost.
 pub trait LegSource: Send + Sync {
-    /// The name of the leg, as people know it.
+    /// The name of the leg, for logs and the operator.
     fn name(&self) -> String;
 
     /// Whether the leg is in this machine. The mirror prefers a local leg for reads until another
@@ -59,8 +59,8 @@ pub trait LegSource: Send + Sync {
         Ok(())
     }
 
-    /// Whether to continue opening the mirror. False if the process shall stop while it waits for
-    /// the leg.
+    /// Whether to continue opening the mirror. False if the process must stop instead of waiting
+    /// for the leg.
     fn is_wanted(&self) -> bool {
         true
     }
@@ -95,7 +95,7 @@ pub struct MirrorOptions {
     /// The limit in bytes per second for copies to legs that catch up, and for verify. `None` means
     /// no limit.
     pub copy_bytes_per_second: Option<u64>,
-    /// The event loop of the keeper thread.
+    /// The engine of the keeper thread's event loop.
     pub engine: EngineKind,
 }
 
@@ -137,14 +137,15 @@ pub struct MirrorStatus {
     pub verifying: bool,
     /// The bytes that the current or last verify has compared on all legs in sync.
     pub verified_bytes: u64,
-    /// The bytes that this verify could not compare, because a leg in sync had a read error, or
-    /// only one leg was in sync.
+    /// The bytes that the current or last verify could not compare, because a leg in sync had a
+    /// read error, or only one leg was in sync.
     pub uncompared_bytes: u64,
-    /// The names of the legs on which this verify had read errors.
+    /// The names of the legs on which the current or last verify had read errors.
     pub unread_legs: Vec<String>,
-    /// The size of the chunks that differed between legs in this verify, in bytes.
+    /// The size of the chunks that the current or last verify found to differ between legs in sync,
+    /// in bytes.
     pub differing_bytes: u64,
-    /// The first of the chunks that differed.
+    /// The first chunks that the current or last verify found to differ.
     pub differences: Vec<Difference>,
     /// The limit in bytes per second for copies to legs that catch up, and for verify. `None` means
     /// no limit.
@@ -239,8 +240,8 @@ impl Mirror {
             let reason = lock(&leg.reason).clone();
             let is_used = state == LegState::InSync && shared.unproven() & bit(at) == 0;
             let reason = match is_used {
-                // The last leg in sync keeps this state even while it is unavailable. The reason
-                // tells that it is.
+                // The last leg in sync stays `InSync` even while it is unavailable. The reason then
+                // says that the leg is unavailable.
                 true if !leg.is_there() => Some(leg.absence()),
                 true => leg.growth(),
                 false => Some(reason).filter(|reason| !reason.is_empty()),

@@ -9,7 +9,7 @@ use super::record::{BITMAP_OFFSET, CHECKED, OLD_BITMAP_OFFSET, Record};
 use crate::limits::MAX_REGIONS;
 
 /// The size of a page in bytes, unless a block is larger. A block never contains two pages: the
-/// mirror writes whole blocks, so to write one page would overwrite the other.
+/// mirror writes whole blocks, so writing one page would overwrite the other.
 const PAGE_BYTES: usize = 4096;
 /// The bytes of the checksum, of the page's index, and of the number of earlier page writes.
 const HEADER_BYTES: usize = 16;

@@ -162,8 +162,8 @@ impl Panel {
         self.ways[leg] = Way { instance: u64::MAX, queue: None, pending: 0 };
     }
 
-    /// If no leg in sync has been usable for [`HOPE`], makes operations fail
-    /// until one is usable again.
+    /// If all legs in sync have been unusable for [`HOPE`], makes operations fail until a leg in
+    /// sync is usable again.
     fn look_for_hope(&mut self, now: Instant) {
         let is_of_use = |leg: usize| self.shared.legs[leg].is_there();
         if members(self.shared.trusted()).any(is_of_use) {
@@ -175,7 +175,8 @@ impl Panel {
         self.shared.set_hopeless(self.useless.is_some_and(waited));
     }
 
-    /// Puts out legs that are unavailable for too long. Returns whether another leg is unavailable.
+    /// Puts out legs that are unavailable for too long. Returns true if the panel still waits for
+    /// an unavailable leg.
     pub(crate) fn look_for_absence(&mut self) -> bool {
         let mut some = false;
         let now = os::now();

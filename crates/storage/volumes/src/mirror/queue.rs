@@ -28,8 +28,8 @@ struct Whole {
     entered: bool,
     /// The legs that are out and still execute the operation. They cannot return before it ends.
     late: LegSet,
-    /// The legs that have not answered yet. The two sets below are the legs that have answered, by
-    /// their answer.
+    /// The legs that have not answered yet. The next two fields are the legs that have answered,
+    /// with success or with an error.
     pending: LegSet,
     succeeded: LegSet,
     failed: LegSet,
@@ -129,8 +129,8 @@ impl MirrorQueue {
         }
     }
 
-    /// Fails an operation, because no leg in sync was available for too long. The operations on the
-    /// legs ended when the queue closed the queues of the legs.
+    /// Fails an operation, because all legs in sync were unavailable for too long. The operations
+    /// on the legs have ended, because this queue has closed its queues to the legs.
     fn give_up(&mut self, key: u64) {
         let whole = self.wholes.at(key);
         let is_read = whole.op.as_ref().is_some_and(|op| op.command == Command::Read);
@@ -203,7 +203,7 @@ impl MirrorQueue {
         }
     }
 
-    /// Submits an operation to a leg. If the leg has no queue here, the operation fails.
+    /// Submits an operation to a leg. If this queue has no queue to the leg, the operation fails.
     fn give(&mut self, leg: usize, op: Op) {
         let instance = self.shared.legs[leg].instance.load(Ordering::SeqCst);
         let way = &mut self.ways[leg];
@@ -239,7 +239,8 @@ impl MirrorQueue {
             return;
         }
         for token in self.parts.keys_of(|part| part.leg == leg) {
-            // The read was not sent to the leg's next queue, so do not measure its duration there.
+            // The read was not sent to the leg's next queue, so do not count its duration as the
+            // speed of that queue.
             self.parts.at(token).begun = None;
             if self.arrived.iter().all(|done| done.token != token) {
                 let result = Err(BlockError::Disconnected);
@@ -471,8 +472,8 @@ impl MirrorQueue {
     }
 }
 
-/// Marks those of these regions that are dirty as suspect, so that no queue reads them until they
-/// are equal on all legs.
+/// Marks the dirty regions of `regions` as suspect, so that no queue reads them until they are
+/// equal on all legs.
 pub(crate) fn suspect(shared: &Shared, regions: Range<usize>) {
     let dirty: Vec<usize> = regions.filter(|&at| shared.regions.is_dirty(at)).collect();
     let mut inbox = lock(&shared.inbox);
@@ -540,7 +541,7 @@ impl Queue for MirrorQueue {
         done.append(&mut self.done);
     }
 
-    /// Drops the unwanted operations that wait and that no leg has got.
+    /// Drops the unwanted operations that still wait and that no leg has received.
     fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
         let keys = self
             .wholes

@@ -16,7 +16,7 @@
 //! | 8–11 | version, 2 |
 //! | 12–15 | flags; bit 0: every leg deallocates |
 //! | 16–19 | block size in bytes |
-//! | 20–23 | region size, as a power of two of bytes |
+//! | 20–23 | binary logarithm of the region size in bytes |
 //! | 24–27 | the largest transfer in blocks, 0: any |
 //! | 28–29, 30–31 | number of this leg; number of legs |
 //! | 32–47 | the mirror's UUID |
@@ -52,7 +52,7 @@
 //! The bitmap of a leg contains at least the regions with writes under way: before the mirror sends
 //! a write, the region's bit is durable on all legs that get the write. Every five seconds, if all
 //! legs are in sync, the mirror flushes them. Then it clears the bits of regions without writes
-//! since the check before.
+//! since the previous check.
 
 use uuid::Uuid;
 
@@ -78,7 +78,7 @@ const STATES_AT: usize = 72;
 const HISTORY_AT: usize = 96;
 const HAD_AT: usize = HISTORY_AT + 8 * HISTORY;
 
-/// The standing of a leg in a record.
+/// The state of a leg according to a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
     InSync,
@@ -92,7 +92,7 @@ pub(crate) struct Record {
     /// The format version of the record on the leg. Records are written in the newest version.
     pub(crate) version: u32,
     pub(crate) mirror: Uuid,
-    /// The number of the generation. It grows with every change of the legs' standings.
+    /// The number of the generation. Each new record has the next number.
     pub(crate) generation: u64,
     pub(crate) block_size: u32,
     pub(crate) blocks: u64,
@@ -102,8 +102,8 @@ pub(crate) struct Record {
     /// The index of the leg that has this record.
     pub(crate) leg: usize,
     pub(crate) standings: Vec<Standing>,
-    /// A random number per generation, the newest first. Two legs find their common history with
-    /// them.
+    /// A random number per generation, the newest first. These numbers show which generations two
+    /// legs have in common.
     pub(crate) history: Vec<u64>,
     /// For each leg, the newest generation that it is known to have durably; 0 if unknown. If a leg
     /// has an older record than this, it was restored to an earlier state.
@@ -255,10 +255,11 @@ impl Record {
         then == other.history.first()
     }
 
-    /// Whether the mirror can ignore the other record, because it has continued without it. This
-    /// happens if the power fails before all legs have the other record, and the mirror then starts
-    /// without the leg that has it. The other record says that all legs are in sync, but the legs
-    /// of this record never got it. So no write was acknowledged under the other record.
+    /// Whether the mirror can ignore the other record, because the mirror has continued without
+    /// that record. This happens if the power fails before all legs have the other record, and the
+    /// mirror then starts without the leg that has it. The other record says that all legs are in
+    /// sync, but the legs of this record never got it. So no write was acknowledged under the other
+    /// record.
     pub(crate) fn went_past(&self, other: &Record) -> bool {
         let is_common = |&age: &u64| {
             let then = other.generation.checked_sub(age)?;
@@ -281,9 +282,9 @@ impl Record {
     /// Before a leg writes alone, it records that the other legs are behind. When one of them
     /// returns, the leg gets two more records. So the leg wrote nothing alone in each of these
     /// cases:
-    /// - Its record says that some leg is in sync that is also in sync in this record.
-    /// - It has got no record after the last one that this record knows it to have.
-    /// - Its record says that the leg itself is behind.
+    /// - Some leg is in sync according to both records.
+    /// - The leg has got no record after the generation that this record lists for it.
+    /// - The leg's record says that the leg itself is behind.
     pub(crate) fn outlived(&self, other: &Record) -> bool {
         let is_forgotten = other.generation + self.history.len() as u64 <= self.generation;
         let had = self.had.get(other.leg).copied().unwrap_or(0);
@@ -303,7 +304,7 @@ impl Record {
         self.descends_from(other) || self.went_past(other) || self.outlived(other)
     }
 
-    /// Whether the other record, of this mirror, is on an older copy of its leg. The mirror does
+    /// Whether the other record of this mirror shows that its leg is an older copy. The mirror does
     /// not know which changes such a copy lacks.
     pub(crate) fn is_newer_than_leg(&self, other: &Record) -> bool {
         self.had.get(other.leg).is_some_and(|had| other.generation < *had)
@@ -443,8 +444,8 @@ mod tests {
         assert!(!here.went_past(&unrelated));
     }
 
-    /// The records of a mirror of two legs: that of the first leg, which ran long without the
-    /// second leg, and the last record of the second leg.
+    /// The records of the two legs of a mirror: the record of the first leg, which ran for long
+    /// without the second leg, and the last record of the second leg.
     fn long_alone() -> (Record, Record) {
         let mut before = Record::new(Uuid::nil(), 512, 64 << 20, 2).unwrap();
         (before.generation, before.history, before.had) = (9, vec![5; 9], vec![8, 8]);
@@ -461,8 +462,8 @@ mod tests {
         assert!(!other.supersedes(&here));
         // The last record of the second leg promoted the first leg.
         assert!(here.outlived(&Record { had: vec![9, 8], ..other.clone() }));
-        // The second leg is behind, too; or its record says that another leg is behind which was
-        // filled since.
+        // The second leg's record says that the second leg is behind, or that another leg is behind
+        // which the mirror has filled since.
         let standings = vec![Standing::InSync, Standing::Behind];
         assert!(here.outlived(&Record { standings, had: vec![99, 0], ..other.clone() }));
         let mut three = here.clone();
@@ -489,8 +490,8 @@ mod tests {
             alone
         });
         assert!(!here.supersedes(&long_after) && !long_after.supersedes(&here));
-        // The second leg got another leg in place of the first one, and that leg is in sync in its
-        // record.
+        // Another leg has replaced the first one, and the second leg's record says that both legs
+        // are in sync.
         let again =
             Record { standings: vec![Standing::InSync; 2], had: vec![10, 11], ..alone.clone() };
         assert!(!here.supersedes(&again));

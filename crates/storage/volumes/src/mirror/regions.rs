@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A write *enters* its regions before it starts, and *leaves* them when no leg that gets writes
-//! executes it any more. The copier closes a region and waits until the region has no writes. No
-//! write can enter a CLOSED region.
+//! executes it any more. To copy a region, the keeper closes it, and waits until the region has no
+//! writes. No write can enter a CLOSED region.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -87,8 +87,8 @@ impl Regions {
         entry
     }
 
-    /// Leaves the regions. Returns true if one of them has no writes any more and is closed, so
-    /// that the keeper may be waiting for this.
+    /// Leaves the regions. Returns true if one of them is closed and has no writes any more: the
+    /// keeper may be waiting for this.
     pub(crate) fn leave(&self, range: Range<usize>) -> bool {
         let mut awaited = false;
         for region in range {
@@ -123,8 +123,8 @@ impl Regions {
         self.change(region, |word| (word & BUSY == 0 && word & DIRTY != 0).then_some(0)).is_ok()
     }
 
-    /// Clears TOUCHED in the regions that have no writes at present. True if one of these regions
-    /// is dirty.
+    /// Clears TOUCHED in the regions that have no writes at present. Returns true if one of these
+    /// regions is dirty.
     pub(crate) fn forget_touches(&self) -> bool {
         let mut dirty = false;
         for region in 0..self.len() {

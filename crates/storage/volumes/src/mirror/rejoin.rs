@@ -64,9 +64,9 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
             return Err("its mirror record is damaged, or in a newer format".to_owned());
         }
     };
-    // Before this leg gets a record, the bitmaps of the other legs must have the regions that it
-    // lacks. Otherwise, after a power cut, this leg would look as if it had the same data as the
-    // others.
+    // Before this leg gets a record, the bitmaps of the other legs must have the regions that this
+    // leg lacks. Otherwise, after a power cut, this leg would look as if it had the same data as
+    // the others.
     if !missed.is_empty() && !keeper.mark(&missed) {
         return Err("the mirror could not write the bitmap to the legs in sync".to_owned());
     }
@@ -77,7 +77,7 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     keeper.vouches_again(leg);
     tracing::info!(
         leg = %keeper.shared.legs[leg].name,
-        "the leg catches up: the mirror copies what it lacks"
+        "the leg catches up: the mirror copies the missing data to it"
     );
     keeper.copy_from_the_beginning();
     keeper.shared.wake_queues();
@@ -99,9 +99,9 @@ fn judge(keeper: &Keeper, leg: usize, record: &Record) -> Result<(), String> {
     }
 }
 
-/// Writes the bitmap to the leg, and then a record that the leg is behind, before any data. The
-/// keeper first writes a claim to a new leg, which would no longer look empty after a partial write
-/// of the record.
+/// Writes the bitmap to the leg, and then a record which says that the leg is behind, before any
+/// data. The keeper first writes a claim to a new leg, which would no longer look empty after a
+/// partial write of the record.
 fn prepare(keeper: &mut Keeper, leg: usize, is_new: bool) -> Result<(), String> {
     if is_new {
         keeper.claim(leg, &claim::emit(keeper.record.mirror))?;

@@ -65,8 +65,8 @@ pub(crate) struct Leg {
     /// Whether the leg is in this machine.
     pub(crate) is_local: bool,
     state: AtomicU8,
-    /// How often the leg was opened. A queue that was opened on an earlier instance of the leg must
-    /// be replaced.
+    /// The number of times that the leg was opened. A queue that was opened on an earlier instance
+    /// of the leg must be replaced.
     pub(crate) instance: AtomicU64,
     opened: Mutex<Option<Opened>>,
     /// The number of writes that have completed for their callers although this leg, which is out,
@@ -214,7 +214,7 @@ pub(crate) struct Shared {
     /// The legs that must prove their last record before the mirror uses them again. Only the last
     /// leg in sync gets into this set, after an event that may have changed its contents.
     unproven: AtomicU64,
-    /// Whether no leg in sync was available for so long that operations fail.
+    /// Whether all legs in sync have been unavailable for so long that operations fail.
     hopeless: AtomicBool,
     /// Whether the last leg in sync cannot record that other legs are behind.
     pub(crate) unrecordable: AtomicBool,
@@ -230,7 +230,7 @@ pub(crate) struct Shared {
     /// The limit in bytes per second for copies to legs that catch up, and for verify; 0 means no
     /// limit.
     pub(crate) copy_speed: AtomicU64,
-    /// The UUIDs of the namespaces that consist of this mirror, or of which it is a part.
+    /// The UUIDs of the namespaces whose data is, wholly or partly, on this mirror.
     pub(super) wholes: Mutex<Vec<[u8; 16]>>,
     queues: Mutex<Vec<(u64, Waker)>>,
     next_queue: AtomicU64,
@@ -285,7 +285,8 @@ impl Shared {
         self.having(|state| state == LegState::InSync)
     }
 
-    /// The legs in sync that may be used, without legs that must first prove their last record.
+    /// The legs in sync that the mirror may use: all except legs that must first prove their last
+    /// record.
     pub(crate) fn trusted(&self) -> LegSet {
         self.in_sync() & !self.unproven()
     }
@@ -358,8 +359,8 @@ impl Shared {
         true
     }
 
-    /// Lets a leg that was out get writes from now on. False, without a change, if the leg has late
-    /// writes or its doubt count is no longer `doubts`.
+    /// Lets a leg that was out get writes from now on. Returns false, without a change, if the leg
+    /// has late writes or its doubt count is no longer `doubts`.
     pub(crate) fn let_in(&self, leg: usize, doubts: u64) -> bool {
         let _inbox = lock(&self.inbox);
         let may = !self.legs[leg].has_late() && self.legs[leg].doubts() == doubts;
@@ -390,8 +391,8 @@ impl Shared {
         }
     }
 
-    /// From now on, the mirror acknowledges a write only when this leg has completed it, too. False
-    /// if the mirror has put the leg out meanwhile.
+    /// From now on, the mirror acknowledges a write only when this leg has completed it, too.
+    /// Returns false if the mirror has put the leg out meanwhile.
     pub(crate) fn begin_promotion(&self, leg: usize) -> bool {
         let _inbox = lock(&self.inbox);
         let ready = self.legs[leg].state() == LegState::CatchingUp;
@@ -401,7 +402,7 @@ impl Shared {
         ready
     }
 
-    /// Marks the leg in sync. False if the mirror has put the leg out meanwhile.
+    /// Marks the leg in sync. Returns false if the mirror has put the leg out meanwhile.
     pub(crate) fn promote(&self, leg: usize) -> bool {
         let _inbox = lock(&self.inbox);
         let states = (CATCHING_UP, IN_SYNC);
@@ -409,7 +410,8 @@ impl Shared {
         state.compare_exchange(states.0, states.1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Installs the namespace that a leg's source has opened. Its changes wake the keeper.
+    /// Installs the namespace that a leg's source has opened. From then on, the mirror handles its
+    /// changes.
     pub(crate) fn install(self: &Arc<Self>, leg: usize, namespace: Arc<dyn Namespace>) {
         let weak = Arc::downgrade(self);
         let watch = namespace.changes().map(|changes| {

@@ -91,7 +91,7 @@ fn look(sources: &[Arc<dyn LegSource>], options: &MirrorOptions) -> Result<Start
 }
 
 impl Start {
-    /// Starts the legs that may get late writes as out. If no other leg has all data, returns the
+    /// Puts out each leg that may still get late writes. If no other leg has all data, returns the
     /// legs for which the mirror must wait: one of them must settle.
     fn hold_back(&mut self, settled: &Settled) -> Option<Vec<usize>> {
         let Start { plan, opened, found, .. } = self;

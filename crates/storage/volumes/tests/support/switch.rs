@@ -1,5 +1,5 @@
-//! A leg of a simulated world that can become unavailable. Operations wait meanwhile. They run some
-//! time after the leg's return, after newer operations, as with a remote disk.
+//! A simulated leg that can become unavailable. While it is unavailable, operations wait. They run
+//! some time after the leg's return, even after newer operations, as with a remote disk.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -65,7 +65,8 @@ impl Leg {
         line.tell();
     }
 
-    /// Simulates a failure of the leg's machine: its open files are lost, and `medium` remains.
+    /// Simulates a failure of the leg's machine: the mirror loses its connection to the leg, and
+    /// finds the contents of `medium` when it opens the leg again.
     pub(crate) fn replace(&self, medium: Medium, away: bool) {
         let line = Line { away: AtomicBool::new(away), ..Line::default() };
         let next = Node { medium, line: Arc::new(line) };

@@ -192,7 +192,7 @@ const ANSWERS: usize = 64;
 /// One connection and its unanswered requests, the oldest first.
 ///
 /// Answers arrive in the order of the requests, so the client knows the purpose of every byte
-/// beforehand. It receives data directly into the buffer of their request.
+/// beforehand. It receives data directly into the buffer of the request.
 struct Lane {
     stream: Stream,
     depth: usize,

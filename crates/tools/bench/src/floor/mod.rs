@@ -21,7 +21,7 @@
 //!
 //! | variant | 4k r | 4k w | 4k r 128 | 64k r | 64k w | 1M r | 1M w |
 //! | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
-//! | this | 916 | 794 | 1302 | 121 | 95 | 7.5 | 6.4 |
+//! | the chosen variant | 916 | 794 | 1302 | 121 | 95 | 7.5 | 6.4 |
 //! | receives of at most 64 KiB | 826 | 491 | 990 | 69 | 72 | 6.6 | 7.2 |
 //! | receives of at most 1 MiB | 816 | 800 | 1647 | 128 | 132 | 6.6 | 6.8 |
 //! | sends of at most 64 KiB | 801 | 840 | 321 | 58 | 66 | 5.3 | 6.9 |
@@ -69,10 +69,10 @@ pub struct Floor {
     /// The number of threads that share the connections of a pattern, at most one thread per
     /// connection. The threads never sleep, so more threads than processors make the floor slower.
     pub threads: u32,
-    /// The meters besides the I/Os.
+    /// The sources of processor time and memory use.
     pub meters: Meters,
-    /// The measured time of each run, if it is shorter than in the plan: bare sockets need less
-    /// time than a disk. With this limit there is no warm-up, and the ramp is half of the limit.
+    /// The measured time of each run, if it is shorter than in the plan: bare sockets vary less
+    /// than a disk. Such a run has no warm-up, and its ramp is half of this time.
     pub briefly: Option<Duration>,
 }
 
@@ -131,7 +131,7 @@ pub struct Drive {
     pub ramp: Duration,
     /// The measured time.
     pub runtime: Duration,
-    /// The meters besides the I/Os.
+    /// The sources of processor time and memory use.
     pub meters: Meters,
 }
 

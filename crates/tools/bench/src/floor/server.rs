@@ -19,7 +19,7 @@ use crate::limits::{
 /// The prefix of the names of server threads. A number follows.
 pub const SERVER_THREAD_PREFIX: &str = "fb-floor-s";
 
-/// Answers [`drive`](super::drive()) until this is dropped.
+/// A server that answers the clients of [`drive`](super::drive()) until it is dropped.
 ///
 /// The server disconnects any other client at its first invalid bytes, or after a minute without
 /// data.

@@ -1,4 +1,4 @@
-//! A connection. It receives the available bytes, and sends as many as the socket accepts.
+//! A connection that receives the available bytes, and sends as many bytes as the socket accepts.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -93,7 +93,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends once, gathered. Returns the number of bytes sent and the number of bytes attempted.
+    /// Makes one gathered send. Returns the number of bytes sent and the number of bytes attempted.
     fn send(&self, data: &[u8]) -> io::Result<(usize, usize)> {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (mut count, mut all) = (0, 0);

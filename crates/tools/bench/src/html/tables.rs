@@ -10,7 +10,7 @@ use crate::format;
 use crate::progress::SideName;
 use crate::result::{Figures, PatternReport, Percent, Report};
 
-/// The attributes that allow scrolling by keyboard of a table wider than the page.
+/// The attributes with which the keyboard can scroll a table that is wider than the page.
 #[must_use]
 pub fn by_keys(title: &str) -> String {
     format!("role=\"region\" aria-label=\"Table: {}\" tabindex=\"0\"", Escaped(title))

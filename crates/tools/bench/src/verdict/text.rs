@@ -7,7 +7,7 @@ use crate::wrap::wrap;
 /// The largest change that the table shows as a number, in percent.
 const MOST_PERCENT: f64 = 999.0;
 
-/// Renders a comparison. Tables are always narrow; sentences wrap at this width.
+/// Renders a comparison. Tables are always narrower than 80 columns; sentences wrap at `columns`.
 pub fn render_within(comparison: &Comparison, columns: usize) -> String {
     let mut text = String::new();
     let mut line = |words: &str| {

@@ -14,7 +14,7 @@ use farblock_reactor::{Reactor, TaskId};
 pub(crate) enum When {
     /// At the first poll after the submission.
     AtOnce,
-    /// After a poll of the event loop, in reverse order, all except for the oldest.
+    /// After a poll of the event loop: all completions except for the oldest one, in reverse order.
     Later,
     Never,
 }

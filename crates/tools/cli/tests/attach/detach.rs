@@ -73,7 +73,8 @@ fn forced_detach_ends_a_successor_that_still_connects() {
     assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
 }
 
-/// The recorded process IDs may be wrong or reused. `detach` must not kill such a process.
+/// The process IDs in an attachment's folder may be wrong or reused. `detach` must not kill a
+/// process that does not belong to the attachment.
 #[test]
 fn detach_kills_only_processes_of_the_attachment() {
     let attachments = Attachments::new();
@@ -221,8 +222,8 @@ fn loop_on(path: &str) -> String {
     run("losetup", &["--find", "--show", path]).trim().to_owned()
 }
 
-/// Checks that loop devices that others created count as users of a disk: on the disk itself, and
-/// on its file. `--unmount` detaches them.
+/// Checks that loop devices that other programs created on the disk or on its file count as users
+/// of the disk. `--unmount` detaches them.
 #[test]
 fn detach_unmount_detaches_loop_devices_on_the_disk() {
     let attachments = Attachments::new();

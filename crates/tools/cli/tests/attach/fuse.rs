@@ -362,7 +362,8 @@ fn loop_devices_below(mount: &str) -> usize {
 }
 
 /// During the system call that creates a device, the loop driver waits for the server. A server
-/// killed then must still exit, or all loop devices of the machine are blocked.
+/// that is killed during this call must still exit. Otherwise it would block all loop devices of
+/// the machine.
 #[test]
 fn a_server_killed_while_it_creates_the_loop_device_exits() {
     let attachments = Attachments::new();

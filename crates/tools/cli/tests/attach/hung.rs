@@ -50,7 +50,7 @@ fn a_hung_file_system_delays_other_changes_only_until_the_timeout() {
     scratch.ctl(&["resize", NQN, "1", &longer]).fails_in_a_line(1, &[&file, "does not answer"]);
     assert_eq!(bytes(&scratch, 1), Some(DISK_BYTES), "the size changed");
     scratch.ctl(&["add-namespace", NQN, "mem:1MiB"]).ok();
-    // The check for grown files must continue with other files.
+    // The target must still notice that another file has grown.
     fs::File::options().write(true).open(&other).unwrap().set_len(2 << 20).unwrap();
     until("the other file has grown", || bytes(&scratch, 2) == Some(2 << 20));
     // The target must remove the namespace although its file does not close, and other changes must

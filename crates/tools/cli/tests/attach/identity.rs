@@ -109,11 +109,11 @@ fn attach_refuses_a_namespace_with_another_uuid() {
     refused.fails_in_a_line(1, &[&format!("UUID {uuid}"), wrong]);
     assert!(attachments.list().is_empty());
     attachments.attach(&[&[url.as_str(), "--uuid", &uuid], &way[..]].concat());
-    // Imitate an older farblock, which stored no identity. The successor must accept no disk...
+    // Imitate an older farblock, which stored no identity. The successor accepts the disk only
+    // because `--uuid` names it.
     let identity = attachments.folder("fb0").join("identity.json");
     fs::remove_file(&identity).expect("the file exists");
     let killed = attachments.kill_server("fb0");
-    // ... unless `--uuid` names it.
     attachments.wait_for_successor("fb0", killed);
     attachments.wait_for_state("fb0", "live");
     assert!(fs::read_to_string(&identity).expect("the identity file exists again").contains(&uuid));

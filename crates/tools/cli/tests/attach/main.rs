@@ -16,7 +16,7 @@ mod keyring;
 mod nbd;
 mod paths;
 mod people;
-#[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
+#[allow(dead_code, unreachable_pub, reason = "these tests use a part of the module")]
 #[path = "../../../../ends/nvmf-target/tests/rig/scripted.rs"]
 mod scripted;
 mod service;

@@ -141,8 +141,8 @@ fn the_device_grows_when_the_target_returns_with_a_larger_namespace() {
     target.server.stop();
 }
 
-/// When its target returns, one of two paths leads to another disk. The path must report this,
-/// while the other path serves. With the right disk, the path must work again.
+/// One of two paths is redirected to a target with another disk. `list` must report this, while the
+/// other path serves. Once the path leads to the right disk again, it must work again.
 #[test]
 fn a_path_to_another_disk_reports_an_error_while_the_other_path_serves() {
     let attachments = Attachments::new();
@@ -169,7 +169,7 @@ fn a_path_to_another_disk_reports_an_error_while_the_other_path_serves() {
     attachments.detach("fb0");
 }
 
-/// Checks that attaching a used disk at another address adds a path, which a successor also uses.
+/// Checks that attaching a disk in use at another address adds a path, which a successor also uses.
 #[test]
 fn attaching_a_used_disk_at_another_address_adds_a_path() {
     let attachments = Attachments::new();

@@ -105,8 +105,8 @@ fn attach_uses_nbd_if_fuse_is_unavailable() {
     attachments.detach("fb0");
 }
 
-/// Checks that root in a container without the right to mount gets the next way to attach, and that
-/// `farblock doctor` predicts this way.
+/// Checks that `attach` falls back to NBD for root in a container without the right to mount, and
+/// that `farblock doctor` predicts this choice.
 #[test]
 fn attach_uses_nbd_if_root_may_not_mount() {
     let attachments = Attachments::new();
@@ -131,8 +131,8 @@ fn attach_uses_nbd_if_root_may_not_mount() {
     refused.fails_in_a_line(1, &["may not mount file systems", "CAP_SYS_ADMIN"]);
 }
 
-/// One way to attach is available but fails: the kernel refuses the mount although the process has
-/// all rights.
+/// FUSE seems to be available, but the kernel refuses the mount although the process has all
+/// rights.
 #[test]
 fn attach_tries_the_next_way_if_the_kernel_refuses_the_mount() {
     let attachments = Attachments::new();

@@ -39,7 +39,7 @@ impl Systemd {
             let flags = RecvFlags::CMSG_CLOEXEC;
             let received = rustix::net::recvmsg(&self.0, &mut parts, &mut control, flags);
             let received = received.unwrap_or_else(|error| {
-                panic!("systemd is not told {part}: {error}");
+                panic!("systemd received no notification with {part}: {error}");
             });
             let descriptor = control.drain().find_map(|message| match message {
                 RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
@@ -61,9 +61,7 @@ fn is_kept() -> bool {
     let version = (numbers.next().flatten(), numbers.next().flatten());
     let is_kept = version >= (Some(6_u32), Some(9_u32));
     if !is_kept {
-        println!(
-            "left out: systemd is given no connection before Linux 6.9, and this is {release}"
-        );
+        println!("skipped: before Linux 6.9 a server passes no connection to systemd: {release}");
     }
     is_kept
 }
@@ -209,7 +207,7 @@ fn forced_detach_removes_a_disk_that_systemd_keeps() {
     assert!(attachments.folder("data").exists(), "the folder was removed");
     attachments.run(["detach", "data", "--force"]).ok();
     assert!(!attachments.folder("data").exists());
-    // The next process cannot use a dead connection.
+    // The next process must attach the disk although the kept descriptor is of a dead connection.
     let child = again_with(&attachments, &kept, &["--restore", "data"]);
     systemd.is_told("READY=1");
     let path = attachments.status("data")["use"]["path"].as_str().expect("a path").to_owned();

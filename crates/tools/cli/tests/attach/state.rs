@@ -111,7 +111,8 @@ impl Drop for Small {
 /// report this.
 #[test]
 fn a_successor_waits_for_space_in_a_full_runtime_folder() {
-    // Declare the values in this order, so that a failed test detaches the disks first.
+    // Declare the values in this order, so that a failed test detaches the disks before it unmounts
+    // the file system.
     let (place, attachments);
     attachments = Attachments::new();
     let runtime = attachments.scratch.path("run");

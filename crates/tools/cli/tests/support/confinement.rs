@@ -48,8 +48,8 @@ pub fn is_confined(process: u64, said: &Value) {
     for name in ["sandboxed", "no_new_privileges", "system_calls_filtered"] {
         assert_eq!(said[name], true, "{name}: {said}");
     }
-    // Under another filter, such as a container's, the process does not try Landlock, and reports
-    // this.
+    // Under another seccomp filter, such as a container's, the process does not try Landlock, and
+    // reports this.
     let is_ours = filter_of_the_tests() == "0";
     assert_eq!(said["runs_no_program"], is_ours, "{said}");
     assert_eq!(said["lacks"] == serde_json::json!([]), is_ours, "{said}");

@@ -53,7 +53,7 @@ fn kill(id: u32) {
 const PRESSED: i32 = 42;
 
 #[test]
-#[ignore = "no test, but what signal() starts"]
+#[ignore = "not a test: signal() starts it"]
 fn press_ctrl_c() {
     let id = std::env::var(WHOSE).expect("signal() sets the variable").parse().expect("a process");
     // SAFETY: plain calls with numbers, and a handler without state of its own.

@@ -8,10 +8,10 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// If the limit of open files is lower, `farblock doctor` warns. Each connection needs one file
+/// The limit of open files below which `farblock doctor` warns. Each connection needs one file
 /// descriptor.
 const ENOUGH_DESCRIPTORS: u64 = 4096;
-/// If the limit of locked memory is lower, `farblock doctor` warns. In bytes. The limit also covers
+/// The limit of locked memory, in bytes, below which `farblock doctor` warns. The limit also covers
 /// the buffers that are registered with io_uring.
 const ENOUGH_LOCKED_BYTES: u64 = 64 << 10;
 const IO_URING_DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!((all[0].0, all[1].0, all.len()), ("modules", "modules", 2), "{all:?}");
         assert!(all[0].1.contains("`modprobe ublk_drv`"), "{all:?}");
         assert!(all[1].1.contains("`modprobe nvme-tcp`"), "{all:?}");
-        // A loaded driver, in a container without its device node.
+        // The drivers are loaded, but the container lacks a device node.
         make(&modules.join("ublk_drv"));
         make(&modules.join("nvme_tcp"));
         let all = missing();

@@ -8,7 +8,7 @@ wrong() { echo "FAILED $*"; }
 disk=
 for directory in /sys/block/vd*; do disk=/dev/${directory##*/}; done
 [ -b "$disk" ] || { wrong "the guest has no virtio disk"; exit 1; }
-command -v fio >/dev/null || { wrong "its image has no fio"; exit 1; }
+command -v fio >/dev/null || { wrong "the guest's image has no fio"; exit 1; }
 
 # does WORD ARGUMENT...: runs fio.
 does() {
@@ -33,6 +33,6 @@ while read -r order arguments <&3; do
     case $order in
     run) does MEASURED $arguments ;;
     verify) does VERIFIED $arguments ;;
-    *) wrong "it was asked to $order, and cannot" ;;
+    *) wrong "unknown request: $order" ;;
     esac
 done

@@ -99,8 +99,9 @@ fn read(wanted: &Wanted, subsystems: &[String]) -> Result<Vec<TlsPsk>, String> {
     keyring::read(name, &Identity { hostnqn, subnqn, hostid: [0; 16] })
 }
 
-/// Serializes an answer: a byte for its kind, then a sentence or the keys. Each key has two lengths
-/// of two bytes, the identity and the key. No intermediate buffer holds a copy of a key.
+/// Serializes an answer: a byte for its kind, then a sentence or the keys. Each key is written as
+/// two lengths of two bytes each, the identity, and the key itself. No intermediate buffer holds a
+/// copy of a key.
 fn emit(read: &Result<Vec<TlsPsk>, String>) -> Zeroizing<Vec<u8>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(super::MESSAGE_BYTES_MAX));
     match read {

@@ -125,7 +125,7 @@ pub fn seen() -> Confinement {
     }
 }
 
-/// Adds to a refused access that the sandbox may be the cause.
+/// Adds to the error of a refused access that the sandbox may be the cause.
 pub fn explained(problem: String) -> String {
     let allowed = GIVEN_UP.get().and_then(|given_up| given_up.allowed.as_ref());
     let is_refusal = ["ermission denied", "may not be"].iter().any(|part| problem.contains(part));

@@ -22,7 +22,7 @@ fn apart(name: &str, check: impl FnOnce()) {
     assert!(done.status.success() && said.contains("1 passed"), "{said}{why}");
 }
 
-/// Does what every target must be able to do.
+/// Performs operations that every target needs after it has dropped its rights.
 fn lives() {
     let thread = std::thread::spawn(|| std::thread::sleep(Duration::from_millis(1)));
     thread.join().expect("threads");
@@ -35,13 +35,13 @@ fn lives() {
     assert!(std::panic::catch_unwind(|| panic!("it is caught")).is_err());
 }
 
-/// Whether a filter of system calls was active before, for example a container's.
+/// Whether this process already has a filter of system calls, for example from a container.
 fn is_filtered() -> bool {
     status("Seccomp").is_some_and(|mode| mode != "0")
 }
 
-/// Checks that a filter from outside is not reported as farblock's. Such a filter may kill this
-/// process for unusual calls, so this test makes none.
+/// Checks that a filter that the parent process installed is not reported as farblock's. Such a
+/// filter may kill this process for unusual calls, so this test makes none.
 fn another_filter_stays() {
     enter(None).expect("no path needed");
     lives();

@@ -39,7 +39,7 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Equals `try_install`: the console events include the end of the window.
+    /// Does the same as `try_install`: the console events include the end of the window.
     pub(super) fn try_install_with_hangup() -> io::Result<Stop> {
         Stop::try_install()
     }

@@ -1,16 +1,17 @@
-//! A target without a group: only on Linux does `serve` have the options of groups.
+//! Stubs for systems other than Linux, on which `serve` has no options for groups.
 
-use super::document::Shares;
+use super::document::{Led, Shares};
 use crate::args::ServeArgs;
 use crate::error::Result;
 use crate::signals::Stop;
-use farblock_backends::Spec;
+use farblock_proto::ids::NamespaceId;
 use farblock_target::{Target, TargetConfig};
+use std::collections::BTreeMap;
 
-/// The wish to join a group, which no target on this system has.
+/// A request to join a group. It has no value, because no target on this system makes one.
 pub(super) enum Wished {}
 
-/// A member of a group, which no target on this system is.
+/// A member of a group. It has no value, because no target on this system joins a group.
 pub(super) enum Member {}
 
 pub(super) fn prepare(_: &ServeArgs) -> Result<Option<Wished>> {
@@ -33,14 +34,22 @@ pub(super) fn described(
     namespace
 }
 
-pub(super) fn absent(_: &ServeArgs, _: &[Spec], shares: Shares) -> Result<Shares> {
-    Ok(shares)
+pub(super) fn configure(_: &mut ServeArgs, _: Option<&str>) -> Result<()> {
+    Ok(())
+}
+
+pub(super) fn uuid(_: &str, _: &str) -> uuid::Uuid {
+    uuid::Uuid::nil()
+}
+
+pub(super) fn absent(_: &mut Shares, _: (usize, NamespaceId), _: Led) -> Result<()> {
+    Ok(())
 }
 
 pub(super) fn join(
     _: Option<Wished>,
     config: TargetConfig,
-    _: &ServeArgs,
+    _: (&ServeArgs, BTreeMap<(String, u32), Led>),
     _: &Stop,
 ) -> Result<(TargetConfig, Option<Member>)> {
     Ok((config, None))
@@ -56,7 +65,7 @@ impl Member {
         match *self {}
     }
 
-    pub(super) fn leave(self, _: bool) {
+    pub(super) fn leave(self, _: bool) -> bool {
         match self {}
     }
 }

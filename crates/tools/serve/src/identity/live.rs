@@ -1,9 +1,9 @@
 //! Detects two disks with one identity that targets of this machine share at the same time.
 //!
-//! A file alone does not show that its whole file system is a copy (`dd`, a snapshot of a storage
-//! array). Therefore each target announces the identity and the place of each of its files: it
-//! binds a socket in the abstract namespace, whose name contains both. The kernel lists these names
-//! for every user. The open disk owns the socket, so both close together.
+//! The attributes of a file do not show that its whole file system is a copy (`dd`, a snapshot of a
+//! storage array). Therefore each target announces the identity and the place of each of its files:
+//! it binds a socket whose name, in the abstract namespace, contains both. The kernel lists these
+//! names for every user. The open disk owns the socket, so both close together.
 //!
 //! **Not covered.** Targets of other machines or network namespaces, and disks with a UUID from the
 //! configuration. Two places may legitimately have the same configured UUID (DRBD, a cluster file

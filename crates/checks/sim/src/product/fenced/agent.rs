@@ -46,7 +46,7 @@ pub(super) enum Order {
 /// The result of an order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// The order had taken effect at this time.
+    /// The order had taken effect by this time.
     Done(Instant),
     /// Another node has fenced this one.
     Fenced,

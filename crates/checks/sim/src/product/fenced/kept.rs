@@ -32,7 +32,8 @@ impl Kept {
         Arc::new(Store { kept: self.clone(), generation: self.lock().generation })
     }
 
-    /// Ends a process. If it is storing a value, the store either takes effect or does not.
+    /// Ends the process that uses the storage. A value that it is storing is stored or lost, at
+    /// random.
     pub(in crate::product) fn orphan(&self) {
         let mut place = self.lock();
         place.generation += 1;

@@ -270,7 +270,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Connects the disk of a node, and registers the node. False if no target is reachable.
+    /// Connects the disk of a node, and registers the node. Returns false if no target is
+    /// reachable.
     fn open(&mut self, at: usize) -> bool {
         let node = &mut self.nodes[at];
         let mut options = options(&self.plan, None);

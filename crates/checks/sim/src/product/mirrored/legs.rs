@@ -254,7 +254,7 @@ impl Leg {
         self.copies.push(self.contents(world));
     }
 
-    /// The latest copy with another mirror record than the leg has at present. The mirror cannot
+    /// The latest copy whose mirror record differs from the leg's present one. The mirror cannot
     /// detect a copy with the same record by reading the leg, and no test expects that.
     pub(super) fn older_copy(&self, world: &World) -> Option<Vec<u8>> {
         let now = self.contents(world);

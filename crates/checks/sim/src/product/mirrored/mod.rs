@@ -5,15 +5,15 @@
 //! fault. The simulation checks that:
 //!
 //! - every operation succeeds within [`IO_BOUND`], because the other leg has all data;
-//! - a read returns data that the [model](super::model) allows. No read or write can detect some of
-//!   the changes. After such a change, reads may return the data of the changed leg, but only for
-//!   [`NOTICE`];
+//! - a read returns data that the [model](super::model) allows. Reads and writes cannot detect some
+//!   of the changes. After such a change, reads may return the data of the changed leg, but only
+//!   for [`NOTICE`];
 //! - the mirror is whole again after the round. If the mirror reports a leg as out until an
 //!   operator acts, the test empties the leg, as `docs/mirror.md` says;
 //! - the legs then hold the same data.
 //!
-//! [`stop`] tests mirrors without any leg, and the stop of targets with such mirrors. [`plain`]
-//! tests disks without a mirror.
+//! [`stop`] tests mirrors whose legs are all unavailable, and the stop of targets with such
+//! mirrors. [`plain`] tests disks without a mirror.
 //!
 //! A mirror cannot detect these changes, so the simulation does not test them:
 //!
@@ -111,8 +111,8 @@ pub const FAULTS: [Fault; 15] = [
     Fault::Ana,
     Fault::Masked,
 ];
-/// The number of faults, from the first one on, that are possible on a file of the mirror's
-/// machine.
+/// The number of faults, from the start of [`FAULTS`], that are also possible on a leg that is a
+/// file of the mirror's machine.
 const NEAR_FAULTS: usize = 5;
 
 /// The results of a run.

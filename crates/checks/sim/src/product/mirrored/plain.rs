@@ -4,7 +4,7 @@
 //! |---|---|
 //! | it is truncated | reads and writes of missing blocks fail, and no write extends it again |
 //! | it is truncated and extended within a second | nothing: its size is the same |
-//! | an older copy overwrites it | nothing: only its user knows the contents |
+//! | an older copy overwrites it | nothing: only the user knows the right contents |
 //! | it grows | a larger namespace |
 //!
 //! After a truncation, a read fails or returns data that the [model](super::super::model) allows.

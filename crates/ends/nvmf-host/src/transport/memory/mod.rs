@@ -1,7 +1,7 @@
 //! The memory transport: a controller in the same process, for tests. As over RDMA, commands refer
 //! to data outside their capsules with keyed descriptors. The host registers an operation's buffer
-//! while one of the operation's commands may move it. The tests over it show that a queue depends
-//! neither on PDUs nor on streams.
+//! while one of the operation's commands may move it. The tests show that a queue depends neither
+//! on PDUs nor on streams.
 //!
 //! ```text
 //!         register                      answer to its last command, or the controller has closed

@@ -10,7 +10,7 @@ use crate::transport::dial::{Caller, Unreached};
 use crate::url::{self, Bracketed, UrlError};
 use farblock_proto::capsule::SlotId;
 use farblock_proto::host::{Command, ConnectError, Data};
-use farblock_proto::rdma::{Granted, rejection};
+use farblock_proto::rdma::{AnswerError, Granted, rejection};
 use farblock_reactor::{WatchId, os};
 use farblock_verbs::{
     Chunk, CmEvent, CmEventType, ConnParam, Device, Provider, ProviderChannel, ProviderId,
@@ -60,7 +60,7 @@ impl RdmaAddress {
         RdmaAddress { host, port, found: None, first: None, provider: Some(provider) }
     }
 
-    /// As [`Address::beginning_with`](crate::transport::dial::Address::beginning_with).
+    /// See [`Address::beginning_with`](crate::transport::dial::Address::beginning_with).
     pub(crate) fn beginning_with(self, first: Option<SocketAddr>) -> RdmaAddress {
         RdmaAddress { first, ..self }
     }
@@ -126,8 +126,8 @@ pub(crate) struct Connected {
     pub(super) ends: Kept,
     /// Whether this is an I/O queue: its commands can carry data in their capsules.
     pub(super) is_io: bool,
-    /// The most commands in flight.
-    pub(super) depth: u16,
+    /// The maximum number of commands in flight.
+    pub(in crate::transport) depth: u16,
 }
 
 /// A connection that takes commands one at a time.
@@ -135,7 +135,7 @@ pub(crate) struct Greeted {
     local: Local,
     mailbox: Mailbox,
     watch: Option<WatchId>,
-    /// `None` once it is handed on.
+    /// `None` after [`Self::finish`].
     connected: Option<Connected>,
     timeout: Duration,
 }
@@ -166,7 +166,7 @@ impl Drop for Attempt<'_> {
 }
 
 impl Attempt<'_> {
-    /// The next event, which must be this one.
+    /// Waits for the next event, which must be of type `expected`.
     async fn expect(
         &self,
         expected: CmEventType,
@@ -187,7 +187,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// An identifier with a device and a route.
+    /// Returns a connection identifier with a resolved address and route.
     async fn route(&self, address: SocketAddr) -> Result<ProviderId, ConnectError> {
         let time = self.caller.options.connect_timeout.min(limits::RESOLVE_TIME);
         let time_ms = time.as_millis().max(1) as u32;
@@ -246,25 +246,29 @@ impl Greeted {
             Attempt { verbs, channel: channel.clone(), mailbox, caller, watch: watched };
         let id = attempt.route(address).await?;
         let device = verbs.device(&id).map_err(refused)?;
-        // One more entry than commands in flight.
+        // The queue needs one more entry than commands in flight.
         let entries = caller.sqsize_z + 1;
         let queue = QueuePair::new(verbs, &id, entries, device.max_qp_wr).map_err(refused)?;
         verbs.connect(&id, &parameters(caller, &device)).map_err(refused)?;
         let answer = attempt.expect(CmEventType::Established, ANSWER).await?;
         let granted = Granted::parse(&answer.param.private_data, entries);
+        let granted = granted.and_then(|it| {
+            match caller.qid == 0 && it.entries < limits::ADMIN_ENTRIES_MIN {
+                true => Err(AnswerError::Entries(it.entries)),
+                false => Ok(it),
+            }
+        });
         let granted = granted.map_err(|error| ConnectError::Rdma(error.to_string()))?;
         if granted.entries < entries {
-            let least = granted.entries - 1;
-            return Err(ConnectError::Rdma(format!(
-                "the controller has room for {least} commands in a queue: use this queue depth"
-            )));
+            let most = granted.entries - 1;
+            tracing::info!(%address, queue = caller.qid, "the controller grants {most} commands");
         }
-        // The channel's events now go to the keeper.
+        // From now on, [`keep`] receives the channel's events.
         attempt.watch.take().into_iter().for_each(|it| unwatch(caller.local.reactor(), it));
         let ends = Arc::new(Ends::default());
         let (for_keeper, keeper_verbs) = (Arc::clone(&ends), verbs.clone());
         caller.local.spawn_here(move |local| keep(local, keeper_verbs, channel, for_keeper));
-        let (ends, depth) = (Kept(ends), caller.sqsize_z);
+        let (ends, depth) = (Kept(ends), granted.entries - 1);
         let connected = Connected { queue, ends, is_io: caller.qid > 0, depth };
         let mailbox = Mailbox::new(caller.local);
         let reactor = caller.local.reactor();
@@ -278,6 +282,11 @@ impl Greeted {
             connected: Some(connected),
             timeout: caller.options.connect_timeout,
         })
+    }
+
+    /// The most commands in flight that both ends have room for.
+    pub(crate) fn depth(&self) -> u16 {
+        self.connected.as_ref().expect("it is not finished").depth
     }
 
     /// Releases the connection for another event loop.
@@ -318,7 +327,7 @@ impl Greeted {
         let deadline: Instant = os::now() + self.timeout;
         let mut found = Vec::new();
         loop {
-            // Look first: answers before the end count.
+            // Read this flag before polling: an answer that arrives before the end still counts.
             let has_left = self.connected.as_ref().is_some_and(|it| it.ends.has_left());
             let polled = self.queue().poll(&mut found);
             match found.pop() {
@@ -340,7 +349,7 @@ impl Greeted {
     }
 }
 
-/// The request's parameters. The controller READs this host's data.
+/// Returns the parameters of the connection request. They let the controller READ this host's data.
 fn parameters(caller: &Caller<'_>, device: &Device) -> ConnParam {
     let entries = caller.sqsize_z + 1;
     let mut private_data = vec![0; CmRequest::LEN];

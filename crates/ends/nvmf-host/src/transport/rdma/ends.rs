@@ -1,5 +1,5 @@
-//! The end of a connection. The connection manager reports it on a separate channel. A future on
-//! the control loop waits there, so a queue's event loop need not look at two channels.
+//! Detects the ends of connections. The connection manager reports them on a separate channel. A
+//! future on the control loop waits there, so a queue's event loop need not check two channels.
 
 use crate::control::{Local, Mailbox};
 use farblock_reactor::{Reactor, TaskId, Waker, WatchId};
@@ -19,12 +19,12 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Whether the controller or the device has left.
+    /// Whether the controller or the device has ended the connection.
     pub(super) fn has_left(&self) -> bool {
         self.has_left.load(Ordering::SeqCst)
     }
 
-    /// Wakes this task when the controller leaves, instead of an earlier one.
+    /// Sets the task to wake when the connection ends. Replaces an earlier task.
     pub(super) fn attend(&self, waker: Waker) {
         *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
         if self.has_left() {
@@ -38,7 +38,7 @@ impl Ends {
     }
 }
 
-/// A connection's share of its [`Ends`]. Dropping it ends the waiting future.
+/// A connection's reference to its [`Ends`]. Its drop ends the waiting future.
 pub(super) struct Kept(pub(super) Arc<Ends>);
 
 impl Deref for Kept {
@@ -61,7 +61,7 @@ fn wake(waker: &Mutex<Option<Waker>>) {
     waker.into_iter().for_each(|waker| waker.wake());
 }
 
-/// Waits for the end of a connection until the connection is dropped.
+/// Reports the end of a connection to its [`Ends`]. Returns once the connection is dropped.
 pub(super) async fn keep(
     local: Local,
     verbs: Provider,
@@ -99,7 +99,8 @@ pub(super) async fn keep(
     watch.ok().flatten().into_iter().for_each(|watch| unwatch(local.reactor(), watch));
 }
 
-/// Wakes a task for the events of a source. The watch of a descriptor must be ended.
+/// Wakes a task for the events of a source. If this returns a watch, the caller must end it with
+/// [`unwatch`].
 pub(super) fn watch(
     reactor: &Reactor,
     task: TaskId,
@@ -113,7 +114,7 @@ pub(super) fn watch(
         Source::Call(call) => {
             let waker = reactor.waker(task);
             call.set(move || waker.wake());
-            // There may be events already.
+            // Events may have arrived before the watch started.
             reactor.notify(task);
             Ok(None)
         }

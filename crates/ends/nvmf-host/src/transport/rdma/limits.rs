@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Registered memory for the data of one queue's commands, in bytes. Beyond it, commands wait. The
-/// device keeps this memory locked.
+/// The limit on the registered memory for the data of one queue's commands, in bytes. Commands wait
+/// while all of it is in use. The kernel keeps this memory in RAM.
 pub(super) const STAGING_BYTES: usize = 16 << 20;
 
 /// The unit in which a queue registers this memory, in bytes: the data of the largest command.
@@ -12,8 +12,13 @@ pub(super) const STAGING_SLAB_BYTES: usize = 1 << 20;
 /// The smallest part of this memory that a command takes, in bytes.
 pub(super) const STAGING_CHUNK_BYTES_MIN: usize = 4096;
 
-/// RDMA READs of a controller that a queue answers at the same time, if the device can.
+/// A queue answers at most this many RDMA READs of the controller at the same time, or fewer if the
+/// device supports fewer.
 pub(super) const READS: u8 = 16;
 
-/// The time that the resolution of an address or a route may take, at most.
+/// The time limit for the resolution of an address or a route.
 pub(super) const RESOLVE_TIME: Duration = Duration::from_secs(10);
+
+/// The smallest admin queue that the host uses, in entries: a keep alive, an event request and one
+/// more command can be in flight. The specification requires 32 entries.
+pub(super) const ADMIN_ENTRIES_MIN: u16 = 4;

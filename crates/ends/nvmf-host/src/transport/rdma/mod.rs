@@ -1,9 +1,11 @@
-//! RDMA: capsules by SEND, responses by SEND of the controller, which READs and WRITEs the data of
-//! commands in this host's registered memory (NVMe RDMA Transport Specification 1.0c).
+//! The RDMA transport (NVMe RDMA Transport Specification 1.0c). The host SENDs capsules, and the
+//! controller SENDs responses. The controller READs and WRITEs the data of commands in this host's
+//! registered memory.
 //!
 //! - **Memory.** Each queue has a separate protection domain with registered memory, so a
-//!   controller reaches only the data of its queue. Operations' buffers are copied: the device
-//!   never has one, so an operation can end at once when the connection is lost.
+//!   controller reaches only the data of its queue. The queue copies data between this memory and
+//!   the operations' buffers. The device never uses these buffers, so an operation can end at once
+//!   when the connection is lost.
 //! - **Credit.** A queue has a receive for each command in flight, and posts a receive again before
 //!   the next command.
 //! - **End.** The connection manager's events arrive on the control loop ([`ends`]).
@@ -65,7 +67,7 @@ pub(crate) struct RdmaPart {
 impl super::Part for RdmaPart {
     const NONE: RdmaPart = RdmaPart { bytes: 0 };
 
-    /// Never: the controller answers after it has moved all data.
+    /// Always false: the controller answers only after it has moved all data.
     fn is_short(&self, _: u32) -> bool {
         false
     }
@@ -94,13 +96,13 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Sends a command whose data are these bytes of its operation's buffer. False if there is no
-    /// registered memory for them now.
+    /// Sends a command whose data are these bytes of its operation's buffer. Returns false if the
+    /// queue has no free registered memory for them.
     fn try_issue(&mut self, slot: SlotId, command: &Command, data: &[u8], capsule: u32) -> bool {
         let Command { sqe, data: kind } = command;
         let (length, sent) = match *kind {
             Data::None => (0, &[][..]),
-            // The memory of an admin command starts with what its buffer has: zeroes.
+            // Fill the memory with the zeroes of the admin command's buffer, in place of old data.
             Data::FromController(length) if !self.is_io => (length, &data[..length as usize]),
             Data::FromController(length) => (length, &[][..]),
             Data::ToController(length) => (length, &data[..length as usize]),
@@ -131,7 +133,7 @@ impl Outgoing {
         self.note(slot, Some(chunk))
     }
 
-    /// Notes that the controller may answer a command.
+    /// Records that the controller may answer a command.
     fn note(&mut self, slot: SlotId, chunk: Option<Chunk>) -> bool {
         self.sent[usize::from(slot.0)] = Some(Sent { chunk });
         true
@@ -151,9 +153,10 @@ pub(crate) struct Rdma {
 impl Rdma {
     fn answered(&mut self, cqe: &Cqe, commands: &mut impl Commands<Rdma>) {
         let slot = SlotId(cqe.cid.get());
-        // A command that waits for memory is in the table, too.
+        // The table also has commands that wait for memory and are not sent yet.
         let sent = self.out.sent.get_mut(usize::from(slot.0)).and_then(Option::take);
-        let Some((Sent { chunk }, moving)) = sent.zip(commands.command(slot)) else {
+        let found = sent.and_then(|sent| Some((sent, commands.command(slot)?)));
+        let Some((Sent { chunk }, moving)) = found else {
             let reason = "an answer to a command that is not in flight".to_owned();
             return self.fail(Loss::Fault(reason), commands);
         };
@@ -204,7 +207,7 @@ impl Transport for Rdma {
             }
         };
         ends.attend(reactor.waker(task));
-        // Completions may have arrived since the start of the connection.
+        // Completions may have arrived before this task got its waker.
         reactor.notify(task);
         let sent = (0..depth).map(|_| None).collect();
         let out = Outgoing { queue, is_io, sent, deferred: VecDeque::new(), failure: None };
@@ -267,7 +270,7 @@ impl Transport for Rdma {
         if self.loss.is_some() {
             return;
         }
-        // Look first: answers before the end count.
+        // Read this flag before polling: an answer that arrives before the end still counts.
         let has_left = self.ends.has_left();
         let mut answers = std::mem::take(&mut self.answers);
         let polled = self.out.queue.poll(&mut answers);

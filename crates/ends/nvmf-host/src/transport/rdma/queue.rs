@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-/// Requests that one call posts.
+/// The maximum number of requests that one call posts.
 const BATCH: usize = 16;
 
 /// The descriptor of a command without data. Linux nvmet refuses a data block that is not keyed,
@@ -23,14 +23,14 @@ const BATCH: usize = 16;
 pub(super) const NO_DATA: SglDescriptor =
     SglDescriptor::keyed(KeyedBlock { address: 0, length_bytes: 0, key: 0, invalidate: false });
 
-/// Why a queue pair has ended.
+/// The reason why a queue pair has ended.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// A request failed.
     Request(Status),
     /// A verb failed.
     Verb(VerbsError),
-    /// The controller sent a message that is no response.
+    /// The controller sent a message of this many bytes that is not a response.
     Message(usize),
     /// The controller invalidated this key. The host never requests that.
     Invalidated(u32),
@@ -41,8 +41,12 @@ impl fmt::Display for Failure {
         match self {
             Self::Request(status) => write!(f, "an RDMA request failed: {status}"),
             Self::Verb(error) => error.fmt(f),
-            Self::Invalidated(key) => write!(f, "it invalidated the key {key:#x} unasked"),
-            Self::Message(bytes) => write!(f, "a message of {bytes} bytes is no response"),
+            Self::Invalidated(key) => {
+                write!(f, "it invalidated the key {key:#x} without a request")
+            }
+            Self::Message(bytes) => {
+                write!(f, "it sent a message of {bytes} bytes, which is not a response")
+            }
         }
     }
 }
@@ -60,7 +64,8 @@ struct Capsule {
     chunk: Option<(Chunk, usize)>,
 }
 
-/// A queue pair. Fields are dropped in this order: the connection ends before its memory.
+/// A queue pair. Fields are dropped in this order: the connection closes before its memory is
+/// freed.
 pub(super) struct QueuePair {
     pub(super) verbs: Provider,
     pub(super) id: ProviderId,
@@ -76,7 +81,7 @@ pub(super) struct QueuePair {
 
 /// The send queue.
 struct Sends {
-    /// Capsules that wait for a place in it.
+    /// Capsules that wait for a free place in the send queue.
     outbox: VecDeque<Capsule>,
     /// Capsules in flight, whose memory the device may still read.
     flights: Slab<Option<Chunk>>,
@@ -143,8 +148,8 @@ impl QueuePair {
     /// A chunk of registered memory; `None` if all of it is in use.
     ///
     /// # Errors
-    /// If a transfer is larger than any that the host supports, for example because of a length
-    /// that a controller reports, or if the device registers no memory.
+    /// Fails if a transfer is larger than the host supports, for example because a controller
+    /// reports a wrong length, or if the device registers no memory.
     pub(super) fn take(&mut self, bytes: usize) -> Result<Option<Chunk>, VerbsError> {
         if bytes > limits::STAGING_SLAB_BYTES {
             let error = std::io::Error::other(format!("a transfer of {bytes} bytes is too large"));
@@ -187,7 +192,7 @@ impl QueuePair {
         self.sends.outbox.push_back(Capsule { sqe, chunk: Some((chunk, Sqe::LEN + data.len())) });
     }
 
-    /// Posts receives, and queued commands as far as the send queue has room.
+    /// Posts receives, and as many queued commands as the send queue has room for.
     pub(super) fn post(&mut self) -> Result<(), Failure> {
         self.post_receives()?;
         while !self.sends.outbox.is_empty() && self.sends.has_room() {
@@ -232,7 +237,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Adds the next responses to `found`; without any, arms the queue for the next completion.
+    /// Adds the next responses to `found`. If there are none, arms the queue for the next
+    /// completion.
     pub(super) fn poll(&mut self, found: &mut Vec<Cqe>) -> Result<(), Failure> {
         let mut out = [Completion::default(); BATCH];
         loop {
@@ -268,7 +274,7 @@ impl QueuePair {
         }
     }
 
-    /// Ends the connection. The peer learns of it.
+    /// Disconnects the queue pair, which notifies the peer.
     pub(super) fn disconnect(&self) {
         if let Err(error) = self.verbs.disconnect(&self.id) {
             tracing::debug!("{error}");

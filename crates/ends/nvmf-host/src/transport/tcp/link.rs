@@ -107,7 +107,7 @@ impl Sealing {
     }
 
     /// Encrypts the next portion into records in a pooled buffer, and appends the buffer to
-    /// `batch`. If TLS fails, the payload is empty, and the connection ends.
+    /// `batch`. If TLS fails, appends an empty buffer, and the connection then ends.
     fn seal(&mut self, tls: &mut dyn Tls, pool: &BufferPool, batch: &mut SendBatch) {
         let bytes = self.left_bytes.min(PORTION_BYTES);
         let mut records = pool.take(tls.sealed_bytes(bytes));

@@ -110,8 +110,8 @@ fn a_waiting_command_is_aborted_and_a_started_one_is_not() {
     assert_eq!(stand.abort(111), ABORTED);
     assert_eq!(stand.status(111), Status::ABORT_REQUESTED);
     assert_eq!(stand.abort(100), NOT_ABORTED);
-    assert_eq!(stand.abort(111), NOT_ABORTED, "there is none any more");
-    assert_eq!(stand.abort(77), NOT_ABORTED, "there was none");
+    assert_eq!(stand.abort(111), NOT_ABORTED, "the command has already ended");
+    assert_eq!(stand.abort(77), NOT_ABORTED, "there never was such a command");
     assert_eq!(stand.admin.run(&abort(9, 100), &[]).result, NOT_ABORTED, "no such queue");
     stand.gate.open_up();
     let answers = (100..111).map(|_| stand.io.wire.wait().expect("the connection is open"));
@@ -137,8 +137,8 @@ fn an_abort_ends_a_command_of_several_steps_after_its_current_step() {
         let answer = stand.admin.answer(cid).expect("the connection is open");
         assert_eq!((answer.status, answer.result), (Status::SUCCESS, ABORTED));
     }
-    assert_eq!(stand.gate.seen().len(), 1, "no other step was begun");
-    // An Abort does not recall the last step.
+    assert_eq!(stand.gate.seen().len(), 1, "no further step started");
+    // An Abort does not stop the last step, which has started.
     stand.gate.keep(1);
     stand.send(&verify(1), 101, &[]);
     stand.until_kept(1);

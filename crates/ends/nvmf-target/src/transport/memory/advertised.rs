@@ -1,6 +1,6 @@
-//! Checks every claim of Identify and of the log pages of supported features. Each set bit works.
-//! For each clear bit, the target refuses the command with the specified status. The tests try each
-//! limit at its value and one beyond.
+//! Checks every claim of Identify and of the log pages of supported features. For each set bit, the
+//! command or feature works. For each clear bit, the target refuses the command with the specified
+//! status. The tests try each limit at its value and one beyond.
 
 use super::gate::Gate;
 use super::peer::{IDENTITY, Peer, place, target};
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const BLOCK: u32 = 512;
 /// The number of blocks, which exceeds DMRSL and MCL. The namespace stores no data.
 const BLOCKS: u64 = 1 << 28;
-/// The number of the same namespace, shared read-only.
+/// The number under which the target also shares the namespace read-only.
 const READ_ONLY: u32 = 2;
 
 struct Stand {
@@ -133,7 +133,7 @@ fn each_optional_command_works_exactly_if_advertised() {
     for (bit, command) in [(4, default), (6, timestamp)] {
         assert_eq!((oncs >> bit & 1, stand.admin(&command, &[])), (1, Status::SUCCESS));
     }
-    assert_eq!(oncs >> 9, 0, "bits that this walk does not know");
+    assert_eq!(oncs >> 9, 0, "a set bit that this test does not check");
     let admin = [
         (0, 0x81),
         (0, 0x82),
@@ -152,7 +152,7 @@ fn each_optional_command_works_exactly_if_advertised() {
         (9, 0x86),
         (10, 0x24),
     ];
-    assert_eq!(stand.controller().oacs.get(), 0, "bits that this walk does not know");
+    assert_eq!(stand.controller().oacs.get(), 0, "a set bit that this test does not check");
     for (bit, opcode) in admin {
         let (command, data) = bare(opcode, 1);
         assert_eq!(stand.admin(&command, &data), Status::INVALID_OPCODE, "OACS bit {bit}");
@@ -251,7 +251,8 @@ fn walk_features(stand: &mut Stand) {
     }
 }
 
-/// OAES names the notices that the host can enable. Its lower bits are SMART warnings.
+/// OAES names the events that the host can enable. The test skips the lower bits, which name SMART
+/// warnings.
 fn walk_notices(stand: &mut Stand) {
     let oaes = stand.controller().oaes.get();
     for bit in 8..32 {
@@ -463,7 +464,7 @@ fn a_capsule_may_have_at_most_the_advertised_size() {
     let identify = stand.controller();
     assert_eq!((identify.iorcsz.get(), identify.icdoff.get()), (1, 0));
     let bytes = identify.ioccsz.get() * 16 - Sqe::LEN as u32;
-    assert_eq!(bytes % BLOCK, 0, "whole blocks, or the limit is not tried");
+    assert_eq!(bytes % BLOCK, 0, "a partial block would not reach the limit");
     for (blocks, fits) in [(bytes / BLOCK, true), (bytes / BLOCK + 1, false)] {
         let write = command::write(1, 0, blocks, blocks * BLOCK, false);
         let cid = stand.io.send(&write, &vec![0; (blocks * BLOCK) as usize], true);
@@ -477,7 +478,7 @@ fn a_capsule_may_have_at_most_the_advertised_size() {
 fn the_keep_alive_timeout_is_rounded_up_to_the_advertised_granularity() {
     let mut stand = stand();
     let step = u32::from(stand.controller().kas.get()) * 100;
-    assert!(step > 0, "it is supported");
+    assert!(step > 0, "the controller supports keep-alive");
     for (asked, told) in [(step, step), (step + 1, 2 * step), (7 * step - 1, 7 * step), (0, 0)] {
         let set = command::set_features(FeatureId::KEEP_ALIVE_TIMER, asked);
         assert_eq!(stand.admin(&set, &[]), Status::SUCCESS);
@@ -501,16 +502,19 @@ fn traffic_keeps_a_controller_alive() {
         let cid = stand.io.send(&command::read(1, 0, 1, BLOCK), &[], true);
         let Some(answer) = stand.io.answer(cid) else {
             // On a busy machine, this test may have sent nothing for too long. The target may then
-            // close.
-            assert!(last.elapsed() >= timeout / 2, "it ended under {timeout:?} of traffic");
+            // close the controller.
+            assert!(
+                last.elapsed() >= timeout / 2,
+                "the controller closed during its {timeout:?} of traffic"
+            );
             return;
         };
         assert_eq!(answer.status, Status::SUCCESS);
         last = sent;
         std::thread::sleep(timeout / 50);
     }
-    assert!(stand.io.wire.wait().is_none(), "silent, it ends");
-    assert!(last.elapsed() >= timeout, "it ended too early");
+    assert!(stand.io.wire.wait().is_none(), "the controller of a silent host stays open");
+    assert!(last.elapsed() >= timeout, "the controller closed too early");
 }
 
 /// CCRL is the number of concurrent resets. Each reset closes the controller that CIU and CIRN
@@ -535,7 +539,8 @@ fn at_most_the_advertised_number_of_resets_run_at_once() {
         let cqe = stand.admin.wire.wait().expect("the connection is open");
         assert!(asked.contains(&cqe.cid.get()) && cqe.status() == Status::SUCCESS, "{cqe:?}");
     }
-    lost.iter().for_each(|(admin, _)| assert!(admin.wire.wait().is_none(), "it has ended"));
+    lost.iter()
+        .for_each(|(admin, _)| assert!(admin.wire.wait().is_none(), "the controller has closed"));
 }
 
 /// DLFEAT: deallocated blocks read as zeroes, and Write Zeroes may deallocate blocks.
@@ -557,9 +562,9 @@ fn deallocated_blocks_read_as_advertised() {
     assert_eq!(stand.io(&command::deallocate(1, 1), &range), Status::SUCCESS);
     assert_eq!(gate.seen(), [0; 0]);
     assert_eq!(stand.io(&command::write_zeroes(1, 5, 1, true, false), &[]), Status::SUCCESS);
-    assert_eq!(gate.seen(), [5], "it is asked to deallocate");
+    assert_eq!(gate.seen(), [5], "the command asks to deallocate");
     assert_eq!(stand.io(&command::write_zeroes(1, 6, 1, false, false), &[]), Status::SUCCESS);
-    assert_eq!(gate.seen(), [5], "and else is not");
+    assert_eq!(gate.seen(), [5], "the command does not ask to deallocate");
     let data = stand.io.run(&command::read(1, 0, 8, 8 * BLOCK), &[]).data;
     let blocks = data.chunks(BLOCK as usize).map(|block| {
         assert!(block.iter().all(|byte| *byte == block[0]));

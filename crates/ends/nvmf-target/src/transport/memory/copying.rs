@@ -198,7 +198,7 @@ fn a_copy_with_unsupported_fields_is_refused() {
     assert_eq!([bent(1 << 16), bent(1 << 20)], [Status::INVALID_FIELD; 2]);
     let protected = [1 << 12, 1 << 24, 1 << 25, 1 << 26].map(&mut bent);
     assert_eq!(protected, [Status::INVALID_PROTECTION_INFORMATION; 4]);
-    assert_eq!(bent(1 << 31), Status::SUCCESS, "limited retry is advice");
+    assert_eq!(bent(1 << 31), Status::SUCCESS, "the target ignores limited retry");
     let short = command::copy(1, 0, 2, false);
     let status = host.io.run(&Command { data: Data::ToController(32), ..short }, &[0; 32]).status;
     assert_eq!(code(status), Status::DATA_SGL_LENGTH_INVALID);
@@ -295,7 +295,7 @@ fn a_copy_ends_without_more_writes_when_a_namespace_is_removed() {
         let answer = host.io.answer(cid).expect("the connection is open");
         assert_eq!((code(answer.status), answer.result), (Status::INVALID_NAMESPACE, 0));
         assert_eq!(into.seen(), [], "nothing was written");
-        removal.wait(Duration::from_secs(60)).expect("its last operation has ended");
+        removal.wait(Duration::from_secs(60)).expect("the last operation has ended");
     }
 }
 
@@ -340,7 +340,7 @@ fn a_deallocation_in_a_shrunken_namespace_stops_at_its_end() {
         code(host.io.answer(cid).expect("the connection is open").status),
         Status::LBA_OUT_OF_RANGE
     );
-    assert_eq!(gate.seen().len(), begun, "no other step was begun");
+    assert_eq!(gate.seen().len(), begun, "no further step started");
 }
 
 /// Records the memory addresses into which reads write their data.
@@ -423,8 +423,8 @@ fn a_copy_writes_nothing_more_after_its_host_disconnects() {
     host.io.send(&command::copy(2, 0, 1, true), &bytes(&[range(1, 0, 4096)]), true);
     until_kept(&from);
     host.admin.wire.leave();
-    assert!(host.io.wire.wait().is_none(), "it is closed");
-    // The new queue of the same host waits for the pending writes of the copy.
+    assert!(host.io.wire.wait().is_none(), "the connection has closed");
+    // The new queue of the same host waits for the pending writes of the Copy.
     let mut again = Host::new(&target);
     let write = command::write(2, 9000, 1, BLOCK, false);
     let cid = again.io.send(&write, &[5; BLOCK as usize], true);
@@ -457,7 +457,7 @@ fn copy_steps_wait_for_the_limits_of_source_and_destination() {
         // The first step finds the budget unused. The second step must wait. Other commands
         // proceed.
         host.io.is_heard();
-        assert_eq!(host.io.wire.take_answers().len(), 0, "it waits");
+        assert_eq!(host.io.wire.take_answers().len(), 0, "the Copy waits");
         set(nsid, &Rates::default());
         assert_eq!(host.io.answer(cid).expect("the connection is open").status, Status::SUCCESS);
         assert_eq!(host.read(2, 2047), head(2047, b'a'));
@@ -468,5 +468,5 @@ fn copy_steps_wait_for_the_limits_of_source_and_destination() {
     let cid = host.io.send(&command::copy(2, 0, 1, true), &bytes(&[range(1, 0, 2048)]), true);
     host.io.is_heard();
     target.stop().expect("it stops");
-    assert_eq!(host.io.answer(cid).expect("it is answered").status, Status::SUCCESS);
+    assert_eq!(host.io.answer(cid).expect("the target responds").status, Status::SUCCESS);
 }

@@ -113,7 +113,7 @@ fn compare_and_write_writes_only_if_the_data_match() {
     assert_eq!(host.fused(3, 0, 2), [DIFFERS, FAILED]);
     assert_eq!(host.value(3), 1);
     let pair = host.send(3, 1, 2, false);
-    assert_eq!(host.answers(pair), [OK, OK], "with data that are asked for");
+    assert_eq!(host.answers(pair), [OK, OK], "the target requests the data");
     let pairs = [host.send(3, 2, 3, true), host.send(3, 3, 4, true), host.send(4, 1, 9, true)];
     // The pairs of a queue execute in order, but other commands may overtake them.
     let answers =
@@ -130,7 +130,7 @@ fn compare_and_write_writes_only_if_the_data_match() {
 fn one_half_of_a_fused_pair_is_refused() {
     let (_target, gate, mut host, _other) = stand(Operation::Write);
     let block = [0; BLOCK as usize];
-    assert_eq!(host.io.run(&write(0), &block).status, MISSING, "nothing before it");
+    assert_eq!(host.io.run(&write(0), &block).status, MISSING, "no first half precedes it");
     let cases = [
         ("another first", compare(0), OK),
         ("a command alone", command::compare(1, 0, 1, BLOCK), OK),
@@ -151,7 +151,7 @@ fn one_half_of_a_fused_pair_is_refused() {
             assert_eq!(host.io.run(&write(0), &block).status, MISSING, "{what} in between");
         }
     }
-    // Each wrong pair has its specific error, and both halves get responses.
+    // Each wrong pair gets its specific error, and both halves get responses.
     let leave = Command::new(DisconnectCommand::new(0).to_sqe(), Data::None);
     let two_blocks = [0; 2 * BLOCK as usize];
     let wrong = [
@@ -173,7 +173,7 @@ fn one_half_of_a_fused_pair_is_refused() {
     let second = with_fuse(command::write(1, 0, 2, 2 * BLOCK, false), 2);
     let pair = [first, second].map(|command| host.io.send(&command, &two_blocks, true));
     assert_eq!(host.answers(pair), [INVALID, FAILED]);
-    assert_eq!(gate.seen(), [0], "one of them was right");
+    assert_eq!(gate.seen(), [0], "only the valid pair has written");
     assert_eq!(host.fused(7, 0, 1), [OK, OK]);
 }
 
@@ -233,8 +233,12 @@ fn no_other_write_executes_between_compare_and_write() {
     one.io.is_heard();
     gate.open_up();
     assert_eq!(other.io.answer(begun).expect("the connection is open").status, OK);
-    assert_eq!(one.answers(pair), [DIFFERS, FAILED], "it has seen the other's");
-    // Test the reverse order, for every command that changes blocks.
+    assert_eq!(
+        one.answers(pair),
+        [DIFFERS, FAILED],
+        "the pair compares with the other host's write"
+    );
+    // Test the reverse order with every command that changes blocks.
     let zeroes = command::write_zeroes(1, 6, 1, false, false);
     let deallocate = command::deallocate(1, 1);
     let range = command::deallocate_range(6, 1).as_bytes().to_vec();
@@ -256,12 +260,12 @@ fn no_other_write_executes_between_compare_and_write() {
         assert_eq!(
             other.io.answer(beside).expect("the connection is open").status,
             OK,
-            "elsewhere it may"
+            "a change of other blocks does not wait"
         );
         gate.open_up();
         assert_eq!(one.answers(pair), [OK, OK]);
         assert_eq!(other.io.answer(change).expect("the connection is open").status, OK);
-        assert_eq!(one.value(6), expected, "after the pair, and not before");
+        assert_eq!(one.value(6), expected, "the change executes after the pair");
     }
 }
 
@@ -272,7 +276,7 @@ fn a_fused_pair_of_a_closed_connection_writes_nothing() {
     gate.keep(1);
     one.send(6, 0, 2, true);
     until_kept(&gate, 1);
-    // Two more pairs wait: one of the same host and one of another host.
+    // Two more pairs wait: a pair of the same host and a pair of another host.
     one.send(6, 0, 3, true);
     let pair = other.send(6, 0, 4, true);
     other.io.is_heard();
@@ -302,7 +306,11 @@ fn an_abort_of_one_half_ends_a_fused_pair_that_has_not_started() {
     let begun = one.send(6, 0, 1, true);
     until_kept(&gate, 1);
     for half in 0..2 {
-        assert_eq!(one.admin.run(&abort(begun[half]), &[]).result, 1, "it is with the disk");
+        assert_eq!(
+            one.admin.run(&abort(begun[half]), &[]).result,
+            1,
+            "the disk already executes the command"
+        );
         let waits = other.send(6, 0, 2, true);
         other.io.is_heard();
         assert_eq!(other.admin.run(&abort(waits[half]), &[]).result, 0, "it waits");
@@ -342,7 +350,7 @@ fn a_fused_pair_writes_nothing_to_a_removed_or_read_only_namespace() {
         gate.open_up();
         assert_eq!(one.io.wire.wait().expect("the connection is open").status(), FAILED);
         if let Some(removal) = removal {
-            removal.wait(Duration::from_secs(20)).expect("nothing is left of it");
+            removal.wait(Duration::from_secs(20)).expect("no operation remains");
         } else {
             control.set_read_only(NQN, NamespaceId(1), false).expect("the namespace exists");
             one.io.is_heard();
@@ -358,7 +366,8 @@ fn reserve(host: &mut Host, opcode: NvmOpcode, control: ReservationControl, keys
     assert_eq!(host.io.run(&command, &data).status, OK);
 }
 
-/// A host does not write if another host preempts its registration after the compare.
+/// Another host preempts the registration of the pair's host after the compare, so the pair does
+/// not write.
 #[test]
 fn a_preempt_after_the_compare_prevents_the_write() {
     let (_target, gate, mut one, mut other) = stand(Operation::Read);
@@ -421,8 +430,8 @@ fn a_stopping_target_finishes_accepted_fused_pairs() {
     one.io.is_heard();
     let first = one.io.send(&compare(8), &[0; 512], true);
     let stops = thread::spawn(move || target.stop());
-    // Either the second command can no longer follow, or the first arrived while the queue was
-    // closing.
+    // Either the target refuses the first half, because no second half can follow any more, or the
+    // half arrived while the queue was closing.
     let alone = one.io.answer(first).expect("the connection is open").status;
     assert!([MISSING, Status::ABORTED_SQ_DELETION].contains(&alone), "{alone:?}");
     gate.open_up();
@@ -430,6 +439,6 @@ fn a_stopping_target_finishes_accepted_fused_pairs() {
     for pair in pairs {
         assert_eq!(one.answers(pair), [OK, OK]);
     }
-    stops.join().expect("it has not panicked").expect("it stops");
+    stops.join().expect("the thread has not panicked").expect("it stops");
     assert_eq!(gate.seen(), [6, 6, 7]);
 }

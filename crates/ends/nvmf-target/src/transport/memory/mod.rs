@@ -1,6 +1,6 @@
 //! An in-memory transport for a host in the same process, for tests. Like an RDMA host, this host
-//! names its data with keyed descriptors. So the tests show that a session depends on neither PDUs
-//! nor streams.
+//! names its data with keyed descriptors. So the tests show that a session needs neither PDUs nor
+//! streams.
 //!
 //! Host and controller share a [`Wire`], which carries capsules in one direction and responses in
 //! the other. Pulls copy from the host's registered memory, and pushes copy into it. A key or range
@@ -11,7 +11,7 @@ mod advertised;
 mod conformance;
 mod copying;
 mod fusing;
-#[allow(dead_code, unreachable_pub, reason = "the tests over TCP use more of it")]
+#[allow(dead_code, unreachable_pub, reason = "the tests over TCP use the rest")]
 #[path = "../../../tests/rig/gate.rs"]
 mod gate;
 mod namespaces;
@@ -153,7 +153,11 @@ impl Transport for Memory {
             offset += buffer.len();
             self.sent.push((std::mem::take(&mut held), buffer));
         }
-        assert_eq!((offset, held), (length as usize, 0), "all of it, and once");
+        assert_eq!(
+            (offset, held),
+            (length as usize, 0),
+            "all data and all held bytes are sent once"
+        );
         self.respond(slot, cqe);
     }
 
@@ -201,7 +205,7 @@ impl Transport for Memory {
 }
 
 impl Session<Memory> {
-    /// Takes commands and their data from the wire, as far as the session's limits allow.
+    /// Takes commands and their data from the wire, until the session's limits stop it.
     fn bring(&mut self, cx: &mut Context) {
         while self.takes_commands() && self.transport.life == Life::Open {
             while let Some(slot) = self.transport.arrived.pop_front() {
@@ -244,7 +248,8 @@ impl Session<Memory> {
         }
     }
 
-    /// Lists the session for the end of the tick after a push or pull.
+    /// Lists the session for the end of the tick if a push or pull has moved data or ended the
+    /// connection.
     fn list_if_moved(&mut self, cx: &mut Context) {
         let memory = &self.transport;
         let is_over = matches!(memory.life, Life::Closed | Life::Broken);

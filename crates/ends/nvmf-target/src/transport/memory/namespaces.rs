@@ -109,12 +109,12 @@ fn removing_a_namespace_finishes_started_commands_and_fails_waiting_ones() {
             answers.sort_unstable_by_key(|(cid, _)| *cid);
             let refused = (101..101 + begun).map(|cid| (cid, Status::INVALID_NAMESPACE));
             let expected: Vec<_> = [(100, Status::SUCCESS)].into_iter().chain(refused).collect();
-            assert_eq!(answers, expected, "the read ends, and no step is begun");
+            assert_eq!(answers, expected, "the read completes, and no further step starts");
         }
-        assert_eq!(gate.seen().len(), seen, "nothing was begun after the removal");
+        assert_eq!(gate.seen().len(), seen, "no operation started after the removal");
         drop(gate);
-        removal.wait(WAIT_LIMIT).expect("its last operation has ended");
-        assert!(weak.upgrade().is_none(), "nobody holds it");
+        removal.wait(WAIT_LIMIT).expect("the last operation has ended");
+        assert!(weak.upgrade().is_none(), "no reference to the namespace remains");
         queues.iter_mut().for_each(|io| assert_eq!(read_first(io, 2), Status::SUCCESS));
         assert!(queues.iter().all(|io| io.wire.take_answers().is_empty()), "answered twice");
         target.stop().expect("it stops");
@@ -156,7 +156,7 @@ fn commands_to_a_reused_namespace_number_reach_only_the_new_store() {
             old.wait(WAIT_LIMIT).expect("it drains");
         }
         over.store(true, Ordering::Relaxed);
-        users.into_iter().map(|user| user.join().expect("it was content")).sum()
+        users.into_iter().map(|user| user.join().expect("the user's thread did not panic")).sum()
     });
     assert!(served > 0);
     target.stop().expect("it stops");
@@ -209,7 +209,7 @@ fn a_removed_file_is_closed_and_unlocked() {
         let (_admin, controller) = Peer::admin(&target);
         let mut queues = [1, 2].map(|queue| Peer::io(&target, controller, queue, 16));
         for round in 0..8 {
-            let file = Arc::new(open().expect("nobody has it"));
+            let file = Arc::new(open().expect("the file is not locked"));
             let second = NamespaceId(2);
             control.add_namespace(NQN, second, &export(file, "file")).expect("it is new");
             for io in &mut queues {
@@ -220,7 +220,7 @@ fn a_removed_file_is_closed_and_unlocked() {
             assert!(open().is_err(), "it is locked");
             let removal = control.remove_namespace(NQN, second).expect("the namespace exists");
             removal.wait(WAIT_LIMIT).expect("it drains");
-            open().expect("it is unlocked when the removal is over");
+            open().expect("the end of the removal unlocks the file");
             for io in &mut queues {
                 let status = status_of(io, 9000 + u16::from(round));
                 assert!(matches!(status, Status::SUCCESS | Status::INVALID_NAMESPACE), "{status}");
@@ -255,7 +255,9 @@ fn hosts_are_notified_of_every_namespace_change() {
         let answer = admin.run(&command::identify_namespace(1), &[]);
         u64::from_le_bytes(answer.data[..8].try_into().expect("eight bytes"))
     };
-    let set_blocks = |blocks| control.resize_namespace(NQN, FIRST, blocks).expect("it has them");
+    let set_blocks = |blocks| {
+        control.resize_namespace(NQN, FIRST, blocks).expect("the namespace has this many blocks")
+    };
     assert_eq!(told(&|| set_blocks(Some(10))), 10);
     assert_eq!(told(&|| set_blocks(None)), blocks);
     assert!(control.resize_namespace(NQN, FIRST, Some(blocks + 1)).is_err());

@@ -1,4 +1,4 @@
-//! A scripted host. It sends commands that tests have built or modified.
+//! A scripted host. It sends commands that tests have built or changed.
 
 use super::Wire;
 use crate::config::{Export, Subsystem, TargetConfig};
@@ -105,8 +105,8 @@ impl Peer {
         peer
     }
 
-    /// Executes a command. Data for the controller are in the capsule if an I/O queue accepts as
-    /// much there. A key names all other data.
+    /// Executes a command. Data for the controller go into the capsule of an I/O queue if they fit.
+    /// A key names all other data.
     pub(super) fn run(&mut self, command: &Command, data: &[u8]) -> Answer {
         let fits = data.len() <= KEYED_IN_CAPSULE_BYTES as usize;
         let in_capsule = fits && matches!(command.data, Data::ToController(_));
@@ -160,7 +160,7 @@ pub(super) fn take_back(wire: &Wire, cid: u16) -> Option<(Vec<u8>, bool)> {
     Some((memory, is_invalidated))
 }
 
-/// Returns a command's entry with a data descriptor. Registers data that do not go into the
+/// Returns a command's entry with a data descriptor. Registers the data if they do not go into the
 /// capsule.
 pub(super) fn place(wire: &Wire, command: &Command, cid: u16, data: &[u8], capsule: bool) -> Sqe {
     let keyed = |memory: Vec<u8>| {

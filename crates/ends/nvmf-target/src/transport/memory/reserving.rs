@@ -215,10 +215,10 @@ fn a_preempt_completes_after_the_last_write_of_the_fenced_host() {
         while other.write(1, 1) != CONFLICT {
             std::thread::yield_now();
         }
-        assert!(one.io.wire.take_answers().is_empty(), "over too early");
+        assert!(one.io.wire.take_answers().is_empty(), "the preempt completed too early");
         gate.open_up();
         assert_eq!(one.io.answer(pending).expect("an answer").status, Status::SUCCESS);
-        assert_eq!(one.read(0), Ok(1), "what was begun is there by now");
+        assert_eq!(one.read(0), Ok(1), "the write that had started has completed");
         assert_eq!(one.write(0, 2), Status::SUCCESS);
         assert_eq!(other.io.answer(late).expect("an answer").status, Status::SUCCESS);
         assert_eq!((other.write(0, 3), other.read(0)), (CONFLICT, Ok(2)));
@@ -227,7 +227,7 @@ fn a_preempt_completes_after_the_last_write_of_the_fenced_host() {
     }
 }
 
-/// Returns two registered hosts. The second host may read even without its registration.
+/// Returns two registered hosts. The second host may read even if it is not registered.
 fn two_readers(gate: Arc<Gate>) -> (Target, Arc<Gate>, Host, Host) {
     let (target, gate, mut one, mut other) = two_hosts_of(gate);
     assert_eq!((one.register(), other.register()), (Status::SUCCESS, Status::SUCCESS));
@@ -235,8 +235,8 @@ fn two_readers(gate: Arc<Gate>) -> (Target, Arc<Gate>, Host, Host) {
     (target, gate, one, other)
 }
 
-/// Reads, writes and copies wait for a rate limit as their last gate, so none of them is under way
-/// at the namespace. A plain Preempt lets the permitted commands execute.
+/// Commands that wait for a rate limit have no operations under way, so the preempt completes at
+/// once. After a plain Preempt, the commands that the reservation still permits execute.
 #[test]
 fn only_preempt_and_abort_ends_commands_that_wait_for_a_limit() {
     for (action, read, written) in [
@@ -271,7 +271,7 @@ fn only_preempt_and_abort_ends_commands_that_wait_for_a_limit() {
         assert_eq!(one.reserve(preempt), Status::SUCCESS);
         assert_eq!(other.io.answer(late).expect("an answer").status, written, "{action:?}");
         control.set_rates(NQN, NamespaceId(1), &Rates::default()).expect("the namespace exists");
-        assert_eq!(one.read(0), Ok(1), "{action:?}: it was never done");
+        assert_eq!(one.read(0), Ok(1), "{action:?}: the write never executed");
     }
 }
 
@@ -296,7 +296,7 @@ fn only_preempt_and_abort_ends_a_command_of_several_steps() {
             std::thread::yield_now();
         }
         if aborts {
-            assert!(one.io.wire.take_answers().is_empty(), "over before the step");
+            assert!(one.io.wire.take_answers().is_empty(), "the preempt completed before the step");
         }
         gate.open_up();
         assert_eq!(one.io.answer(pending).expect("an answer").status, Status::SUCCESS);
@@ -317,13 +317,13 @@ fn a_preempt_waits_for_the_writes_of_a_lost_queue() {
         std::thread::yield_now();
     }
     other.admin.wire.leave();
-    assert!(other.io.wire.wait().is_none(), "its controller has ended");
+    assert!(other.io.wire.wait().is_none(), "the controller has closed");
     let preempt = take(AcquireAction::PREEMPT, WRITE_EXCLUSIVE, one.key, other.key);
     let pending = one.io.send(&preempt.0, &preempt.1, true);
-    // Later commands of the same host complete on another queue pair.
+    // Other queues of the same host still complete commands.
     let log = LogPage::new(LogPageId::SMART_HEALTH, 512);
     assert_eq!(one.admin.run(&command::log_page(log), &[]).status, Status::SUCCESS);
-    assert!(one.io.wire.take_answers().is_empty(), "over too early");
+    assert!(one.io.wire.take_answers().is_empty(), "the preempt completed too early");
     gate.open_up();
     assert_eq!(one.io.answer(pending).expect("an answer").status, Status::SUCCESS);
 }
@@ -356,8 +356,8 @@ fn only_persistent_reservations_survive_a_restart() {
     let control = ReservationControl::default().with_cptpl(ReservationControl::CPTPL_SET);
     let persisting = || keyed(NvmOpcode::RESERVATION_REGISTER, control, &[0, 7]);
     *store.fails.lock().unwrap() = true;
-    assert_eq!(one.reserve(persisting()), Status::INTERNAL_ERROR, "it cannot be kept");
-    assert_eq!(one.report(), (0, 0, 0, vec![]), "and so is not");
+    assert_eq!(one.reserve(persisting()), Status::INTERNAL_ERROR, "the store fails");
+    assert_eq!(one.report(), (0, 0, 0, vec![]), "the host is not registered");
     assert_eq!(one.reserve(persisting()), Status::SUCCESS);
     assert_eq!(one.acquire(WRITE_EXCLUSIVE), Status::SUCCESS);
     target.stop().expect("it stops");
@@ -369,7 +369,7 @@ fn only_persistent_reservations_survive_a_restart() {
     let of_it = Command { sqe: Sqe { nsid: 1.into(), ..feature.sqe }, ..feature };
     assert_eq!(one.admin.run(&of_it, &[]).status, Status::SUCCESS);
     assert_eq!(*store.text.lock().unwrap(), "");
-    assert_eq!(other.write(0, 1), CONFLICT, "it holds as long as the target runs");
+    assert_eq!(other.write(0, 1), CONFLICT, "the reservation holds while the target runs");
     target.stop().expect("it stops");
     "rubbish".clone_into(&mut store.text.lock().unwrap());
     let refused = target_of(&gate, Some(store)).err().expect("it does not start").to_string();
@@ -403,12 +403,12 @@ fn persistent_reservations_hold_when_a_namespace_is_added_again() {
     for _ in 0..50 {
         remove();
         add(Some(&kept)).expect("it can be shared");
-        assert_eq!(once_there(&mut other), CONFLICT, "at no moment it may");
+        assert_eq!(once_there(&mut other), CONFLICT, "the host may write at no time");
         assert_eq!(once_there(&mut one), Status::SUCCESS);
     }
     assert_eq!(one.report(), (1, 1, 1, vec![(7, true)]));
     assert_eq!(one.release(WRITE_EXCLUSIVE), Status::SUCCESS);
-    assert_eq!(other.write(0, 1), Status::SUCCESS, "that is kept as well");
+    assert_eq!(other.write(0, 1), Status::SUCCESS, "after the release the other host may write");
     remove();
     add(Some(&kept)).expect("it can be shared");
     assert_eq!(once_there(&mut other), Status::SUCCESS);
@@ -417,7 +417,7 @@ fn persistent_reservations_hold_when_a_namespace_is_added_again() {
     let refused = add(Some(&kept)).expect_err("a fenced host could write").to_string();
     assert!(refused.contains("damaged") && refused.contains("namespace 1"), "{refused}");
     // A namespace that was added without a reservation store can be added again with a store.
-    add(None).expect("nothing is taken up");
+    add(None).expect("the namespace needs no stored reservations");
     assert_eq!(once_there(&mut other), Status::SUCCESS);
     remove();
     String::new().clone_into(&mut store.text.lock().unwrap());
@@ -454,7 +454,7 @@ fn a_flush_of_all_namespaces_ignores_invisible_ones() {
     let target = target_of(&gate, None).expect("it starts");
     let control = target.control();
     let export = Export { namespace: second, identity: "second".to_owned() };
-    control.add_namespace(NQN, NamespaceId(2), &export).expect("it is new");
+    control.add_namespace(NQN, NamespaceId(2), &export).expect("the number is free");
     let other = Identity { hostnqn: "nqn.2026-11.org.farblock:other", ..OTHER };
     let (mut holder, mut host) = (Host::new(&target, &IDENTITY), Host::new(&target, &other));
     assert_eq!(holder.register(), Status::SUCCESS);

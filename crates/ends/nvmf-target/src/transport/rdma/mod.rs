@@ -11,17 +11,17 @@
 //!                Gone                 the queue pair is destroyed
 //! ```
 //!
-//! - **Order.** A response follows its data on the same queue pair, so it never arrives before the
-//!   data.
+//! - **Order.** The target sends a response after its data on the same queue pair, so the response
+//!   never arrives before the data.
 //! - **Credit.** The target posts a receive again before it responds to the command that used the
 //!   receive. So a host that keeps to the queue's depth always finds a receive.
-//! - **Fairness.** Connections take registered memory in turn. A host that does not take its
-//!   responses loses its connection, soon if others wait for memory.
+//! - **Fairness.** Connections take registered memory in turn. The target closes the connection of
+//!   a host that does not take its responses. It does so sooner if others wait for memory.
 //! - **Memory.** The receives and the data in flight count towards the memory limits. Before
-//!   Connect a queue has one receive. Data move through registered memory of the
-//!   core ([`Staging`]); the transport copies between this memory and the session's buffers.
+//!   Connect, a queue has one receive. Data move through registered memory of the core
+//!   ([`Staging`]); the transport copies between this memory and the session's buffers.
 //! - **Errors.** A wrong key or length, a message longer than its receive, and a command beyond the
-//!   queue's depth close this queue pair, and no other.
+//!   queue's depth close only this queue pair.
 
 mod moving;
 mod queue;
@@ -39,6 +39,7 @@ use crate::session::Session;
 use farblock_proto::capsule::{DataPointer, RemoteForm, SlotId};
 use farblock_proto::controller::Connected;
 use farblock_proto::limits::UNCONNECTED_DEPTH;
+use farblock_proto::rdma::Announced;
 use farblock_reactor::{Buffer, Event, Reactor, TaskId, WatchId, os};
 use farblock_verbs::{Verbs, VerbsError};
 use farblock_wire::sgl::KeyedBlock;
@@ -53,8 +54,8 @@ use std::time::Instant;
 /// A command that has no response yet.
 struct Command {
     sqe: Sqe,
-    /// The receive that contains in-capsule data, and their length in bytes; `None` for a command
-    /// without such data, and after their copy.
+    /// The receive with the command's in-capsule data, and their length in bytes. `None` if the
+    /// command has no such data, or once the transport has copied them.
     capsule: Option<(u16, usize)>,
     /// The number of READs that have not completed.
     reads: u32,
@@ -95,6 +96,7 @@ pub(crate) struct Rdma {
 
 /// Commands without a response, and the receives that contain their capsules.
 struct Capsules {
+    announced: Announced,
     /// The number of queue entries that the target granted in its answer to the connection request.
     entries: u16,
     /// The number of receives that the queue must have.
@@ -104,13 +106,14 @@ struct Capsules {
     slots: Vec<Option<Command>>,
     /// Capsules to pass to the session, the oldest first: the receive, and the length in bytes.
     arrived: VecDeque<(u16, usize)>,
-    /// Commands whose in-capsule data the session has requested, and those with no data.
+    /// Commands that are ready for the session: it has requested their in-capsule data, or they
+    /// have no data.
     in_capsule: VecDeque<SlotId>,
     /// Receives to post again.
     used: Vec<u16>,
 }
 
-/// Requests to post, and the memory of requests.
+/// The requests to post, and the registered memory of the requests in flight.
 #[derive(Default)]
 struct Output {
     requests: VecDeque<Out>,
@@ -125,7 +128,8 @@ struct Output {
 }
 
 impl Rdma {
-    /// The most bytes of memory that the connection of a request keeps until its end.
+    /// Returns the maximum number of bytes of memory that the connection of a request may keep
+    /// until its end.
     pub(crate) fn most_bytes(request: &ConnectionRequest) -> usize {
         QueuePair::sizes(&request.admission).1
     }
@@ -133,7 +137,7 @@ impl Rdma {
     /// Accepts a connection request on this core. The events of the connection wake `task`.
     ///
     /// # Errors
-    /// If a verb fails. The caller then rejects the request.
+    /// Fails if a verb fails. The caller then rejects the request.
     pub(crate) fn accept(
         reactor: &Reactor,
         task: TaskId,
@@ -154,6 +158,7 @@ impl Rdma {
             watch,
             task,
             capsules: Capsules {
+                announced: request.admission.announced,
                 entries: request.admission.entries,
                 receives: UNCONNECTED_DEPTH,
                 first_bytes: QueuePair::sizes(&request.admission).0,
@@ -179,7 +184,8 @@ impl Rdma {
         self.capsules.slots[usize::from(slot.0)].as_mut().expect("a command is in the slot")
     }
 
-    /// Removes a command that gets its response. Its receive, if any, can be posted again.
+    /// Removes a command that gets its response. The transport can then post the command's receive
+    /// again, if it has one.
     fn take(&mut self, slot: SlotId) -> Command {
         let command = self.capsules.slots[usize::from(slot.0)].take().expect("answered once");
         assert_eq!(command.reads, 0, "a command waits for its data");
@@ -187,7 +193,7 @@ impl Rdma {
         command
     }
 
-    /// The response to a command, and the key to invalidate with it.
+    /// Returns the response to a command, and the key to invalidate with it.
     fn response(&self, command: &Command, cqe: &Cqe) -> (Cqe, Option<u32>) {
         let block = command.sqe.dptr.keyed_block().filter(|block| block.invalidate);
         let can = self.staging.borrow().can_invalidate();
@@ -250,7 +256,8 @@ impl Transport for Rdma {
         Ok(())
     }
 
-    /// While requests are in flight, the host must let them progress.
+    /// Returns whether requests are in flight. Meanwhile the host must make progress, or the timer
+    /// closes the connection.
     fn is_in_data(&self) -> bool {
         self.queue.as_ref().is_some_and(|queue| !queue.is_quiet())
     }
@@ -293,6 +300,10 @@ impl Transport for Rdma {
 
     fn forget(&mut self, slot: SlotId) {
         self.take(slot);
+    }
+
+    fn announced(&self) -> Option<Announced> {
+        Some(self.capsules.announced)
     }
 
     fn connected(&mut self, connected: &Connected) {

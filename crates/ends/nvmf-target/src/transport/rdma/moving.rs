@@ -45,7 +45,7 @@ impl Prepared {
     }
 }
 
-/// Why a request cannot be posted now.
+/// The reason why a request cannot be posted now.
 enum Full {
     /// The send queue is full, or the connection uses its share of the registered memory.
     Own,
@@ -82,7 +82,7 @@ impl Session<Rdma> {
         if queue.is_quiet() {
             rdma.output.sending_since = None;
         } else if status.is_success() && matches!(done, Some(Done::Sent(_))) {
-            // The host keeps up: requests complete in order.
+            // Requests complete in order, so this completion shows that the host makes progress.
             rdma.output.sending_since = Some(cx.memory.epoch());
             self.note_progress(cx);
         }
@@ -100,7 +100,7 @@ impl Session<Rdma> {
         }
     }
 
-    /// Marks the session as broken. Logs the error, unless it is a mere disconnection.
+    /// Marks the session as broken. Logs the error, unless the host has merely disconnected.
     fn fail(&mut self, cx: &mut Context, status: Status) {
         match status {
             Status::WR_FLUSH_ERR => self.transport.life = Life::Broken,
@@ -226,14 +226,16 @@ impl Session<Rdma> {
         self.transport.wake_next(cx);
     }
 
-    /// Posts receives again, and those of a queue that has just connected. Charges the memory of
-    /// the latter.
+    /// Posts used receives again. For a queue that has just connected, charges and posts its
+    /// further receives.
     fn post_receives(&mut self, cx: &mut Context) -> Result<(), String> {
         let Some(queue) = &self.transport.queue else { return Ok(()) };
         let bytes = queue.missing_bytes(self.transport.capsules.receives);
         if bytes > 0 && !self.keep(cx, bytes) {
             cx.shared.admissions.refused(Reason::Memory);
-            return Err(format!("there is no memory for the {bytes} bytes of its receives"));
+            return Err(format!(
+                "the memory limits leave no room for the queue's receives ({bytes} bytes)"
+            ));
         }
         self.transport.post_receives()
     }

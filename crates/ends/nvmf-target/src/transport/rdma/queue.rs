@@ -30,7 +30,7 @@ pub(super) enum Flight {
 }
 
 impl Flight {
-    /// The number of send queue entries that the request uses.
+    /// Returns the number of send queue entries that the request uses.
     pub(super) fn entries(&self) -> u32 {
         match self {
             Self::Response { data: Some(_), .. } => 2,
@@ -38,7 +38,7 @@ impl Flight {
         }
     }
 
-    /// The registered memory, and its number of bytes.
+    /// Returns the registered memory, and its number of bytes.
     pub(super) fn into_chunk(self) -> Option<(Chunk, usize)> {
         match self {
             Self::Read { chunk, bytes, .. } | Self::Write { chunk, bytes } => Some((chunk, bytes)),
@@ -69,7 +69,7 @@ pub(super) struct QueuePair {
     verbs: Provider,
     id: ProviderId,
     cq: ProviderCq,
-    /// Bytes of a receive: a submission queue entry, and in-capsule data on I/O queues.
+    /// The bytes of a receive: a submission queue entry, and in-capsule data on I/O queues.
     capsule_bytes: usize,
     rooms: Vec<Room>,
     flights: Slab<Flight>,
@@ -79,7 +79,7 @@ pub(super) struct QueuePair {
     arming: Arming,
 }
 
-/// The bytes of a receive: only I/O queues have in-capsule data.
+/// Returns the bytes of a receive. Only I/O queues have in-capsule data.
 fn capsule_bytes(queue: QueueId) -> usize {
     Sqe::LEN + if queue == QueueId(0) { 0 } else { KEYED_IN_CAPSULE_BYTES as usize }
 }
@@ -94,8 +94,8 @@ impl QueuePair {
         let (verbs, admission) = (request.verbs.clone(), &request.admission);
         let pd = staging.borrow().pd().clone();
         let receives = u32::from(admission.entries);
-        // Each command has a READ and a response, or data and a response. A response may complete
-        // after the host's next command has arrived.
+        // Each command needs a READ and a response, or WRITEs and a response. A response may
+        // complete only after the host's next command has arrived.
         let most = (2 * receives + 8).min(request.device.max_qp_wr);
         let cq = verbs.create_cq(&pd, most + receives)?;
         let options = QpOptions {
@@ -114,7 +114,7 @@ impl QueuePair {
             id: request.id.clone(),
             verbs,
             cq,
-            capsule_bytes: capsule_bytes(admission.queue),
+            capsule_bytes: capsule_bytes(admission.announced.queue),
             rooms: Vec::new(),
             flights: Slab::new(),
             used: 0,
@@ -142,21 +142,21 @@ impl QueuePair {
         self.verbs.accept(&self.id, &param)
     }
 
-    /// The bytes of the receives that are missing to `count`.
+    /// Returns the bytes of the receives that must be added to have `count`.
     pub(super) fn missing_bytes(&self, count: u16) -> usize {
         let there = self.rooms.last().map_or(0, |room| room.first + room.count);
         usize::from(count.saturating_sub(there)) * self.capsule_bytes
     }
 
-    /// The bytes of a queue pair's memory, before Connect and at most.
+    /// Returns the bytes of a queue pair's memory: before Connect, and the maximum.
     pub(super) fn sizes(admission: &Admission) -> (usize, usize) {
         let entries = usize::from(admission.entries);
-        let capsule_bytes = capsule_bytes(admission.queue);
+        let capsule_bytes = capsule_bytes(admission.announced.queue);
         let fixed = entries * limits::RDMA_ENTRY_BYTES;
         (fixed + capsule_bytes, fixed + entries * capsule_bytes)
     }
 
-    /// Posts receives until there are `count`.
+    /// Adds receives until the queue has `count`, and posts them.
     pub(super) fn add_receives(
         &mut self,
         staging: &Rc<RefCell<Staging>>,
@@ -193,7 +193,7 @@ impl QueuePair {
         room.pages.read(start + offset, out);
     }
 
-    /// Whether the send queue has room for a request with this many entries.
+    /// Returns whether the send queue has room for a request with this many entries.
     pub(super) fn has_room(&self, entries: u32) -> bool {
         self.used + entries <= self.most
     }
@@ -209,13 +209,13 @@ impl QueuePair {
         self.verbs.post_send(&self.id, requests)
     }
 
-    /// Whether no request of the send queue is in flight.
+    /// Returns whether no request of the send queue is in flight.
     pub(super) fn is_quiet(&self) -> bool {
         self.used == 0
     }
 
-    /// Closes the connection, so every request in flight completes with an error. Returns false if
-    /// this fails: the requests then may never complete.
+    /// Closes the connection, so that every request in flight completes with an error. Returns
+    /// false if the disconnect fails: the requests may then never complete.
     pub(super) fn disconnect(&self) -> bool {
         self.verbs.disconnect(&self.id).is_ok()
     }

@@ -1,5 +1,5 @@
 //! Registered memory for the data of READs and WRITEs. All connections of a core through one device
-//! share it. The last of them frees it.
+//! share the memory. The last of these connections frees it.
 
 use crate::limits;
 use farblock_reactor::TaskId;
@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 pub(crate) struct Staging {
     memory: Memory<Provider>,
     can_invalidate: bool,
-    /// The device was removed: a device that returns with this name needs another domain.
+    /// Whether the device was removed. If the device returns under this name, it needs a new
+    /// protection domain.
     pub(crate) is_removed: bool,
     /// Tasks of connections that wait for a chunk. The first one gets the next chunk, so that a
     /// large transfer does not wait behind an endless row of small ones.
@@ -20,15 +21,15 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Registers no memory before the first [`Self::take`]. `can_invalidate`: whether the device
-    /// can send with Invalidate.
+    /// Returns staging without registered memory; the first [`Self::take`] registers some.
+    /// `can_invalidate`: whether the device supports Send with Invalidate.
     pub(crate) fn new(verbs: Provider, pd: ProviderPd, can_invalidate: bool) -> Self {
         let sizes = StagingSizes {
             bytes: limits::STAGING_BYTES,
             slab_bytes: limits::STAGING_SLAB_BYTES,
             chunk_bytes: limits::STAGING_CHUNK_BYTES_MIN,
         };
-        // Only requests of this end access the memory: no peer gets its key.
+        // Only this target's own requests access the memory: no peer gets its key.
         let memory = Memory::new(verbs, pd, Access::LOCAL_WRITE, sizes);
         Self { memory, can_invalidate, is_removed: false, waiting: VecDeque::new() }
     }
@@ -41,7 +42,8 @@ impl Staging {
         self.can_invalidate
     }
 
-    /// A chunk for the connection of `task`. `None`: the connection now waits for its turn.
+    /// Takes a chunk for the connection of `task`. Returns `None` if the connection must wait for
+    /// its turn.
     pub(super) fn take(&mut self, task: TaskId, bytes: usize) -> Result<Option<Chunk>, VerbsError> {
         let is_first = self.waiting.front().is_none_or(|first| *first == task);
         let taken = if is_first { self.memory.take(bytes)? } else { None };
@@ -53,22 +55,23 @@ impl Staging {
         Ok(taken)
     }
 
-    /// Returns a chunk that no request uses any more.
+    /// Gives back a chunk that no request uses any more.
     pub(super) fn give(&mut self, chunk: Chunk) {
         self.memory.give(chunk);
     }
 
-    /// Returns the task of the connection whose turn it is. Wake it when there may be memory.
+    /// Returns the task of the connection whose turn it is. The caller wakes this task when memory
+    /// may be available.
     pub(super) fn next(&self) -> Option<TaskId> {
         self.waiting.front().copied()
     }
 
-    /// Whether connections wait for a chunk.
+    /// Returns whether connections wait for a chunk.
     pub(crate) fn is_starved(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Forgets a connection that ends.
+    /// Removes a connection that ends from the waiting connections.
     pub(super) fn leave(&mut self, task: TaskId) {
         self.waiting.retain(|waiting| *waiting != task);
     }

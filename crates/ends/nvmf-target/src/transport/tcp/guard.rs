@@ -15,7 +15,7 @@
 //! portion is still in the processor's cache.
 //!
 //! The guard decrypts input into a pooled buffer, and the session then handles it like plain input.
-//! If records contain only data of a large payload, the guard decrypts them directly into the
+//! If records contain only data of one large payload, the guard decrypts them directly into the
 //! payload's destination.
 
 use super::Tcp;
@@ -66,8 +66,8 @@ impl Guard {
         Self { stage, plain: SendBatch::new(), sealed: Cursor::default(), left_bytes: 0 }
     }
 
-    /// Returns the host's TLS key, with the host and subsystem that may use it. `None` while
-    /// TLS is not established.
+    /// Returns the owner of the host's TLS key: the host and subsystem that may use it. `None`
+    /// while TLS is not established.
     pub(super) fn peer(&self) -> Option<&Named> {
         match &self.stage {
             Stage::Open(tls) => tls.peer().map(|named| &**named),
@@ -282,8 +282,8 @@ impl Session<Tcp> {
         }
     }
 
-    /// Decrypts records that contain only data of a large payload directly into its destination.
-    /// Returns the number of data bytes, and the error that follows them, if any.
+    /// If records contain only data of one large payload, decrypts them directly into the payload's
+    /// destination. Returns the number of data bytes, and the error that follows them, if any.
     fn open_into_place(
         &mut self,
         cx: &mut Context,
@@ -318,8 +318,8 @@ impl Session<Tcp> {
         let was_let_in = !self.is_waiting();
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let peer = self.peer;
-            // Report a failed handshake only. If the host was already connected, it is reported as
-            // disconnected instead.
+            // Report a failed handshake only. If the host was already connected, the target reports
+            // that it has disconnected instead.
             if !was_let_in {
                 cx.shared.observed.tell(&not_by_tls(peer.ip(), error));
             }
@@ -376,7 +376,8 @@ fn pressed_bytes(left: u32, kept: Option<usize>) -> u32 {
     record_bytes.max(limits::SMALL_RECEIVE_BYTES)
 }
 
-/// Returns the event for a host whose TLS handshake failed, with the names that the host offered.
+/// Returns the event for a host whose TLS handshake failed. The event contains the names that the
+/// host offered.
 fn not_by_tls(address: IpAddr, error: &TlsError) -> Event {
     let identity = match error {
         TlsError::UnknownIdentity { offered, .. } => offered.first(),

@@ -111,8 +111,8 @@ pub(super) fn configure(
     };
     let fd = backing.as_raw_fd().cast_unsigned();
     let config = loop_config { fd, block_size, info, __reserved: [0; 8] };
-    // SAFETY: LOOP_CONFIGURE takes a `struct loop_config` and only reads it. The driver keeps no
-    // pointer to the structure, but a reference to the file of the descriptor in it.
+    // SAFETY: LOOP_CONFIGURE takes a `struct loop_config` and only reads it. The driver then holds
+    // a reference to the file that the structure names, but no pointer to the structure.
     unsafe {
         ioctl::ioctl(device, Setter::<{ LOOP_CONFIGURE as Opcode }, loop_config>::new(config))
     }

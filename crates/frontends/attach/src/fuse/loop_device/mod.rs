@@ -1,4 +1,4 @@
-//! A loop device on the mounted file, which is a real block device on any kernel.
+//! A loop device on the mounted file: a real block device, on any kernel.
 //!
 //! Attaching a loop device needs root and Linux 5.8. The device uses direct I/O, so that the kernel
 //! caches data only once, above the device. It has the disk's block size and shows the disk's
@@ -30,7 +30,8 @@ const ATTEMPTS: usize = 16;
 const LOOKING: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// The reason why the kernel refused. Its text tells the user how to fix the problem.
+/// The reason why an operation on a loop device failed. Its text tells the user how to fix the
+/// problem.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -115,10 +116,10 @@ fn path_of(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 
-/// Replaces a free device by a new one. Returns the number of the new device. A used device keeps
-/// its last user's settings: the read-only flag, partitions, the scheduler and other values below
-/// `queue/`, and udev's data about an old file system. These settings belong to the device, not to
-/// its file, so a new device with the same number has none of them.
+/// Replaces a free device with a new one. Returns the number of the new device. A device that was
+/// in use before keeps its last user's settings: the read-only flag, partitions, the scheduler and
+/// other values below `queue/`, and udev's data about an old file system. These settings belong to
+/// the device, not to its file, so a new device with the same number has none of them.
 fn fresh(control: &File, number: u32) -> u32 {
     match ioctl::remove(control, number) {
         // If another process has made the device again meanwhile, that device is also new.
@@ -129,7 +130,7 @@ fn fresh(control: &File, number: u32) -> u32 {
                 if path_of(new).exists() {
                     return new;
                 }
-                // This container has only the device nodes that it had at its start.
+                // In a container, `/dev` gets no node for a new device. Remove the device again.
                 let _ = ioctl::remove(control, new);
             }
         }
@@ -223,9 +224,9 @@ pub fn backing_file(device: &Path) -> Option<PathBuf> {
     Some(text.strip_suffix('\n').unwrap_or(&text).into())
 }
 
-/// Opens a device. Only the call that attaches the file needs `write`, which must match the
-/// configuration. All other calls open for reading. Root needs no write access for them, and a
-/// read-only device cannot be opened for writing.
+/// Opens a device. Only the caller that attaches a file to it passes `write`, which must match the
+/// configuration. All other callers open the device for reading: their calls need no write access,
+/// and a read-only device cannot be opened for writing.
 fn open(path: &Path, write: bool, flags: OFlags) -> Result<File, Error> {
     let flags = flags.bits().cast_signed();
     let opened = File::options().read(true).write(write).custom_flags(flags).open(path);

@@ -70,7 +70,7 @@ struct NbdRequest {
     /// The number of block operations in flight.
     operations: usize,
     result: Result<(), BlockError>,
-    /// The memory that the request's buffers count as held, in bytes.
+    /// The bytes that this request counts against the limits on data buffers.
     held_bytes: usize,
 }
 
@@ -79,8 +79,8 @@ pub(super) struct Connection {
     key: ConnectionKey,
     task: TaskId,
     stream: StreamId,
-    /// A second descriptor of the stream, which shows a disconnection. `None` once the stream is
-    /// closed.
+    /// A second descriptor of the stream, through which the server notices a disconnection. `None`
+    /// once the stream is closed.
     line: Option<Line>,
     /// The client's name, for the log.
     peer: Arc<str>,
@@ -308,7 +308,7 @@ impl Connection {
             cx.reactor.recv_into(self.stream, buffer, range);
         } else if std::mem::take(&mut self.expects_large) {
             // Receive little more than the next header, so that the server can then receive the
-            // rest of its data directly.
+            // data directly into its buffer.
             cx.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
         } else {
             cx.reactor.recv(self.stream);

@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The longest wait for an answer. The server answers sooner.
+/// The longest wait for an answer. The server is in this process and normally answers at once.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// The kernel's largest block size, in bytes: one page.
 pub(super) const MAX_BLOCK_BYTES: u32 = 4096;
@@ -40,7 +40,7 @@ fn negotiated(server: &Server, ask_block_size: bool) -> Result<(UnixStream, Disk
         ours.set_write_timeout(Some(WAIT_LIMIT))?;
         server.adopt(theirs);
         let disk = negotiate(&ours, ask_block_size)?;
-        // The kernel uses its own timeouts.
+        // Remove the timeouts, because the kernel uses its own.
         ours.set_read_timeout(None)?;
         ours.set_write_timeout(None)?;
         Ok((ours, disk))

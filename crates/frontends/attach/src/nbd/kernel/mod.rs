@@ -92,7 +92,7 @@ impl Device {
     }
 }
 
-/// The reason why the kernel refused. Its text tells the user how to fix the problem.
+/// The reason why an operation on a device failed. Its text tells the user how to fix the problem.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -192,7 +192,8 @@ pub fn connect_to(connections: &Connections, options: &Options) -> Result<Device
         attributes = attributes.u32(attribute::INDEX, index);
     }
     attributes = with_sockets(attributes, options, &connections.sockets);
-    // The kernel keeps its sockets, even after this process closes its copies.
+    // The kernel now holds references to the sockets, so they stay open when this process closes
+    // its descriptors.
     let answer = family.call(command::CONNECT, &attributes).map_err(|error| {
         match (error.kind(), options.index) {
             (io::ErrorKind::ResourceBusy, Some(index)) => Error::InUse(index),
@@ -218,7 +219,7 @@ fn clear_read_only(device: Device) {
     }
 }
 
-/// Replaces the dead connections of a device by connections to this server, which must have the
+/// Replaces the dead connections of a device with connections to this server, which must have the
 /// same disk. Waiting requests then continue.
 ///
 /// # Errors

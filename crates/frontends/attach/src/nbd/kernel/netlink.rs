@@ -1,5 +1,5 @@
-//! The part of generic netlink that one family needs. It has only two kinds of headers and one kind
-//! of attribute, so it needs no library.
+//! The part of generic netlink that a single family needs. This part has only two kinds of headers
+//! and one kind of attribute, so this module uses no library.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::io;

@@ -7,9 +7,10 @@
 //! reports its answer. As in Linux's driver, a request has one descriptor that points to a table of
 //! its own. Each side sets the index from which it wants notifications (`VIRTIO_F_EVENT_IDX`).
 //!
-//! **Contract.** The contract of [`farblock_block`]. Each open queue has its own ring, so at most
-//! [`Config::queues`] queues can be open. Operations that do not fit into the ring wait in the
-//! front end. The front end copies data between the operation's buffer and the shared memory.
+//! **Contract.** The namespace fulfils the contract of [`farblock_block`]. Each open queue has its
+//! own ring, so at most [`Config::queues`] queues can be open. Operations that do not fit into the
+//! ring wait in the front end. The front end copies data between the operation's buffer and the
+//! shared memory.
 //!
 //! **Not implemented.** Reconnecting: if the back end dies, operations wait forever. Noticing a new
 //! size of the disk. Deallocating.
@@ -31,24 +32,24 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
-/// The number of descriptors of a ring, as in QEMU, and so the most requests in a ring.
+/// The number of descriptors of a ring, as in QEMU, and so the maximum number of its requests.
 pub const RING_SIZE: u16 = 128;
-/// The most data of one request, in bytes. About the same as Linux's limit.
+/// The maximum length of one request, in bytes. About the same as Linux's limit.
 pub const REQUEST_BYTES: u32 = 1 << 20;
-/// The most shared memory, in bytes.
+/// The limit on the shared memory, in bytes.
 pub const MEMORY_BYTES: u64 = 4 << 30;
 
-/// The address of a disk, and the load on it.
+/// The address of a disk, and the number and size of its rings and requests.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The path of the back end's socket.
     pub socket: PathBuf,
-    /// The number of rings, and so the most open queues.
+    /// The number of rings, and so the maximum number of open queues.
     pub queues: usize,
-    /// The most requests in a ring at once: 1 to [`RING_SIZE`].
+    /// The maximum number of requests in a ring at once: 1 to [`RING_SIZE`].
     pub depth: u16,
-    /// The most data of a request, in bytes, at most [`REQUEST_BYTES`]. The front end rounds it up
-    /// to whole blocks.
+    /// The maximum length of a request, in bytes: 1 to [`REQUEST_BYTES`]. The front end rounds it
+    /// up to whole blocks.
     pub request_bytes: u32,
 }
 

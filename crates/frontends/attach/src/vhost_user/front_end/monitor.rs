@@ -12,9 +12,10 @@ use std::time::Duration;
 
 /// The longest wait for an answer of the back end.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// A made-up address of the memory in the monitor. Messages identify rings by such addresses.
+/// The address at which the monitor claims to have mapped the memory. Messages give the addresses
+/// of rings in this mapping.
 const HERE: u64 = 0x7000_0000_0000;
-/// The features that this driver accepts, the same as Linux's driver.
+/// The features that this driver accepts. Linux's driver accepts the same features.
 const WANTED: u64 = feature::SIZE_MAX
     | feature::SEG_MAX
     | feature::RO

@@ -131,7 +131,7 @@ impl Ring {
         if new == 0 {
             return;
         }
-        // Publish the new requests before the check whether the back end waits for a kick.
+        // Publish the new requests before checking whether the back end waits for a kick.
         fence(Ordering::SeqCst);
         let event = self.load(self.base + USED_AT + 4 + u64::from(RING_SIZE) * 8);
         self.kicked = self.available;

@@ -1,5 +1,5 @@
-//! Finds the process that holds a file lock, from the lock information in `/proc`. A recorded
-//! process ID may be stale or missing, or belong to another process; this information cannot.
+//! Finds the process that holds a file lock, from the lock information in `/proc`. This is safer
+//! than a recorded process ID, which may be missing, or belong to another process by now.
 
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
@@ -51,8 +51,9 @@ fn holds(pid: Pid, lock: &Path) -> bool {
     })
 }
 
-/// Whether a process took this lock itself and the lock is still held. Every user can read this. A
-/// server takes its lock itself, and never passes it on.
+/// Whether a process took this lock itself and the lock is still held. `/proc/locks`, which every
+/// user can read, lists the process that took a lock. A server takes its lock itself, and never
+/// passes it on.
 fn took(pid: Pid, lock: &Path) -> bool {
     let (Ok(file), Ok(locks)) = (fs::metadata(lock), fs::read_to_string("/proc/locks")) else {
         return false;

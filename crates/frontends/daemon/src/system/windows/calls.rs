@@ -189,8 +189,8 @@ pub(super) fn is_elevated() -> bool {
     asked != 0 && elevation.TokenIsElevated != 0
 }
 
-/// Returns the data folder of the machine or of the user. This asks Windows and ignores the
-/// environment, which comes from the parent and differs in a service.
+/// Returns the data folder of the machine or of the user. Asks Windows and ignores the environment,
+/// which comes from the parent and differs in a service.
 pub(super) fn data_folder(machine: bool) -> io::Result<PathBuf> {
     let id = if machine { FOLDERID_ProgramData } else { FOLDERID_LocalAppData };
     let mut text: *mut u16 = ptr::null_mut();

@@ -31,7 +31,8 @@ const PROCESS_TIME: Duration = Duration::from_secs(2);
 /// The functions with which farblock asks the loop driver.
 pub(in super::super::super) const ASK: Ask = Ask { backings: ask, only_asks };
 
-/// The serializable form of the library's [`DriverAnswer`]; no value stands for no answer.
+/// The serializable form of the library's [`DriverAnswer`]. A missing value means that the driver
+/// has not answered.
 #[derive(Serialize, Deserialize, Clone, Copy)]
 enum Below {
     File { device: u64, inode: u64 },
@@ -104,8 +105,8 @@ fn start(devices: Vec<PathBuf>) -> Option<Waiting> {
 }
 
 impl Waiting {
-    /// Waits for the answers until the deadline. On a busy machine, they may belong to an earlier
-    /// call. This ignores answers about devices that have changed since their query.
+    /// Waits for the answers until the deadline. On a busy machine, these may be answers to an
+    /// earlier call. Ignores answers about devices that have changed since their query.
     fn collect(&mut self, deadline: Instant, answers: &mut BTreeMap<PathBuf, DriverAnswer>) {
         let time = deadline.saturating_duration_since(Instant::now());
         let Ok(line) = self.told.recv_timeout(time) else { return };

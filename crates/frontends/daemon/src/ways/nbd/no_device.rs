@@ -1,5 +1,5 @@
-//! The device of an NBD client on systems other than Linux. They have no NBD client, so this type
-//! has no value.
+//! The device of an NBD client on systems other than Linux. These kernels have no NBD client, so no
+//! value of [`Device`] exists.
 
 use super::super::super::folder::Folder;
 use super::super::{Start, StopError};

@@ -49,6 +49,11 @@ pub struct Access {
 }
 
 impl Access {
+    /// No host may read or write.
+    pub(super) fn none() -> Self {
+        Self { rtype: ReservationType::EXCLUSIVE_ACCESS, hosts: Vec::new() }
+    }
+
     /// Returns the rights of a host.
     #[must_use]
     pub fn rights(&self, host: &HostId) -> Rights {

@@ -9,8 +9,8 @@ use farblock_wire::reservation::{
 use farblock_wire::sqe::Sqe;
 use farblock_wire::status::Status;
 
-/// A reservation command without the keys in its data. The specification defines the value of every
-/// field.
+/// A reservation command without the keys in its data. Every field has a value that the
+/// specification defines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReservationCommand {
     /// Reservation Register.

@@ -25,6 +25,7 @@
 
 mod access;
 mod command;
+mod shared;
 mod state;
 mod stored;
 #[cfg(test)]
@@ -32,6 +33,8 @@ mod tests;
 
 pub use access::{Access, AccessKind, Rights};
 pub use command::{KeyedCommand, ReservationCommand};
+pub(super) use shared::shared_namespaces;
+pub use shared::{SharedAnswer, SharedChange, SharedProposal};
 pub use state::{HostId, Reservations};
 
 use super::config::{ConfigError, SubsystemId};
@@ -93,8 +96,19 @@ impl AccessChange {
 /// The state of the request in progress, in the diagram above.
 #[derive(Debug)]
 enum Step {
-    Saving { state: Reservations, effects: Effects },
+    Saving {
+        state: Reservations,
+        effects: Effects,
+    },
     Spreading,
+    /// The namespace's reservations are shared: see [`shared`].
+    Asking(shared::Asking),
+}
+
+/// The result of a request, before any change applies.
+enum Judged {
+    Done(Status, Option<Vec<u8>>),
+    Changes(Reservations, Effects),
 }
 
 /// The request in progress. The registry ignores confirmations with another serial number, because
@@ -111,6 +125,8 @@ struct Current {
 pub(super) struct Reserved {
     state: Reservations,
     can_persist: bool,
+    /// The state of reservations that other targets share; `None`: only this target has them.
+    shared: Option<shared::Shared>,
     /// The kinds of notifications that hosts have masked (feature 82h).
     mask: u32,
     /// The request in progress.
@@ -142,9 +158,37 @@ impl Reserved {
         }
     }
 
+    /// Returns the access rights that the data path must enforce.
+    fn access(&self) -> Option<Access> {
+        match &self.shared {
+            Some(shared) if shared.is_unreadable() => Some(Access::none()),
+            _ => self.state.access(),
+        }
+    }
+
+    /// Executes a request on a copy of the state.
+    fn judge(&self, asker: Asker, request: &KeyedCommand) -> Judged {
+        if let KeyedCommand::Report { bytes } = *request {
+            let mut page = self.state.report();
+            page.truncate(bytes as usize);
+            return Judged::Done(Status::SUCCESS, Some(page));
+        }
+        let mut state = self.state.clone();
+        let changed = state.change(asker.host, request, self.can_persist);
+        if let (Ok(_), Some(mark)) = (&changed, asker.mark) {
+            state.mark(&asker.host, mark);
+        }
+        match changed {
+            Err(status) => Judged::Done(status, None),
+            Ok(_) if state == self.state => Judged::Done(Status::SUCCESS, None),
+            Ok(effects) => Judged::Changes(state, effects),
+        }
+    }
+
     /// Whether there is nothing to remember: the value equals the initial state.
     fn is_blank(&self) -> bool {
         !self.can_persist
+            && self.shared.is_none()
             && self.mask == 0
             && self.current.is_none()
             && self.waiting.is_empty()
@@ -279,6 +323,7 @@ impl Registry {
         if let Some(current) = self.take_current(subsystem, namespace, serial) {
             self.answer(current.ticket, Status::SUCCESS, None);
         }
+        self.shared_change_spread(subsystem, namespace, serial);
         self.go_on(subsystem, namespace);
     }
 
@@ -349,27 +394,21 @@ impl Registry {
         asked: &ReservationRequest,
     ) {
         let Some(reserved) = self.reserved(id, namespace) else { return };
-        if let KeyedCommand::Report { bytes } = asked.request {
-            let mut page = reserved.state.report();
-            page.truncate(bytes as usize);
-            return self.answer(asked.ticket, Status::SUCCESS, Some(page));
+        if reserved.shared.is_some() {
+            return self.consult(id, namespace, asker, *asked);
         }
-        let mut state = reserved.state.clone();
-        let changed = state.change(asker.host, &asked.request, reserved.can_persist);
-        if let (Ok(_), Some(mark)) = (&changed, asker.mark) {
-            state.mark(&asker.host, mark);
-        }
-        match changed {
-            Err(status) => self.answer(asked.ticket, status, None),
-            Ok(_) if state == reserved.state => self.answer(asked.ticket, Status::SUCCESS, None),
-            Ok(effects) if reserved.state.persist || state.persist => {
+        match reserved.judge(asker, &asked.request) {
+            Judged::Done(status, report) => self.answer(asked.ticket, status, report),
+            Judged::Changes(state, effects) if reserved.state.persist || state.persist => {
                 let text = state.to_text();
                 let serial = self.next_reservation_serial();
                 let step = Step::Saving { state, effects };
                 self.wait_for(id, namespace, Current { ticket: asked.ticket, serial, step });
                 self.act(Action::SaveReservations { subsystem: id, namespace, serial, text });
             }
-            Ok(effects) => self.hold(id, namespace, asked.ticket, state, effects),
+            Judged::Changes(state, effects) => {
+                self.hold(id, namespace, asked.ticket, state, effects);
+            }
         }
     }
 
@@ -448,7 +487,7 @@ impl Registry {
         let Some(found) = subsystem.and_then(|id| self.subsystem_of(id)) else {
             return Vec::new();
         };
-        let rights = |reserved: &Reserved| Some(reserved.state.access()?.rights(host));
+        let rights = |reserved: &Reserved| Some(reserved.access()?.rights(host));
         let all = found.reserved.iter();
         all.filter_map(|(&namespace, reserved)| Some((namespace, rights(reserved)?)))
             .filter(|(_, rights)| *rights != Rights::All)
@@ -464,6 +503,9 @@ impl Registry {
     pub(super) fn forget_requests(&mut self, gone: impl Fn(ControllerId, QueueId) -> bool) {
         for reserved in self.every_reserved() {
             reserved.waiting.retain(|(_, asked)| !gone(asked.controller, asked.queue));
+            if let Some(Current { step: Step::Asking(asking), .. }) = &mut reserved.current {
+                asking.forget(&gone);
+            }
         }
     }
 

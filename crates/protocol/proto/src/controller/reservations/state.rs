@@ -86,11 +86,12 @@ impl Reservations {
         Some(Access { rtype: held.rtype, hosts })
     }
 
-    /// Executes a request of `host` other than a report. `can_persist`: whether the target can
-    /// store the state through a power loss.
+    /// Executes a request of `host`, which must not be a report. `can_persist`: whether the target
+    /// can store the state through a power loss.
     ///
     /// # Errors
-    /// Returns the status with which to complete the command. The state is then unchanged.
+    /// Returns the status with which to complete the command. A failed command does not change the
+    /// state.
     pub(super) fn change(
         &mut self,
         host: HostId,
@@ -288,6 +289,13 @@ impl Reservations {
         its.for_each(|registrant| registrant.mark = Some(mark));
     }
 
+    /// Adds the marks of `other` to registrants without a mark.
+    pub(super) fn add_marks(&mut self, other: &Self) {
+        for registrant in self.registrants.iter_mut().filter(|it| it.mark.is_none()) {
+            registrant.mark = other.registrant(&registrant.host).and_then(|known| known.mark);
+        }
+    }
+
     fn registrant(&self, host: &HostId) -> Option<&Registrant> {
         self.registrants.iter().find(|registrant| registrant.host == *host)
     }
@@ -344,8 +352,8 @@ fn is_all_registrants(rtype: ReservationType) -> bool {
     matches!(rtype, ReservationType::WRITE_EXCLUSIVE_ALL | ReservationType::EXCLUSIVE_ACCESS_ALL)
 }
 
-/// Whether the other registrants are notified when a reservation of this type is released. They are
-/// if their rights change.
+/// Whether the target notifies the other registrants when a host releases a reservation of this
+/// type. It notifies them if their rights change.
 fn tells_release(rtype: ReservationType) -> bool {
     !matches!(rtype, ReservationType::WRITE_EXCLUSIVE | ReservationType::EXCLUSIVE_ACCESS)
 }

@@ -37,9 +37,30 @@ impl Reservations {
     /// Returns the text to store; empty if the state does not persist.
     #[must_use]
     pub fn to_text(&self) -> String {
-        if !self.persist {
-            return String::new();
-        }
+        if self.persist { self.lines() } else { String::new() }
+    }
+
+    /// Returns the text for targets that share the reservations. The first line states whether the
+    /// reservations persist through a power loss; the rest is as in [`Self::to_text`].
+    #[must_use]
+    pub fn to_shared_text(&self) -> String {
+        format!("persist {}\n{}", u8::from(self.persist), self.lines())
+    }
+
+    /// Reads the text of [`Self::to_shared_text`]. `None`: the text is not from that function.
+    #[must_use]
+    pub fn from_shared_text(text: &str) -> Option<Self> {
+        let (head, lines) = text.split_once('\n')?;
+        let persist = match head {
+            "persist 0" => false,
+            "persist 1" => true,
+            _ => return None,
+        };
+        let state = Self::from_text(lines).filter(|_| !lines.is_empty())?;
+        Some(Self { persist, ..state })
+    }
+
+    fn lines(&self) -> String {
         let hex = |host: &HostId| format!("{:032x}", u128::from_be_bytes(*host));
         let has_marks = self.registrants.iter().any(|registrant| registrant.mark.is_some());
         let head = if has_marks { HEAD_WITH_MARKS } else { HEAD };

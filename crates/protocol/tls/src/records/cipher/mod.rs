@@ -1,8 +1,7 @@
 //! AES-GCM, from the library that is faster on this processor (decision 26).
 //!
-//! Both libraries encrypt and decrypt from one buffer to another. `wide` does so in one pass, with
-//! the widest instructions. `narrow` copies the data first. It is for all other processors and
-//! systems.
+//! Both modules read one buffer and write another. `wide` does this in one pass, with the widest
+//! instructions. `narrow` copies the data first. It is for all other processors and systems.
 
 mod narrow;
 #[cfg(all(feature = "wide", target_arch = "x86_64", target_os = "linux"))]
@@ -25,7 +24,7 @@ pub(super) enum Cipher {
 pub(super) struct Sealing<'a> {
     pub(super) nonce: [u8; NONCE_BYTES],
     pub(super) header: &'a [u8],
-    /// The content, which is outside the record.
+    /// The content, in a different buffer from the record's body.
     pub(super) content: &'a [u8],
     pub(super) kind: u8,
 }

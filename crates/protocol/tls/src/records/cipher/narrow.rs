@@ -5,7 +5,7 @@ use super::super::copy::copy;
 use super::{NONCE_BYTES, Sealing, TAG_BYTES};
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
-/// A key for `ring`. See the text of the module.
+/// A key for `ring`.
 pub(in super::super) struct Key(Box<LessSafeKey>);
 
 impl Key {

@@ -1,6 +1,6 @@
 //! AES-GCM with AWS-LC, for processors that execute AES and carry-less multiplication on 64 bytes
-//! at a time. There, AWS-LC is one and a half times as fast as `ring`, and works from one buffer
-//! into another.
+//! at a time. On these processors, AWS-LC is one and a half times as fast as `ring`, and works from
+//! one buffer into another.
 //!
 //! AWS-LC's Rust interface encrypts only in place. This module uses its C interface, which does not
 //! have this restriction.
@@ -12,8 +12,7 @@ use aws_lc_sys::{
 };
 use std::ptr::NonNull;
 
-/// A key for AWS-LC. See the text of the module. It owns the context, which AWS-LC wipes on
-/// release.
+/// A key for AWS-LC. It owns the context, which AWS-LC wipes when it frees the context.
 pub(in super::super) struct Key(NonNull<EVP_AEAD_CTX>);
 
 // SAFETY: the context is not bound to a thread, and the functions called with it only read it.
@@ -80,8 +79,8 @@ impl Key {
     ) -> Option<()> {
         let mut written = 0;
         // SAFETY: the context is valid, and the caller guarantees `from` and `into`. Every other
-        // pointer is a slice with its length. The call writes no more than the length of `behind`
-        // there.
+        // pointer is a slice with its length. The call writes at most `behind.len()` bytes into
+        // `behind`.
         let is_sealed = unsafe {
             EVP_AEAD_CTX_seal_scatter(
                 self.0.as_ptr(),

@@ -17,7 +17,7 @@ use crate::error::FileProblem;
 /// The maximum number of files and devices to check below one disk.
 const MOST: usize = 64;
 
-/// How a file or device is related to the disk above it.
+/// The relation of a file or device to the disk above it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// The layer is the disk itself.
@@ -35,7 +35,7 @@ enum Way {
 struct Layer {
     thing: Underlying,
     way: Way,
-    /// The path of the file in this mount namespace, if known.
+    /// The path of the file in the mount namespace of this process, if known.
     path: Option<PathBuf>,
     /// The disk's first byte in this layer, and the byte after its last.
     range: (u64, u64),
@@ -86,8 +86,8 @@ fn parts(disk: Underlying, loops: &[Loop]) -> (Vec<Layer>, BTreeSet<u64>) {
 
 fn below_loop(device: &Loop) -> Option<Layer> {
     let path = Some(device.path.clone());
-    // If the driver reported nothing, use the path: the loop device is in use, so the file system
-    // of its file responds.
+    // If the driver reported nothing, use the path. A stat of the path does not hang, because the
+    // file system that holds the file of a loop device in use responds.
     let by_path = || fs::metadata(&device.path).ok().map(|found| Underlying::of(&found));
     let thing = device.below.or_else(by_path)?;
     Some(Layer { thing, way: Way::Loop, path, range: device.range })
@@ -158,8 +158,8 @@ fn is_partition_of(part: Underlying, whole: Underlying) -> bool {
 /// Another user of the layer: a file system, or a program that has locked the layer.
 fn user_of(part: &Layer, read_only: bool) -> Option<String> {
     match (part.way, part.thing) {
-        // Only a read-only open needs this check: a writable open is exclusive, so it fails by
-        // itself.
+        // Only a read-only open needs this check: a writable open is exclusive, so it fails if the
+        // device has another user.
         (Way::Itself, Underlying::Device(number)) if read_only => writer_of_device(number),
         (Way::Loop, Underlying::Device(number)) => user_of_device(number, read_only),
         (Way::Loop, Underlying::File { .. }) => user_of_file(part, read_only),
@@ -195,8 +195,8 @@ fn writer_of_device(number: u64) -> Option<String> {
     (is_written || !is_mounted).then(|| claimant(&name, number))
 }
 
-/// The lines of `mountinfo` about file systems on a device. Btrfs reports another device number, so
-/// the source of the mount counts, too.
+/// The lines of `mountinfo` about file systems on a device. Also compares the source of the mount,
+/// because Btrfs reports another device number.
 fn mounts_of<'a>(
     mounts: &'a BTreeSet<String>,
     name: &str,

@@ -10,7 +10,8 @@ use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatVfsMountFlags, StatxAttrib
 
 use super::{Abilities, FileKind, FileOptions, Obstacle};
 
-/// A buffer alignment that suffices for every known device. The buffers of the pool have it.
+/// A buffer alignment that suffices for every known device. The buffers of the pool have this
+/// alignment.
 const SAFE_ALIGNMENT: u32 = 4096;
 /// The `statx` flag that requests the alignment of direct I/O (Linux 6.1).
 const STATX_DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
@@ -151,7 +152,8 @@ fn can_punch(file: &File) -> bool {
     rustix::fs::fallocate(file, mode, beyond, page).is_ok()
 }
 
-/// Whether the device can zero a range without a data transfer. It may deallocate the range.
+/// Whether the device can zero a range without a data transfer. The device may deallocate the range
+/// when it does so.
 fn can_unmap(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));

@@ -19,7 +19,7 @@ use rustix::fs::OFlags;
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 /// The loop devices whose file systems have not responded so far.
 static UNANSWERED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-/// A list of all mounts is used for this time before it is read again.
+/// farblock reuses a list of all mounts for this time before it reads the mounts again.
 const MOUNTS_TIME: Duration = Duration::from_secs(1);
 /// The last list of all mounts, and when it was read.
 static RECENT_MOUNTS: Mutex<Option<(Instant, Arc<BTreeSet<String>>)>> = Mutex::new(None);
@@ -46,7 +46,8 @@ impl Loop {
     }
 }
 
-/// All loop devices that have a file. `device` is the number of a file system that has responded.
+/// All loop devices that have a file. `device` is the number of a file system that is known to
+/// respond.
 pub(super) fn all(device: u64) -> Vec<Loop> {
     let files = loop_device::listed(Path::new("/sys/block"));
     // Most machines have no loop devices. Do not read the mounts then.
@@ -190,8 +191,8 @@ fn number_text(device: u64) -> String {
     format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
 }
 
-/// Whether a path can be on the file system `device`. Only then is a stat safe: a path on another
-/// mount, such as a FUSE disk whose target is down, may hang.
+/// Whether a path can be on the file system `device`. Only then is a stat safe: on another mount,
+/// such as a FUSE disk whose target is down, it may hang.
 fn may_have(mounts: &str, path: &Path, device: u64) -> bool {
     // Subvolumes of these file systems have other device numbers than the mount.
     mount_of(mounts, path).is_some_and(|(found, kind)| {

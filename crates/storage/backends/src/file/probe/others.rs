@@ -56,8 +56,8 @@ fn claim_bytes(file: &File, path: &Path, read_only: bool) -> Result<(), FileProb
     let unshared = EXCLUSIVE.iter().map(|permission| UNSHARED + permission);
     for byte in used.chain(unshared) {
         if let Err(error) = set(file, libc::F_RDLCK, byte, 1) {
-            // QEMU takes only shared locks on these bytes. Another program that locks one
-            // exclusively also uses the file.
+            // QEMU takes only shared locks on these bytes. A program with an exclusive lock on such
+            // a byte is not QEMU, but also uses the file.
             if error.kind() == io::ErrorKind::WouldBlock {
                 return Err(in_use(path, read_only));
             }
@@ -73,7 +73,8 @@ fn claim_bytes(file: &File, path: &Path, read_only: bool) -> Result<(), FileProb
     }
 }
 
-/// Whether another program uses a permission that farblock denies, or denies one that it needs.
+/// Whether another program uses a permission that farblock denies, or denies a permission that
+/// farblock needs.
 pub(in crate::file) fn is_refused(file: &File, read_only: bool) -> bool {
     let used = EXCLUSIVE.iter().map(|permission| USED + permission);
     let unshared = needed(read_only).iter().map(|permission| UNSHARED + permission);
@@ -197,8 +198,8 @@ fn process(number: Option<u32>) -> Option<String> {
     Some(format!("process {number} ({})", command.trim_end()))
 }
 
-/// The process that has the file open and its command, as far as this user can see. `asking` is the
-/// number of times that this process has opened the file for this check.
+/// The process that has the file open, with its command, as far as this user can see. `asking` is
+/// the number of times that this process has opened the file for this check.
 pub(in crate::file) fn holder(path: &Path, asking: usize) -> String {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let own = std::process::id();
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn byte_locks_exclude_the_same_users_as_those_of_qemu() {
+    fn byte_locks_exclude_the_same_users_as_qemus_locks() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("disk.img");
         fs::write(&path, [0; 512]).expect("a file");

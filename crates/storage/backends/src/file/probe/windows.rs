@@ -35,7 +35,8 @@ pub(super) fn is_block_device(_: &Metadata) -> bool {
     false
 }
 
-/// Sets the flag for overlapped I/O, because Windows serializes the operations of other handles.
+/// Sets the flag for overlapped I/O, because Windows serializes the operations of handles without
+/// this flag.
 pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: FileKind) {
     let direct = if wanted.direct { FILE_FLAG_NO_BUFFERING } else { 0 };
     options.custom_flags(FILE_FLAG_OVERLAPPED | direct);

@@ -263,7 +263,7 @@ impl Stand {
 }
 
 #[test]
-#[ignore = "as long as it is let"]
+#[ignore = "runs for ROUGH_MINUTES"]
 fn no_acknowledged_write_is_lost_or_overwritten_by_an_older_one() {
     let minutes = number("ROUGH_MINUTES", 1);
     let seed = number("ROUGH_SEED", 1);

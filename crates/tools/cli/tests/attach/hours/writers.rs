@@ -67,7 +67,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Checks these contents in the file behind the device.
+    /// Checks that the file behind the device has these contents.
     pub(super) fn check(&self, image: &File) {
         let mut block = Block([0; BLOCK]);
         for (index, known) in (0..).zip(&self.known) {

@@ -1,5 +1,5 @@
-//! Our host and our target over the fabric in memory: the suite that every namespace passes, and
-//! what each end makes of the other's end.
+//! Farblock's host and target over the in-memory fabric: the conformance suite of every namespace,
+//! and how each side handles errors of the other.
 
 use super::host::{DISK_BYTES, NQN, Stand, ip};
 use crate::config::Export;
@@ -21,21 +21,21 @@ fn connect(stand: &Stand, options: &Options) -> Controller {
     Controller::connect_by_rdma(provider, address, NQN, options).expect("it answers")
 }
 
-/// A namespace of a target in this process.
+/// Connects to a namespace of a target in this process.
 fn near(block_size: u32) -> Arc<dyn Namespace> {
     let stand = Stand::with(|config| {
         let namespace = Arc::new(Mem::new(block_size, BYTES).expect("a size"));
         let export = Export { namespace, identity: "disk".to_owned() };
         config.subsystems[0].exports.insert(NamespaceId(1), export);
     });
-    // A queue so small that operations must wait; large commands are split.
+    // The queue is so small that operations must wait and large commands are split.
     let options = Options { queue_depth: 16, ..Options::default() };
     let namespace = connect(&stand, &options).namespace(1).expect("the target shares one");
     Arc::new(Backed { namespace, backing: Arc::new(stand) })
 }
 
 #[test]
-fn conforms() {
+fn a_namespace_over_rdma_conforms() {
     for &engine in EngineKind::HERE {
         Suite::new(engine).run(&near);
     }
@@ -57,7 +57,7 @@ fn a_host_without_in_capsule_data_conforms() {
 }
 
 #[test]
-fn a_host_that_drops_its_controller_is_forgotten() {
+fn the_target_removes_a_host_that_drops_its_controller() {
     let stand = Stand::new();
     let controller = connect(&stand, &Options::default());
     let namespace = controller.namespace(1).expect("the target shares one");
@@ -75,7 +75,7 @@ fn a_host_notices_that_its_target_has_stopped() {
 }
 
 #[test]
-fn a_wrong_address_is_named() {
+fn a_failed_connect_reports_the_reason() {
     let stand = Stand::new();
     let provider = Provider::Memory(stand.network.node(ip(HOST)));
     let connect = |address: &str| {

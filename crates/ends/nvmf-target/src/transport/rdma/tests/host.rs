@@ -1,4 +1,4 @@
-//! A scripted host on the fabric in memory, written from the specification.
+//! A scripted host on the in-memory fabric, written from the specification.
 
 use crate::config::{Export, RdmaListeners, Subsystem, TargetConfig};
 use crate::target::Target;
@@ -40,7 +40,7 @@ pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// Calls a function until it gives a value.
+/// Calls a function repeatedly until it returns a value.
 pub(super) fn wait_for<T>(what: &str, mut call: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + WAIT;
     loop {
@@ -63,7 +63,7 @@ impl Stand {
         Self::with(|_| {})
     }
 
-    /// A target with other settings.
+    /// Starts a target with changed settings.
     pub(super) fn with(change: impl FnOnce(&mut TargetConfig)) -> Self {
         let network = Network::new();
         let mut config = config(&network);
@@ -100,7 +100,7 @@ pub(super) struct Answered {
     pub(super) status: Status,
     pub(super) result: u64,
     pub(super) head: u16,
-    /// The key that the target has invalidated.
+    /// The key that the target has invalidated with this response.
     pub(super) invalidated: Option<u32>,
 }
 
@@ -122,7 +122,7 @@ pub(super) struct ScriptedHost {
     withheld: u16,
 }
 
-/// A host's request, not sent yet.
+/// Returns a connection request that the host has not sent yet.
 pub(super) fn request(stand: &Stand, address: &str, entries: u16) -> ScriptedHost {
     let node = stand.network.node(ip(address));
     let channel = node.create_event_channel().expect("a channel");
@@ -178,7 +178,8 @@ fn expect(
 }
 
 impl ScriptedHost {
-    /// Sends the request with this private data; the target's answer, or its reason to reject.
+    /// Sends the connection request with this private data. Returns the target's answer, or the
+    /// target's reason to reject.
     pub(super) fn connect(&self, param: ConnParam) -> Result<ConnParam, RejectStatus> {
         self.node.connect(&self.id, &param).expect("a request");
         let event =
@@ -194,14 +195,14 @@ impl ScriptedHost {
         }
     }
 
-    /// Usual private data for a queue.
+    /// Returns the private data and parameters of a valid request for a queue.
     pub(super) fn usual(&self, queue: u16) -> ConnParam {
         let mut private_data = vec![0; CmRequest::LEN];
         CmRequest::new(queue, self.entries, self.entries - 1, 0).emit(&mut private_data);
         ConnParam { private_data, responder_resources: 16, ..ConnParam::default() }
     }
 
-    /// A connected queue pair, before the Connect command.
+    /// Returns a connected queue pair, before the Connect command.
     pub(super) fn queue(stand: &Stand, address: &str, queue: u16, entries: u16) -> Self {
         let host = request(stand, address, entries);
         let param = host.usual(queue);
@@ -212,7 +213,7 @@ impl ScriptedHost {
         host
     }
 
-    /// The admin queue of an enabled controller, and the controller's identifier.
+    /// Returns the admin queue of an enabled controller, and the controller's identifier.
     pub(super) fn admin(stand: &Stand, address: &str) -> (Self, u16) {
         Self::admin_of(stand, address, NQN)
     }
@@ -229,12 +230,12 @@ impl ScriptedHost {
         (host, controller)
     }
 
-    /// A connected I/O queue.
+    /// Returns a connected I/O queue.
     pub(super) fn io(stand: &Stand, address: &str, controller: u16, entries: u16) -> Self {
         Self::io_of(stand, address, (controller, 1), entries)
     }
 
-    /// A connected I/O queue with this identifier, of this controller.
+    /// Returns a connected I/O queue with this controller and queue identifier.
     pub(super) fn io_of(stand: &Stand, address: &str, of: (u16, u16), entries: u16) -> Self {
         Self::connect_io(Self::queue(stand, address, of.1, entries), of, entries)
     }
@@ -251,7 +252,7 @@ impl ScriptedHost {
         host
     }
 
-    /// Uses up all receives, and posts none again.
+    /// Uses up all receives without posting any again.
     pub(super) fn takes_no_responses(&mut self) {
         self.withheld = u16::MAX;
         for _ in 0..self.entries {
@@ -259,7 +260,8 @@ impl ScriptedHost {
         }
     }
 
-    /// Whether the target accepts a request, for a target that may not listen.
+    /// Sends the request and returns whether the target accepts it. The target may have no
+    /// listener.
     pub(super) fn try_connect(&self, param: ConnParam) -> bool {
         self.node.connect(&self.id, &param).expect("a request");
         let event =
@@ -267,7 +269,7 @@ impl ScriptedHost {
         event.event == CmEventType::Established
     }
 
-    /// Waits until the connection fails, or until the host notices with its next command.
+    /// Waits until the connection has failed. Sends a message, so that the host notices.
     pub(super) fn expect_loss(&mut self) {
         let _ = self.node.post_send(&self.id, &[SendRequest::new(1 << 32, Operation::Send, &[])]);
         self.expect_end();
@@ -305,14 +307,14 @@ impl ScriptedHost {
         (answer, bytes)
     }
 
-    /// The bytes of the host's data memory.
+    /// Returns bytes of the host's data memory.
     pub(super) fn data(&self, at: usize, bytes: usize) -> Vec<u8> {
         let mut out = vec![0; bytes];
         self.memory.read(DATA + at, &mut out);
         out
     }
 
-    /// Sends a command whose data are in the capsule or at this place of the data memory.
+    /// Sends a command whose data are in the capsule, or at offset `at` of the data memory.
     pub(super) fn send(&mut self, command: &Command, data: &[u8], capsule: bool, at: usize) -> u16 {
         let (address, key) = (self.keys().address() + (DATA + at) as u64, self.keys().rkey());
         let keyed = |length_bytes| {
@@ -331,7 +333,7 @@ impl ScriptedHost {
         self.send_capsule(sqe, if capsule { data } else { &[] })
     }
 
-    /// Sends an entry with these bytes behind it; returns its command identifier.
+    /// Sends a capsule with this entry and these data. Returns the command identifier.
     pub(super) fn send_capsule(&mut self, sqe: Sqe, data: &[u8]) -> u16 {
         let cid = self.next;
         self.next = self.next.wrapping_add(1);
@@ -351,7 +353,7 @@ impl ScriptedHost {
         self.node.post_send(&self.id, &[request]).expect("room");
     }
 
-    /// The next response; `None` if the connection has ended.
+    /// Returns the next response; `None` if the connection has ended.
     pub(super) fn answer(&mut self) -> Option<Answered> {
         wait_for("a response", || {
             self.look();
@@ -392,7 +394,8 @@ impl ScriptedHost {
                 });
             }
         }
-        // A peer that disconnects flushes nothing at this end.
+        // The host's own requests do not complete with errors when the peer disconnects, so check
+        // the events.
         while let Some(event) = self.node.get_cm_event(&self.channel).expect("a channel") {
             if event.event == CmEventType::Disconnected {
                 self.failed.get_or_insert(WorkStatus::WR_FLUSH_ERR);

@@ -14,7 +14,7 @@ use farblock_wire::sgl::KeyedBlock;
 use farblock_wire::{IntoBytes, SglDescriptor, Sqe, Status};
 use std::sync::Arc;
 
-/// Another host's queue on a target that a test attacks.
+/// Checks that the target still serves another host's queue.
 fn assert_serves(stand: &Stand, seed: u8) {
     let (_admin, mut io) = connected(stand, "192.0.2.99", 8);
     assert_works(&mut io, seed);
@@ -91,7 +91,7 @@ fn random_private_data_and_capsules_harm_no_other_host() {
 }
 
 #[test]
-fn a_command_without_data_in_a_keyed_block_is_answered() {
+fn a_command_with_an_empty_keyed_block_gets_a_response() {
     let stand = Stand::new();
     let (mut admin, mut io) = connected(&stand, HOST, 8);
     let keys = io.keys();
@@ -114,7 +114,7 @@ fn a_command_without_data_in_a_keyed_block_is_answered() {
 }
 
 #[test]
-fn duplicate_command_identifiers_are_served() {
+fn commands_with_duplicate_identifiers_all_complete() {
     let stand = Stand::new();
     let (_admin, mut io) = connected(&stand, HOST, 8);
     let mut capsule = [0; Sqe::LEN];
@@ -148,7 +148,7 @@ fn hosts_that_take_no_responses_do_not_stop_others() {
     let most = 1 << 20;
     let stand = Stand::new();
     let (_admin, controller) = ScriptedHost::admin(&stand, HOST);
-    // Together they hold all registered memory, and have no receive for a response.
+    // Together these queues hold all registered memory, and have no receive for a response.
     let count = limits::STAGING_BYTES / limits::STAGING_BYTES_PER_CONNECTION;
     let mut stuck = Vec::new();
     for queue in 1..=count as u16 {
@@ -168,7 +168,8 @@ fn hosts_that_take_no_responses_do_not_stop_others() {
 
 #[test]
 fn receives_are_charged_and_their_memory_is_returned() {
-    // A core may keep half of 8 MiB for queues, and one host three quarters of that.
+    // The queues of all hosts may keep half of 8 MiB, and those of one host three quarters of this
+    // half.
     let stand = Stand::with(|config| {
         config.core_buffer_bytes = Some(8 << 20);
         config.cores = vec![0];
@@ -183,7 +184,8 @@ fn receives_are_charged_and_their_memory_is_returned() {
             }
             let data = command::connect_data(&IDENTITY, Some(*controller));
             host.send(&command::connect(1, 127, 0), data.as_bytes(), true, 0);
-            // Connect has named the host, whose queues have used up its memory.
+            // Connect names the host. If the earlier queues have used up its memory, the target
+            // closes this one.
             let Some(answer) = host.answer() else { break };
             assert_eq!(answer.status, Status::SUCCESS);
             queues.push(host);
@@ -196,7 +198,7 @@ fn receives_are_charged_and_their_memory_is_returned() {
 }
 
 #[test]
-fn a_flood_of_requests_is_refused_and_forgotten() {
+fn a_flood_of_requests_is_refused_and_leaves_nothing_behind() {
     let stand = Stand::with(|config| {
         config.core_buffer_bytes = Some(8 << 20);
         config.cores = vec![0];
@@ -222,7 +224,7 @@ fn a_flood_of_requests_is_refused_and_forgotten() {
 }
 
 #[test]
-fn hosts_that_leave_at_each_step_are_forgotten() {
+fn the_target_removes_hosts_that_disconnect_at_any_step() {
     let stand = Stand::new();
     for step in 0..6 {
         let host = request(&stand, HOST, 32);
@@ -252,7 +254,7 @@ fn hosts_that_leave_at_each_step_are_forgotten() {
 }
 
 #[test]
-fn a_moved_address_and_a_removed_device_are_listened_at_again() {
+fn the_target_listens_again_after_a_moved_address_or_removed_device() {
     let stand = Stand::new();
     let target = ip("192.0.2.2");
     for round in 0..2 {
@@ -277,8 +279,8 @@ fn a_moved_address_and_a_removed_device_are_listened_at_again() {
 }
 
 #[test]
-fn a_large_disk_of_a_core_with_little_memory_is_served() {
-    // The receives leave room for the largest command.
+fn a_large_command_works_on_a_core_with_little_memory() {
+    // The memory limit leaves room for the receives and a large command.
     let stand = Stand::with(|config| {
         config.core_buffer_bytes = Some(4 << 20);
         config.cores = vec![0];
@@ -291,4 +293,27 @@ fn a_large_disk_of_a_core_with_little_memory_is_served() {
     assert_eq!(io.run(&write(0, data.len()), &data).0.status, Status::SUCCESS);
     let (answer, got) = io.run(&read(0, data.len()), &[]);
     assert!(answer.status.is_success() && got == data);
+}
+
+#[test]
+fn a_connect_command_for_another_queue_than_announced_is_refused() {
+    let stand = Stand::new();
+    let (_admin, controller) = ScriptedHost::admin(&stand, HOST);
+    let (_other_admin, other) = ScriptedHost::admin(&stand, OTHER);
+    // The queue and the controller of the connection request, then those of the Connect command.
+    for (announced, sent) in [((1, controller), (2, controller)), ((1, other), (1, controller))] {
+        let host = request(&stand, HOST, 8);
+        let mut private_data = vec![0; CmRequest::LEN];
+        CmRequest::new(announced.0, 8, 7, announced.1).emit(&mut private_data);
+        let param = ConnParam { private_data, responder_resources: 16, ..ConnParam::default() };
+        host.connect(param).expect("the target accepts");
+        let mut host = host;
+        let data = command::connect_data(&IDENTITY, Some(sent.1));
+        let answer = host.run(&command::connect(sent.0, 7, 0), data.as_bytes()).0;
+        assert_eq!(answer.status, Status::CONNECT_INVALID_PARAMETERS.with_dnr());
+    }
+    // The same controller still accepts its own queues.
+    let mut io = ScriptedHost::io(&stand, HOST, controller, 8);
+    assert_works(&mut io, 1);
+    assert_serves(&stand, 2);
 }

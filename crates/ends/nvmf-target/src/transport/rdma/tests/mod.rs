@@ -1,4 +1,4 @@
-//! The target's queue pairs on the fabric in memory, with a scripted host.
+//! The target's queue pairs on the in-memory fabric, with a scripted host.
 
 mod conformance;
 mod host;
@@ -41,7 +41,7 @@ fn read(lba: u64, bytes: usize) -> Command {
     command::read(1, lba, bytes as u32 / BLOCK, bytes as u32)
 }
 
-/// A queue that works: it writes and reads back.
+/// Checks that a queue works: a write, and a read of the same data.
 fn assert_works(host: &mut ScriptedHost, seed: u8) {
     let data = pattern(seed, 8192);
     assert_eq!(host.run(&write(u64::from(seed), 8192), &data).0.status, Status::SUCCESS);
@@ -72,7 +72,7 @@ fn data_of_every_size_arrive() {
 }
 
 #[test]
-fn a_controller_announces_what_it_does() {
+fn a_controller_advertises_its_sgl_and_capsule_support() {
     let stand = Stand::new();
     let (mut admin, _) = ScriptedHost::admin(&stand, HOST);
     let (answer, page) = admin.run(&command::identify_controller(), &[]);
@@ -85,11 +85,11 @@ fn a_controller_announces_what_it_does() {
 }
 
 #[test]
-fn responses_return_credit() {
+fn responses_report_the_queue_head_for_flow_control() {
     let stand = Stand::new();
     let (_admin, controller) = ScriptedHost::admin(&stand, HOST);
     let mut io = ScriptedHost::queue(&stand, HOST, 1, 4);
-    // With flow control, which our own host disables.
+    // Connect with flow control, which farblock's own host disables.
     let connect = ConnectCommand::new(0, 1, 3, 0).to_sqe();
     let connect = Command { sqe: connect, data: Data::ToController(ConnectData::LEN as u32) };
     let data = command::connect_data(&host::IDENTITY, Some(controller));
@@ -102,7 +102,7 @@ fn responses_return_credit() {
 }
 
 #[test]
-fn a_full_queue_is_served_over_and_over() {
+fn a_full_queue_completes_all_commands_in_every_round() {
     let stand = Stand::new();
     let (_admin, mut io) = connected(&stand, HOST, 128);
     let data = pattern(7, 4096);
@@ -119,7 +119,7 @@ fn a_full_queue_is_served_over_and_over() {
 }
 
 #[test]
-fn more_data_than_registered_memory_are_moved_in_turn() {
+fn transfers_beyond_the_registered_memory_take_turns() {
     let stand = Stand::new();
     let (_admin, mut io) = connected(&stand, HOST, 64);
     let (_other_admin, mut other) = connected(&stand, OTHER, 64);
@@ -172,7 +172,7 @@ fn invalid_private_data_are_rejected_with_their_reason() {
 }
 
 #[test]
-fn a_target_without_room_rejects_for_lack_of_resources() {
+fn a_full_target_rejects_requests_for_lack_of_resources() {
     let stand = Stand::with(|config| config.max_connections = Some(4));
     let (_admin, _io) = connected(&stand, HOST, 8);
     let (_other_admin, _other) = connected(&stand, OTHER, 8);
@@ -181,7 +181,7 @@ fn a_target_without_room_rejects_for_lack_of_resources() {
 }
 
 #[test]
-fn a_wrong_key_ends_its_queue_and_no_other() {
+fn a_wrong_key_closes_only_its_own_queue() {
     let stand = Stand::new();
     let (_other_admin, mut other) = connected(&stand, OTHER, 8);
     for to_host in [true, false] {
@@ -204,7 +204,7 @@ fn a_wrong_key_ends_its_queue_and_no_other() {
 }
 
 #[test]
-fn a_range_beyond_the_registration_ends_the_queue() {
+fn a_range_beyond_the_registration_closes_the_queue() {
     let stand = Stand::new();
     let (_admin, mut io) = connected(&stand, HOST, 8);
     let keys = io.keys();
@@ -220,7 +220,7 @@ fn a_range_beyond_the_registration_ends_the_queue() {
 }
 
 #[test]
-fn a_wrong_length_fails_its_command_only() {
+fn a_wrong_length_fails_only_its_command() {
     let stand = Stand::new();
     let (_admin, mut io) = connected(&stand, HOST, 8);
     let keys = io.keys();
@@ -238,13 +238,13 @@ fn a_wrong_length_fails_its_command_only() {
     for (dptr, command, data, status) in [
         (keyed(512), read(0, 4096), &[][..], length),
         (keyed(8192), write(0, 4096), &[], length),
-        // Less in the capsule than the descriptor says, and nothing.
+        // The capsule has less data than the descriptor states, or none.
         (SglDescriptor::in_capsule(0, 4096), write(0, 4096), &data[..4095], length),
         (SglDescriptor::in_capsule(0, 4096), write(0, 4096), &[], length),
         (SglDescriptor::in_capsule(1, 4096), write(0, 4096), &data, {
             Status::SGL_OFFSET_INVALID.with_dnr()
         }),
-        // Data to the host cannot be in a capsule, and the transport's own form is of TCP.
+        // A capsule cannot carry data to the host, and this descriptor type is valid only on TCP.
         (SglDescriptor::in_capsule(0, 4096), read(0, 4096), &data, kind),
         (SglDescriptor::transport(4096), read(0, 4096), &[], kind),
     ] {
@@ -255,14 +255,15 @@ fn a_wrong_length_fails_its_command_only() {
 }
 
 #[test]
-fn capsules_of_a_wrong_size_end_their_queue() {
+fn capsules_of_a_wrong_size_close_their_queue() {
     let stand = Stand::new();
     for bytes in [0, 1, 63] {
         let (_admin, mut io) = connected(&stand, HOST, 8);
         io.send_bytes(&vec![0; bytes]);
         io.expect_end();
     }
-    // Longer than the receive: 64 + 4096 on an I/O queue, 64 on the admin queue.
+    // The capsule is longer than its receive: 64 + 4096 bytes on an I/O queue, 64 on the admin
+    // queue.
     let (mut admin, mut io) = connected(&stand, HOST, 8);
     io.send_bytes(&vec![0; 64 + 4097]);
     io.expect_end();
@@ -271,7 +272,7 @@ fn capsules_of_a_wrong_size_end_their_queue() {
 }
 
 #[test]
-fn more_commands_than_entries_end_their_queue() {
+fn more_commands_than_queue_entries_close_the_queue() {
     let stand = Stand::with(|config| {
         let namespace = Spec::parse("delay:2s,mem:1MiB").expect("a disk").open(512, false);
         let namespace = namespace.expect("memory");
@@ -298,21 +299,21 @@ fn the_target_invalidates_keys_on_request() {
         key: keys.rkey(),
         invalidate: true,
     };
-    // The last use of this key: the responses' memory has the same one.
+    // Use this key last: the memory for responses has the same key, which the target invalidates.
     let cid = io.send_capsule(Sqe { dptr: SglDescriptor::keyed(block), ..read(0, 4096).sqe }, &[]);
     let answer = io.answer().expect("a response");
     assert_eq!((answer.cid, answer.invalidated), (cid, Some(keys.rkey())));
 }
 
 #[test]
-fn a_disconnected_host_is_forgotten() {
+fn the_target_removes_a_disconnected_host() {
     let stand = Stand::new();
     for how in 0..3 {
         let (admin, mut io) = connected(&stand, HOST, 8);
         assert_works(&mut io, how);
         match how {
             0 => io.node.disconnect(&io.id).expect("a connection"),
-            // As if the process had been killed, with commands in flight.
+            // The connections end as if the process had been killed, with commands in flight.
             1 => {
                 io.send(&read(0, 1 << 20), &[], false, 0);
                 drop(io);
@@ -343,7 +344,7 @@ fn an_unplugged_host_does_not_disturb_other_hosts() {
 fn a_host_that_sends_no_connect_command_holds_one_receive() {
     let stand = Stand::new();
     let mut host = ScriptedHost::queue(&stand, HOST, 1, 1024);
-    // A command before Connect is refused, and the queue waits on.
+    // The target refuses a command before Connect, and keeps the queue open.
     let answer = host.run(&command::flush(1), &[]).0;
     assert_eq!(answer.status, Status::COMMAND_SEQUENCE_ERROR.with_dnr());
     drop(host);
@@ -393,7 +394,7 @@ fn an_address_of_another_machine_is_refused() {
 }
 
 #[test]
-fn a_transfer_larger_than_a_piece_is_moved_in_pieces() {
+fn a_large_transfer_is_split_into_pieces() {
     let stand = Stand::with(|config| {
         config.subsystems[0].config.max_transfer_bytes = 8 << 20;
     });
@@ -402,7 +403,7 @@ fn a_transfer_larger_than_a_piece_is_moved_in_pieces() {
     assert_eq!(io.run(&write(8, data.len()), &data).0.status, Status::SUCCESS);
     let (answer, got) = io.run(&read(8, data.len()), &[]);
     assert!(answer.status.is_success() && got == data);
-    // Of several pieces the one beyond the registration ends the queue.
+    // If one of several pieces is beyond the registration, the target closes the queue.
     let keys = io.keys();
     let block = KeyedBlock {
         address: keys.address() + keys.bytes() - (2 << 20),

@@ -1,0 +1,81 @@
+//! The list of the hosts that are connected to this member, as a record in etcd.
+//!
+//! Before an operator stops a member, he must know that its hosts have other paths. The record ends
+//! with the lease of the member.
+
+use farblock_group::limits::MAX_HOSTS;
+use farblock_group::store::{Compare, Txn, Write};
+use farblock_group::{HostsRecord, Key, KeySpace, Member, Record, VERSION};
+use farblock_proto::time::Instant;
+use std::time::Duration;
+
+/// The pause between two writes: many hosts may connect at once.
+const PAUSE: Duration = Duration::from_millis(200);
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    /// The target is not ready for hosts.
+    #[default]
+    NotReady,
+    /// etcd lacks the list.
+    Changed,
+    /// A write is under way; `again`: the list has changed since.
+    Writing { again: bool },
+    /// etcd has the list.
+    Written,
+}
+
+/// The list of hosts.
+#[derive(Default)]
+pub(crate) struct HostList {
+    hosts: Vec<String>,
+    state: State,
+    last: Option<Instant>,
+}
+
+impl HostList {
+    pub(crate) fn set(&mut self, mut hosts: Vec<String>) {
+        hosts.truncate(MAX_HOSTS);
+        if hosts != self.hosts || self.state == State::NotReady {
+            self.hosts = hosts;
+            self.lost();
+            if self.state == State::NotReady {
+                self.state = State::Changed;
+            }
+        }
+    }
+
+    /// etcd lacks the list.
+    pub(crate) fn lost(&mut self) {
+        self.state = match self.state {
+            State::NotReady => State::NotReady,
+            State::Writing { .. } => State::Writing { again: true },
+            State::Changed | State::Written => State::Changed,
+        };
+    }
+
+    pub(crate) fn written(&mut self, is_done: bool) {
+        let is_current = is_done && self.state == State::Writing { again: false };
+        self.state = if is_current { State::Written } else { State::Changed };
+    }
+
+    /// The transaction that writes the list, if it is time.
+    pub(crate) fn due(&mut self, member: &Member, keys: &KeySpace, now: Instant) -> Option<Txn> {
+        let is_early = self.last.is_some_and(|last| now < last.saturating_add(PAUSE));
+        if self.state != State::Changed || is_early {
+            return None;
+        }
+        let (lease, incarnation) = (member.lease()?, member.incarnation()?);
+        let name = &member.config().name;
+        let own = Key::Member(name.clone());
+        let hosts = self.hosts.clone();
+        let value = HostsRecord { version: VERSION, incarnation, hosts }.to_value();
+        let key = keys.name(&Key::Hosts(name.clone()));
+        self.state = State::Writing { again: false };
+        self.last = Some(now);
+        // Another process with this name must not find the list of this one.
+        let compare = Compare { key: keys.name(&own), revision: member.view().revision(&own) };
+        let write = Write::Put { key, value, lease: Some(lease) };
+        Some(Txn { compares: vec![compare], writes: vec![write], ..Txn::default() })
+    }
+}
