@@ -1,30 +1,10 @@
 //! The settings of a member.
 
+use crate::etcd::EtcdConfig;
 use crate::watchdog::Watchdog;
 use farblock_group::{FenceKind, Timing};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-
-/// Certificates for TLS to etcd, as PEM.
-#[derive(Clone, Default, Debug)]
-pub struct EtcdTls {
-    /// The certificates of the authorities that etcd's certificates lead to.
-    pub authorities: Vec<u8>,
-    /// The member's own certificate, with its intermediates, and its key.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-/// The way to etcd.
-#[derive(Clone, Default, Debug)]
-pub struct EtcdConfig {
-    /// The addresses of etcd's members: `http://HOST:PORT` or `https://HOST:PORT`. One suffices;
-    /// with all of them, the group survives the loss of each.
-    pub endpoints: Vec<String>,
-    /// The name of a user of etcd, and its password.
-    pub user: Option<(String, String)>,
-    /// TLS; necessary for `https://`.
-    pub tls: Option<EtcdTls>,
-}
 
 /// The settings of a member.
 #[derive(Debug)]

@@ -95,11 +95,14 @@ impl Guard {
         }
     }
 
-    /// No operation is in flight any more.
+    /// No operation is in flight any more, and the disks are closed.
     pub(crate) fn stopped(&mut self, group: u32, epoch: u64) {
         if self.groups.get(&group).is_some_and(|known| known.permit.epoch <= epoch) {
             self.groups.remove(&group);
             self.set();
+        }
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.closed(group);
         }
     }
 }

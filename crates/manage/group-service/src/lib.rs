@@ -10,12 +10,14 @@
 //! | `store.rs` | the client of etcd |
 //! | `driver.rs` | the thread |
 //! | `guard.rs`, [`watchdog`] | a stopped process dies at the end of its permit |
+//! | `ended.rs`, `proof.rs`, `notice.rs` | the watchdog releases what an ended process led |
 //! | `folder.rs` | the lock that makes a quick restart possible |
 //! | `change.rs` | an operator's changes |
 //!
 //! **Restart.** A process that ends without [`Service::leave`] keeps its leadership in etcd. Its
-//! successor with the same state folder continues at once. The others take over when the lease in
-//! etcd has ended.
+//! successor with the same state folder continues at once. The watchdog releases the leadership of
+//! a process that has ended, and the others take over one second later. Without the watchdog, they
+//! take over when the lease in etcd has ended.
 //!
 //! **Building** needs `protoc` and its standard files: `etcd-client` compiles etcd's interface.
 
@@ -28,11 +30,15 @@ mod clock;
 mod config;
 mod disks;
 mod driver;
+mod ended;
+mod etcd;
 mod folder;
 mod guard;
 mod history;
 mod host_list;
 mod input;
+mod notice;
+mod proof;
 mod service;
 mod status;
 mod store;
@@ -40,8 +46,10 @@ pub mod watchdog;
 
 pub use changes::Changes;
 pub use clock::now;
-pub use config::{EtcdConfig, EtcdTls, ServiceConfig};
+pub use config::ServiceConfig;
 pub use disks::{Disks, Events};
+pub use etcd::{EtcdConfig, EtcdTls};
+pub use notice::Reporter;
 pub use service::{Service, StartError, start};
 pub use status::{AnaGroupStatus, GroupStatus, HistoryEntry, MemberStatus, StoreStatus};
 

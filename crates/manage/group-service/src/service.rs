@@ -9,6 +9,7 @@ use crate::driver::{Declared, Driver};
 use crate::folder::FolderLock;
 use crate::guard::Guard;
 use crate::input::Input;
+use crate::notice::Enlisted;
 use crate::status::GroupStatus;
 use crate::store::EtcdStore;
 use farblock_group::{Duty, Member, MemberConfig, MemberEvent, is_name};
@@ -60,6 +61,13 @@ where
         .map_err(|error| StartError(format!("the kernel gives no random number: {error}")))?;
     let process = u64::from_le_bytes(process);
     let lock = lock(&config, process)?;
+    if let Some(watchdog) = &config.watchdog {
+        let hold_ms = u64::try_from(config.timing.hold.as_millis()).unwrap_or(u64::MAX);
+        let (group, name) = (config.group.clone(), config.name.clone());
+        let etcd = config.etcd.clone();
+        // Certificates may be too large for a message. Without it, the others wait for the lease.
+        let _ = watchdog.enlist(Enlisted { etcd, group, name, process, hold_ms });
+    }
     let (sender, inputs) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| StartError(format!("cannot use the clock: {error}")))?;

@@ -9,7 +9,7 @@
 //! Every request carries etcd's `hasleader`: a member of etcd without a leader refuses it at once,
 //! and this is [`StoreTrouble::NoQuorum`]. Everything else is [`StoreTrouble::Silent`].
 
-use crate::config::EtcdConfig;
+use crate::etcd::EtcdConfig;
 use crate::status::StoreStatus;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, Error, EventType, GetOptions,
@@ -196,6 +196,13 @@ impl EtcdStore {
                 }
                 Err(error) => Err(error),
             },
+            StoreRequest::TimeLeft(lease) => {
+                let reply = client.lease_time_to_live(lease.0, None).await?;
+                // A lease that does not exist has -1 seconds.
+                let seconds = |number| Duration::from_secs(unsigned(number));
+                let (granted, left) = (seconds(reply.granted_ttl()), seconds(reply.ttl()));
+                Ok(StoreReply::TimeLeft { granted, left })
+            }
             StoreRequest::Txn(txn) => {
                 let mut kv = client.kv_client().max_decoding_message_size(MAX_REPLY_BYTES);
                 let reply = kv.txn(to_etcd(&txn)).await?;

@@ -8,14 +8,28 @@
 //! renewal. No core takes part. The watchdog sleeps until the end that it read last, and then reads
 //! the file again. A byte through a socket wakes it only when the end became earlier.
 //!
+//! **After the end of the target**, however it ended, the watchdog waits until no operation of the
+//! target is in flight any more (`proof.rs`), and then releases its leaderships in etcd. So other
+//! members need not wait for the end of its lease, of its permits, and of the longest flight. The
+//! watchdog ignores the signals that a supervisor sends to all processes of a service.
+//!
 //! **Limits.** The freezer of control groups (`docker pause`) and a hypervisor stop the watchdog
 //! together with the target. Such machines need disks with complete hard fences, or a watchdog
 //! device.
 
 use crate::clock;
+use crate::ended::{self, Disks};
+use crate::notice::{Enlisted, MAX_BYTES, Notice, Reporter};
+use crate::proof::Disk;
 use farblock_proto::time::Instant;
+use nix::sys::signal::{SigSet, Signal as Ignored};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown,
+    socketpair,
+};
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal, setsid};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -23,12 +37,12 @@ use rustix::time::{
 };
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant as Clock};
 
 /// The value of the memory file while nothing is permitted.
 const DISARMED: u64 = u64::MAX;
@@ -37,11 +51,14 @@ const DISARMED: u64 = u64::MAX;
 const END: u64 = 0;
 const PROCESS: u64 = 8;
 
+/// The time in which a watchdog starts.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
 /// A running watchdog, as its target sees it.
 #[derive(Debug)]
 pub struct Watchdog {
     file: File,
-    socket: UnixStream,
+    socket: Arc<OwnedFd>,
     child: Child,
     end: u64,
 }
@@ -57,20 +74,37 @@ pub fn spawn(command: &[OsString]) -> io::Result<Watchdog> {
     file.write_all_at(&DISARMED.to_le_bytes(), END)?;
     let process = u64::from(std::process::id());
     file.write_all_at(&process.to_le_bytes(), PROCESS)?;
-    let (mut socket, its) = UnixStream::pair()?;
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let (socket, its) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
     let child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::from(file.try_clone()?))
-        .stdout(Stdio::from(OwnedFd::from(its)))
+        .stdout(Stdio::from(its))
         .spawn()?;
-    socket.set_read_timeout(Some(Duration::from_secs(10)))?;
-    // A program may print text before it calls `run`.
-    let mut ready = [1];
-    while ready != [0] {
-        socket.read_exact(&mut ready)?;
+    await_ready(&socket)?;
+    Ok(Watchdog { file, socket: Arc::new(socket), child, end: DISARMED })
+}
+
+/// Waits for the packet with the byte 0. A program may print text before it calls [`run`].
+fn await_ready(socket: &OwnedFd) -> io::Result<()> {
+    let end = Clock::now() + START_LIMIT;
+    loop {
+        let left = end.saturating_duration_since(Clock::now());
+        let left = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
+        let mut files = [PollFd::new(socket, PollFlags::IN)];
+        match poll(&mut files, Some(&left)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut bytes = [1; 64];
+        match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((_, 1)) if bytes[0] == 0 => return Ok(()),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
-    socket.set_nonblocking(true)?;
-    Ok(Watchdog { file, socket, child, end: DISARMED })
 }
 
 impl Watchdog {
@@ -85,18 +119,34 @@ impl Watchdog {
             self.file.write_all_at(&end.to_le_bytes(), END)?;
         }
         if end < before {
-            // If the buffer is full, an earlier byte still wakes the watchdog.
-            match self.socket.write(&[0]) {
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                _ => {}
+            // If the buffer is full, an earlier packet still wakes the watchdog.
+            match send(&self.socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(_) | Err(Errno::AGAIN) => {}
+                Err(error) => return Err(error.into()),
             }
         }
-        match self.socket.read(&mut [0]) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            Err(error) => Err(error),
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => Ok(()),
+        match recv(&self.socket, &mut [0; 1][..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(error) => Err(error.into()),
         }
+    }
+
+    /// Returns the way to report disks.
+    #[must_use]
+    pub fn reporter(&self) -> Reporter {
+        Reporter::new(Arc::clone(&self.socket))
+    }
+
+    /// Lets the watchdog release the leaderships of this process after its end.
+    pub(crate) fn enlist(&self, enlisted: Enlisted) -> io::Result<()> {
+        self.reporter().send(&Notice::Enlist(Box::new(enlisted)))
+    }
+
+    /// The member has closed the disks of an ANA group.
+    pub(crate) fn closed(&self, group: u32) {
+        // Without an answer, the next permit notices that the watchdog has ended.
+        let _ = self.reporter().send(&Notice::Closed { group });
     }
 }
 
@@ -104,7 +154,8 @@ impl Drop for Watchdog {
     /// Lets the watchdog end, and waits for it if nothing is permitted.
     fn drop(&mut self) {
         if self.end == DISARMED {
-            let _ = self.socket.shutdown(std::net::Shutdown::Both);
+            let _ = self.reporter().send(&Notice::Farewell);
+            let _ = shutdown(&self.socket, Shutdown::Both);
             let _ = self.child.wait();
         }
     }
@@ -142,45 +193,103 @@ fn target(file: &File) -> io::Result<OwnedFd> {
 
 fn watch() -> io::Result<()> {
     let file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let mut socket = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let socket = io::stdout().as_fd().try_clone_to_owned()?;
     let target = target(&file)?;
     // Signals to the terminal's foreground process group do not reach the watchdog.
     let _ = setsid();
+    let ignored = [Ignored::SIGTERM, Ignored::SIGINT, Ignored::SIGHUP];
+    ignored.into_iter().collect::<SigSet>().thread_block()?;
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
-    socket.set_nonblocking(true)?;
-    socket.write_all(&[0])?;
-    let mut is_open = true;
+    send(&socket, &[0], SendFlags::NOSIGNAL)?;
+    let mut ward =
+        Ward { socket, is_open: true, says_farewell: false, member: None, disks: Disks::new() };
     loop {
         let end = word(&file, END)?;
-        if end == DISARMED && !is_open {
+        if end == DISARMED && ward.says_farewell {
             return Ok(());
         }
         if end <= clock::now().0 {
             pidfd_send_signal(&target, Signal::KILL)?;
-            return Err(io::Error::other("killed the target at the end of its permit"));
+            eprintln!("watchdog: killed the target at the end of its permit");
+            poll_once(&mut [PollFd::new(&target, PollFlags::IN)])?;
+            return ward.settle();
         }
         arm(&timer, end)?;
         let mut files = [
             PollFd::new(&target, PollFlags::IN),
             PollFd::new(&timer, PollFlags::IN),
-            PollFd::new(&socket, PollFlags::IN),
+            PollFd::new(&ward.socket, PollFlags::IN),
         ];
         // A closed socket is always ready.
-        let count = if is_open { 3 } else { 2 };
-        match poll(&mut files[..count], None) {
-            Err(rustix::io::Errno::INTR) => continue,
-            other => other?,
-        };
-        if !files[0].revents().is_empty() {
-            return Ok(());
+        let count = if ward.is_open { 3 } else { 2 };
+        poll_once(&mut files[..count])?;
+        let (has_ended, is_told) = (!files[0].revents().is_empty(), !files[2].revents().is_empty());
+        if has_ended {
+            return ward.settle();
         }
-        if is_open && !files[2].revents().is_empty() {
-            let mut bytes = [0; 64];
-            is_open = match socket.read(&mut bytes) {
-                Ok(count) => count > 0,
-                Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-            };
+        if ward.is_open && is_told {
+            ward.receive();
         }
+    }
+}
+
+/// Waits for one of the files. A signal may end the wait early only if it is not blocked.
+fn poll_once(files: &mut [PollFd<'_>]) -> io::Result<()> {
+    loop {
+        match poll(files, None) {
+            Err(Errno::INTR) => {}
+            other => return Ok(other.map(|_| ())?),
+        }
+    }
+}
+
+/// The member as its watchdog knows it.
+struct Ward {
+    socket: OwnedFd,
+    is_open: bool,
+    says_farewell: bool,
+    member: Option<Box<Enlisted>>,
+    disks: Disks,
+}
+
+impl Ward {
+    /// Takes all messages that have arrived.
+    fn receive(&mut self) {
+        let mut bytes = vec![0; MAX_BYTES];
+        loop {
+            match recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return self.is_open = false,
+                Ok((_, length)) => {
+                    if let Ok(notice) = serde_json::from_slice(&bytes[..length.min(MAX_BYTES)]) {
+                        self.take(notice);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => return self.is_open = false,
+            }
+        }
+    }
+
+    fn take(&mut self, notice: Notice) {
+        match notice {
+            Notice::Enlist(member) => self.member = Some(member),
+            Notice::Opened { group, path } => {
+                let disk = Disk::open(path.as_deref());
+                self.disks.entry(group).or_default().push(disk);
+            }
+            Notice::Closed { group } => {
+                self.disks.remove(&group);
+            }
+            Notice::Farewell => self.says_farewell = true,
+        }
+    }
+
+    /// The member has ended: releases what it led.
+    fn settle(mut self) -> io::Result<()> {
+        self.receive();
+        let Some(member) = self.member.filter(|_| !self.says_farewell) else { return Ok(()) };
+        ended::settle(&member, self.disks)
     }
 }
 

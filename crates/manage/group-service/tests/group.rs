@@ -22,10 +22,12 @@ const LIMIT: Duration = Duration::from_secs(30);
 fn timing() -> Timing {
     Timing {
         hold: Duration::from_secs(2),
+        lease: Duration::from_secs(2),
         margin: Duration::from_millis(200),
         settle: Duration::from_secs(600),
         rank_step: Duration::from_millis(100),
         resume: Duration::from_secs(5),
+        restart: Duration::from_secs(1),
     }
 }
 

@@ -6,6 +6,7 @@ use crate::records::{Duty, FenceKind, Holder, LeaderRecord, Phase, Reason, Unkno
 use crate::seat::{Exit, Me};
 use crate::settle::Settling;
 use crate::store::Compare;
+use crate::suspicion::standing;
 use crate::view::View;
 use farblock_proto::time::Instant;
 use std::time::Duration;
@@ -48,10 +49,13 @@ pub(crate) fn claim(group: u32, view: &View, me: Me<'_>, is_steady: bool) -> Opt
     let Some(holder) = &old.holder else {
         let other =
             old.to.as_deref().filter(|to| *to != me.name && ranks.iter().any(|name| name == to));
+        // The watchdog of an ended process released the group. The next process may take it.
+        let is_released = old.reason == Reason::Lost && old.to.is_some();
+        let restart = if is_released { me.timing.restart } else { Duration::ZERO };
         let wait = match (&old.to, other) {
             (Some(to), _) if to == me.name => Duration::ZERO,
-            (_, Some(_)) => by_rank + me.timing.rank_step * 2,
-            _ => by_rank,
+            (_, Some(_)) => by_rank + me.timing.rank_step * 2 + restart,
+            _ => by_rank + restart,
         };
         let record = new_record(old.epoch, old.victims.clone(), old.reason, fences, me);
         return Some(offer(group, view, me, (wait, record, other), None));
@@ -67,7 +71,8 @@ pub(crate) fn claim(group: u32, view: &View, me: Me<'_>, is_steady: bool) -> Opt
     let mut victims = old.victims.clone();
     // A holder that only fences has not begun.
     if old.phase == Phase::Serving {
-        victims.push(holder.clone());
+        let suspected = standing(view, holder, seen.revision);
+        victims.push(Holder { suspected, ..holder.clone() });
     }
     if victims.len() > MAX_VICTIMS {
         return None;
@@ -96,6 +101,8 @@ fn new_record(
         identity: String::new(),
         hold_ms: u64::try_from(me.timing.hold.as_millis()).unwrap_or(u64::MAX),
         fences: fences.to_vec(),
+        heeds_suspicions: true,
+        suspected: None,
     };
     LeaderRecord {
         version: VERSION,
@@ -121,8 +128,11 @@ fn offer(
     let leader = Key::Leader(group);
     let its = holder.map(|holder| Key::Alive(holder.member.clone()));
     let own = Key::Alive(me.name.to_owned());
+    let suspect = record.victims.last().filter(|victim| victim.suspected.is_some());
+    let suspect = suspect.filter(|victim| holder.is_some_and(|it| it.epoch == victim.epoch));
+    let suspect = suspect.map(|victim| Key::Suspect(victim.member.clone()));
     let basis = (view.revision(&leader), its.as_ref().map_or(0, |key| view.revision(key)));
-    let compared = [Some(leader.clone()), its.filter(|key| *key != own), Some(own)];
+    let compared = [Some(leader), its.filter(|key| *key != own), Some(own), suspect];
     let compare = |key: Key| Compare { key: me.keys.name(&key), revision: view.revision(&key) };
     if let Some(old) = view.leaders.get(&group) {
         record.fenced.clone_from(&old.record.fenced);

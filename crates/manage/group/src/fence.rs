@@ -17,11 +17,10 @@
 //!   this context and afterwards a write of the victim (ceph/ceph#54671). With the barrier, the
 //!   first operation of this context on an OSD makes the OSD refuse the victim.
 //! - **WaitingOut.** If a victim's disk has no complete hard fence, the member waits until the
-//!   victim has stopped on its own and its operations have ended ([`Timing::stopped_at`]). This
+//!   victim has stopped on its own and its operations have ended ([`Timing::stopped_at`](crate::Timing::stopped_at)). This
 //!   time runs from the takeover, beside the other steps.
 
 use crate::records::Holder;
-use crate::timing::Timing;
 use farblock_proto::time::Instant;
 
 /// The state of a fence.
@@ -52,10 +51,9 @@ impl Fencing {
     pub(crate) fn new(
         taken: Instant,
         victims: &[Holder],
-        has_ended: impl Fn(&Holder) -> bool,
+        stopped_at: impl Fn(&Holder) -> Instant,
     ) -> Self {
-        let times = victims.iter().map(|it| Timing::stopped_at(taken, it, has_ended(it)));
-        let mut stopped_at = times.max().unwrap_or(taken);
+        let mut stopped_at = victims.iter().map(stopped_at).max().unwrap_or(taken);
         if crate::has_mistake("the lease of a victim is not waited out") {
             stopped_at = taken;
         }

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `member/NAME` | [`MemberRecord`](crate::MemberRecord) | |
 //! | `alive/NAME` | [`AliveRecord`](crate::AliveRecord) | of the member |
+//! | `suspect/NAME` | [`SuspectRecord`](crate::SuspectRecord): another member misses renewals | |
 //! | `range/NUMBER` | [`RangeRecord`](crate::RangeRecord): a range of controller identifiers | |
 //! | `order/NAME` | [`OrderRecord`](crate::OrderRecord): drain, pause, weight | |
 //! | `ana/NUMBER` | [`AnaGroupRecord`](crate::AnaGroupRecord): an ANA group and its fences | |
@@ -23,6 +24,8 @@ pub enum Key {
     Member(String),
     /// The sign that a member is alive.
     Alive(String),
+    /// The suspicion that a member is dead.
+    Suspect(String),
     /// A range of controller identifiers.
     Range(u16),
     /// The order for a member.
@@ -93,6 +96,7 @@ impl KeySpace {
         match key {
             Key::Member(name) => format!("{prefix}member/{name}"),
             Key::Alive(name) => format!("{prefix}alive/{name}"),
+            Key::Suspect(name) => format!("{prefix}suspect/{name}"),
             Key::Range(number) => format!("{prefix}range/{number}"),
             Key::Order(name) => format!("{prefix}order/{name}"),
             Key::Ana(number) => format!("{prefix}ana/{number}"),
@@ -117,6 +121,7 @@ impl KeySpace {
         Some(match kind {
             "member" => Key::Member(text()?),
             "alive" => Key::Alive(text()?),
+            "suspect" => Key::Suspect(text()?),
             "range" => Key::Range(u16::try_from(number()?).ok()?),
             "order" => Key::Order(text()?),
             "ana" => Key::Ana(number()?),
@@ -142,6 +147,7 @@ mod tests {
         let all = [
             Key::Member(name()),
             Key::Alive(name()),
+            Key::Suspect(name()),
             Key::Range(31),
             Key::Order(name()),
             Key::Ana(128),

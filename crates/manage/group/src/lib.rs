@@ -32,8 +32,22 @@
 //! ```
 //!
 //! The victim's record contains its *H* and the kinds of its disks, so members with different
-//! settings are safe. The wait runs from the reply to the takeover. If the victim's process has
-//! certainly ended (its successor holds the lock of the state folder), the wait is F only.
+//! settings are safe. The wait runs from the reply to the takeover, or from an earlier suspicion
+//! that the victim has not refuted (`suspicion.rs`): *p* is before either. If the victim's process
+//! has certainly ended (its successor holds the lock of the state folder, or its watchdog says so),
+//! the wait is F only. If the watchdog also has proof that no operation is in flight, it releases
+//! the leadership, and no wait follows (`release.rs`).
+//!
+//! **The margins** are in [`limits`]. With their defaults and F = 0.5 s, the longest time from the
+//! silence of a leader's machine to the first operation of the next leader is the sum of:
+//!
+//! | part | seconds |
+//! |---|---|
+//! | until a suspicion: 1 second without a renewal, the next beat, and a transaction | 1.6 |
+//! | *H*, [`limits::HOLD`], with the drift | 2.503 |
+//! | F | 0.5 |
+//!
+//! The lease ([`limits::LEASE`], and up to half a second until etcd notices) ends before this sum.
 //!
 //! **A lease is not part of this argument.** The lease in etcd only tells members that another one
 //! is probably dead. In etcd a stale leader may revoke a renewed lease, or confirm the renewal of a
@@ -123,11 +137,13 @@ mod mistake;
 mod outbox;
 mod place;
 mod records;
+mod release;
 mod reservations;
 mod seat;
 mod session;
 mod settle;
 pub mod store;
+mod suspicion;
 #[cfg(test)]
 mod tests;
 mod timing;
@@ -143,8 +159,10 @@ pub use place::ranking;
 pub use records::{
     AckRecord, AliveRecord, AnaGroupRecord, Duty, FenceKind, FencedRecord, Holder, HostsRecord,
     LeaderRecord, MemberRecord, NoticeRecord, OrderRecord, Phase, PinRecord, RangeRecord, Reason,
-    Record, ReservationChange, ReservationRecord, Unknown, UpgradeMember, UpgradeRecord, VERSION,
+    Record, ReservationChange, ReservationRecord, SuspectRecord, Unknown, UpgradeMember,
+    UpgradeRecord, VERSION,
 };
+pub use release::{release, release_reads};
 pub use session::MemberConfig;
 pub use timing::Timing;
 pub use view::{Seen, Upkeep, View};

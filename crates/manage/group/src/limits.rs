@@ -32,8 +32,12 @@ pub const CONTROLLER_RANGES: u16 = 32;
 pub const CONTROLLERS_PER_RANGE: u16 = 2047;
 
 /// The default time for which one proof of leadership permits I/O, before [`STOP_MARGIN`] and the
-/// drift are subtracted. It is also the TTL of the lease in the store.
-pub const HOLD: Duration = Duration::from_secs(3);
+/// drift are subtracted. Elections of the store's leader last 1 to 2 seconds.
+pub const HOLD: Duration = Duration::from_millis(2_500);
+
+/// The default TTL of a member's lease in the store, in whole seconds. etcd allows 2 and more. Other
+/// members take over when it has ended, so it is longer than [`HOLD`].
+pub const LEASE: Duration = Duration::from_secs(3);
 
 /// The number of proofs and lease renewals in one [`HOLD`].
 pub const BEATS: u32 = 5;
@@ -58,6 +62,10 @@ pub const RANK_STEP: Duration = Duration::from_millis(500);
 
 /// The time for which the other members leave a restarted member its ANA groups.
 pub const RESUME_TIME: Duration = Duration::from_secs(3);
+
+/// The time for which the other members leave the ANA groups of an ended process to the next process
+/// of this member, if the watchdog has released them.
+pub const RESTART_TIME: Duration = Duration::from_secs(1);
 
 /// The time for which a member does not take an ANA group whose disks it could not fence or open.
 pub const AVOID: Duration = Duration::from_secs(10);

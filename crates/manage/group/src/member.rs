@@ -5,7 +5,7 @@ use crate::claim::{claim, hand_over};
 use crate::keys::{Key, KeySpace};
 use crate::limits::RETRY;
 use crate::outbox::{Outbox, Pending, Purpose};
-use crate::records::Reason;
+use crate::records::{Holder, Reason};
 use crate::reservations::{Book, Tenure};
 use crate::seat::{Exit, Me, Seat, Stage};
 use crate::session::{MemberConfig, Session, SessionState};
@@ -13,6 +13,8 @@ use crate::settle::Settling;
 use crate::store::{
     LeaseId, Read, StoreEvent, StoreReply, StoreRequest, StoreTrouble, TxnReply, WatchEvent,
 };
+use crate::suspicion;
+use crate::timing::Timing;
 use crate::view::View;
 use farblock_proto::time::Instant;
 use std::collections::BTreeMap;
@@ -174,7 +176,8 @@ impl Member {
     /// Does everything that is due.
     pub fn tick(&mut self, now: Instant) {
         self.next = None;
-        self.session.tick(now, &self.config, &self.keys, &mut self.out);
+        let all = (&self.keys, &self.view);
+        self.session.tick(now, &self.config, all, &mut self.out);
         if self.session.state == SessionState::Superseded {
             self.stop_all(now, true);
         }
@@ -289,8 +292,12 @@ impl Member {
         let Some(me) = me(&self.config, &self.keys, &self.session, self.wall_ms) else { return };
         let view = &self.view;
         let seat = self.seats.entry(group).or_insert_with(|| Seat::new(group));
-        let ended = |holder: &crate::Holder| view.has_ended(&holder.member, holder.incarnation);
-        seat.observe(now, view.leaders.get(&group), ended, me, &mut self.out);
+        let suspicions = &self.session.suspicions;
+        let stopped_at = |victim: &Holder| {
+            let is_ended = view.has_ended(&victim.member, victim.incarnation);
+            Timing::stopped_at(now, victim, is_ended, suspicions.since(victim))
+        };
+        seat.observe(now, view.leaders.get(&group), stopped_at, me, &mut self.out);
     }
 
     /// Reacts to changed records.
@@ -386,7 +393,13 @@ impl Member {
             }
             (Purpose::Consult { proposal }, _) => self.book.consult_failed(now, *proposal),
             (Purpose::Ack { namespace }, _) => self.book.acknowledged(now, namespace, is_failure),
-            (Purpose::Proof | Purpose::Renew | Purpose::Nothing, _) => {}
+            (Purpose::Refute, _) => self.session.refuted(now, is_failure),
+            (Purpose::TimeLeft { member, incarnation }, StoreReply::TimeLeft { granted, left }) => {
+                let (its, time) = ((member.as_str(), *incarnation), (granted, left));
+                let all = (self.config.name.as_str(), &self.keys, &self.view);
+                suspicion::suspect(now, its, time, all, &mut self.out);
+            }
+            (Purpose::Proof | Purpose::Renew | Purpose::TimeLeft { .. } | Purpose::Nothing, _) => {}
         }
     }
 
@@ -403,7 +416,11 @@ impl Member {
     }
 
     fn proved(&mut self, now: Instant, sent: Instant) {
-        self.publish(Some(sent), |_| true);
+        let key = Key::Suspect(self.config.name.clone());
+        let is_suspect = self.view.revision(&key) != 0 || self.view.unreadable.contains(&key);
+        if !is_suspect || crate::has_mistake("the proof of a suspect permits I/O") {
+            self.publish(Some(sent), |_| true);
+        }
         self.session.proved(now, (&self.config, &self.view), &mut self.out);
     }
 

@@ -13,6 +13,10 @@ pub(crate) enum Purpose {
     Grant,
     /// Renew the lease.
     Renew,
+    /// Find out for how long a member has not renewed its lease.
+    TimeLeft { member: String, incarnation: u64 },
+    /// Refute a suspicion.
+    Refute,
     /// Read everything.
     Snapshot { lease: Option<LeaseId> },
     /// Write the member's records.

@@ -4,6 +4,7 @@
 //! adjacent versions understand each other. A document of the next version may only have more
 //! fields. A member that rewrites another member's document keeps the fields that it does not know.
 
+use crate::store::{LeaseId, Revision};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -62,6 +63,17 @@ pub struct MemberRecord {
     pub unknown: Unknown,
 }
 
+impl MemberRecord {
+    /// The record with the confirmation that the process of this incarnation has ended.
+    #[must_use]
+    pub fn confirmed(&self) -> Self {
+        let last = self.incarnation;
+        // An earlier process may still run if the process after it could not confirm its end.
+        let ended_from = if self.ended + 1 < last { last - 1 } else { self.ended_from };
+        Self { ended_from, ended: last, ..self.clone() }
+    }
+}
+
 /// The sign that a process of a member is alive.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AliveRecord {
@@ -69,6 +81,20 @@ pub struct AliveRecord {
     pub version: u32,
     /// The incarnation of the member.
     pub incarnation: u64,
+    /// The lease of this record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseId>,
+}
+
+/// The suspicion that a process of a member is dead; see `suspicion.rs`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SuspectRecord {
+    /// The version of the document.
+    pub version: u32,
+    /// The incarnation of the suspect member.
+    pub incarnation: u64,
+    /// The name of the member that wrote this, for people.
+    pub by: String,
 }
 
 /// The owner of a range of controller identifiers.
@@ -226,6 +252,12 @@ pub struct Holder {
     pub hold_ms: u64,
     /// The fences of the disks that this holder uses.
     pub fences: Vec<FenceKind>,
+    /// Whether a suspicion ends the effect of this holder's proofs.
+    #[serde(default)]
+    pub heeds_suspicions: bool,
+    /// For a victim: the revision of the suspicion that stood when the leadership was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspected: Option<Revision>,
 }
 
 /// The state of the leadership of an ANA group.
@@ -370,7 +402,7 @@ macro_rules! records {
     )*};
 }
 records!(MemberRecord AliveRecord RangeRecord OrderRecord PinRecord AnaGroupRecord LeaderRecord);
-records!(ReservationRecord AckRecord UpgradeRecord HostsRecord);
+records!(ReservationRecord AckRecord UpgradeRecord HostsRecord SuspectRecord);
 
 #[cfg(test)]
 mod tests {

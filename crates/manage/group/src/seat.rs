@@ -133,12 +133,13 @@ impl Seat {
         out.txn(now, Purpose::Take { group }, Txn { compares, writes, reads });
     }
 
-    /// Takes the group's record from any source. `ended`: whether a victim's process has ended.
+    /// Takes the group's record from any source. `stopped_at`: the time at which a victim has
+    /// certainly stopped.
     pub(crate) fn observe(
         &mut self,
         now: Instant,
         seen: Option<&Seen<LeaderRecord>>,
-        ended: impl Fn(&Holder) -> bool,
+        stopped_at: impl Fn(&Holder) -> Instant,
         me: Me<'_>,
         out: &mut Outbox,
     ) {
@@ -146,7 +147,7 @@ impl Seat {
         let own = holder.map(|_| seen.expect("it has a holder"));
         match (&self.stage, own) {
             (Stage::Idle | Stage::Taking, Some(own)) if own.record.phase == Phase::Fencing => {
-                self.taken(now, own, ended, out);
+                self.taken(now, own, stopped_at, out);
             }
             // The member has stopped: it must not keep the group.
             (Stage::Idle, Some(own)) if own.record.phase == Phase::Serving => {
@@ -173,16 +174,16 @@ impl Seat {
         &mut self,
         now: Instant,
         own: &Seen<LeaderRecord>,
-        ended: impl Fn(&Holder) -> bool,
+        stopped_at: impl Fn(&Holder) -> Instant,
         out: &mut Outbox,
     ) {
         let record = &own.record;
         let holder = record.holder.as_ref().expect("the member holds it");
-        let fencing = Fencing::new(now, &record.victims, ended);
+        let fencing = Fencing::new(now, &record.victims, &stopped_at);
         (self.epoch, self.revision) = (record.epoch, own.revision);
         (self.fences, self.proved, self.retry_at) = (holder.fences.clone(), None, None);
         let (group, epoch) = (self.group, self.epoch);
-        let times = record.victims.iter().map(|it| Timing::stopped_at(now, it, false));
+        let times = record.victims.iter().map(stopped_at);
         if let Some(until) = times.max().filter(|until| *until > now) {
             out.report(Report::WaitsOut { group, until });
         }

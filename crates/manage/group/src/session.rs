@@ -19,6 +19,7 @@ use crate::limits::{CONTROLLER_RANGES, MAX_PROOFS, RETRY};
 use crate::outbox::{Outbox, Purpose};
 use crate::records::{AliveRecord, MemberRecord, RangeRecord, Record, VERSION};
 use crate::store::{Compare, LeaseId, Read, Revision, StoreRequest, Txn, Write};
+use crate::suspicion::{self, Suspicions};
 use crate::timing::Timing;
 use crate::view::View;
 use farblock_proto::time::Instant;
@@ -71,6 +72,9 @@ pub(crate) struct Session {
     pub(crate) resync_at: Option<Instant>,
     /// The time before the last request to which the store answered that it has no quorum.
     pub(crate) no_quorum: Option<Instant>,
+    pub(crate) suspicions: Suspicions,
+    /// The time at which to refute a suspicion again.
+    refute_at: Option<Instant>,
     /// The store's revision when the member read all records. A member without a record counts its
     /// incarnations from here, so that they differ from those before an operator removed it.
     pub(crate) read_at: Revision,
@@ -87,6 +91,8 @@ impl Session {
             answered: now,
             resync_at: None,
             no_quorum: None,
+            suspicions: Suspicions::default(),
+            refute_at: None,
             read_at: 0,
         }
     }
@@ -113,7 +119,8 @@ impl Session {
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let beat = self.incarnation.map(|_| self.next_beat).into_iter().chain(self.resync_at).min();
+        let beat = self.incarnation.map(|_| self.next_beat);
+        let beat = [beat, self.resync_at, self.refute_at].into_iter().flatten().min();
         match self.state {
             SessionState::Superseded | SessionState::Left => None,
             SessionState::Apart { retry_at } => Some(beat.map_or(retry_at, |at| at.min(retry_at))),
@@ -125,9 +132,10 @@ impl Session {
         &mut self,
         now: Instant,
         config: &MemberConfig,
-        keys: &KeySpace,
+        (keys, view): (&KeySpace, &View),
         out: &mut Outbox,
     ) {
+        self.suspicions.observe(now, view);
         if self.is_over() {
             return;
         }
@@ -135,12 +143,13 @@ impl Session {
             && now >= retry_at
         {
             self.state = SessionState::Granting;
-            out.send(now, Purpose::Grant, StoreRequest::Grant { ttl: config.timing.hold });
+            out.send(now, Purpose::Grant, StoreRequest::Grant { ttl: config.timing.lease });
         }
         if self.resync_at.is_some_and(|at| now >= at) {
             self.resync_at = None;
             snapshot(now, None, keys, out);
         }
+        self.refute(now, config, (keys, view), out);
         if self.incarnation.is_some() && now >= self.next_beat {
             self.next_beat = now.saturating_add(config.timing.beat());
             self.prove(now, config, keys, out);
@@ -152,6 +161,7 @@ impl Session {
             {
                 out.forget_oldest(&Purpose::Renew);
                 out.send(now, Purpose::Renew, StoreRequest::Renew(lease));
+                suspicion::ask(now, &config.name, view, out);
             }
         }
     }
@@ -160,10 +170,41 @@ impl Session {
         if out.count(&Purpose::Proof) >= MAX_PROOFS {
             out.forget_oldest(&Purpose::Proof);
         }
-        let own = [Key::Alive(config.name.clone()), Key::Member(config.name.clone())];
+        let name = || config.name.clone();
+        let own = [Key::Alive(name()), Key::Member(name()), Key::Suspect(name())];
         let mut reads = own.map(|key| Read::Key(keys.name(&key))).to_vec();
         reads.push(Read::Prefix(keys.leaders()));
         out.txn(now, Purpose::Proof, Txn { reads, ..Txn::default() });
+    }
+
+    /// Refutes the suspicion that this member is dead.
+    fn refute(
+        &mut self,
+        now: Instant,
+        config: &MemberConfig,
+        (keys, view): (&KeySpace, &View),
+        out: &mut Outbox,
+    ) {
+        let is_suspect = view.suspects.contains_key(&config.name);
+        let is_due = self.refute_at.is_none_or(|at| now >= at);
+        if !is_suspect || is_due {
+            self.refute_at = None;
+        }
+        let is_member = self.incarnation.is_some();
+        if is_suspect && is_due && is_member && out.count(&Purpose::Refute) == 0 {
+            let txn = suspicion::refutation(&config.name, keys, view);
+            out.txn(now, Purpose::Refute, txn);
+        }
+    }
+
+    /// Takes the reply to a refutation.
+    pub(crate) fn refuted(&mut self, now: Instant, is_failure: bool) {
+        if is_failure {
+            self.refute_at = Some(now.saturating_add(RETRY));
+        } else {
+            // Only the next proof permits I/O again.
+            self.next_beat = now;
+        }
     }
 
     pub(crate) fn failed(&mut self, now: Instant) {
@@ -298,16 +339,16 @@ fn own_record(
     range: u16,
 ) -> MemberRecord {
     let last = before.map_or(read_at, |before| before.incarnation);
-    let (ended_from, ended) = before.map_or((0, 0), |before| (before.ended_from, before.ended));
     let has_ended = before.is_some_and(|before| config.predecessors.contains(&before.process));
     let confirms = has_ended && own.is_none();
+    let confirmed = before.filter(|_| confirms).map(MemberRecord::confirmed);
+    let known = confirmed.as_ref().or(before);
     MemberRecord {
         version: VERSION,
         incarnation: own.map_or(last + 1, |own| own.incarnation),
         process: config.process,
-        ended: if confirms { last } else { ended },
-        // An earlier process may still run if the process after it could not confirm its end.
-        ended_from: if confirms && ended + 1 < last { last - 1 } else { ended_from },
+        ended: known.map_or(0, |known| known.ended),
+        ended_from: known.map_or(0, |known| known.ended_from),
         addresses: config.addresses.clone(),
         weight: config.weight,
         program: config.program.clone(),
@@ -327,7 +368,8 @@ fn registration(
     let range = Key::Range(record.range);
     let compare = |key: &Key| Compare { key: keys.name(key), revision: view.revision(key) };
     let put = |key: &Key, value, lease| Write::Put { key: keys.name(key), value, lease };
-    let sign = AliveRecord { version: VERSION, incarnation: record.incarnation };
+    let incarnation = record.incarnation;
+    let sign = AliveRecord { version: VERSION, incarnation, lease: Some(lease) };
     let owner = RangeRecord { version: VERSION, member: config.name.clone() };
     Txn {
         compares: [&member, &alive, &range].map(compare).to_vec(),

@@ -85,7 +85,7 @@ mod tests {
         let keys = KeySpace::new("gold");
         let (mut view, mut settling) = (View::default(), Settling::default());
         let set = |view: &mut View, alive: Option<u64>, revision| {
-            let record = |incarnation| AliveRecord { version: VERSION, incarnation };
+            let record = |incarnation| AliveRecord { version: VERSION, incarnation, lease: None };
             let value = alive.map(|it| record(it).to_value().into());
             let key = "farblock/gold/alive/a".to_owned();
             view.change(&keys, &Change { key, value, revision });

@@ -12,6 +12,7 @@
 //! A request that fails may have been executed, or may be executed later.
 
 use farblock_proto::time::Instant;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ pub type Revision = u64;
 pub struct Ticket(pub u64);
 
 /// The store's number of a lease.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct LeaseId(pub i64);
 
 /// The condition that a key was last changed at a revision; 0: the key does not exist.
@@ -97,6 +99,8 @@ pub enum StoreRequest {
     Renew(LeaseId),
     /// Ends a lease and deletes its keys. Reply: [`StoreReply::Revoked`].
     Revoke(LeaseId),
+    /// Reads the remaining time of a lease. Reply: [`StoreReply::TimeLeft`].
+    TimeLeft(LeaseId),
     /// Executes a transaction. Reply: [`StoreReply::Done`].
     Txn(Txn),
     /// Watches all keys that begin with `prefix`, from this revision on. A new watch replaces the
@@ -138,6 +142,13 @@ pub enum StoreReply {
     Renewed(bool),
     /// The lease does not exist any more.
     Revoked,
+    /// The remaining time of a lease, in whole seconds; zero: the lease does not exist any more.
+    TimeLeft {
+        /// The time for which each renewal keeps the lease.
+        granted: Duration,
+        /// The remaining time.
+        left: Duration,
+    },
     /// The transaction was executed.
     Done(TxnReply),
     /// The request failed.

@@ -7,7 +7,7 @@ use crate::keys::{Key, KeySpace};
 use crate::place;
 use crate::records::{
     AckRecord, AliveRecord, AnaGroupRecord, Duty, HostsRecord, LeaderRecord, MemberRecord,
-    OrderRecord, PinRecord, RangeRecord, Record, ReservationRecord, UpgradeRecord,
+    OrderRecord, PinRecord, RangeRecord, Record, ReservationRecord, SuspectRecord, UpgradeRecord,
 };
 use crate::store::{Change, Entry, Read, Revision};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +49,8 @@ pub struct View {
     pub members: Table<String, MemberRecord>,
     /// The members with a lease.
     pub alive: Table<String, AliveRecord>,
+    /// The suspicions by member.
+    pub suspects: Table<String, SuspectRecord>,
     /// The ranges of controller identifiers.
     pub ranges: Table<u16, RangeRecord>,
     /// The operator's orders by member.
@@ -102,6 +104,7 @@ impl View {
         match key {
             Key::Member(name) => of(&self.members, name),
             Key::Alive(name) => of(&self.alive, name),
+            Key::Suspect(name) => of(&self.suspects, name),
             Key::Range(number) => of(&self.ranges, number),
             Key::Order(name) => of(&self.orders, name),
             Key::Ana(number) => of(&self.groups, number),
@@ -124,12 +127,13 @@ impl View {
         let before = self.revision(key);
         self.known.revisions.insert(key.clone(), revision);
         let ranks_stay = matches!(key, Key::Leader(_) | Key::Reservation(_) | Key::Ack(_));
-        if !ranks_stay && !matches!(key, Key::Hosts(_) | Key::Upgrade) {
+        if !ranks_stay && !matches!(key, Key::Hosts(_) | Key::Upgrade | Key::Suspect(_)) {
             self.known.ranks = None;
         }
         let is_read = match key.clone() {
             Key::Member(name) => put(&mut self.members, name, value, revision),
             Key::Alive(name) => put(&mut self.alive, name, value, revision),
+            Key::Suspect(name) => put(&mut self.suspects, name, value, revision),
             Key::Range(number) => put(&mut self.ranges, number, value, revision),
             Key::Order(name) => put(&mut self.orders, name, value, revision),
             Key::Ana(number) => put(&mut self.groups, number, value, revision),
@@ -197,6 +201,13 @@ impl View {
     #[must_use]
     pub fn is_alive(&self, member: &str, incarnation: u64) -> bool {
         self.alive.get(member).is_some_and(|seen| seen.record.incarnation == incarnation)
+    }
+
+    /// Whether another member suspects that a process of a member is dead.
+    #[must_use]
+    pub fn is_suspect(&self, member: &str, incarnation: u64) -> bool {
+        let suspect = self.suspects.get(member);
+        suspect.is_some_and(|seen| seen.record.incarnation == incarnation)
     }
 
     /// Whether a process of a member has certainly ended.

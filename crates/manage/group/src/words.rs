@@ -24,6 +24,7 @@ impl fmt::Display for Key {
         match self {
             Self::Member(name) => write!(f, "member/{name}"),
             Self::Alive(name) => write!(f, "alive/{name}"),
+            Self::Suspect(name) => write!(f, "suspect/{name}"),
             Self::Range(number) => write!(f, "range/{number}"),
             Self::Order(name) => write!(f, "order/{name}"),
             Self::Ana(number) => write!(f, "ana/{number}"),

@@ -3,8 +3,11 @@
 //! shows whether a write was lost or executed late.
 //!
 //! `cargo test -p farblock --test group -- --nocapture` prints the longest operations.
+//! `GROUP_FAULTS=100` makes the last test longer.
 #![cfg(target_os = "linux")]
 
+#[path = "../../../manage/group-service/tests/support/proxy.rs"]
+mod proxy;
 mod support;
 
 use farblock_block::{Namespace, Op};
@@ -63,6 +66,29 @@ struct Group {
     etcd: (Running, String),
     members: Vec<Option<Running>>,
     addresses: Vec<SocketAddr>,
+    /// The proxies of each member, to etcd and to the hosts.
+    proxies: Vec<Proxies>,
+}
+
+/// The proxies through which a member speaks to etcd and to hosts.
+struct Proxies {
+    etcd: (u16, proxy::Cut),
+    hosts: (u16, proxy::Cut),
+}
+
+impl Proxies {
+    fn new(etcd: &str, address: SocketAddr) -> Self {
+        let port = etcd.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        Self { etcd: proxy::start(port), hosts: proxy::start(address.port()) }
+    }
+
+    /// Stops or continues all traffic, without closing a connection.
+    fn silence(&self, is_silent: bool) {
+        for cut in [&self.etcd.1, &self.hosts.1] {
+            cut.requests.store(is_silent, Ordering::Relaxed);
+            cut.replies.store(is_silent, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Group {
@@ -71,7 +97,9 @@ impl Group {
         scratch.disk("disk.img", BLOCK as u64 * BLOCKS);
         let etcd = etcd(&scratch);
         let addresses: Vec<_> = (0..members).map(|_| free()).collect();
-        let mut group = Self { scratch, etcd, members: Vec::new(), addresses };
+        let proxy = |address: &SocketAddr| Proxies::new(&etcd.1, *address);
+        let proxies = addresses.iter().map(proxy).collect();
+        let mut group = Self { scratch, etcd, members: Vec::new(), addresses, proxies };
         for index in 0..members {
             group.members.push(None);
             group.start(index);
@@ -90,14 +118,17 @@ impl Group {
     /// Starts a member, and waits until it serves hosts.
     fn start(&mut self, index: usize) {
         let address = self.addresses[index].to_string();
-        let (name, etcd) = (Self::name(index), &self.etcd.1);
+        let name = Self::name(index);
+        let proxies = &self.proxies[index];
+        let etcd = format!("http://127.0.0.1:{}", proxies.etcd.0);
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(self.scratch.path(&format!("log-{index}")))
             .expect("a log");
         let mut command = self.scratch.command(["serve", "disk.img", "--block-size", "4096"]);
-        command.args(["--group", "gold", "--etcd", etcd, "--member", &name]);
+        command.args(["--group", "gold", "--etcd", &etcd, "--member", &name]);
+        command.args(["--advertise", &format!("127.0.0.1:{}", proxies.hosts.0)]);
         command.args(["--listen", &address, "--control", &self.control(index)]);
         command.args(["--state-dir", &self.scratch.text(&format!("state-{index}"))]);
         command.args(["--disk-flight", "500ms", "-v"]);
@@ -167,8 +198,11 @@ impl Group {
 
     fn urls(&self) -> Vec<Url> {
         let nqn = self.nqn();
-        let url = |address| format!("nvme+tcp://{address}/{nqn}?ns=1").parse().expect("a URL");
-        self.addresses.iter().map(url).collect()
+        let url = |its: &Proxies| {
+            let port = its.hosts.0;
+            format!("nvme+tcp://127.0.0.1:{port}/{nqn}?ns=1").parse().expect("a URL")
+        };
+        self.proxies.iter().map(url).collect()
     }
 
     fn nqn(&self) -> String {
@@ -341,6 +375,22 @@ fn a_stopped_leader_writes_nothing_late() {
     verify(&group, &written, "SIGSTOP and SIGCONT of the leader");
 }
 
+/// Both members run on one machine, so the lock of the silent leader keeps the next one from opening
+/// the disk. The longest operation therefore also contains the time until the silence ends.
+#[test]
+fn a_silent_leader_writes_nothing_late() {
+    let group = Group::new(2);
+    let leader = group.wait_for_leader(0, |_| true);
+    let writer = Writer::start(group.urls());
+    std::thread::sleep(Duration::from_secs(2));
+    group.proxies[leader].silence(true);
+    group.wait_for_leader(1 - leader, |index| index == 1 - leader);
+    std::thread::sleep(Duration::from_secs(3));
+    group.proxies[leader].silence(false);
+    std::thread::sleep(Duration::from_secs(2));
+    verify(&group, &writer.stop(), "silence and return of the leader's machine");
+}
+
 #[test]
 fn a_member_that_is_terminated_hands_over_first() {
     let mut group = Group::new(2);
@@ -353,6 +403,83 @@ fn a_member_that_is_terminated_hands_over_first() {
     group.wait_for_leader(1 - leader, |index| index == 1 - leader);
     std::thread::sleep(Duration::from_secs(1));
     verify(&group, &writer.stop(), "SIGTERM of the leader");
+}
+
+/// A fault of one member for a while.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Kill,
+    Stop,
+    Silence,
+}
+
+impl Group {
+    fn begin(&mut self, fault: Fault, index: usize) {
+        match fault {
+            Fault::Kill => self.members[index] = None,
+            Fault::Stop => signal(self.pid(index), "STOP"),
+            Fault::Silence => self.proxies[index].silence(true),
+        }
+    }
+
+    /// Ends a fault. Starts members again that their watchdogs killed.
+    fn end(&mut self, fault: Fault, index: usize) {
+        match fault {
+            Fault::Kill => self.start(index),
+            Fault::Stop => signal(self.pid(index), "CONT"),
+            Fault::Silence => self.proxies[index].silence(false),
+        }
+        self.restart_ended();
+    }
+
+    fn restart_ended(&mut self) {
+        for index in 0..self.members.len() {
+            let member = self.members[index].as_mut();
+            let ended = member.map(|it| it.0.try_wait().expect("a child").is_some());
+            if ended == Some(true) {
+                self.start(index);
+            }
+        }
+    }
+}
+
+#[test]
+fn two_faults_at_a_time_lose_no_write() {
+    let count = std::env::var("GROUP_FAULTS").ok().and_then(|it| it.parse().ok()).unwrap_or(4_u64);
+    let mut group = Group::new(3);
+    group.wait_for_leader(0, |_| true);
+    let writer = Writer::start(group.urls());
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut below = |limit: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % limit
+    };
+    for round in 0..count {
+        let kind = |number| match number {
+            0 => Fault::Kill,
+            1 => Fault::Stop,
+            _ => Fault::Silence,
+        };
+        let (first, second) = (kind(below(3)), kind(below(3)));
+        let member = below(3) as usize;
+        let other = (member + 1 + below(2) as usize) % 3;
+        eprintln!("fault {round}: {first:?} of {member}, {second:?} of {other}");
+        group.begin(first, member);
+        std::thread::sleep(Duration::from_millis(below(1_500)));
+        group.begin(second, other);
+        std::thread::sleep(Duration::from_millis(below(5_000)));
+        group.end(first, member);
+        std::thread::sleep(Duration::from_millis(below(1_500)));
+        group.end(second, other);
+        std::thread::sleep(Duration::from_millis(below(4_000)));
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    group.restart_ended();
+    group.wait_for_leader(0, |_| true);
+    std::thread::sleep(Duration::from_secs(2));
+    verify(&group, &writer.stop(), "two faults at a time");
 }
 
 #[test]

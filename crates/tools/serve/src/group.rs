@@ -19,8 +19,8 @@ use farblock_group::{
 };
 use farblock_group_service::watchdog::{self, Watchdog};
 use farblock_group_service::{
-    AnaGroupStatus, Disks, EtcdConfig, EtcdTls, Events, GroupStatus, MemberStatus, Service,
-    ServiceConfig, start,
+    AnaGroupStatus, Disks, EtcdConfig, EtcdTls, Events, GroupStatus, MemberStatus, Reporter,
+    Service, ServiceConfig, start,
 };
 use farblock_group_target::{Absent, Handle, Leading, LeadingAnswer, LedNamespace};
 use farblock_proto::controller::PortAccess;
@@ -267,7 +267,7 @@ pub(super) fn join(
 ) -> Result<(TargetConfig, Option<Member>)> {
     let Some(wished) = wished else { return Ok((config, None)) };
     let addresses = addresses(args, &config)?;
-    let leads = led_namespaces(led, &config);
+    let leads = led_namespaces(led, &config, &wished.watchdog.reporter());
     let numbers: Vec<u32> = leads.iter().map(|one| one.sharing.ana_group).collect();
     let mut namespaces: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     for one in &leads {
@@ -387,6 +387,7 @@ fn watchdog() -> Result<Watchdog> {
 fn led_namespaces(
     mut disks: BTreeMap<(String, u32), Led>,
     config: &TargetConfig,
+    reporter: &Reporter,
 ) -> Vec<LedNamespace> {
     let mut all = Vec::new();
     for subsystem in &config.subsystems {
@@ -395,16 +396,27 @@ fn led_namespaces(
             let Some(disk) = disks.remove(&(nqn.clone(), nsid.0)) else { continue };
             let uuid = export.identity.parse().ok();
             let absent = Absent::new(&names::name(&disk.spec), export.namespace.geometry());
+            let (reporter, sharing) = (reporter.clone(), subsystem.sharing.get(nsid).cloned());
+            let sharing = sharing.unwrap_or_default();
+            let group = sharing.ana_group;
             let open = move || {
                 let note: &mut dyn FnMut(String) = &mut |text| tracing::info!("{text}");
                 let opened = disks::open(&disk.spec, uuid, disk.block_size, disk.read_only, note);
                 let refused = |error| disks::refused(&error, "--read-only");
-                opened.map(|opened| opened.namespace).map_err(refused)
+                let namespace = opened.map_err(refused)?.namespace;
+                // A read-only disk has a shared lock, which proves nothing.
+                let locked = match &disk.spec {
+                    Spec::File(path) if !disk.read_only => Some(path.as_path()),
+                    _ => None,
+                };
+                let reported = reporter.opened(group, locked);
+                reported.map_err(|error| format!("the watchdog process has ended: {error}"))?;
+                Ok(namespace)
             };
             all.push(LedNamespace {
                 nqn,
                 nsid: *nsid,
-                sharing: subsystem.sharing.get(nsid).cloned().unwrap_or_default(),
+                sharing,
                 identity: export.identity.clone(),
                 absent,
                 open: Box::new(open),

@@ -9,6 +9,7 @@ use crate::store::{
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 struct Item {
     value: Arc<[u8]>,
@@ -46,6 +47,10 @@ impl Etcd {
         self.commit(&Txn { writes, ..Txn::default() });
     }
 
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.items.contains_key(key)
+    }
+
     pub(super) fn execute(&mut self, now: u64, request: &StoreRequest) -> StoreReply {
         if self.has_no_quorum {
             return StoreReply::Failed(StoreTrouble::NoQuorum);
@@ -64,6 +69,14 @@ impl Etcd {
                 }
                 None => StoreReply::Renewed(false),
             },
+            StoreRequest::TimeLeft(lease) => {
+                let found = self.leases.get(&lease.0);
+                let left = found.map_or(0, |lease| lease.ends_at.saturating_sub(now));
+                let granted = Duration::from_nanos(found.map_or(0, |lease| lease.ttl_ns));
+                let whole = |time: Duration| Duration::from_secs(time.as_secs());
+                let granted = whole(granted + Duration::from_millis(500));
+                StoreReply::TimeLeft { granted, left: whole(Duration::from_nanos(left)) }
+            }
             StoreRequest::Revoke(lease) => {
                 self.revoke(lease.0);
                 StoreReply::Revoked

@@ -1,8 +1,12 @@
 //! Faults: at most two at a time, each for a while.
 
 use super::process::{Condition, Links};
-use super::world::{GROUP, Happening, MS, World};
-use crate::{Duty, MemberEvent, OrderRecord, PinRecord, Record, Unknown, VERSION};
+use super::world::{GROUP, Happening, MS, Pid, World};
+use crate::store::{StoreReply, StoreRequest, StoreTrouble};
+use crate::{
+    Duty, KeySpace, MemberEvent, OrderRecord, PinRecord, Record, Unknown, VERSION, release,
+    release_reads,
+};
 
 /// A fault that lasts, with the member or the ANA group that it concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,6 +19,8 @@ pub(super) enum Fault {
     Minority(usize),
     NoDisks(usize),
     NoHosts(usize),
+    NoRenewals(usize),
+    NoRefutations(usize),
     NoQuorum,
     Stall(u32),
     Ordered(usize),
@@ -31,7 +37,9 @@ impl Fault {
             | Self::NoReplies(number)
             | Self::Minority(number)
             | Self::NoDisks(number)
-            | Self::NoHosts(number) => Some(number),
+            | Self::NoHosts(number)
+            | Self::NoRenewals(number)
+            | Self::NoRefutations(number) => Some(number),
             _ => None,
         }
     }
@@ -53,7 +61,7 @@ impl World {
         // A second fault often hits the machine of the first.
         let first = self.faults.first().and_then(|fault| fault.member());
         let number = first.filter(|_| self.course.random.one_in(2)).unwrap_or(number);
-        let fault = match self.course.random.below(18) {
+        let fault = match self.course.random.below(20) {
             0..3 => {
                 if self.processes[number].condition != Condition::Dead {
                     self.kill(number);
@@ -80,6 +88,8 @@ impl World {
                 self.etcd.compact(keep);
                 return;
             }
+            17 => Fault::NoRenewals(number),
+            18 => Fault::NoRefutations(number),
             _ => {
                 self.leave(number);
                 return;
@@ -112,9 +122,9 @@ impl World {
                 *links = Links {
                     to_store: false,
                     from_store: false,
-                    is_minority: false,
                     disks: false,
                     hosts: false,
+                    ..Links::default()
                 };
             }
             Fault::NoRequests(number) => self.processes[number].links.to_store = false,
@@ -122,6 +132,11 @@ impl World {
             Fault::Minority(number) => self.processes[number].links.is_minority = true,
             Fault::NoDisks(number) => self.processes[number].links.disks = false,
             Fault::NoHosts(number) => self.processes[number].links.hosts = false,
+            Fault::NoRenewals(number) => self.processes[number].links.renewals = false,
+            Fault::NoRefutations(number) => {
+                let links = &mut self.processes[number].links;
+                (links.renewals, links.refutations) = (false, false);
+            }
             Fault::NoQuorum => self.etcd.has_no_quorum = true,
             Fault::Stall(group) => {
                 let time = self.course.delay(5_000 * MS);
@@ -172,7 +187,9 @@ impl World {
             | Fault::NoReplies(number)
             | Fault::Minority(number)
             | Fault::NoDisks(number)
-            | Fault::NoHosts(number) => self.processes[number].links = Links::default(),
+            | Fault::NoHosts(number)
+            | Fault::NoRenewals(number)
+            | Fault::NoRefutations(number) => self.processes[number].links = Links::default(),
             Fault::NoQuorum => {
                 let renews = self.course.random.one_in(2);
                 self.etcd.return_quorum(self.course.now, renews);
@@ -185,6 +202,37 @@ impl World {
                 self.etcd.delete(&format!("farblock/{GROUP}/order/m{number}"));
             }
             Fault::Pinned(group) => self.etcd.delete(&format!("farblock/{GROUP}/pin/{group}")),
+        }
+    }
+}
+
+impl World {
+    /// The watchdog of an ended process releases its leaderships.
+    pub(super) fn release(&mut self, pid: Pid, process: u64) {
+        let again = self.course.delay(100 * MS);
+        let links = self.processes[pid.0].links;
+        let reaches = links.to_store && links.from_store && !links.is_minority;
+        let keys = KeySpace::new(GROUP);
+        let name = format!("m{}", pid.0);
+        let flying = self.flying(pid);
+        let gives_up = self.course.random.one_in(20);
+        let waits = !flying.is_empty() && !crate::has_mistake("the watchdog does not wait");
+        let request = StoreRequest::Txn(release_reads(&keys, &name));
+        let reply = match reaches && (!waits || gives_up) {
+            true => self.etcd.execute(self.course.now, &request),
+            false => StoreReply::Failed(StoreTrouble::Silent),
+        };
+        let StoreReply::Done(done) = reply else {
+            if !self.course.random.one_in(50) {
+                self.course.after(again, Happening::Release(pid, process));
+            }
+            return;
+        };
+        let is_quiet = |group| !waits || !flying.contains(&group);
+        if let Some(txn) = release(&keys, (&name, process), &done.entries, is_quiet) {
+            let is_late = self.course.random.one_in(4);
+            let delay = self.course.delay(if is_late { 3_000 * MS } else { 5 * MS });
+            self.course.after(delay, Happening::Released(txn));
         }
     }
 }

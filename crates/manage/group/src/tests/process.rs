@@ -24,11 +24,23 @@ pub(super) struct Links {
     pub(super) is_minority: bool,
     pub(super) disks: bool,
     pub(super) hosts: bool,
+    /// Whether renewals of the lease reach the store.
+    pub(super) renewals: bool,
+    /// Whether refutations of suspicions reach the store.
+    pub(super) refutations: bool,
 }
 
 impl Default for Links {
     fn default() -> Self {
-        Self { to_store: true, from_store: true, is_minority: false, disks: true, hosts: true }
+        Self {
+            to_store: true,
+            from_store: true,
+            is_minority: false,
+            disks: true,
+            hosts: true,
+            renewals: true,
+            refutations: true,
+        }
     }
 }
 

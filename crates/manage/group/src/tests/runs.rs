@@ -2,7 +2,10 @@
 
 use super::hosts::HOSTS;
 use super::process::Condition;
-use super::scenarios::a_fence_fails_and_the_next_succeeds;
+use super::scenarios::{
+    a_fence_fails_and_the_next_succeeds, a_leader_dies_with_writes_in_flight, a_release_is_late,
+    a_suspect_leader_takes_another_group,
+};
 use super::world::{Counts, MS, World};
 use crate::mistake::make_mistake;
 
@@ -75,6 +78,8 @@ fn a_group_survives_two_faults_at_a_time() {
                 all.refused += counts.refused;
                 all.faults += counts.faults;
                 all.held_over += counts.held_over;
+                all.released += counts.released;
+                all.suspicions += counts.suspicions;
             }
             Err(wrong) => {
                 eprintln!("GROUP_SEED={seed}: {wrong}");
@@ -85,6 +90,7 @@ fn a_group_survives_two_faults_at_a_time() {
     eprintln!("{count} seeds, {} bad: {all:?}", bad.len());
     assert!(bad.is_empty(), "GROUP_SEED=N repeats one of these seeds: {bad:?}");
     assert!(all.done > 100 * count && all.takeovers > count && all.answers > count, "{all:?}");
+    assert!(all.released > count && all.suspicions > count, "{all:?}");
 }
 
 #[test]
@@ -95,14 +101,14 @@ fn a_seed_repeats_its_run() {
 /// Deliberate mistakes, and a seed with which the oracle finds each. After a change of the
 /// simulation, `GROUP_MISTAKE_SEEDS=1000` finds new seeds.
 const MISTAKES: &[(&str, u64)] = &[
-    ("the lease of a victim is not waited out", 7),
-    ("a permit lasts three holds", 33),
-    ("a takeover does not compare", 2),
-    ("a leader does not fence", 34),
-    ("a leader does not wait for the barrier", 22),
-    ("a hand-over does not wait for the operations in flight", 69),
-    ("every leader holds over", 86),
-    ("a renewed lease permits I/O", 31),
+    ("the lease of a victim is not waited out", 11),
+    ("a permit lasts three holds", 10),
+    ("a takeover does not compare", 48),
+    ("a leader does not fence", 3),
+    ("a leader does not wait for the barrier", 17),
+    ("a hand-over does not wait for the operations in flight", 76),
+    ("every leader holds over", 10),
+    ("a renewed lease permits I/O", 161),
     ("a preempt is answered at its commit", 0),
     ("a report shows a change that is not in force", 3),
     ("a report reads the member's own copy", 0),
@@ -135,4 +141,25 @@ fn the_oracle_finds_forgotten_victims() {
     let (wrong, _) = a_fence_fails_and_the_next_succeeds();
     make_mistake(None);
     assert!(wrong.is_some_and(|wrong| wrong.contains("late write")));
+}
+
+#[test]
+fn the_oracle_finds_wrong_uses_of_suspicions() {
+    for mistake in ["the proof of a suspect permits I/O", "an old suspicion counts"] {
+        make_mistake(Some(mistake));
+        let wrong = a_suspect_leader_takes_another_group();
+        make_mistake(None);
+        assert!(wrong.is_some_and(|wrong| wrong.contains("two writers")), "{mistake}");
+    }
+}
+
+#[test]
+fn the_oracle_finds_wrong_releases() {
+    make_mistake(Some("the watchdog does not wait"));
+    let early = a_leader_dies_with_writes_in_flight();
+    make_mistake(Some("a late release compares nothing"));
+    let late = a_release_is_late();
+    make_mistake(None);
+    assert!(early.is_some_and(|wrong| wrong.contains("late write")));
+    assert!(late.is_some_and(|wrong| wrong.contains("two writers")));
 }

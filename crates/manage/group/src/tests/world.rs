@@ -5,7 +5,9 @@ use super::etcd::Etcd;
 use super::faults::Fault;
 use super::hosts::{HOSTS, HostModel};
 use super::process::{Condition, Cores, Links, Open, Process};
-use crate::store::{StoreEvent, StoreReply, StoreRequest, StoreTrouble, Ticket, WatchEvent};
+use crate::store::{
+    StoreEvent, StoreReply, StoreRequest, StoreTrouble, Ticket, Txn, WatchEvent, Write,
+};
 use crate::{
     Action, AnaGroupRecord, FenceKind, Holder, Member, MemberConfig, MemberEvent, Record, Timing,
     Unknown, VERSION,
@@ -21,16 +23,18 @@ const REQUEST_TIME: u64 = 400 * MS;
 /// The longest time between a core's check of its permit and its system call.
 const CORE_GAP: u64 = 5 * MS;
 /// The longest flight of an operation on a disk without a hard fence.
-const FLIGHT_MS: u64 = 300;
+const FLIGHT_MS: u64 = 600;
 pub(super) const NO_FENCE: FenceKind = FenceKind::None { flight_ms: FLIGHT_MS };
 
 pub(super) fn timing() -> Timing {
     Timing {
         hold: Duration::from_secs(2),
+        lease: Duration::from_secs(2),
         margin: Duration::from_millis(150),
         settle: Duration::from_secs(3),
         rank_step: Duration::from_millis(200),
         resume: Duration::from_secs(1),
+        restart: Duration::from_millis(200),
     }
 }
 
@@ -50,6 +54,10 @@ pub(super) enum Happening {
     Watchdog(Pid),
     /// A process exits.
     End(Pid),
+    /// The watchdog of an ended process, with its random number, looks at the disks.
+    Release(Pid, u64),
+    /// The watchdog's transaction arrives at the store.
+    Released(Txn),
     Arrive(Pid, Ticket, StoreRequest),
     Place(Pid, u32, u64, Vec<Holder>),
     Enter(Pid, u32, u64, Option<u64>),
@@ -89,6 +97,8 @@ pub(super) struct Counts {
     pub(super) refused: u64,
     pub(super) faults: u64,
     pub(super) held_over: u64,
+    pub(super) released: u64,
+    pub(super) suspicions: u64,
 }
 
 /// The step of a host's reservation command.
@@ -116,6 +126,8 @@ pub(super) struct Course {
     /// The events of stopped processes.
     deferred: Vec<Happening>,
     pub(super) random: Random,
+    /// See [`Timing::hold`].
+    hold: Duration,
 }
 
 impl Course {
@@ -161,6 +173,10 @@ impl World {
         };
         let kinds: Vec<_> = (0..groups).map(|_| any(&mut random)).collect();
         let mut world = Self::quiet(random, members as usize, &kinds);
+        // A longer hold shows what a lease that ends early must not permit.
+        if world.course.random.one_in(2) {
+            world.course.hold = Duration::from_secs(3);
+        }
         world.etcd.ppm = world.course.random.below(20_001) as i64 - 10_000;
         world.course.after(3_000 * MS, Happening::Propose);
         world.course.after(3_000 * MS, Happening::Fault);
@@ -169,8 +185,14 @@ impl World {
 
     /// A world without faults and reservations.
     pub(super) fn quiet(random: Random, members: usize, kinds: &[FenceKind]) -> Self {
-        let course =
-            Course { now: 0, number: 0, queue: BTreeMap::new(), deferred: Vec::new(), random };
+        let course = Course {
+            now: 0,
+            number: 0,
+            queue: BTreeMap::new(),
+            deferred: Vec::new(),
+            random,
+            hold: timing().hold,
+        };
         let mut world = Self {
             course,
             etcd: Etcd::default(),
@@ -227,7 +249,7 @@ impl World {
             weight: 1,
             program: "1".to_owned(),
             predecessors,
-            timing: timing(),
+            timing: Timing { hold: self.course.hold, ..timing() },
         };
         let mut process = Process {
             member: Member::new(config, farblock_proto::time::Instant(0)),
@@ -297,6 +319,13 @@ impl World {
                     self.kill(number);
                 }
             }
+            Happening::Release(pid, process) => self.release(pid, process),
+            Happening::Released(txn) => {
+                let reply = self.etcd.execute(self.course.now, &StoreRequest::Txn(txn));
+                if matches!(reply, StoreReply::Done(done) if done.succeeded) {
+                    self.counts.released += 1;
+                }
+            }
             Happening::Arrive(pid, ticket, request) => self.arrive(pid, ticket, &request),
             Happening::Place(pid, group, epoch, victims) => self.place(pid, group, epoch, &victims),
             Happening::Enter(pid, group, epoch, barrier) => self.enter(pid, group, epoch, barrier),
@@ -336,8 +365,14 @@ impl World {
     }
 
     pub(super) fn kill_for(&mut self, number: usize, time: u64) {
+        let pid = self.pid(number);
+        let process = self.processes[number].member.config().process;
         self.processes[number].condition = Condition::Dead;
         self.course.after(time, Happening::Start(number));
+        if !self.course.random.one_in(4) {
+            let delay = self.course.delay(30 * MS);
+            self.course.after(delay, Happening::Release(pid, process));
+        }
     }
 
     pub(super) fn pid(&self, number: usize) -> Pid {
@@ -357,6 +392,16 @@ impl World {
             Happening::Submit(pid, op) => pid.0 == number && op.write.is_some(),
             _ => false,
         })
+    }
+
+    /// The ANA groups with operations of a process in flight.
+    pub(super) fn flying(&self, pid: Pid) -> BTreeSet<u32> {
+        let all = self.course.queue.values();
+        all.filter_map(|happening| match happening {
+            Happening::Land(its, op) => (*its == pid).then_some(op.group),
+            _ => None,
+        })
+        .collect()
     }
 
     /// SIGCONT.
@@ -483,7 +528,12 @@ impl World {
         process.awaited.insert(ticket);
         let silence = StoreReply::Failed(StoreTrouble::Silent);
         self.course.after(REQUEST_TIME, Happening::Reply(pid, ticket, silence));
-        if process.links.to_store {
+        let is_lost = match &request {
+            StoreRequest::Renew(_) => !process.links.renewals,
+            StoreRequest::Txn(txn) => !process.links.refutations && deletes_suspicion(txn),
+            _ => false,
+        };
+        if process.links.to_store && !is_lost {
             self.course.after(delay, Happening::Arrive(pid, ticket, request));
         }
     }
@@ -497,6 +547,9 @@ impl World {
             _ if links.is_minority => StoreReply::Failed(StoreTrouble::NoQuorum),
             _ => self.etcd.execute(now, request),
         };
+        if matches!(request, StoreRequest::Txn(txn) if puts_suspicion(txn)) {
+            self.counts.suspicions += 1;
+        }
         if links.from_store {
             let late = self.course.random.one_in(20);
             let delay = self.course.delay(if late { REQUEST_TIME } else { 3 * MS });
@@ -639,4 +692,15 @@ impl World {
         }
         self.settle(number);
     }
+}
+
+fn puts_suspicion(txn: &Txn) -> bool {
+    let is_it =
+        |write: &Write| matches!(write, Write::Put { key, .. } if key.contains("/suspect/"));
+    txn.writes.iter().any(is_it)
+}
+
+fn deletes_suspicion(txn: &Txn) -> bool {
+    let is_it = |write: &Write| matches!(write, Write::Delete { key } if key.contains("/suspect/"));
+    txn.writes.iter().any(is_it)
 }
