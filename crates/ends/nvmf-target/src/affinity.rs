@@ -14,7 +14,8 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Pins the calling thread to processor `cpu` of its processor group (at most 64 processors).
+/// Pins the calling thread to processor `cpu` of the thread's processor group. A group has at most
+/// 64 processors.
 #[cfg(windows)]
 pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     use core_affinity::{CoreId, set_for_current};

@@ -32,8 +32,8 @@ pub(crate) struct Job {
     machine: Box<Controller>,
     message: Vec<u8>,
     cost: Cost,
-    /// The session holds the strong reference, and drops it when the session closes. After that,
-    /// the thread drops the reply.
+    /// The session holds the strong reference, and drops it when the session closes. The thread
+    /// then skips the job.
     waits: Weak<()>,
 }
 
@@ -160,8 +160,8 @@ impl Authenticator {
         self.ids.lock().expect("no holder panics").retain(|(owner, _), _| owner != subsystem);
     }
 
-    /// Returns the current terms for the machine's host; `None` if the machine already uses them,
-    /// or if the host no longer has any.
+    /// Returns the current terms of the host that `machine` authenticates; `None` if `machine`
+    /// already uses them, or if the host need no longer authenticate.
     pub(crate) fn changed(&self, machine: &Controller) -> Option<Arc<ControllerTerms>> {
         let then = machine.terms();
         let now = self.terms(&then.subsystem_nqn, &then.host_nqn)?;
@@ -216,7 +216,7 @@ impl Authenticator {
     }
 }
 
-/// Starts the authentication thread at the first job. The thread ends with the target.
+/// Starts the authentication thread, which runs until the target stops.
 fn start(
     post: impl Fn(usize, Message) -> bool + Send + 'static,
 ) -> io::Result<Sender<(Origin, Job)>> {

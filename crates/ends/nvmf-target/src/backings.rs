@@ -27,7 +27,8 @@ pub(crate) struct Backing {
     pub(crate) namespace: Arc<dyn Namespace>,
     pub(crate) pace: Option<Arc<Pace>>,
     pub(crate) losses: Arc<Losses>,
-    /// The group's permission to use the store; `None`: no group controls it.
+    /// The permission to use the store, from the group of targets that controls it. `None`: no
+    /// group controls the store.
     pub(crate) permit: Option<Arc<Permit>>,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct Backings {
 pub(crate) struct HostTerms {
     /// The host's rate limits over all namespaces of the subsystem.
     pub(crate) pace: Option<Arc<Pace>>,
-    /// The host's weight on a busy core.
+    /// The host's scheduling weight on a core that several hosts keep busy.
     pub(crate) weight: u32,
 }
 
@@ -53,7 +54,7 @@ impl Backings {
         self.is_paced
     }
 
-    /// Whether a group controls one of the stores.
+    /// Returns whether a group of targets controls at least one of the stores.
     #[inline]
     pub(crate) fn is_led(&self) -> bool {
         self.is_led
@@ -86,8 +87,8 @@ impl Backings {
         id(self) == id(other)
     }
 
-    /// Returns whether both lists share one [`Pace`] for `nsid`. If so, the limits are unchanged
-    /// and bookings stay valid.
+    /// Returns whether both lists share one [`Pace`] for `nsid`. If so, the limits are unchanged,
+    /// and the booked start times of waiting commands stay valid.
     pub(crate) fn pace_alike(&self, other: &Self, nsid: NamespaceId) -> bool {
         let pace = |backings: &Self| {
             backings.find(nsid).and_then(|backing| backing.pace.as_ref().map(Arc::as_ptr))

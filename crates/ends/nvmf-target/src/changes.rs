@@ -168,7 +168,8 @@ impl Control {
     }
 
     /// Lists exactly these addresses of other targets in the discovery log page, besides the
-    /// target's own, with their PORTIDs. These targets offer the same subsystems. Notifies hosts if the page changes.
+    /// target's own, with their PORTIDs. These targets offer the same subsystems. Notifies hosts if
+    /// the page changes.
     ///
     /// # Errors
     /// Fails if the page has no room for all addresses. The page then lists some of them.

@@ -116,7 +116,7 @@ pub struct RdmaListeners {
 }
 
 impl RdmaListeners {
-    /// Listeners on this machine's devices.
+    /// Returns listeners on this machine's RDMA devices.
     ///
     /// # Errors
     /// Returns [`StartError::Rdma`] with a sentence that says why this machine cannot use RDMA.

@@ -13,8 +13,8 @@ use farblock_proto::ids::NamespaceId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Changes a running target, from any thread. The target notifies hosts of a change by the
-/// asynchronous events that they have enabled.
+/// Changes a running target, from any thread except the target's cores. The target notifies hosts
+/// of a change by the asynchronous events that they have enabled.
 ///
 /// Once a call has returned, each new Connect command and each query sees the change. Each core
 /// receives the change as a message. Commands that arrive at the core before this message execute
@@ -40,8 +40,8 @@ impl Control {
     /// Without a batch, each change sends the whole list of namespaces to every core, so the time
     /// for thousands of changes grows with the square of their number.
     ///
-    /// A [`Removal`] ends only after the batch has ended or [`Control::send_changes`] was called:
-    /// the cores learn of the removal only then.
+    /// A [`Removal`] completes only after the batch has ended or [`Control::send_changes`] was
+    /// called: the cores learn of the removal only then.
     pub fn batch(&self) -> Batch {
         self.shared.begin_batch();
         Batch(Arc::clone(&self.shared))

@@ -1,4 +1,4 @@
-//! The state of each core that other threads may read.
+//! The part of each core's state that other threads may read.
 
 use farblock_reactor::os;
 use std::sync::{Mutex, MutexGuard};

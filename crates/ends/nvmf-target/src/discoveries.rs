@@ -1,5 +1,5 @@
-//! Discovery controllers. The target gives one to every host that asks, and closes old ones beyond
-//! a limit per address.
+//! Discovery controllers. The target creates one for every host that asks, and closes old ones
+//! beyond a limit per address and a limit for all addresses.
 
 use crate::limits;
 use crate::notices::origin;

@@ -111,8 +111,8 @@ pub(crate) enum News {
     Rejected(Option<SocketAddr>, RejectStatus),
     /// A request or the channel failed.
     Failed(VerbsError),
-    /// The device of a listener is being removed, or its address has moved: no more requests
-    /// arrive there until the door listens again.
+    /// The device of a listener is being removed, or the listener's address has moved to another
+    /// device. No more requests arrive until the door listens again.
     ListenerLost(SocketAddr),
 }
 
@@ -174,7 +174,7 @@ impl Door {
         self.lost.retain(|at| *at != address);
     }
 
-    /// The addresses, with their actual ports.
+    /// Returns the listeners' addresses, with the actual ports.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners.iter().map(|(address, _)| *address).collect()
     }

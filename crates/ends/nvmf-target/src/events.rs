@@ -61,8 +61,8 @@ pub enum Event {
     ListenerAdded(Entrance),
     /// The target stopped listening on this address.
     ListenerRemoved(Entrance),
-    /// A namespace's store failed. The notice limit applies, so not every failure causes this
-    /// event.
+    /// A namespace's store failed. After several failures in a short time, the target only counts
+    /// further failures and reports no event for each.
     StorageFailed {
         /// The namespace's identifier.
         nsid: u32,

@@ -8,7 +8,8 @@
 //!
 //! So the target *fences* a queue if its host connects it while changes of the host's earlier
 //! queues are under way. On a fenced queue, reads and writes of the affected blocks wait, and all
-//! other commands proceed. The host sees slow blocks instead of a refused Connect. See decision 14.
+//! other commands proceed. The host sees some slow commands instead of a refused Connect. See
+//! decision 14.
 //!
 //! ```text
 //!   open -- torn down --> ending, changes unknown -- closed --> changes known -- ended --> gone
@@ -44,7 +45,7 @@ impl Change {
 }
 
 /// Returns the blocks that a command accesses. For a deallocation, which has many ranges, returns
-/// all blocks. For a Copy, returns its destination.
+/// all blocks of the namespace. For a Copy, returns its destination.
 fn blocks_of(command: &IoCommand) -> Option<(NamespaceId, Range<u64>)> {
     match *command {
         IoCommand::Read { namespace, lba, blocks, .. }
@@ -63,7 +64,7 @@ fn blocks_of(command: &IoCommand) -> Option<(NamespaceId, Range<u64>)> {
     }
 }
 
-/// The blocks that a queue's operations under way change.
+/// The blocks that the unfinished operations of a closed queue change.
 #[derive(PartialEq, Eq, Debug)]
 struct Changes(Box<[Change]>);
 
@@ -93,7 +94,7 @@ impl Changes {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct EndingId(u64);
 
-/// A closed queue whose changes may be under way.
+/// A queue that is closing or closed, and whose changes may be under way.
 struct Ending {
     /// The blocks that the queue's operations still change; `None` until the queue has closed.
     changes: Option<Changes>,
@@ -214,8 +215,8 @@ impl Fence {
         FenceAnswer::Held
     }
 
-    /// Stores a command that waits for the closed queue `id`. When the state of `id` changes, this
-    /// queue gets one notice for all its commands.
+    /// Stores a command that waits for the closed queue `id`. When the state of `id` changes, the
+    /// fenced queue gets one notice for all commands that wait for `id`.
     fn wait(&mut self, endings: &mut Endings, id: EndingId, command: (SlotId, IoCommand)) {
         let held = self.held.entry(id).or_insert_with(|| {
             let ending = endings.by_id.get_mut(&id).expect("found just now");

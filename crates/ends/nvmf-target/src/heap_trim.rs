@@ -61,7 +61,7 @@ mod tests {
         come(0, 16_384);
         assert_eq!(go(16_384, 0), [4096, 1024, 256, 64]);
         come(0, 255);
-        assert_eq!(go(255, 0), [0; 0], "a trim after too few frees");
+        assert_eq!(go(255, 0), [0; 0], "a trim after a small peak");
         come(0, 1000);
         assert_eq!(go(1000, 900), [0; 0]);
         come(900, 2000);

@@ -71,8 +71,8 @@ fn boot() -> Option<String> {
     Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// Returns an identifier of the process's network namespace. It contains the machine's boot, so it
-/// is never reused. A container may have its own network namespace.
+/// Returns an identifier of the process's network namespace. It contains the identifier of the
+/// machine's boot, so it is never reused. A container may have its own network namespace.
 fn network(boot: Option<&str>) -> Option<String> {
     if os::is_simulated() {
         return Some(format!("{}\nsimulated", boot?));
@@ -102,7 +102,7 @@ fn system_network(_: Option<&str>) -> Option<String> {
 /// Returns a random name from a volatile registry key, which lasts until reboot or the end of the
 /// user's session. A container has its own registry, so processes that read the same name share a
 /// machine. If two processes create the name at the same time, they may read different names. A
-/// host then only waits longer.
+/// host that has lost its controller then only waits longer before it resends commands.
 #[cfg(windows)]
 fn registered(root: &windows_registry::Key) -> Option<String> {
     const KEY: &str = r"SOFTWARE\farblock-boot";

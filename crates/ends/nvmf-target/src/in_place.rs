@@ -1,5 +1,5 @@
 //! Commands such as Verify and Copy execute in steps, and the connections of a core take turns to
-//! start one. This module has the waiting connections and the bytes of the steps under way. See
+//! start steps. This module has the waiting connections and the bytes of the steps under way. See
 //! `session::turns`.
 
 use crate::limits;
@@ -40,8 +40,8 @@ impl InPlace {
         queue.push_back(key);
     }
 
-    /// Removes a connection from a line when it has no more commands there. When its next command
-    /// arrives, the connection joins at the end of the line.
+    /// Removes a connection that has no more commands in this line. When its next command arrives,
+    /// the connection joins at the end of the line.
     pub(crate) fn leave(&mut self, line: VolumeId, key: ConnectionKey) {
         let Some(left) = self.lines.get_mut(&line) else { return };
         left.queue.retain(|waits| *waits != key);

@@ -45,7 +45,7 @@ pub(crate) enum Gate {
     Round,
     /// The command has its turn among the commands that execute in steps.
     Turn,
-    /// The group that controls the namespace permits I/O. The command ends if it does not.
+    /// The group of targets that controls the namespace permits I/O. Otherwise the command fails.
     Permit,
 }
 
@@ -94,7 +94,7 @@ impl Path {
         }
     }
 
-    /// Returns the gates of the path, in order. This table defines all admission.
+    /// Returns the gates of the path, in order.
     const fn gates(self) -> &'static [Gate] {
         use Gate::{Access, Claim, Data, Fence, Memory, Pace, Partner, Permit, Round, Turn};
         match self {
@@ -224,7 +224,7 @@ pub(crate) trait Gates {
     fn refuse(&mut self, slot: SlotId, status: Status);
 }
 
-/// Asks one gate after the other, beginning with the command's present gate. Stops when the command
+/// Asks one gate after the other, beginning with the command's current gate. Stops when the command
 /// has to wait, ends or has started.
 #[inline]
 pub(crate) fn admit(gates: &mut impl Gates, slot: SlotId) {

@@ -36,7 +36,7 @@ pub const CLOSING_AT_ONCE: usize = RESERVED_DESCRIPTORS / 2;
 pub const CONNECTIONS_MIN: usize = 16;
 
 /// If the descriptors suffice for fewer connections than this, the target warns at its start. A
-/// host opens one connection for each of its processors, and one more.
+/// host opens one connection for each of its processors, and one for its admin queue.
 pub const FEW_CONNECTIONS: usize = 1024;
 
 /// Descriptors reserved for other uses, for example namespaces opened later, and logs.
@@ -137,9 +137,9 @@ pub const HEADER_RECEIVE_BYTES: u32 = 512;
 pub const DIRECT_RECEIVE_MAX_BYTES: u32 = 256 << 10;
 
 /// Limits the work of Compare, Verify, Write Zeroes, Copy and deallocation commands on one core, in
-/// bytes. The steps under way and the steps started in one tick may each be charged up to this
-/// limit. Beyond it, the core starts no further step. This many bytes take about half a millisecond
-/// of memory access.
+/// bytes. The limit applies to the total charge of the steps under way, and to the total charge of
+/// the steps started in one tick. Beyond it, the core starts no further step. This many bytes take
+/// about half a millisecond of memory access.
 pub const IN_PLACE_BYTES: usize = 2 << 20;
 
 /// One step of a Verify or Copy reads at most this many bytes. A Write Zeroes of any length and a

@@ -66,9 +66,10 @@ pub struct IoCounts {
     pub media_errors: u64,
     /// The waits of commands for rate limits, and of connections for their host's turn.
     pub waited: WaitCounts,
-    /// The latencies of timed reads.
+    /// The latencies of the reads that were measured; see
+    /// [`Control::measure_latency`](crate::Control::measure_latency).
     pub read_latency: LatencyCounts,
-    /// The latencies of timed writes.
+    /// The latencies of the writes that were measured.
     pub write_latency: LatencyCounts,
 }
 
@@ -109,8 +110,8 @@ pub(crate) enum MeterKind {
     Other,
 }
 
-/// The live counters behind [`IoCounts`]. The alignment keeps two meters out of a shared cache
-/// line, and out of a pair of lines that a processor fetches together.
+/// The live counters behind [`IoCounts`]. Because of the alignment, two meters share neither a
+/// cache line nor a pair of lines that a processor fetches together.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Meter {

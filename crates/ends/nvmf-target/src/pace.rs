@@ -2,9 +2,9 @@
 //! over all namespaces of a subsystem.
 //!
 //! A budget is a single point in time: the allowance up to this time has been spent. Each command
-//! moves this time forward by its cost. The command may start when the clock reaches the time
-//! before the move, or up to one burst earlier. So the cores can share a budget with one atomic
-//! update per command.
+//! *books* its cost: it moves this time forward. The command may then start one burst before the
+//! old value of this time, or later. So the cores can share a budget with one atomic update per
+//! command.
 //!
 //! A connection books only its first waiting command of each kind. So the waiting connections take
 //! turns, and a closing connection has few bookings to return.
@@ -44,7 +44,7 @@ pub struct Rates {
     pub bytes: Rate,
     /// The burst: after a pause, commands may spend the allowance of this much time at once.
     pub burst: Duration,
-    /// The host's weight on a core that several hosts fill. Unused for namespaces.
+    /// The host's scheduling weight on a core that several hosts keep busy. Unused for namespaces.
     pub weight: u32,
 }
 

@@ -136,7 +136,7 @@ impl Keeper {
         self.lock().shared.insert(key, group);
     }
 
-    /// The group that shares the reservations of a namespace.
+    /// Returns the group with which the target shares the reservations of a namespace, if any.
     pub(crate) fn group(
         &self,
         key: (SubsystemId, NamespaceId),
@@ -266,7 +266,7 @@ pub(crate) struct Owner {
 pub(crate) type UnderWay = (ConnectionKey, SlotId);
 
 /// The changes (of reservations or claims) that a core is applying. Each has the list of earlier
-/// commands that must end before it.
+/// commands that must end before the change takes effect.
 pub(crate) struct Barriers<K> {
     barriers: Vec<(K, Vec<UnderWay>)>,
 }

@@ -70,8 +70,8 @@ pub(crate) struct Management {
     routes: HashMap<(ControllerId, QueueId), Route>,
     queues: Queues,
     discoveries: Discoveries,
-    /// The address of each controller's host. The next query removes the entries of closed
-    /// controllers.
+    /// The address of each controller's host. [`TargetShared::report`] removes the entries of
+    /// closed controllers.
     origins: HashMap<ControllerId, host_events::Origin>,
     /// The hosts that the target has reported as connected, by controller.
     visitors: HashMap<ControllerId, Visitor>,
@@ -321,7 +321,8 @@ impl TargetShared {
         Ok(offer)
     }
 
-    /// Checks that the host's name may use this TLS key, or may connect without TLS.
+    /// Checks that the host may use the TLS key `shown`. `None`: checks that the host may connect
+    /// without TLS.
     fn check_channel(
         &self,
         request: &ConnectRequest<'_>,
@@ -340,7 +341,7 @@ impl TargetShared {
         checked.map_err(|(reason, sentence)| not_by_tls(reason, &sentence))
     }
 
-    /// Returns the bytes of data that an admin command transfers from the host.
+    /// Returns the number of data bytes that an admin command transfers from the host.
     pub(crate) fn admin_data_bytes(&self, controller: ControllerId, sqe: &Sqe) -> u32 {
         self.lock().registry.admin_data_bytes(controller, sqe)
     }
@@ -532,7 +533,7 @@ impl TargetShared {
         }
     }
 
-    /// Executes the registry's actions after a call that changed it.
+    /// Executes the registry's actions after a call that changed the registry.
     pub(crate) fn act(&self, management: &mut Management) {
         while let Some(action) = management.registry.poll_action() {
             match action {

@@ -7,8 +7,8 @@
 //!                  gone
 //! ```
 //!
-//! The last slots are reserved for addresses from which a host has connected before. An IPv6
-//! network counts as one address ([`origin`]).
+//! Some slots are reserved for addresses from which a host has connected before. An IPv6 network
+//! counts as one address ([`origin`]).
 
 use crate::limits;
 use crate::notices::origin;

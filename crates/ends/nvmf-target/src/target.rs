@@ -557,7 +557,7 @@ fn register(
     Ok((registry, exports, stores))
 }
 
-/// Notes the groups that share reservations.
+/// Passes the groups that share reservations to `keeper`.
 fn share_reservations(registry: &Registry, config: &TargetConfig, keeper: &Keeper) {
     for subsystem in &config.subsystems {
         let id = registry.find_subsystem(&subsystem.config.nqn).expect("it is registered");

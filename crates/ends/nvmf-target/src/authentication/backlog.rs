@@ -1,15 +1,15 @@
 //! The queue of the authentication thread.
 //!
 //! The thread serves the address with the least charged work. The charge is the recent work for the
-//! address plus the work of its next request. The first request of an exchange is charged for the
-//! work of the whole exchange, so that an exchange that has started can also finish. Among
+//! address. If the address's next request starts an exchange, the charge includes the work of this
+//! request. Later requests add nothing, so that an exchange that has started can also finish. Among
 //! addresses with equal work, the latest arrival is first, since a peer that has waited long soon
 //! gives up. A new host therefore overtakes unknown addresses that arrived earlier, however many
 //! they are and however many requests they have sent.
 //!
 //! An address is known if a host has authenticated from it. If known and unknown addresses wait,
-//! every second request that the thread handles comes from a known address. All unknown addresses
-//! share the other requests.
+//! the thread takes every second request from a known address, and the others from unknown
+//! addresses.
 
 use crate::limits;
 use farblock_secure::Cost;
@@ -52,8 +52,8 @@ struct Turns<W> {
     count: usize,
 }
 
-/// The sort key of an address: its recorded work, including its next request, and a serial number.
-/// Among addresses with equal work, the address whose key changed last is first.
+/// The sort key of an address: its charged work and a serial number. Among addresses with equal
+/// work, the address whose key changed last is first.
 type BacklogPlace = (u64, Reverse<u64>);
 
 /// The requests of one address; never empty.

@@ -1,4 +1,4 @@
-//! RDMA connections of a core. Core 0 receives the requests for all cores.
+//! RDMA connections of a core. Core 0 receives the connection requests for all cores.
 
 use super::Core;
 use crate::admissions::Reason;
@@ -48,14 +48,15 @@ impl Rdma {
     }
 
     /// Stops listening at an address. The core still receives the events that report the ends of
-    /// its connections.
+    /// connections accepted there.
     pub(super) fn unlisten(&mut self, address: SocketAddr) {
         if let Some(door) = &mut self.door {
             door.unlisten(address);
         }
     }
 
-    /// The registered memory of a request's device, which a core shares among its connections.
+    /// Returns the registered memory of the request's device. All connections of this core to the
+    /// device share this memory.
     fn staging(&mut self, request: &ConnectionRequest) -> Result<Rc<RefCell<Staging>>, VerbsError> {
         let is_usable = |device: Rc<RefCell<Staging>>| !device.borrow().is_removed;
         self.devices.retain(|(_, device)| device.upgrade().is_some_and(is_usable));
@@ -74,7 +75,7 @@ impl Rdma {
 }
 
 impl Core {
-    /// Makes the core receive the connection requests of these listeners.
+    /// Makes the core receive the connection requests of the listeners in `door`.
     pub(crate) fn open(&mut self, mut door: Option<Door>) -> std::io::Result<()> {
         if let Some(door) = &mut door {
             door.limit(self.cx.shared.budget.core_bytes());

@@ -3,9 +3,9 @@
 //! costs.
 //!
 //! ```text
-//!   ranges here --> its limits, its turn --> reads --> writes --> done
-//!                           ^           more parts       |
-//!                           +----------------------------+
+//!   ranges parsed --> rate limits --> turn --> reads --> writes --> done
+//!                         ^                 more parts      |
+//!                         +---------------------------------+
 //! ```
 //!
 //! Each namespace has a line of waiting steps. A step waits in the line of its source namespace,

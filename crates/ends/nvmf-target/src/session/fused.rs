@@ -229,7 +229,7 @@ impl<T: Transport> Session<T> {
         Some((Cost::of(&write, 0)?, Cost::of(compare, 0)?))
     }
 
-    /// Claims the blocks of the first pair in line, unless a claim is active.
+    /// Claims the blocks of the first pair in line, unless the queue already has a claim.
     fn claim_next(&mut self, cx: &mut Context) {
         let Queue::Io(queue) = &self.queue else { return };
         let Some(fused) = &mut self.fused else { return };
@@ -272,7 +272,7 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Reads the blocks for the comparison of the first command. The pair holds its claim.
+    /// Reads the blocks for the comparison of the first command. The pair must hold its claim.
     pub(super) fn compare_fused(&mut self, cx: &mut Context, first: SlotId) -> Result<(), Status> {
         let Work::Io(IoCommand::Compare { namespace, lba, blocks, data, .. }) =
             self.request(first).work
@@ -422,7 +422,8 @@ impl<T: Transport> Session<T> {
         for (request, index) in self.requests.iter().zip(0..) {
             let Work::Io(command) = &request.work else { continue };
             let copying = request.progress.copying.as_ref();
-            // A Copy that still reads has not changed anything. Its write will be parked.
+            // A Copy step that still reads has not changed anything. The step's write will be
+            // parked.
             let only_reads = copying.is_some_and(|copying| copying.is_reading());
             let Some(change) = Change::of(command).filter(|_| !only_reads) else { continue };
             if request.operations > 0

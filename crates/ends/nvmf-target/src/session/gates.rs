@@ -95,8 +95,8 @@ impl<T: Transport> Gates for Keeper<'_, T> {
 }
 
 impl<T: Transport> Session<T> {
-    /// Takes a command through its gates until a gate makes it wait or refuses it. A waiting
-    /// command starts at the gate where it waits.
+    /// Takes a command through its gates until the command starts, or a gate makes it wait or
+    /// refuses it. A waiting command first asks again the gate where it waits.
     pub(super) fn admit(&mut self, cx: &mut Context, slot: SlotId) {
         let mut gates = Keeper { session: self, cx, whole: None, volume: None };
         lifecycle::admit(&mut gates, slot);
@@ -260,7 +260,7 @@ impl<T: Transport> Session<T> {
 
     #[inline]
     pub(super) fn is_paced(&self) -> bool {
-        // A draining queue must complete its commands, so they do not wait.
+        // A draining queue must complete its commands, so they do not wait for rate limits.
         self.state != SessionState::Draining
             && matches!(&self.queue, Queue::Io(queue)
                 if queue.backings.is_paced() || queue.pace.is_some())

@@ -140,7 +140,8 @@ struct SessionRequest {
     second: Option<Buffer>,
     /// The number of data bytes that the host transfers.
     pulled_bytes: usize,
-    /// Whether the target requests these data (R2T). Otherwise they arrive in the capsule.
+    /// Whether the target requests the data from the host (R2T). Otherwise they arrive in the
+    /// capsule.
     asked_for: bool,
     /// Whether some of the data from the host are still missing.
     awaited: bool,
@@ -225,8 +226,8 @@ struct Waiting {
 struct Held {
     /// The bytes of buffers.
     bytes: usize,
-    /// The bytes of the session's command slots. A slot is kept once it was used, so their number
-    /// is the peak number of concurrent commands.
+    /// The bytes of the session's command slots. The session keeps each slot that was used, so the
+    /// number of slots is the peak number of concurrent commands.
     kept_bytes: usize,
     /// The bytes that the transport keeps until its end.
     lasting_bytes: usize,
@@ -269,7 +270,7 @@ pub(crate) struct Session<T> {
     waiting: Waiting,
     paced: paced::Paced,
     fused: Option<Box<fused::Fused>>,
-    /// The commands that wait for their turn to execute in place.
+    /// The commands that wait for their turn to start a step.
     turns: turns::Turns,
     aborts: abort::Aborts,
     held: Held,

@@ -28,7 +28,8 @@ impl<T: Transport> Session<T> {
             IoCommand::Flush { namespace: NamespaceId::ALL } => {
                 queue.table.iter().try_for_each(|(nsid, _)| permitted(queue, nsid))
             }
-            // Unless the members of the group share the reservations, each would know only its own.
+            // Unless the targets of the group share the reservations, each target would know only
+            // those that it granted itself.
             IoCommand::Reserve { .. } => {
                 match is_led(queue, nsid) && !queue.table.shares_reservations(nsid) {
                     true => Err(Status::INVALID_OPCODE.with_dnr()),
@@ -44,8 +45,8 @@ fn is_led(queue: &IoQueue, nsid: NamespaceId) -> bool {
     queue.backings.find(nsid).is_some_and(|backing| backing.permit.is_some())
 }
 
-/// Returns the status with which a command without a permit ends. A multipath host then sends the
-/// command on another path, or waits until a path is usable.
+/// Checks a namespace's permit. Without a valid permit, returns the status of the failed command. A
+/// multipath host then sends the command on another path, or waits until a path is usable.
 fn permitted(queue: &IoQueue, nsid: NamespaceId) -> Result<(), Status> {
     let permit = queue.backings.find(nsid).and_then(|backing| backing.permit.as_ref());
     match permit.is_none_or(|permit| permit.is_valid()) {

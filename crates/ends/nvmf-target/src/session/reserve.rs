@@ -76,8 +76,8 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Applies a reservation change to the host's rights. Commands that the change forbids or
-    /// aborts do not start. Appends such commands that are already under way to `under_way`.
+    /// Applies a reservation change to the host's rights. From now on, commands that the change
+    /// forbids or aborts do not start. Appends to `under_way` those that have already started.
     pub(crate) fn apply_access(
         &mut self,
         cx: &mut Context,

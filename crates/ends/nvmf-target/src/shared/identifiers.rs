@@ -1,4 +1,4 @@
-//! Ownership of host identifiers. An identifier belongs to the host that is configured for it. If
+//! Ownership of host identifiers. An identifier belongs to the host for which it is configured. If
 //! there is no such host, the identifier belongs to the first host that authenticates with it.
 
 use super::{Denied, Management, TargetShared, Why};
@@ -30,7 +30,7 @@ impl TargetShared {
     /// Assigns the host identifier to the host of this controller, which has authenticated.
     ///
     /// # Errors
-    /// Returns one sentence, if another host has claimed the identifier in the meantime.
+    /// Returns a sentence for the log, if another host has claimed the identifier in the meantime.
     pub(crate) fn host_proved(&self, controller: ControllerId) -> Result<(), &'static str> {
         let mut management = self.lock();
         let Some(found) = management.registry.controller(controller) else { return Ok(()) };

@@ -111,8 +111,8 @@ impl Listening {
         self.port_of(RemoteForm::Transport, local)
     }
 
-    /// Returns how long to retry while a port is in use. If this target has recently removed a
-    /// listener on the port, its socket may still be open.
+    /// Returns how long to retry the bind while a port is in use. If this target has recently
+    /// removed a listener on the port, its socket may still be open.
     pub(crate) fn patience(&self, port: u16) -> Duration {
         let is_ours = self.given_up().iter().any(|(given_up, _)| *given_up == port);
         if is_ours { limits::LISTEN_TIME } else { Duration::ZERO }
@@ -178,8 +178,8 @@ pub(crate) fn transport(form: RemoteForm) -> Transport {
 const NO_TLS: &str = "NVMe/RDMA has no TLS, so this listener cannot require it: allow hosts \
                       without a key there, or use a TCP listener";
 
-/// The first PORTID of a target that assigns these controller identifiers: targets that share one
-/// subsystem have disjoint ranges, so their PORTIDs differ, too.
+/// Returns the first PORTID of a target that assigns these controller identifiers. Targets that
+/// share one subsystem have disjoint ranges, so their PORTIDs differ, too.
 pub(crate) fn first_number(controller_ids: &RangeInclusive<u16>) -> u16 {
     1 + controller_ids.start().saturating_sub(1) / IDS_PER_NUMBER
 }
@@ -201,8 +201,8 @@ pub(crate) fn entry(port: PortId, Entrance { transport, address }: Entrance) -> 
     }
 }
 
-/// Returns the policy that a listener can follow. Refuses to require TLS if the transport has none,
-/// or if there is no TLS library: the target would refuse every host.
+/// Returns the policy that a listener can follow. Fails for [`TlsPolicy::Required`] if the
+/// transport has no TLS, or if there is no TLS library: the target would refuse every host.
 fn possible(entrance: Entrance, policy: TlsPolicy) -> Result<TlsPolicy, ChangeError> {
     match policy {
         TlsPolicy::Required if !entrance.transport.has_tls() => Err(refused(entrance, NO_TLS)),

@@ -60,7 +60,7 @@ impl Exported {
         self.limit(&sharing.rates);
     }
 
-    /// Sets rate limits. If they equal the present limits, does nothing and returns false, since a
+    /// Sets rate limits. If they equal the current limits, does nothing and returns false, since a
     /// new [`Pace`] would allow a whole burst at once.
     fn limit(&mut self, rates: &Rates) -> bool {
         let is_new = self.rates != *rates;
@@ -95,8 +95,8 @@ pub(crate) struct Exports {
     subsystems: HashMap<SubsystemId, BTreeMap<NamespaceId, Exported>>,
     /// The rate limits of hosts by host name, and their consumption.
     hosts: HashMap<SubsystemId, BTreeMap<String, (Rates, HostTerms)>>,
-    /// For each subsystem, the list that was last built, if no change has made it out of date. The
-    /// queues of all hosts share it.
+    /// For each subsystem, the list of stores that was last built, unless a change has made it out
+    /// of date. The queues of all hosts share this list.
     snapshots: HashMap<SubsystemId, Arc<Backings>>,
     /// The permits of the ANA groups that a group of targets controls.
     permits: BTreeMap<u32, Arc<Permit>>,
@@ -166,7 +166,7 @@ impl Exports {
         snapshot
     }
 
-    /// Sets a host's rate limits. If they equal the present limits, does nothing and returns false.
+    /// Sets a host's rate limits. If they equal the current limits, does nothing and returns false.
     fn limit_host(&mut self, subsystem: SubsystemId, host: &str, rates: &Rates) -> bool {
         self.snapshots.remove(&subsystem);
         let hosts = self.hosts.entry(subsystem).or_default();
@@ -192,7 +192,7 @@ impl Exports {
         true
     }
 
-    /// Sets the rate limits of a subsystem's hosts. No host uses the subsystem yet.
+    /// Sets the rate limits of the hosts of a new subsystem, which no host uses yet.
     pub(crate) fn limit_hosts(&mut self, subsystem: SubsystemId, hosts: &BTreeMap<String, Rates>) {
         for (host, rates) in hosts {
             self.limit_host(subsystem, host, rates);

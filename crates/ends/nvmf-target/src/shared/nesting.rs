@@ -17,7 +17,7 @@ pub(crate) fn contents(namespace: &dyn Namespace) -> Vec<[u8; 16]> {
 }
 
 /// Passes a namespace's UUID to its parts. From then on, the parts refuse to connect to a namespace
-/// that contains this UUID. Returns the namespace's contents.
+/// that contains this UUID. Returns the namespace's [`contents`].
 ///
 /// # Errors
 /// Fails if the namespace already contains itself.

@@ -92,7 +92,7 @@ impl TargetShared {
         self.keeper.post(key, serial, text)
     }
 
-    /// Passes the group that shares a namespace's reservations to `call`, if there is one.
+    /// Calls `call` with the group that shares a namespace's reservations, if any.
     pub(super) fn with_group(
         &self,
         key: (SubsystemId, NamespaceId),
@@ -103,7 +103,7 @@ impl TargetShared {
         }
     }
 
-    /// Passes a change to the registry. A group shares the changed reservations.
+    /// Passes a group's change of shared reservations to the registry.
     pub(crate) fn apply_shared(
         &self,
         nqn: &str,

@@ -71,7 +71,8 @@ impl TargetShared {
         })
     }
 
-    /// First notifies hosts that the namespaces are removed. Then closes their controllers.
+    /// Removes a subsystem: first notifies hosts that its namespaces are removed, then closes the
+    /// hosts' controllers.
     pub(crate) fn remove_subsystem(&self, nqn: &str) -> Result<Vec<Removal>, ChangeError> {
         let namespaces: Vec<_> = {
             let management = self.lock_running()?;
