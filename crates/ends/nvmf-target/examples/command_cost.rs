@@ -34,8 +34,8 @@ const COUNT: u32 = (BYTES / BLOCK) as u32;
 type Row = (&'static str, fn(&mut Hosts));
 
 struct Hosts {
-    /// Two queues whose hosts have registered with the namespace. The first host preempts the
-    /// second.
+    /// The I/O queues of two hosts that have registered with the namespace. The first host preempts
+    /// the second.
     queues: [Queue; 2],
     data: Vec<u8>,
 }

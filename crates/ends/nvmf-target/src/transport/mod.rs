@@ -7,10 +7,10 @@
 //!   session                                     transport
 //!   command(slot, sqe)                    <---  a capsule has arrived
 //!   pull(slot, pointer)                   --->  receive these bytes
-//!   landing(slot), then pulled(slot)      <---  their destination; they have arrived
+//!   landing(slot), then pulled(slot)      <---  asks for their destination; they have arrived
 //!   push(slot, buffers, cqe)              --->  send these bytes, and then the response
 //!   respond(slot, cqe)                    --->  send the response
-//!   give_back(held, buffer)               <---  these bytes are sent
+//!   give_back(held, buffer)               <---  these bytes were sent
 //!   close()                               --->  close the connection
 //!   gone()                                <---  the connection has closed
 //! ```
@@ -42,8 +42,8 @@ pub(crate) trait Transport: Sized {
     /// Handles an event of the session's task, except for timers.
     fn handle(session: &mut Session<Self>, cx: &mut Context, event: Event);
 
-    /// Ends a tick after all events were handled. Sends the output. If parsing was waiting for
-    /// room, continues it.
+    /// Ends a tick after all events were handled. Sends the output. If the output had no room for
+    /// more responses, continues parsing.
     fn finish_tick(session: &mut Session<Self>, cx: &mut Context);
 
     /// Parses deferred input, since it is the session's turn.
@@ -82,7 +82,8 @@ pub(crate) trait Transport: Sized {
     /// Drops a command without sending a response.
     fn forget(&mut self, slot: SlotId);
 
-    /// Returns the queue that the connection request has announced, if the transport has requests.
+    /// Returns the queue that the connection request has announced, if the transport has connection
+    /// requests.
     fn announced(&self) -> Option<Announced> {
         None
     }

@@ -1,5 +1,5 @@
-//! The TCP transport: a stream of PDUs. One send carries all output of a tick. Large payloads are
-//! received directly into their destination.
+//! The TCP transport: a stream of PDUs. One send carries all output of a tick. The transport
+//! receives large payloads directly into their destination.
 
 mod guard;
 
@@ -181,8 +181,7 @@ impl Transport for Tcp {
                 digest.update(&buffer);
             }
             let range = 0..buffer.len();
-            left =
-                left.checked_sub(buffer.len()).expect("the host sends at most the announced bytes");
+            left = left.checked_sub(buffer.len()).expect("the parts have at most `length` bytes");
             self.outbox.payload(std::mem::take(&mut held), buffer, range);
         }
         // If data were missing, the host would interpret the following bytes as data.

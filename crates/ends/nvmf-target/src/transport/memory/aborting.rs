@@ -27,7 +27,7 @@ struct Stand {
     io: Peer,
 }
 
-/// Returns a host and a target with a disk that can hold operations of this kind.
+/// Returns a host and a target. The target's disk can hold back operations of this kind.
 fn stand(operation: Operation) -> Stand {
     let disk = Arc::new(Mem::new(BLOCK, u64::from(BLOCKS * BLOCK)).expect("a size"));
     let gate = Arc::new(Gate::of(operation, disk));
@@ -187,7 +187,7 @@ fn an_aborted_copy_returns_its_read_budget() {
 }
 
 #[test]
-fn an_aborted_command_leaves_its_booking_to_no_other_command() {
+fn no_command_inherits_the_booking_of_an_aborted_command() {
     let mut stand = stand(Operation::Write);
     let control = stand.target.control();
     let rates = Rates { bytes: CRAWL, burst: BURST, ..Rates::default() };
@@ -205,10 +205,10 @@ fn an_aborted_command_leaves_its_booking_to_no_other_command() {
     assert_eq!(stand.abort_read(103), NOT_ABORTED, "a small write waits");
     assert_eq!(stand.abort(101), ABORTED);
     assert_eq!(stand.status(101), Status::ABORT_REQUESTED);
-    assert_eq!(stand.abort_read(104), ABORTED, "a large one does");
+    assert_eq!(stand.abort_read(104), ABORTED, "a large write waits");
     assert_eq!(stand.abort(102), ABORTED);
     assert_eq!(stand.status(102), Status::ABORT_REQUESTED);
-    assert_eq!(stand.abort_read(105), NOT_ABORTED, "none does");
+    assert_eq!(stand.abort_read(105), NOT_ABORTED, "no write waits");
 }
 
 #[test]

@@ -384,7 +384,7 @@ fn commands_may_have_at_most_the_advertised_size() {
             assert_eq!(code(answer.status), expected, "MDTS, {blocks} blocks");
         }
     }
-    // For the smallest blocks, the largest command equals VSL and WZSL.
+    // With 512-byte blocks, VSL and WZSL equal the largest block count of a command.
     for (opcode, limit) in [(NvmOpcode::VERIFY, limits.vsl), (NvmOpcode::WRITE_ZEROES, limits.wzsl)]
     {
         assert_eq!((4096u64 << limit) / u64::from(BLOCK), 1 << 16);
@@ -505,7 +505,7 @@ fn traffic_keeps_a_controller_alive() {
             // close the controller.
             assert!(
                 last.elapsed() >= timeout / 2,
-                "the controller closed during its {timeout:?} of traffic"
+                "the controller closed within {timeout:?} of traffic"
             );
             return;
         };

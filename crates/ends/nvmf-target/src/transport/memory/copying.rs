@@ -263,8 +263,8 @@ fn release(host: &mut Host, nsid: u32, rtype: u32) {
     assert_eq!(host.io.run(&command, &7u64.to_le_bytes()).status, Status::SUCCESS);
 }
 
-/// Returns a host that may copy from the first namespace into the second. The first gate holds the
-/// first read.
+/// Returns a host that may copy from the first namespace into the second. The first gate holds back
+/// the first read.
 fn held_copy() -> (Arc<Gate>, Arc<Gate>, Target, Host) {
     let from = Arc::new(Gate::of(Operation::Read, memory()));
     let into = Arc::new(Gate::new(memory()));

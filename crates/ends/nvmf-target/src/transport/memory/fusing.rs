@@ -92,7 +92,7 @@ fn gate(operation: Operation) -> Arc<Gate> {
     Arc::new(Gate::of(operation, disk))
 }
 
-/// Returns two hosts of a disk that can hold operations of this kind.
+/// Returns two hosts of a disk that can hold back operations of this kind.
 fn stand(operation: Operation) -> (Target, Arc<Gate>, Host, Host) {
     let gate = gate(operation);
     let target = target([Arc::clone(&gate) as Arc<dyn Namespace>]);
@@ -127,7 +127,7 @@ fn compare_and_write_writes_only_if_the_data_match() {
 }
 
 #[test]
-fn one_half_of_a_fused_pair_is_refused() {
+fn half_of_a_fused_pair_is_refused_without_the_other_half() {
     let (_target, gate, mut host, _other) = stand(Operation::Write);
     let block = [0; BLOCK as usize];
     assert_eq!(host.io.run(&write(0), &block).status, MISSING, "no first half precedes it");
@@ -177,7 +177,7 @@ fn one_half_of_a_fused_pair_is_refused() {
     assert_eq!(host.fused(7, 0, 1), [OK, OK]);
 }
 
-/// Concurrent increments lose no count, although the hosts share only the block.
+/// Several hosts increment a counter in one block without any other coordination.
 #[test]
 fn concurrent_compare_and_write_increments_lose_no_count() {
     const ROUNDS: u32 = 50;

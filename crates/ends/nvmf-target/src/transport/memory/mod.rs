@@ -62,7 +62,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Returns the controller's end of a wire. The host has not connected yet.
+    /// Returns the controller's end of a wire, before the host has sent a Connect command.
     pub(crate) fn new(wire: Arc<Wire>) -> Self {
         Self {
             wire,
@@ -205,7 +205,7 @@ impl Transport for Memory {
 }
 
 impl Session<Memory> {
-    /// Takes commands and their data from the wire, until the session's limits stop it.
+    /// Takes commands and their data from the wire until the session reaches one of its limits.
     fn bring(&mut self, cx: &mut Context) {
         while self.takes_commands() && self.transport.life == Life::Open {
             while let Some(slot) = self.transport.arrived.pop_front() {

@@ -162,9 +162,9 @@ fn commands_to_a_reused_namespace_number_reach_only_the_new_store() {
     target.stop().expect("it stops");
 }
 
-/// Keeps reads and writes of either block size in flight until `over` is set. Each command
-/// completes once. A read returns data of one of the existing namespaces. Returns the number of
-/// successes.
+/// Keeps reads and writes of either block size in flight until `over` is set. Checks that each
+/// command completes once, and fails only if the namespace was changed or removed. Returns the
+/// number of successes.
 fn hammer(mut io: Peer, over: &AtomicBool) -> u32 {
     const AT_ONCE: u16 = 12;
     let (mut cid, mut served, mut in_flight) = (0_u16, 0, 0);
@@ -197,7 +197,7 @@ fn hammer(mut io: Peer, over: &AtomicBool) -> u32 {
 }
 
 #[test]
-fn a_removed_file_is_closed_and_unlocked() {
+fn the_file_of_a_removed_namespace_is_closed_and_unlocked() {
     let folder = std::env::temp_dir().join(format!("farblock-hot-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let path = folder.join("disk");

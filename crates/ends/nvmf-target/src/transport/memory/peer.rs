@@ -106,7 +106,7 @@ impl Peer {
     }
 
     /// Executes a command. Data for the controller go into the capsule of an I/O queue if they fit.
-    /// A key names all other data.
+    /// All other data are in registered memory.
     pub(super) fn run(&mut self, command: &Command, data: &[u8]) -> Answer {
         let fits = data.len() <= KEYED_IN_CAPSULE_BYTES as usize;
         let in_capsule = fits && matches!(command.data, Data::ToController(_));
@@ -160,8 +160,8 @@ pub(super) fn take_back(wire: &Wire, cid: u16) -> Option<(Vec<u8>, bool)> {
     Some((memory, is_invalidated))
 }
 
-/// Returns a command's entry with a data descriptor. Registers the data if they do not go into the
-/// capsule.
+/// Returns a command's submission queue entry with a data descriptor. Registers the data if they do
+/// not go into the capsule.
 pub(super) fn place(wire: &Wire, command: &Command, cid: u16, data: &[u8], capsule: bool) -> Sqe {
     let keyed = |memory: Vec<u8>| {
         let length_bytes = memory.len() as u32;

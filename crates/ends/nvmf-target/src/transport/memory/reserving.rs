@@ -58,7 +58,7 @@ fn gated() -> Arc<Gate> {
     Arc::new(Gate::new(Arc::new(Mem::new(BLOCK, 1 << 20).expect("a size"))))
 }
 
-/// Returns a disk that can hold reads, with enough blocks for a Verify in several steps.
+/// Returns a disk that can hold back reads, with enough blocks for a Verify in several steps.
 fn gated_reads() -> Arc<Gate> {
     let disk = Mem::new(BLOCK, u64::from(VERIFIED) * u64::from(BLOCK)).expect("a size");
     Arc::new(Gate::of(Operation::Read, Arc::new(disk)))
@@ -121,7 +121,7 @@ impl Host {
         if answer.status.is_success() { Ok(answer.data[0]) } else { Err(answer.status) }
     }
 
-    /// Returns the type, the generation, the persistence, and the registrants. Each registrant has
+    /// Returns the reservation's type, generation, persistence and registrants. Each registrant has
     /// a flag that tells whether it holds the reservation.
     fn report(&mut self) -> (u8, u32, u8, Vec<(u8, bool)>) {
         let (answer, bytes) = (self.io.run(&report(8192, true), &[]), 8192);
@@ -227,7 +227,8 @@ fn a_preempt_completes_after_the_last_write_of_the_fenced_host() {
     }
 }
 
-/// Returns two registered hosts. The second host may read even if it is not registered.
+/// Returns two registered hosts. The first one holds a Write Exclusive - Registrants Only
+/// reservation, under which unregistered hosts may read.
 fn two_readers(gate: Arc<Gate>) -> (Target, Arc<Gate>, Host, Host) {
     let (target, gate, mut one, mut other) = two_hosts_of(gate);
     assert_eq!((one.register(), other.register()), (Status::SUCCESS, Status::SUCCESS));

@@ -16,7 +16,8 @@
 //! - **Credit.** The target posts a receive again before it responds to the command that used the
 //!   receive. So a host that keeps to the queue's depth always finds a receive.
 //! - **Fairness.** Connections take registered memory in turn. The target closes the connection of
-//!   a host that does not take its responses. It does so sooner if others wait for memory.
+//!   a host that does not receive its responses. It does so sooner if other connections wait for
+//!   memory.
 //! - **Memory.** The receives and the data in flight count towards the memory limits. Before
 //!   Connect, a queue has one receive. Data move through registered memory of the core
 //!   ([`Staging`]); the transport copies between this memory and the session's buffers.

@@ -1,4 +1,4 @@
-//! Completions, commands and requests of a session.
+//! Handles a session's completions, passes commands to the session, and posts its requests.
 
 use super::queue::{Done, Flight};
 use super::{Command, Life, Out, Rdma};
@@ -51,7 +51,7 @@ enum Full {
     Own,
     /// Other connections use the registered memory.
     Memory,
-    /// The device registers no memory.
+    /// The device could not register memory. The text is the reason.
     Failed(String),
 }
 
@@ -266,7 +266,8 @@ impl Session<Rdma> {
         }
     }
 
-    /// Returns the next requests to post, and the reason if the next one must wait.
+    /// Returns the next requests to post. If the request after them must wait, also returns the
+    /// reason.
     fn next_batch(&mut self, cx: &mut Context) -> ([Option<Prepared>; SEND_BATCH], Option<Full>) {
         let mut batch = [None; SEND_BATCH];
         let mut next = 0;

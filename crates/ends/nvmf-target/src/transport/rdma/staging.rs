@@ -71,7 +71,7 @@ impl Staging {
         !self.waiting.is_empty()
     }
 
-    /// Removes a connection that ends from the waiting connections.
+    /// Removes a closing connection from the list of waiting connections.
     pub(super) fn leave(&mut self, task: TaskId) {
         self.waiting.retain(|waiting| *waiting != task);
     }

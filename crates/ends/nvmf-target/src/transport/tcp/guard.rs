@@ -319,7 +319,7 @@ impl Session<Tcp> {
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let peer = self.peer;
             // Report a failed handshake only. If the host was already connected, the target reports
-            // that it has disconnected instead.
+            // its disconnection instead.
             if !was_let_in {
                 cx.shared.observed.tell(&not_by_tls(peer.ip(), error));
             }
@@ -405,6 +405,6 @@ mod tests {
         assert_eq!(pressed_bytes(record, Some(SEALED_BYTES + 22)), little);
         assert_eq!(pressed_bytes(record - 1, Some(0)), little, "at most the payload may arrive");
         assert_eq!(pressed_bytes(0, Some(0)), little);
-        assert_eq!(pressed_bytes(1 << 20, None), little, "the bytes may be no record");
+        assert_eq!(pressed_bytes(1 << 20, None), little, "the bytes may not be a record");
     }
 }

@@ -1,5 +1,5 @@
-//! Farblock's host and target over the in-memory fabric: the conformance suite of every namespace,
-//! and how each side handles errors of the other.
+//! Connects farblock's host and target over the in-memory fabric. Runs the namespace conformance
+//! suite, and tests how each side handles errors of the other.
 
 use super::host::{DISK_BYTES, NQN, Stand, ip};
 use crate::config::Export;

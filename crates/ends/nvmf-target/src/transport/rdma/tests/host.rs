@@ -29,7 +29,7 @@ pub(super) const DISK_BYTES: u64 = 16 << 20;
 
 /// The longest wait in a test.
 const WAIT: Duration = Duration::from_secs(60);
-/// The host's memory: responses, capsules, data.
+/// The offsets of responses, capsules and data in the host's memory.
 const RESPONSES: usize = 0;
 const CAPSULES: usize = 64 << 10;
 const CAPSULE_BYTES: usize = 8 << 10;
@@ -124,7 +124,7 @@ pub(super) struct ScriptedHost {
     withheld: u16,
 }
 
-/// Returns a connection request that the host has not sent yet.
+/// Returns a host with a queue pair, before it sends its connection request.
 pub(super) fn request(stand: &Stand, address: &str, entries: u16) -> ScriptedHost {
     let node = stand.network.node(ip(address));
     let channel = node.create_event_channel().expect("a channel");
@@ -272,7 +272,8 @@ impl ScriptedHost {
         event.event == CmEventType::Established
     }
 
-    /// Waits until the connection has failed. Sends a message, so that the host notices.
+    /// Waits until the connection has failed. Sends a message, so that the host notices the
+    /// failure.
     pub(super) fn expect_loss(&mut self) {
         let _ = self.node.post_send(&self.id, &[SendRequest::new(1 << 32, Operation::Send, &[])]);
         self.expect_end();

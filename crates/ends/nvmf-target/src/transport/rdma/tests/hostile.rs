@@ -184,8 +184,8 @@ fn receives_are_charged_and_their_memory_is_returned() {
             }
             let data = command::connect_data(&IDENTITY, Some(*controller));
             host.send(&command::connect(1, 127, 0), data.as_bytes(), true, 0);
-            // Connect names the host. If the earlier queues have used up its memory, the target
-            // closes this one.
+            // Connect names the host. If earlier queues have used up the host's share of memory,
+            // the target closes this queue.
             let Some(answer) = host.answer() else { break };
             assert_eq!(answer.status, Status::SUCCESS);
             queues.push(host);

@@ -1,4 +1,4 @@
-//! The target's queue pairs on the in-memory fabric, with a scripted host.
+//! Tests the target's queue pairs on the in-memory fabric, with a scripted host.
 
 mod conformance;
 mod cost;
