@@ -10,10 +10,10 @@ use farblock_random::Random;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) io_blocks: u32,
-    /// The number of blocks in one operation of an I/O. It is the whole I/O, unless the namespace
-    /// accepts fewer blocks in one operation.
+    /// The number of blocks of each operation of an I/O. An I/O is one operation, unless the
+    /// namespace accepts fewer blocks in one operation.
     pub(crate) op_blocks: u32,
-    /// The number of I/Os that fit next to each other.
+    /// The number of I/Os that fit into this part of the namespace.
     pub(crate) ios: u64,
 }
 

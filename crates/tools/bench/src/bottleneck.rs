@@ -53,8 +53,8 @@ impl PatternReport {
     }
 }
 
-/// The end of the connection whose processors are used up; `None` if neither end's are. Each end
-/// has as many processors as there are jobs (`own`).
+/// Names the processors that are used up: all `cores`, or the processors of one end of the
+/// connection. One end can use `own` processors, one for each job. `None` if none are used up.
 fn used_up(remote: &Figures, own: u32, cores: u32) -> Option<String> {
     let percent = |cpu: Option<CpuUse>| cpu.map_or(0.0, |cpu| cpu.percent_of_core);
     let (host, target) = (percent(remote.host_cpu), percent(remote.target_cpu));

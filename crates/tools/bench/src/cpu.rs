@@ -52,7 +52,7 @@ impl CpuSource for Without {
     }
 }
 
-/// The sources of one side's processor time and memory use. All are optional and cheap.
+/// The sources of one side's processor time and memory use. Each is optional, and cheap to read.
 #[derive(Clone)]
 pub struct Meters {
     /// The processor time of the host: load generator, initiator, and all else except for the

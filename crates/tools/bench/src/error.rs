@@ -12,7 +12,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// A pattern is invalid for every namespace.
+    /// A pattern is invalid, whatever the namespace.
     #[error("the pattern {text:?} is not usable: {why}")]
     BadPattern {
         /// The name or text of the pattern.

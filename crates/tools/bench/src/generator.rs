@@ -200,7 +200,8 @@ impl<'a> Watch<'a> {
         self.shared.stop();
     }
 
-    /// Waits for all jobs, and then starts them together. `None` if a job could not start.
+    /// Waits for all jobs, and then starts them together. `None` if a job could not start, or if
+    /// [`wait_for_start`](Watch::wait_for_start) fails.
     fn wait_until_ready(&mut self, starts: Vec<Sender<Schedule>>) -> Option<Schedule> {
         let mut waiting = starts.len();
         while waiting > 0 && self.failure.is_none() && self.unfinished == starts.len() {
@@ -289,7 +290,7 @@ impl<'a> Watch<'a> {
         Mark { at: Instant::now(), readings: self.spec.meters.read() }
     }
 
-    /// Handles messages until `time`, or until no job runs.
+    /// Handles messages until `time`, the first failure, or the end of the last job's measurement.
     fn take_until(&mut self, time: Instant) {
         while self.unmeasured > 0 && self.unfinished > 0 && self.failure.is_none() {
             let left = time.saturating_duration_since(Instant::now());

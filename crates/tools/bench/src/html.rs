@@ -146,7 +146,7 @@ fn cards(page: &mut String, report: &Report) {
     page.push_str("</ul>\n");
 }
 
-/// The color for a percentage of the local I/Os per second. The number is beside it.
+/// The style class that colors a percentage of the local I/Os per second.
 fn grade(percent: f64) -> &'static str {
     match percent {
         p if p >= 90.0 => "good",
@@ -160,7 +160,7 @@ struct Metric {
     id: &'static str,
     title: &'static str,
     hint: &'static str,
-    /// The unit for patterns with a block size.
+    /// The unit for patterns with the given block size.
     unit: fn(u32) -> &'static str,
     /// The parts of the bar of one side: style classes and values. Empty if the side was not
     /// measured.

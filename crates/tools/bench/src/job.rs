@@ -71,7 +71,8 @@ impl RunShared {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Registers a waker. A later stop wakes the job. For an earlier stop, the job checks itself.
+    /// Registers a waker for [`stop`](RunShared::stop) to wake. The job itself checks whether an
+    /// earlier `stop` missed this waker.
     fn register(&self, waker: Waker) {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
     }
@@ -132,7 +133,7 @@ struct Job<'a> {
     ready: Vec<TaskId>,
 }
 
-/// Reports a panic of the thread, unless the thread has finished.
+/// On drop, reports to the watching thread if the job's thread panics.
 struct Farewell<'a>(&'a Sender<Message>);
 
 impl Drop for Farewell<'_> {
@@ -227,8 +228,8 @@ impl Pace {
         true
     }
 
-    /// The time to wake up if no event wakes the job. It is a little late, so that the job starts
-    /// all I/Os that are due by then.
+    /// The time to wake up if no event wakes the job: a little after the next I/O is due, so that
+    /// one wake-up starts several I/Os.
     fn look_again(&self) -> Option<Instant> {
         Some(self.next? + RATE_SLACK)
     }

@@ -222,7 +222,7 @@ impl FromStr for Pattern {
     }
 }
 
-/// Formats a block size as in `4k`, `64k`, `1M`, or in bytes if it is not a multiple.
+/// Formats a block size as in `4k`, `64k`, `1M`, or in bytes if it is not a multiple of 1 KiB.
 pub(crate) fn size_words(bytes: u32) -> String {
     match bytes {
         0 => "0".to_owned(),

@@ -1,8 +1,8 @@
 //! The I/Os that one job keeps in flight, with their buffers.
 //!
 //! A slot is one I/O. The I/O consists of one operation, or of several if the namespace accepts
-//! less at once. It completes with the last operation. The job allocates all buffers at the start.
-//! Operations take buffers, and completions return them.
+//! fewer blocks in one operation. It completes with the last operation. The job allocates all
+//! buffers at the start. Operations take buffers, and completions return them.
 
 use std::time::Instant;
 
@@ -14,8 +14,8 @@ use crate::limits::MAX_BUFFER_BYTES;
 use crate::pattern::Pattern;
 use farblock_random::Random;
 
-/// The distance, in bytes, of the unique numbers that a job puts into the buffer of each write, so
-/// that no two writes store the same page.
+/// The distance, in bytes, between the random numbers that a job puts into the buffer of each
+/// write. They make all written pages differ.
 const STAMP_INTERVAL_BYTES: usize = 4096;
 
 /// One I/O that may be in flight.

@@ -1,8 +1,8 @@
 //! [`Spread`]: several queues of one namespace, which one thread fills.
 //!
 //! The first operations go to the queues in turn. After that, each new operation replaces the
-//! oldest completed one, on the same queue. fio does the same, since each job refills its own file.
-//! So every connection keeps its share of the depth, and operations that complete together are sent
+//! oldest completed one, on the same queue. A fio job does the same for its files. So every
+//! connection keeps its share of the depth, and operations that complete together are sent
 //! together. SPDK's perf gives each operation to the next queue pair instead, so its operations are
 //! never sent together.
 

@@ -1,4 +1,4 @@
-//! The floor over loopback: its counts are correct, and clients of other kinds do no harm.
+//! The floor over loopback: its counts are correct, and clients that send invalid data do no harm.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -81,7 +81,7 @@ fn a_peer_with_invalid_data_is_disconnected_and_disturbs_no_other() {
         let reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
         assert!(matches!(&end, Ok(0)) || end.as_ref().is_err_and(reset), "{end:?}");
     }
-    // A client that requests much and receives nothing does not delay other clients.
+    // A client that sends many requests and never reads the answers does not delay other clients.
     let mut greedy = TcpStream::connect(server.address()).expect("it listens");
     request[8..12].copy_from_slice(&(16_u32 << 20).to_le_bytes());
     for _ in 0..100 {

@@ -1,6 +1,6 @@
-//! The format: a request of 72 bytes, an answer of 24 bytes, and data after either. These are the
-//! sizes of an NVMe/TCP read, and of a write with in-capsule data. Headers contain only the fields
-//! that the measurement needs.
+//! The message format of the floor: a request of 72 bytes, an answer of 24 bytes, and data after
+//! either. These are the sizes of an NVMe/TCP read, and of a write with in-capsule data. Headers
+//! contain only the fields that the measurement needs.
 
 /// The size of a request, in bytes: the size of a command capsule with its header.
 pub(super) const REQUEST_BYTES: usize = 72;

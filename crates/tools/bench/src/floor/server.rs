@@ -106,7 +106,7 @@ fn accept(listener: &TcpListener, workers: &[Sender<TcpStream>], stop: &AtomicBo
     }
 }
 
-/// The destination of writes and the source of reads: a disk without any cost.
+/// The destination of all writes and the source of all reads, in place of a disk.
 struct Memory {
     received: Vec<u8>,
     data: Vec<u8>,
@@ -163,7 +163,7 @@ impl Peer {
     /// received bytes.
     fn answer(&mut self, memory: &mut Memory, now: Instant) -> io::Result<usize> {
         if self.stream.unsent() > FLOOR_MAX_UNSENT {
-            self.stream.flush(&memory.data)?; // a client must first receive its answers
+            self.stream.flush(&memory.data)?; // the client first reads its answers
             return self.check_silence(now);
         }
         let received = self.stream.receive(&mut memory.received)?;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::limits::{FLOOR_NAP, FLOOR_TIMEOUT};
 use crate::machine::cores;
 
-/// The number of rounds between two readings of the clock.
+/// The number of rounds of a thread's loop between two readings of the clock.
 const ROUNDS: u32 = 64;
 
 /// Makes a thread wait after an idle round.

@@ -34,8 +34,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Wraps a connected socket. Over loopback, selects cubic congestion control like farblock, if
-    /// the system allows it. bbr paces even over loopback, and transfers a fifth less data.
+    /// Wraps a connected socket. Over loopback, selects cubic congestion control, as farblock does,
+    /// if the system allows it. bbr paces even over loopback, and transfers a fifth less data.
     pub(super) fn new(socket: TcpStream) -> io::Result<Stream> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;

@@ -174,7 +174,8 @@ impl Scale {
 
 /// The smallest number of the form 1, 2, 2.5 or 5 times a power of ten that is at least `at_least`.
 fn round_step(at_least: f64) -> f64 {
-    // Systems round powers below one differently, but not the reciprocals of powers above one.
+    // Systems round powers with negative exponents differently, but not the reciprocals of powers
+    // with positive exponents.
     let exponent = at_least.log10().floor();
     let power = if exponent < 0.0 { 1.0 / 10f64.powf(-exponent) } else { 10f64.powf(exponent) };
     let factors = [1.0, 2.0, 2.5, 5.0, 10.0];
