@@ -31,7 +31,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Serves one controller until it disconnects. If there is a `secret`, the controller must send it.
-/// The controller may let the agent share the `allowed` drives, and use this much `memory`.
+/// The controller may make the agent share only the `allowed` drives, and use at most this much
+/// `memory`.
 ///
 /// Calls `greeted` when the agent has admitted the controller, so that the caller can remove the
 /// time limit for peers without a token.

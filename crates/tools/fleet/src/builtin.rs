@@ -102,7 +102,7 @@ fn hci() -> Plan {
 }
 
 /// A plan of four clients, and one target with two RAID 0 sets of four drives each. If the user
-/// names drives, there is one set for each node.
+/// names drives, the drives of each NUMA node form one set.
 fn six_patterns() -> Plan {
     let rows = [
         ("randread,bs=4k,iodepth=32,numjobs=16", 5_540_879.0, 97.3),

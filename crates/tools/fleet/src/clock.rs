@@ -15,8 +15,8 @@ impl Clock {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The instant at which this clock shows this time. `None` if the instant is further away than
-    /// the end of any plan.
+    /// The instant at which this clock shows this time. `None` if it is further in the future than
+    /// the system can represent.
     pub(crate) fn instant(self, ns: u64) -> Option<Instant> {
         self.0.checked_add(Duration::from_nanos(ns))
     }

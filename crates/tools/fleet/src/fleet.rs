@@ -299,7 +299,8 @@ impl<'a> Fleet<'a> {
         (host * each..(host + 1) * each).map(client).collect()
     }
 
-    /// The client that is the disk of a guest. Guests are distributed over the namespaces, too.
+    /// The client that connects the disk of a guest. Like other clients, guests are distributed
+    /// over the namespaces.
     pub(crate) fn guest(&self, guest: usize) -> Client {
         let namespaces = self.namespaces();
         let parts = (self.plan.guests as usize).div_ceil(namespaces.len());
@@ -525,7 +526,7 @@ impl<'a> Fleet<'a> {
         if self.setting.cancel.is_cancelled() { Err(FleetError::Cancelled) } else { Ok(()) }
     }
 
-    /// Checks that the targets without a fault are alive, and have sent no message.
+    /// Checks that all targets are alive, and have sent no message.
     pub(crate) fn check_targets(&mut self) -> Result<(), FleetError> {
         for target in self.drives.iter_mut().chain(&mut self.targets) {
             if let Some(say) = target.peer.heard(Duration::ZERO)? {

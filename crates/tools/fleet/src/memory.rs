@@ -38,8 +38,8 @@ impl Memory {
         Memory::limited(total.map_or(UNKNOWN_BYTES, |total| total / 2))
     }
 
-    /// Takes bytes from the budget until the returned value is dropped. `what` names the user in an
-    /// error.
+    /// Takes bytes from the budget until the returned value is dropped. `what` names the consumer
+    /// of the memory in an error.
     pub(crate) fn take(&self, bytes: u64, what: &str) -> Result<Held, String> {
         let Budget { bytes: most, held } = &*self.0;
         let more = |held: u64| held.checked_add(bytes).filter(|sum| sum <= most);

@@ -22,7 +22,7 @@ use subtle::ConstantTimeEq;
 /// The interval of checks for a cancel.
 const CANCEL_EVERY: Duration = Duration::from_millis(100);
 
-/// The conditions that are the same for all agents of a run.
+/// The settings that all agents of a run share.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) clock: Clock,
@@ -64,7 +64,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// An agent that has answered. If the controller started its process, dropping this kills it.
+/// An agent that has answered. If the controller started its process, dropping this waits for the
+/// process to exit, and kills it after [`FleetTimeouts::end`].
 pub(crate) struct Peer {
     pub(crate) name: String,
     pub(crate) machine: Machine,

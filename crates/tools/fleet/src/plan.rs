@@ -71,7 +71,8 @@ pub struct Plan {
     pub warm_up_seconds: f64,
     /// The number of runs of each action.
     pub runs: u32,
-    /// The time for which each drive is measured alone, before the actions. 0 means not at all.
+    /// The time for which each drive is measured alone, before each action. 0 means that drives are
+    /// not measured alone.
     pub alone_seconds: f64,
     /// The actions, which run one after the other.
     pub actions: Vec<Action>,

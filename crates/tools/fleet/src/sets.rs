@@ -21,8 +21,8 @@ pub(crate) struct Group {
     pub(crate) namespaces: Vec<Vec<usize>>,
 }
 
-/// The groups of a share. Also the reason why they are not divided by node, if that was requested
-/// and is not possible.
+/// Returns the groups of a share. If groups by node were requested and are not possible, also
+/// returns the reason.
 pub(crate) fn groups(
     share: &Share,
     machine: &Machine,

@@ -50,7 +50,7 @@ fn several_agents_give_one_report() {
     assert!(farblock_fleet::text::markdown(&report).contains("| 4k random mixed | 4 |"));
 }
 
-/// The same load runs through rings in memory. No file of the rings' sockets is left over.
+/// A load also runs through vhost-user rings in memory. Afterwards, no socket file is left.
 #[cfg(target_os = "linux")]
 #[test]
 fn loads_run_on_disks_of_virtual_machines_and_on_raw_disks() {

@@ -51,7 +51,7 @@ struct Direction {
 
 #[derive(Default, Deserialize)]
 struct Completions {
-    /// The number of I/Os by latency in nanoseconds, exact to a hundredth.
+    /// The number of I/Os by latency in nanoseconds, with an error of at most 1 %.
     #[serde(default)]
     bins: BTreeMap<String, u64>,
 }

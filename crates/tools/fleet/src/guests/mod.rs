@@ -279,7 +279,7 @@ impl Used {
         Used { meters: processes.into_iter().map(meter).collect(), marks, read: [None, None] }
     }
 
-    /// Reads all meters once the start or the end has passed.
+    /// Reads all meters when it is first called after the start, and again after the end.
     fn look(&mut self) {
         for (mark, read) in self.marks.iter().zip(&mut self.read) {
             if read.is_none() && Instant::now() >= *mark {

@@ -3,8 +3,8 @@
 //!
 //! The guest has one processor, no network and one disk, a `vhost-user-blk-pci`. It shares its
 //! memory with the agent that has the namespace. It boots a kernel and an initial file system from
-//! `interop/linux/setup.sh`. Their `/init` runs the job that QEMU passes as `opt/farblock/job` of
-//! its firmware configuration.
+//! `interop/linux/setup.sh`. `/init` in this file system runs the script [`JOB`], which QEMU passes
+//! to the guest as the firmware configuration file `opt/farblock/job`.
 
 use crate::guest_files::GuestFiles;
 use crate::limits::{GUEST_LINE_BYTES, GUEST_MEMORY_MIB};
