@@ -146,7 +146,7 @@ fn a_target_with_a_tls_key_accepts_only_hosts_with_that_key() {
     scratch.run(["id", &server.url(1)]).ok();
     scratch.run(["id", &format!("{}&hostnqn={HOST}", server.url(1))]).fails_in_a_line(1, &[HOST]);
     server.stop();
-    // If the host has a TLS key but the target does not, the host and the target both report it.
+    // If the host has a TLS key but the target does not, both ends report the mismatch.
     let server = scratch.serve(["mem:8MiB"]);
     let outcome = scratch.run(["id", &server.url(1), "--tls-key", &key]);
     outcome.fails_in_a_line(1, &["answers without TLS", "leave --tls-key out"]);

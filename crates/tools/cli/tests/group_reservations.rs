@@ -28,8 +28,8 @@ const OK: Status = Status::SUCCESS;
 /// With this reservation type, all registered nodes may write.
 const SHARED: ReservationType = ReservationType::WRITE_EXCLUSIVE_REGISTRANTS;
 
-/// The type of the reservation, whether it persists, and the keys. Each has a flag: its registrant
-/// holds the reservation.
+/// The type of the reservation, whether it persists, and the keys. The flag of a key is true if its
+/// registrant holds the reservation.
 type Seen = (u8, bool, Vec<(u64, bool)>);
 
 fn is_seen_at_both(nodes: &mut [&mut Node], expected: &Seen) {
@@ -59,7 +59,7 @@ fn both_members_have_the_same_reservations_and_notify_their_hosts() {
     assert_eq!((one.write(leader, 1), two.write(leader, 2)), (OK, OK));
     assert_eq!(one.write(1 - leader, 1), Status::ANA_INACCESSIBLE, "only the leader writes");
 
-    // The second host is fenced through the member that does not lead. It hears of this at both.
+    // The member that does not lead fences the second host. Both members notify that host.
     assert_eq!(one.preempt(1 - leader, other, SHARED), OK);
     assert_eq!((one.write(leader, 3), two.write(leader, 4)), (OK, CONFLICT));
     is_seen_at_both(&mut [&mut one, &mut two], &(3, true, vec![(key, true)]));
@@ -109,8 +109,8 @@ fn a_command_waits_while_etcd_does_not_answer() {
     assert_eq!(node.report(leader), (0, true, vec![(node.key, false)]));
 }
 
-/// The steps of Windows's cluster validation (see the target's `windows_cluster.rs`), each through
-/// the other member than the step before.
+/// The steps of Windows's cluster validation (see the target's `windows_cluster.rs`), alternately
+/// through one member and the other.
 #[test]
 fn windows_cluster_validation_passes_through_alternating_members() {
     let group = Group::new();
@@ -162,7 +162,7 @@ fn no_write_lands_after_a_node_is_fenced_while_the_leader_dies() {
     let hammer = Hammer::start(beta, 0);
     hammer.wait_for_writes();
     group.members[leader] = None;
-    // The answer needs a leader that enforces the change.
+    // The member answers only once a leader enforces the change.
     assert_eq!(alpha.preempt(1 - leader, key, SHARED), OK);
     let fenced = block(&group.file(), 0);
     assert_eq!(alpha.report(1 - leader), (3, true, vec![(alpha.key, true)]));
@@ -176,8 +176,8 @@ fn no_write_lands_after_a_node_is_fenced_while_the_leader_dies() {
     assert_eq!(beta.write(leader, 1), CONFLICT);
 }
 
-/// The leader is stopped when the other member stores the change. It continues under its permit,
-/// with commands of the fenced host in its sockets.
+/// The leader is suspended (SIGSTOP) while the other member stores the change. Then the leader
+/// continues under its permit, with commands of the fenced host in its sockets.
 #[test]
 fn no_write_of_a_leader_that_was_stopped_lands_after_a_preempt() {
     let group = Group::new();
@@ -207,8 +207,8 @@ fn no_write_of_a_leader_that_was_stopped_lands_after_a_preempt() {
     hammers.into_iter().for_each(|hammer| drop(hammer.stop()));
 }
 
-/// Two hosts preempt each other at once through random members. Exactly one stays registered, and
-/// no write of the other one lands before it registers again.
+/// Two hosts preempt each other at once through random members. Exactly one host stays registered.
+/// No write of the other host reaches the file before that host registers again.
 fn duel(hosts: &mut [Node; 2], hammers: &[Hammer; 2], file: &Path, random: &mut Random) {
     let mut member = || random.index(2);
     for host in hosts.iter_mut() {

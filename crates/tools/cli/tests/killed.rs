@@ -43,7 +43,8 @@ const MOMENTS: [Moment; 9] = [
     Moment::After(Duration::from_millis(3)),
 ];
 
-/// The number of rounds that combine each moment with each kind of change.
+/// The number of times that the target is killed at each moment, each time during a different
+/// change.
 const ROUNDS: usize = 3;
 
 /// A limit on the file size in bytes, smaller than every state.

@@ -186,8 +186,8 @@ fn a_shrunken_leg_is_out_of_the_mirror() {
     leg.stop().ok();
 }
 
-/// Reads MiB 2 so often that the mirror reads it from every leg in sync. Expects the data that was
-/// written last.
+/// Reads the mebibyte at offset 2 MiB so often that the mirror reads it from every leg in sync.
+/// Expects the data that was written last.
 fn reads_are(scratch: &Scratch, url: &str, byte: u8) {
     for _ in 0..6 {
         let read = scratch.run(["read", url, "--offset", "2MiB", "--length", "1MiB"]).ok();

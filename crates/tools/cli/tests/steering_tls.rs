@@ -239,8 +239,9 @@ fn a_failed_tls_handshake_is_counted_and_sends_an_event() {
     // Now the host can send its name, for which the target has a key.
     expect(&["tls_missing"], &["the host connected without TLS"], Some(HOST), None);
     // The target reports five events for an address, and only counts later ones, so no further step
-    // may follow. The host offers two identities. The current form contains a digest of the key, so
-    // the target does not know it. The older form does not, but the target has another key for it.
+    // may follow. The host offers two identities. One contains a digest of the key, and the target
+    // does not know this identity. The other one, in an older form, contains no digest, and the
+    // target has another key for it.
     let reasons = ["tls_unknown_identity", "tls_wrong_key"];
     let words = ["no key for the identity", "another key for the identity"];
     expect(&reasons, &words, Some(HOST), Some(&other));

@@ -12,7 +12,7 @@ fn free() -> SocketAddr {
     socket.local_addr().expect("it is bound")
 }
 
-/// A process that ends with this value.
+/// A process that is killed when this value is dropped.
 pub(crate) struct Running(Child);
 
 impl Running {

@@ -110,7 +110,7 @@ impl Node {
         self.links[member].is_some()
     }
 
-    /// Calls `run` with the queues to a member. A connection that has ended is made again.
+    /// Calls `run` with the queues to a member. Connects again if the connection has closed.
     fn with<T>(&mut self, member: usize, mut run: impl FnMut(&mut Link) -> Option<T>) -> T {
         let mut answer = None;
         crate::support::until("an answer", || {

@@ -25,8 +25,7 @@ pub fn give_its_own(command: &mut Command) {
 /// process instead.
 ///
 /// Only a process on that console can send Ctrl-C, and changing the console would redirect this
-/// process's output. So this function starts the test binary again, to run the one test that does
-/// it.
+/// process's output. So this function starts the test binary again, to run only `press_ctrl_c`.
 pub fn signal(id: u32, name: &str) {
     if name == "KILL" {
         return kill(id);
