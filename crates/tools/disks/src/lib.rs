@@ -89,7 +89,7 @@ pub fn open(
     open_with_legs(spec, block_size, read_only).map(|(namespace, _)| namespace)
 }
 
-/// Opens a disk to measure it, without storing the layout in extended attributes of its files.
+/// Opens a disk for a benchmark, without storing the layout in extended attributes of its files.
 ///
 /// # Errors
 /// Fails like [`open`].
@@ -154,8 +154,8 @@ impl Legs {
         let name = url.without_keys().to_string();
         let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|one| one.disk.strong_count() > 0);
-        // Check before opening the disk: `Disk::succeed` would close the controllers of an open
-        // one.
+        // Check before opening the disk: `Disk::succeed` would close the controllers of a disk that
+        // is open already.
         refuse_again(&name, all.iter().find(|one| one.name == name))?;
         let options = DiskOptions { fast_io_fail_timeout: Some(WAIT_LIMIT), ..leg_options() };
         let opened = match journal::of(&url)? {

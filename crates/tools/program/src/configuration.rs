@@ -49,8 +49,9 @@ pub fn read(path: &Path) -> Result<String> {
     })
 }
 
-/// Reads up to one byte more than the limit. A regular file has a timeout, because a network share
-/// may hang. A pipe has none, because a person may be typing its data.
+/// Reads up to one byte more than the limit. Opening and reading a regular file has a time limit,
+/// because a network share may hang. A pipe has no time limit, because a person may be typing its
+/// data.
 fn bytes(path: &Path) -> Result<io::Result<Vec<u8>>, String> {
     let all = |file: Readable| {
         let mut bytes = Vec::new();

@@ -10,7 +10,7 @@ pub enum Failure {
     Usage(String),
     /// The request is valid, but failed (exit code 1).
     Run(String),
-    /// The process has ended in order, and its supervisor is to start it again (exit code 75, as
+    /// The process has stopped cleanly, and its supervisor must start it again (exit code 75, as
     /// `EX_TEMPFAIL`).
     StartAgain(String),
     /// A signal stopped the command (exit code 130, as shells use for Ctrl-C).

@@ -177,7 +177,8 @@ pub fn new_subsystem(text: &str) -> Result<String, String> {
     nqn(text)
 }
 
-/// Parses the NQN of a subsystem, which precedes a namespace ID. Rejects a namespace ID alone.
+/// Parses the NQN of a subsystem. Rejects a number: the user has probably left the NQN out before a
+/// namespace ID.
 pub fn subsystem(text: &str) -> Result<String, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!(

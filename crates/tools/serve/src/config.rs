@@ -176,7 +176,7 @@ pub(super) fn group_of(path: &Path, text: &str) -> Result<Option<crate::args::Gr
     group.transpose().map_err(Failure::Usage)
 }
 
-/// Shares absent namespaces in place of the disks, which only the leader of the group opens.
+/// Shares a placeholder for each disk: only the leader of the group opens the disk itself.
 fn absent(source: &Source<'_>, mut shares: Shares, disks: Vec<Disks>) -> Result<Shares> {
     for (index, disks) in disks.into_iter().enumerate() {
         for (nsid, disk) in disks {

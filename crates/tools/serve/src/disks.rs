@@ -102,7 +102,8 @@ fn open_now(
 
 /// Announces a disk's files to the other targets of this machine, until the returned value is
 /// dropped. If two targets open the same files at once, at least one of them sees the other. Does
-/// not announce files with a configured UUID, since two places may have the same one.
+/// not announce files with a configured UUID, since several files may have the same configured
+/// UUID.
 fn announce(
     spec: &Spec,
     given: Option<Uuid>,

@@ -42,7 +42,7 @@ use uuid::Uuid;
 const LEAVE_LIMIT: Duration = Duration::from_secs(20);
 /// The interval at which a member tells the others about its hosts.
 const HOSTS_EVERY: Duration = Duration::from_secs(1);
-/// The time for leaving a group whose disks are others.
+/// The time limit for leaving the group again after a failure to join.
 const JOIN_FAILED_LIMIT: Duration = Duration::from_secs(2);
 /// The interval at which a starting target checks whether it has joined its group.
 const LOOK: Duration = Duration::from_millis(20);
@@ -164,7 +164,7 @@ pub(super) fn described(
     farblock_state::Namespace { uuid, ana_group: nsid, ..namespace }
 }
 
-/// Shares an absent namespace in place of a disk, which only the leader opens.
+/// Shares a placeholder ([`Absent`]) for a disk: only the leader opens the disk itself.
 pub(super) fn absent(shares: &mut Shares, at: (usize, NamespaceId), disk: Led) -> Result<()> {
     let (index, nsid) = at;
     let name = names::name(&disk.spec);
@@ -353,7 +353,8 @@ fn controller_ids(
     }
 }
 
-/// Whether the group has the namespaces of this member. Fails if other members share others.
+/// Whether the group's records list the namespaces of this member. Fails if they list different
+/// namespaces, and another member is alive.
 fn shares_the_same(seen: &GroupStatus, own: &BTreeMap<u32, Vec<String>>) -> Result<bool> {
     let has_others = seen.members.iter().any(|it| it.alive && it.name != seen.member);
     for (number, own) in own {
@@ -383,7 +384,7 @@ fn watchdog() -> Result<Watchdog> {
     })
 }
 
-/// The namespaces that the group leads.
+/// The namespaces whose disks the leaders open.
 fn led_namespaces(
     mut disks: BTreeMap<(String, u32), Led>,
     config: &TargetConfig,
@@ -427,8 +428,8 @@ fn led_namespaces(
 }
 
 impl Member {
-    /// Connects the member to this target, which it can then make a leader, and starts to report
-    /// the other members to the target.
+    /// Connects the member to this target. From then on, the member can make the target lead ANA
+    /// groups, and reports the other members to it.
     pub(super) fn attach(&self, target: &Target) {
         self.handle.attach(target.control(), target.addresses().to_vec());
         let (service, control) = (Arc::downgrade(&self.service), target.control());
@@ -495,7 +496,8 @@ fn follow_members(service: &Weak<Joined>, control: &Control, restarts: &AtomicBo
     }
 }
 
-/// Returns the addresses of other members with their PORTIDs, and whether all names are known now.
+/// Returns the addresses of other members with their PORTIDs, and whether all host names could be
+/// resolved.
 ///
 /// A name may have several addresses, and they may change.
 fn resolved(members: &[(Vec<String>, (u16, u16))]) -> (BTreeMap<SocketAddr, u16>, bool) {
@@ -509,7 +511,7 @@ fn resolved(members: &[(Vec<String>, (u16, u16))]) -> (BTreeMap<SocketAddr, u16>
     (peers, all_known)
 }
 
-/// Whether the group has ordered this process to end, and no host uses a disk through it.
+/// Whether the group has ordered this process to end, and this member leads no ANA group.
 fn is_to_restart(seen: &GroupStatus) -> bool {
     let own = seen.members.iter().find(|it| it.name == seen.member);
     let is_ordered =

@@ -1,7 +1,8 @@
 //! `farblock ctl group upgrade`: restarts one member of a group after the other.
 //!
-//! etcd keeps the list of the members with their incarnations at the start. So the command continues
-//! after an interruption, through any member. A member whose incarnation has grown has restarted.
+//! etcd keeps the list of the members with their incarnations at the start. So after an
+//! interruption, the user can continue the upgrade through any member. A member whose incarnation
+//! has grown has restarted.
 //!
 //! ```text
 //!   drain --> leads nothing --> hosts have other paths --> restart --> ready
@@ -82,8 +83,9 @@ impl Seen {
         now.zip(before).is_none_or(|(now, before)| now.duty == before.duty)
     }
 
-    /// The next member: first the one that an interrupted command left. Then those with the fewest
-    /// ANA groups, so that leadership moves seldom. The member that answers is the last.
+    /// The next member to restart: first a member that an interrupted command has not finished.
+    /// Then the members that lead the fewest ANA groups, so that leadership moves seldom. The
+    /// member that answers is the last.
     fn next(&self) -> Option<String> {
         let upgrade = self.upgrade.iter().flat_map(BTreeMap::keys);
         let open = upgrade.filter(|name| !self.has_restarted(name) || !self.has_its_duty(name));

@@ -1,8 +1,8 @@
 //! Reads a transfer's source on a thread that reads ahead and delivers chunks in order.
 //!
-//! At most [`DEPTH`] chunks are in flight or wait for the receiver. The thread of a namespace never
-//! blocks on the receiver. It sleeps in its event loop, and the receiver wakes it. Otherwise a slow
-//! receiver would delay completions until they look like timeouts.
+//! At most [`DEPTH`] chunks are in flight or wait for the receiver. The thread that reads a
+//! namespace never blocks on the receiver. It sleeps in its event loop, and the receiver wakes it.
+//! Otherwise a slow receiver would delay completions until they look like timeouts.
 
 use super::{Chunk, DEPTH, PIECE_BYTES};
 use crate::error::{Failure, Result};

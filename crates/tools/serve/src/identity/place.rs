@@ -57,8 +57,8 @@ impl FilePlace {
         let differ = |one: &Option<String>, other: &Option<String>| {
             one.is_some() && other.is_some() && one != other
         };
-        // A cloned file system gets a new `f_fsid` at each mount while its original is mounted,
-        // too. So ignore `system` if both places have a subvolume.
+        // While the original of a cloned file system is mounted, each mount gives the clone a new
+        // `f_fsid`. So ignore `system` if both places have a subvolume.
         let has_subvolumes = self.subvolume.is_some() && other.subvolume.is_some();
         differ(&self.born, &other.born)
             || differ(&self.volume, &other.volume)
