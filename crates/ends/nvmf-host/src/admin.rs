@@ -305,7 +305,8 @@ impl<T: Transport> Admin<T> {
                 tracing::info!(status = %cqe.status(), "the controller sends no events");
             }
             Purpose::Changed => self.handle_changed(succeeded.then_some(data.as_slice())),
-            // The controller reports further changes only after this read of the log page.
+            // Notify only now: after this read of the log page, the controller reports further
+            // changes.
             Purpose::ClearEvent(LogPageId::ANA) => self.shared.notify(Notice::Access),
             Purpose::ClearEvent(_) => {}
             Purpose::Refresh(nsid) if succeeded => self.handle_refresh(nsid, &data),
@@ -457,7 +458,8 @@ fn is_ended(status: Status) -> bool {
     matches!(status, Status::ABORT_REQUESTED | Status::ABORTED_SQ_DELETION)
 }
 
-/// Checks a user's command before it is sent.
+/// Checks that `data` has the length that a user's command states, and that the command does not
+/// transfer too many bytes.
 pub(crate) fn check_request(command: &Command, data: &[u8]) -> Result<(), Error> {
     let (length, given) = match command.data {
         Data::None => (0, data.len()),

@@ -41,7 +41,7 @@ struct Entry {
     description: String,
 }
 
-/// A function that reads the keys with a name for a host and a subsystem, as [`read`] does.
+/// A function that reads the keys that a name selects for a host and a subsystem, like [`read`].
 pub type Reader = dyn Fn(&str, &Identity<'_>) -> Result<Vec<TlsPsk>, String> + Send + Sync;
 
 /// The function that lets another process read keys.

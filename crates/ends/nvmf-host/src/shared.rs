@@ -90,8 +90,9 @@ impl ControllerShared {
         Error::Lost(reason.unwrap_or_else(|| "the host shut the controller down".into()))
     }
 
-    /// Records why a connection of the controller is lost. If a breach of the protocol was
-    /// recorded, later losses do not replace it, since it is probably their cause.
+    /// Records why a connection of the controller is lost. Keeps the first loss. But the first
+    /// breach of the protocol replaces a loss of another kind, since the breach is probably the
+    /// cause.
     pub(crate) fn note_loss(&self, loss: &Loss) {
         let noted = &mut self.state().loss;
         if noted.is_none() || (loss.is_breach() && noted.as_ref().is_some_and(|(_, is)| !is)) {

@@ -1,4 +1,4 @@
-//! Connecting: success, and the error of every refusal.
+//! Tests connections to a target: success, and the error for each refusal.
 
 mod peer;
 

@@ -193,8 +193,8 @@ fn a_disk_sends_nothing_to_a_replaced_namespace() {
     }
 }
 
-/// The target replaces the namespace during the lookup. The result of the lookup is outdated,
-/// because the event arrived before the disk used any namespace.
+/// The target replaces the namespace during the lookup. The event arrives before the disk uses any
+/// namespace, so the host must repeat the lookup.
 #[test]
 fn a_namespace_replaced_during_its_lookup_is_looked_up_again() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -204,7 +204,7 @@ fn a_namespace_replaced_during_its_lookup_is_looked_up_again() {
     let disk = Disk::succeed(&urls(&[&peer]), &quick(), notes.read(), notes.clone());
     drop(disk.expect("connected"));
     let known = notes.read().namespace.expect("a recorded namespace");
-    assert_eq!(known.uuid, Some([2; 16]), "the UUID of the lost disk");
+    assert_eq!(known.uuid, Some([2; 16]), "the UUID of the replaced namespace");
 }
 
 /// A path leads to another namespace after a reconnect. The disk uses the other path. It uses the

@@ -90,7 +90,7 @@ fn honest(end: &mut Paired, capsule: &Capsule) -> io::Result<Handled> {
     Ok(Handled::Yes)
 }
 
-/// A controller for one seed. `admin`: it also misbehaves on the admin queue.
+/// Creates a target for one seed. If `admin`, it also misbehaves on the admin queue.
 fn target(seed: u64, admin: bool) -> OverRdma {
     let random = Arc::new(Mutex::new(Random::new(seed)));
     let for_hook = Arc::clone(&random);
@@ -147,7 +147,7 @@ fn round(seed: u64) {
 }
 
 #[test]
-fn random_controllers_cost_no_buffer_and_no_memory() {
+fn a_random_controller_makes_the_host_leak_no_buffer_and_no_memory() {
     match std::env::var("FARBLOCK_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => round(seed),
         None => SEEDS.for_each(round),

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const BLOCK_BYTES: usize = 512;
-/// More than in-capsule data.
+/// A number of blocks that is too large for in-capsule data.
 const LARGE: u32 = 64;
 
 /// A script with a hook for commands of I/O queues except Connect.
@@ -36,7 +36,7 @@ fn on_io(
     Script { hook: Box::new(hook), ..Script::default() }
 }
 
-/// A target that never answers an I/O command costs this time.
+/// Returns options with a short timeout, for targets that leave I/O commands unanswered.
 fn impatient() -> Options {
     Options { io_timeout: Duration::from_millis(500), ..options() }
 }
@@ -72,7 +72,7 @@ impl Setup {
     }
 }
 
-/// The host loses the queue with one command in flight, and gives back all memory.
+/// Checks that the host loses the queue with one command in flight, and frees all memory.
 fn assert_ends_the_queue(
     op: Op,
     options: &Options,
@@ -176,7 +176,7 @@ fn the_host_announces_its_queues_and_its_reads() {
     let greeting = Box::new(move |param: &farblock_verbs::ConnParam| {
         let field =
             |at: usize| u16::from_le_bytes([param.private_data[at], param.private_data[at + 1]]);
-        // The event swaps the numbers of READs.
+        // The target's event swaps the host's initiator depth and responder resources.
         let reads = (param.initiator_depth, param.responder_resources);
         let queue = [field(0), field(2), field(4), field(6), field(8)];
         record.lock().unwrap().push((queue, reads, param.rnr_retry_count));
@@ -258,7 +258,7 @@ fn a_second_response_to_a_command_ends_the_queue() {
     }));
     let mut setup = open(&target, &options()).expect("it connects");
     assert_eq!(setup.run(vec![write(LARGE)]), [Ok(())], "the first response counts");
-    // Whether the next command starts before the second response arrives or not.
+    // The next command may start before or after the second response arrives.
     while setup.run(vec![write(LARGE)]) == [Ok(())] {}
     drop(setup);
     target.expect_nothing_left();
@@ -268,7 +268,7 @@ fn a_second_response_to_a_command_ends_the_queue() {
 fn messages_that_are_no_responses_end_the_queue() {
     for bytes in [0, 1, 15, 17, 64, 4096] {
         assert_ends_the_queue(write(LARGE), &options(), move |end, _| {
-            // The host's receive fails if the message is longer.
+            // If the message is longer than the host's receive, the receive fails.
             let _ = end.send(&vec![0xff; bytes], None);
             Ok(Handled::Yes)
         });
@@ -337,8 +337,8 @@ fn the_keys_of_one_queue_do_not_open_another() {
 }
 
 #[test]
-fn a_controller_without_receives_costs_a_timeout() {
-    // All receives of the I/O queue are used up by Connect, and none is posted again.
+fn commands_to_a_controller_without_receives_time_out() {
+    // Connect uses the only receive of the I/O queue, and the controller posts no other.
     let greeting = |param: &farblock_verbs::ConnParam| {
         let mut data = vec![0; CmAccept::LEN];
         CmAccept::new(128).emit(&mut data);

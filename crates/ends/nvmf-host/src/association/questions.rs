@@ -71,7 +71,8 @@ impl Association {
         let data = self.log_page(ana_log_page(groups)).await?;
         let answer = |reason| Error::Answer { what: "the ANA log page".to_owned(), reason };
         let state = AnaLog::parse(&data).map_err(answer)?.state(group);
-        // The log page does not list the namespace's group yet, so its state is about to change.
+        // If the log page does not list the namespace's group yet, the group's state is about to
+        // change.
         Ok(state.unwrap_or(AnaState::CHANGE))
     }
 

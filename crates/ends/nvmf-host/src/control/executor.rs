@@ -114,7 +114,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Runs a function as code of the control loop; see [`is_here`].
+/// Runs a function. While it runs, [`is_here`] returns true.
 fn here<T>(act: impl FnOnce() -> T) -> T {
     let before = IS_HERE.replace(true);
     let result = act();
@@ -190,7 +190,7 @@ impl Executor<'_> {
         let result = here(|| contained(|| future.poll(&mut context)));
         if result != Some(Poll::Pending) {
             let ended = self.running.remove(&id);
-            // Dropping the future's contents may notify others, or panic again.
+            // Dropping the future may wake other futures, or panic again.
             here(|| contained(|| drop(ended)));
         }
     }

@@ -82,7 +82,7 @@ fn the_last_user_of_a_loop_may_run_on_that_loop() {
         let local = local.clone();
         async move {
             drop(given.await);
-            // This future ends after the first.
+            // Dropping the control loop's last owner has not ended this future.
             local.sleep_until(Instant::now() + Duration::from_millis(10)).await;
             RUN.fetch_add(1, Ordering::Relaxed);
         }

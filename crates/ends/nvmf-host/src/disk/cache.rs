@@ -456,7 +456,7 @@ mod tests {
             cache.wrote();
             cache
         };
-        // The path leads to the same machine, so that the later write is safe.
+        // Both paths lead to one machine, which rebooted before the write, so the write is safe.
         assert_eq!(connect(&supposed(), 1, 2), 0);
         // The machine had not rebooted, and reboots later. The disk also notices this if a queue
         // was about to use the path in between.
@@ -483,7 +483,7 @@ mod tests {
         assert_eq!(meet(&[before]), Meeting::Doubt(vec![0]));
         let after = Answer { boot: Some([1; 16]), connections: cache.connections(), ..before };
         assert_eq!(meet(&[before, after]), Meeting::Well);
-        assert!(!cache.wrote_before(&life(1)), "a live process counts as lost");
+        assert!(!cache.wrote_before(&life(1)), "a boot that has not ended counts as lost");
     }
 
     /// The disk tracks a predecessor's acknowledged writes even if their path now has another name.

@@ -128,8 +128,8 @@ pub struct Predecessor {
 }
 
 /// Stores the state that a disk's successor needs. The disk's threads call these functions and wait
-/// for them. If a function fails, the disk does not use the path. The disk reports the error in its
-/// [`PathStatus`](super::PathStatus), and retries.
+/// for them. If a call before the first use of a controller fails, the disk does not use the
+/// controller's path. It reports the error in the [`PathStatus`](super::PathStatus), and retries.
 pub trait Record: Send + Sync {
     /// Stores the disk's namespace before the disk uses it.
     ///
@@ -165,8 +165,8 @@ impl Journal {
     }
 
     /// Whether the journal removes a controller when the disk closes, if the controller has
-    /// answered all commands. Only a process that takes over the disk would need to know the
-    /// controller's boot.
+    /// answered all commands. Other journals keep it, because a process that takes over the disk
+    /// needs the controller's boot.
     pub(super) fn ends_in_order(&self) -> bool {
         self.is_of_its_own
     }

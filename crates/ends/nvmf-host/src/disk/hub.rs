@@ -133,8 +133,8 @@ pub(super) struct Hub {
     pub(super) options: DiskOptions,
     pub(super) nsid: u32,
     pub(super) paths: Paths,
-    /// The namespace to which every path must lead, from a predecessor or from the first connected
-    /// path.
+    /// The namespace to which every path must lead. A predecessor or the first connected path
+    /// determines it.
     known: Mutex<Option<KnownNamespace>>,
     namespace: OnceLock<NamespaceState>,
     /// Whether the disk once told its users that completed writes are durable. Such users do not
@@ -247,7 +247,7 @@ impl Hub {
         known.map_or_else(|| Geometry::new(512, 0), NamespaceState::geometry)
     }
 
-    /// Checks that a path leads to the disk's namespace, which the first path determines.
+    /// Checks that a path leads to the disk's namespace; the first path determines that namespace.
     pub(super) fn agree(&self, found: &KnownNamespace) -> Result<(), Error> {
         let mut known = lock(&self.known);
         self.check(known.as_ref(), found).map_err(Error::Namespace)?;

@@ -355,7 +355,7 @@ impl Keeper {
         Ok(session)
     }
 
-    /// Refuses a controller whose target contradicts the targets of the other paths.
+    /// Refuses a controller whose target cannot be the same subsystem as the other paths' targets.
     async fn compare(&self, controller: &Controller, bytes: u64) -> Result<(), Error> {
         let new = Seen::of(controller, Some(bytes));
         let mut ended = Vec::new();
@@ -399,8 +399,8 @@ impl Keeper {
         self.hub.nesting.check()
     }
 
-    /// Finds out whether the target has lost acknowledged writes. The session serves reads and
-    /// flushes only after this.
+    /// Finds out whether the target has lost acknowledged writes. The disk uses the session only
+    /// after this.
     async fn meet(&self, session: &Session) -> Result<(), Error> {
         let mut answers = Vec::new();
         loop {
@@ -572,7 +572,7 @@ impl Keeper {
     }
 
     /// Connects an I/O queue of this session for each queue of the disk that has none. Returns
-    /// false if this ended the session.
+    /// false if a queue cannot connect, or if the session or the disk ends in the meantime.
     async fn serve_queues(&self, session: &Arc<Session>, served: &mut Served) -> bool {
         let mailboxes = self.hub.mailboxes();
         if served.refused_at.is_some_and(|count| mailboxes.len() >= count) {

@@ -197,7 +197,7 @@ impl Disk {
     }
 
     /// Connects a disk like [`Disk::connect`]. `record` stores the disk's controllers. If this
-    /// process is killed, they must be closed before another process writes
+    /// process is killed, another process must close them before it writes
     /// ([`OrphanedControllers`], [`Disk::succeed`]). A disk that closes without operations in
     /// flight leaves no controllers in the record.
     ///

@@ -37,11 +37,11 @@ impl OrphanedControllers {
     }
 
     /// Connects to the target and closes the controllers, in the same way as a
-    /// [`Disk`](super::Disk) closes the controllers that it has lost. Retries for at most
-    /// `patience`. Removes the controllers that have ended.
+    /// [`Disk`](super::Disk) closes the controllers that it has lost. Repeats its requests for at
+    /// most `patience`. Removes the controllers that have ended.
     ///
     /// # Errors
-    /// Fails if no controller connects in this time.
+    /// Fails if the host cannot connect to the target. Succeeds if the time runs out first.
     pub fn end(
         &mut self,
         url: &Url,

@@ -343,7 +343,7 @@ impl<T: Transport> Table<T> {
         self.breach.take()
     }
 
-    /// Handles a closed connection. The transport has returned every buffer.
+    /// Checks that a closed connection has returned every buffer.
     pub(super) fn handle_closed(&mut self) {
         assert_eq!(self.active_count, 0, "a closed connection holds buffers");
     }

@@ -207,8 +207,8 @@ impl fmt::Display for Address {
 }
 
 impl Greeted {
-    /// The most commands in flight: those that the host has requested, or fewer if the controller
-    /// has granted a shorter queue.
+    /// The maximum number of commands in flight: `requested`, or fewer if the controller has
+    /// granted a shorter queue.
     pub(crate) fn depth(&self, requested: u16) -> u16 {
         match self {
             Greeted::Rdma(greeted) => greeted.depth(),

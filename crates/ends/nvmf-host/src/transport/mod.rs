@@ -91,7 +91,7 @@ pub(crate) enum Opened {
 }
 
 impl Opened {
-    /// As [`dial::Greeted::depth`].
+    /// See [`dial::Greeted::depth`].
     pub(crate) fn depth(&self, requested: u16) -> u16 {
         match self {
             Opened::Rdma(connected) => connected.depth,
@@ -163,8 +163,8 @@ pub(crate) trait Commands<T: Transport> {
     /// nothing else of it is outstanding.
     fn finish(&mut self, index: u32);
 
-    /// Completes a command. `received` is the number of data bytes received. The caller must not
-    /// use the data unless `intact`.
+    /// Completes a command. `received` is the number of data bytes received. If `intact` is false,
+    /// the data are damaged, and the queue must not use them.
     fn complete(&mut self, slot: SlotId, cqe: &Cqe, received: u32, intact: bool);
 }
 
@@ -203,7 +203,7 @@ pub(crate) trait Transport: Sized {
 
     fn is_open(&self) -> bool;
 
-    /// Whether nothing is outstanding and every buffer is back.
+    /// Whether the connection has ended and the transport has returned every buffer.
     fn is_closed(&self) -> bool;
 
     /// The reason why the connection has ended; `None` while it is open.

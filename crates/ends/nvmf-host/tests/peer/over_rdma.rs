@@ -27,7 +27,7 @@ const PORT: u16 = 4420;
 /// Bytes of a receive: an entry and the in-capsule data that the script announces.
 const RECEIVE_BYTES: usize = 64 + 8192;
 const MOST_RECEIVES: u16 = 128;
-/// Memory for what the target sends, behind the receives.
+/// The offset of the memory for data that the target sends, which follows the receives.
 const DATA: usize = MOST_RECEIVES as usize * RECEIVE_BYTES;
 const DATA_BYTES: usize = 1 << 20;
 
@@ -56,7 +56,7 @@ impl Reply {
     }
 }
 
-/// Decides about connection requests by their parameters.
+/// Returns the answer to a connection request with these parameters.
 pub type Greeting = Box<dyn Fn(&ConnParam) -> Reply + Send + Sync>;
 
 /// A controller's end of a queue pair.
@@ -162,7 +162,8 @@ impl Paired {
         self.arrived.pop_front()
     }
 
-    /// Executes a request for these bytes of the target's memory.
+    /// Executes an operation on a copy of `bytes` in the target's memory, and copies the result
+    /// back.
     pub fn transfer(&mut self, operation: Operation, bytes: &mut [u8]) -> io::Result<()> {
         self.memory.write(DATA, bytes);
         let keys = self.node.keys(&self.mr);
@@ -255,7 +256,7 @@ pub struct OverRdma {
 }
 
 impl OverRdma {
-    /// Accepts all requests with queues of 128 entries.
+    /// Creates a target that accepts all connection requests, with queues of 128 entries.
     pub fn new(script: Script<Paired>) -> OverRdma {
         OverRdma::greeting(script, Box::new(|_| Reply::entries(MOST_RECEIVES)))
     }

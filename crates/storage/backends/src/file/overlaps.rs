@@ -64,8 +64,8 @@ impl Overlaps {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims a range of bytes. Returns false if the claim must wait; `waker` is then woken when
-    /// the claim is granted.
+    /// Claims a range of bytes. Returns false if the claim must wait; [`Self::release`] calls
+    /// `waker` when it grants the claim.
     pub(super) fn claim(
         &self,
         range: Range<u64>,

@@ -43,7 +43,7 @@ struct Ends {
     registered: HashMap<u32, Region>,
     /// Memory whose keys the controller has invalidated.
     invalidated: HashMap<u32, Region>,
-    /// Whether the host has left.
+    /// Whether the host has left the connection.
     left: bool,
     /// Whether the controller has closed the connection.
     closed: bool,
@@ -90,7 +90,7 @@ impl Wire {
         self.ends().commands.pop_front()
     }
 
-    /// Waits for the next command; `None` if the host leaves.
+    /// Waits for the next command; `None` if the host leaves the connection.
     ///
     /// # Panics
     /// Panics if neither happens for a minute.
@@ -100,13 +100,14 @@ impl Wire {
         self.wait_while("command", waits).commands.pop_front()
     }
 
-    /// Whether the host has left.
+    /// Whether the host has left the connection.
     #[must_use]
     pub fn is_left(&self) -> bool {
         self.ends().left
     }
 
-    /// Copies from the host's memory. Returns false if the block is not registered.
+    /// Copies the start of a block of the host's memory. Returns false if that range is not in
+    /// registered memory.
     #[must_use]
     pub fn read(&self, block: &KeyedBlock, into: &mut [u8]) -> bool {
         let ends = self.ends();
@@ -115,7 +116,8 @@ impl Wire {
         from.map(|from| into.copy_from_slice(from)).is_some()
     }
 
-    /// Copies into the host's memory. Returns false if the block is not registered.
+    /// Copies into a block of the host's memory, from `offset` on. Returns false if that range is
+    /// not in registered memory.
     #[must_use]
     pub fn write(&self, block: &KeyedBlock, offset: usize, from: &[u8]) -> bool {
         let mut ends = self.ends();

@@ -36,7 +36,7 @@ pub(crate) struct RdmaAddress {
     found: Option<SocketAddr>,
     /// The socket address that worked before. The host tries it first.
     first: Option<SocketAddr>,
-    /// The devices; `None`: the system's.
+    /// The RDMA devices to use; `None` for the devices of the system.
     provider: Option<Provider>,
 }
 
@@ -94,7 +94,7 @@ impl RdmaAddress {
         Err(Unreached::of(failed))
     }
 
-    /// Resolves the name, which takes as long as the system's resolver.
+    /// Resolves the name. This takes as long as the system's resolver takes.
     async fn resolve(&self) -> Result<Vec<SocketAddr>, ConnectError> {
         if let Some(found) = self.found {
             return Ok(vec![found]);
@@ -284,7 +284,7 @@ impl Greeted {
         })
     }
 
-    /// The most commands in flight that both ends have room for.
+    /// The maximum number of commands in flight for which both ends have room.
     pub(crate) fn depth(&self) -> u16 {
         self.connected.as_ref().expect("it is not finished").depth
     }
@@ -327,7 +327,8 @@ impl Greeted {
         let deadline: Instant = os::now() + self.timeout;
         let mut found = Vec::new();
         loop {
-            // Read this flag before polling: an answer that arrives before the end still counts.
+            // Read this flag before polling: an answer that arrives before the connection ends
+            // still counts.
             let has_left = self.connected.as_ref().is_some_and(|it| it.ends.has_left());
             let polled = self.queue().poll(&mut found);
             match found.pop() {

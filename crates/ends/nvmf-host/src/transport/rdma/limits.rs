@@ -6,10 +6,11 @@ use std::time::Duration;
 /// while all of it is in use. The kernel keeps this memory in RAM.
 pub(super) const STAGING_BYTES: usize = 16 << 20;
 
-/// The unit in which a queue registers this memory, in bytes: the data of the largest command.
+/// The unit in which a queue registers memory for commands' data, in bytes: the data of the largest
+/// command.
 pub(super) const STAGING_SLAB_BYTES: usize = 1 << 20;
 
-/// The smallest part of this memory that a command takes, in bytes.
+/// The smallest part of the registered memory that a command takes, in bytes.
 pub(super) const STAGING_CHUNK_BYTES_MIN: usize = 4096;
 
 /// A queue answers at most this many RDMA READs of the controller at the same time, or fewer if the

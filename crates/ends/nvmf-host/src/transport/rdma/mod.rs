@@ -96,8 +96,8 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Sends a command whose data are these bytes of its operation's buffer. Returns false if the
-    /// queue has no free registered memory for them.
+    /// Sends a command. `data` is the command's part of its operation's buffer. Returns false if
+    /// the queue has no free registered memory for them.
     fn try_issue(&mut self, slot: SlotId, command: &Command, data: &[u8], capsule: u32) -> bool {
         let Command { sqe, data: kind } = command;
         let (length, sent) = match *kind {
@@ -270,7 +270,8 @@ impl Transport for Rdma {
         if self.loss.is_some() {
             return;
         }
-        // Read this flag before polling: an answer that arrives before the end still counts.
+        // Read this flag before polling: an answer that arrives before the connection ends still
+        // counts.
         let has_left = self.ends.has_left();
         let mut answers = std::mem::take(&mut self.answers);
         let polled = self.out.queue.poll(&mut answers);

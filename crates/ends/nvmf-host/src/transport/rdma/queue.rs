@@ -95,7 +95,7 @@ impl Sends {
 }
 
 impl QueuePair {
-    /// The queue pair of a connection whose route is known, with `entries` receives.
+    /// Creates the queue pair of a connection whose route is known, with `entries` receives.
     pub(super) fn new(
         verbs: &Provider,
         id: &ProviderId,

@@ -70,7 +70,7 @@ pub(crate) struct Link {
     pub(crate) out: Outgoing,
     spare: SendBatch,
     sending: bool,
-    /// The command and the range of a buffer that the reactor is filling.
+    /// The command whose buffer the reactor is filling, and the range in the buffer.
     lent: Option<(SlotId, Range<usize>)>,
     /// Whether the reactor received the last payload directly into its place. The link then tries
     /// this for the next payload, too.
