@@ -191,7 +191,7 @@ impl<L: Layout> Set<L> {
         self.children.iter().find_map(|child| child.trouble())
     }
 
-    /// The remote namespaces among the children.
+    /// The remote namespaces that the children consist of.
     pub(crate) fn parts(&self) -> Vec<Arc<dyn Part>> {
         self.children.iter().flat_map(|child| child.parts()).collect()
     }

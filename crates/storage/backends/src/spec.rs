@@ -129,7 +129,7 @@ pub const KINDS: [&str; 11] = [
     "file", "mem", "null", "stripe", "concat", "range", "mirror", "rbd", "delay", "limit", "fault",
 ];
 
-/// The prefix of a remote disk's name.
+/// The scheme of remote disks over TCP.
 pub const REMOTE_SCHEME: &str = "nvme+tcp://";
 /// The scheme of remote disks over RDMA.
 pub const REMOTE_RDMA_SCHEME: &str = "nvme+rdma://";

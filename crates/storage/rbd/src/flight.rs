@@ -45,7 +45,8 @@ impl Inbox {
         std::mem::swap(&mut self.lock().flights, empty);
     }
 
-    /// Returns the flights that have arrived. Later flights are dropped.
+    /// Returns the flights that have arrived. From now on, the inbox drops the flights that it
+    /// gets.
     pub(crate) fn close(&self) -> Flights {
         let mut landed = self.lock();
         landed.is_closed = true;

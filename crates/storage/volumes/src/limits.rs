@@ -44,8 +44,8 @@ pub const HISTORY: usize = 400;
 /// The interval at which the keeper clears idle regions from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
 /// While a leg is out, the other legs get a new record each time the outage has become longer by
-/// one tenth (1 / `RENEWALS`). This gives about 90 records on the first day. There must be few,
-/// because a returning leg may be at most [`HISTORY`] records behind.
+/// one tenth (1 / `RENEWALS`). This gives about 90 records on the first day. More records would
+/// fill the history: a returning leg may be at most [`HISTORY`] records behind.
 pub const RENEWALS: u32 = 10;
 /// When an absent leg is this many records behind, the mirror stops writing additional records (see
 /// [`RENEWALS`]). It keeps the rest of the [`HISTORY`] for records that it must write.
@@ -53,7 +53,8 @@ pub const RENEWED_GENERATIONS: u64 = HISTORY as u64 / 2;
 /// A queue measures a slower leg again by reading from it, at most once in this time.
 pub const TRIED_AGAIN: Duration = Duration::from_secs(1);
 /// Between two reads from a slower leg, a queue makes at least this many reads from other legs. The
-/// time between these two reads is also at least this many times the duration of such a read.
+/// time between these two reads is also at least this many times the duration of a read from the
+/// slower leg.
 pub const PASSED_OVER: u32 = 100;
 /// When a queue compares the speed of legs, a failed read counts as if it had taken at least this
 /// long.

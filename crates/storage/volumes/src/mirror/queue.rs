@@ -254,7 +254,7 @@ impl MirrorQueue {
         let whole = self.wholes.at(key);
         let legs = shared.trusted();
         if legs == 0 {
-            return; // retried after a leg has proven its record, or when operations fail
+            return; // the queue retries the read when a leg proves its record
         }
         if legs.count_ones() > 1
             && let Some(region) = shared.regions.first_suspect(whole.regions.clone())

@@ -282,7 +282,7 @@ impl Run {
     }
 
     fn complete(&mut self, done: Completion) -> Outcome {
-        let flying = self.flying.remove(&done.token).ok_or("a completion of nothing")?;
+        let flying = self.flying.remove(&done.token).ok_or("a completion without an operation")?;
         let (step, stamp) = (self.step, flying.stamp);
         let ok = done.result.is_ok();
         self.events.acknowledged += u64::from(ok);
