@@ -137,7 +137,7 @@ fn round(seed: u64) {
         connect_timeout: Duration::from_millis(500),
         ..options()
     };
-    let target = target(seed, seed % 3 == 0);
+    let target = target(seed, seed.is_multiple_of(3));
     if let Ok(controller) = target.connect(&options)
         && let Ok(namespace) = controller.namespace(1)
     {

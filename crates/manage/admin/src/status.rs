@@ -95,7 +95,7 @@ fn openness(report: &Report) -> Option<String> {
     let reached = report.addresses.iter().filter(is_reached).map(ToString::to_string);
     let reached: Vec<_> = reached.collect();
     let is_public = !reached.is_empty();
-    let Some(first) = open.next().filter(|_| is_public) else { return None };
+    let first = open.next().filter(|_| is_public)?;
     let others = match open.count() {
         0 => String::new(),
         count => format!(" and {count} more"),

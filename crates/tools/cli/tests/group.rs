@@ -63,7 +63,7 @@ fn etcd(scratch: &Scratch) -> (Running, String) {
 
 struct Group {
     scratch: Scratch,
-    etcd: (Running, String),
+    _etcd: Running,
     members: Vec<Option<Running>>,
     addresses: Vec<SocketAddr>,
     /// The proxies of each member, to etcd and to the hosts.
@@ -95,11 +95,11 @@ impl Group {
     fn new(members: usize) -> Self {
         let scratch = Scratch::new();
         scratch.disk("disk.img", BLOCK as u64 * BLOCKS);
-        let etcd = etcd(&scratch);
+        let (running, etcd) = etcd(&scratch);
         let addresses: Vec<_> = (0..members).map(|_| free()).collect();
-        let proxy = |address: &SocketAddr| Proxies::new(&etcd.1, *address);
+        let proxy = |address: &SocketAddr| Proxies::new(&etcd, *address);
         let proxies = addresses.iter().map(proxy).collect();
-        let mut group = Self { scratch, etcd, members: Vec::new(), addresses, proxies };
+        let mut group = Self { scratch, _etcd: running, members: Vec::new(), addresses, proxies };
         for index in 0..members {
             group.members.push(None);
             group.start(index);

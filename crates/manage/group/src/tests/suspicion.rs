@@ -54,7 +54,12 @@ fn view(suspicion: u64) -> View {
         unknown: Unknown::new(),
     };
     let suspect = SuspectRecord { version: VERSION, incarnation: 3, by: "c".to_owned() };
-    let group = AnaGroupRecord { version: VERSION, fences: vec![FENCE], unknown: Unknown::new() };
+    let group = AnaGroupRecord {
+        version: VERSION,
+        fences: vec![FENCE],
+        namespaces: Vec::new(),
+        unknown: Unknown::new(),
+    };
     for (key, value, revision) in [
         (Key::Ana(1), group.to_value(), 1),
         (Key::Alive("b".to_owned()), alive.to_value(), 2),
