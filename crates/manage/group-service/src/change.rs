@@ -119,7 +119,7 @@ fn declared(
 }
 
 fn ordered(view: &View, member: &str, duty: Duty, restart: Option<u64>) -> NewRecord {
-    let old = view.orders.get(member).map(|seen| &seen.record);
+    let old = view.upkeep.orders.get(member).map(|seen| &seen.record);
     let weight = old.and_then(|old| old.weight);
     let unknown = old.map(|old| old.unknown.clone()).unwrap_or_default();
     let record = OrderRecord { version: VERSION, duty, weight, restart, unknown };

@@ -174,7 +174,7 @@ fn member_of(name: &str, seen: &Seen<MemberRecord>, view: &View) -> MemberStatus
         weight: view.weight(name),
         duty: view.duty(name),
         incarnation: record.incarnation,
-        restart: view.orders.get(name).and_then(|seen| seen.record.restart),
+        restart: view.upkeep.orders.get(name).and_then(|seen| seen.record.restart),
         hosts: hosts.map(|seen| seen.record.hosts.clone()),
         program: record.program.clone(),
         controller_ids: controller_ids(record.range).map(|ids| (*ids.start(), *ids.end())),

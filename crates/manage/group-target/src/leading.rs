@@ -2,7 +2,8 @@
 
 use crate::desk::{Desk, LeadingAnswer, LedNamespace, Sink};
 use crate::ledger::{Account, Accounts, Entry, Ledger};
-use crate::worker::{Order, Worker};
+use crate::order::Order;
+use crate::worker::Worker;
 use farblock_group::{Holder, MemberEvent, Outcome, Permit, ReservationRecord};
 use farblock_target::{Control, Permit as Cell, Subsystem, boot_time};
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@
 //! that the member knows.
 
 use crate::desk::{Desk, LeadingAnswer, LedNamespace, Sink};
-use crate::worker::Order;
+use crate::order::Order;
 use farblock_group::{MemberEvent, NoticeRecord, Outcome, Proposed, ReservationRecord};
 use farblock_proto::controller::{HostId, SharedAnswer, SharedChange, SharedProposal};
 use farblock_proto::ids::NamespaceId;

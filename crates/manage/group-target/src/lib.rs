@@ -41,6 +41,7 @@ mod desk;
 mod leading;
 mod ledger;
 pub mod limits;
+mod order;
 mod worker;
 
 pub use absent::Absent;

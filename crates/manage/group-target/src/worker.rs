@@ -3,6 +3,7 @@
 use crate::desk::{Desk, LeadingAnswer, LedNamespace, Sink};
 use crate::ledger::Ledger;
 use crate::limits::{LOOK, OPEN_AGAIN};
+use crate::order::Order;
 use farblock_block::Namespace;
 use farblock_group::MemberEvent;
 use farblock_target::{Control, Removal, boot_time};
@@ -11,22 +12,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
-
-/// An order to a worker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Order {
-    /// The target runs.
-    Attached,
-    Enter(u64),
-    Begin(u64),
-    Stop(u64),
-    /// The group's permit was withdrawn. LeadingAnswer when no operation is in flight.
-    Park(u64),
-    /// The group has a permit after a time without one.
-    Permitted,
-    /// The target enforces a reservation change.
-    Enforced,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {

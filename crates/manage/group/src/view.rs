@@ -26,6 +26,8 @@ type Table<K, T> = BTreeMap<K, Seen<T>>;
 /// The records for an operator's work on members.
 #[derive(Default, Debug)]
 pub struct Upkeep {
+    /// The operator's orders by member.
+    pub orders: Table<String, OrderRecord>,
     /// The hosts of the members that are ready.
     pub hosts: Table<String, HostsRecord>,
     /// The rolling upgrade that has not ended.
@@ -53,8 +55,6 @@ pub struct View {
     pub suspects: Table<String, SuspectRecord>,
     /// The ranges of controller identifiers.
     pub ranges: Table<u16, RangeRecord>,
-    /// The operator's orders by member.
-    pub orders: Table<String, OrderRecord>,
     /// The ANA groups.
     pub groups: Table<u32, AnaGroupRecord>,
     /// The operator's choices of leaders.
@@ -106,7 +106,7 @@ impl View {
             Key::Alive(name) => of(&self.alive, name),
             Key::Suspect(name) => of(&self.suspects, name),
             Key::Range(number) => of(&self.ranges, number),
-            Key::Order(name) => of(&self.orders, name),
+            Key::Order(name) => of(&self.upkeep.orders, name),
             Key::Ana(number) => of(&self.groups, number),
             Key::Pin(number) => of(&self.pins, number),
             Key::Leader(number) => of(&self.leaders, number),
@@ -135,7 +135,7 @@ impl View {
             Key::Alive(name) => put(&mut self.alive, name, value, revision),
             Key::Suspect(name) => put(&mut self.suspects, name, value, revision),
             Key::Range(number) => put(&mut self.ranges, number, value, revision),
-            Key::Order(name) => put(&mut self.orders, name, value, revision),
+            Key::Order(name) => put(&mut self.upkeep.orders, name, value, revision),
             Key::Ana(number) => put(&mut self.groups, number, value, revision),
             Key::Pin(number) => put(&mut self.pins, number, value, revision),
             Key::Leader(number) => put(&mut self.leaders, number, value, revision),
@@ -221,13 +221,13 @@ impl View {
     /// The tasks of a member.
     #[must_use]
     pub fn duty(&self, member: &str) -> Duty {
-        self.orders.get(member).map(|seen| seen.record.duty).unwrap_or_default()
+        self.upkeep.orders.get(member).map(|seen| seen.record.duty).unwrap_or_default()
     }
 
     /// The weight of a member for placement.
     #[must_use]
     pub fn weight(&self, member: &str) -> u32 {
-        let ordered = self.orders.get(member).and_then(|seen| seen.record.weight);
+        let ordered = self.upkeep.orders.get(member).and_then(|seen| seen.record.weight);
         let own = || self.members.get(member).map_or(0, |seen| seen.record.weight);
         ordered.unwrap_or_else(own)
     }

@@ -348,11 +348,8 @@ fn check(
     }
     if let Some(spin) = &file.spin {
         if file.poll {
-            return Err(value(
-                spin,
-                "spin",
-                "poll = true means spin = \"always\": leave one of the two out".to_owned(),
-            ));
+            let both = "poll = true means spin = \"always\": leave one of the two out";
+            return Err(value(spin, "spin", both.to_owned()));
         }
         let parsed = spin.as_ref().parse();
         config.polling = parsed.map_err(|error| source.error(spin.span(), "spin", error))?;

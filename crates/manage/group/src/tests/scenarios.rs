@@ -266,9 +266,9 @@ fn a_second_process_with_a_name_waits_for_the_lease_and_stops_the_first() {
     assert!(world.leader(1).is_some_and(|leader| leader.0 != number));
 }
 
-/// The renewals and the refutations of a leader are lost, while its proofs work. A while later it
-/// also takes the second group. Then its lease ends, it hears nothing more from the store, and other
-/// members take everything.
+/// The renewals and the refutations of a leader are lost, while its proofs work. Later this leader
+/// also takes the second group. Then its lease ends, it receives nothing more from the store, and
+/// other members take both groups.
 pub(super) fn a_suspect_leader_takes_another_group() -> Option<String> {
     let kinds = [FenceKind::MirrorGeneration, FenceKind::MirrorGeneration];
     let mut world = world(&kinds);

@@ -126,7 +126,7 @@ pub(super) struct Reserved {
     state: Reservations,
     can_persist: bool,
     /// The state of reservations that other targets share; `None`: only this target has them.
-    shared: Option<shared::Shared>,
+    shared: Option<shared::SharedState>,
     /// The kinds of notifications that hosts have masked (feature 82h).
     mask: u32,
     /// The request in progress.

@@ -87,7 +87,7 @@ impl Asking {
 
 /// The changes that this target knows.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct SharedState {
     /// The number of the last change.
     index: u64,
     is_unreadable: bool,
@@ -96,7 +96,7 @@ pub(super) struct Shared {
     spreading: VecDeque<(u64, u64, bool)>,
 }
 
-impl Shared {
+impl SharedState {
     /// Whether the target cannot read the state. No host may then read or write.
     pub(super) fn is_unreadable(&self) -> bool {
         self.is_unreadable
@@ -137,7 +137,7 @@ impl Registry {
     ) -> Result<(), ConfigError> {
         self.keep_reservations(subsystem, namespace, Reservations::default())?;
         if let Some(reserved) = self.reserved(subsystem, namespace) {
-            reserved.shared = Some(Shared::default());
+            reserved.shared = Some(SharedState::default());
         }
         self.publish(subsystem);
         Ok(())
