@@ -77,8 +77,8 @@ fn a_disk_follows_the_ana_states_of_its_paths() {
     assert_eq!(disk.paths().iter().map(|path| path.reconnects).sum::<u64>(), 0);
 }
 
-/// Submitted operations complete. Later operations get the path's status, and execute only once a
-/// path works.
+/// Submitted operations complete. The target fails later operations with an ANA status, and the
+/// host repeats them once a path works.
 #[test]
 fn an_ana_change_does_not_cancel_submitted_operations() {
     let gate = Arc::new(Gate::new(mem()));

@@ -107,7 +107,7 @@ fn a_host_without_the_right_secret_is_refused() {
     };
     failed(connect(&target, Some(&bad), None), "compare the secrets");
     failed(connect(&target, Some(&good), Some(&bad)), "does not match the secret");
-    assert_eq!(connect(&target, Some(&good), None), Ok(2048), "other hosts connect anyway");
+    assert_eq!(connect(&target, Some(&good), None), Ok(2048), "the right secret still works");
 }
 
 /// Returns whether `bytes` contain AUTH_Failure1: its type, identifier and reason code.

@@ -282,6 +282,6 @@ fn a_connection_that_continued_without_tls_cannot_start_it_later() {
         assert!(authenticates(&mut queue, Concatenation::NONE), "authenticate again");
         queue.property(offset::CAP);
     }
-    assert!(!authenticates(&mut queue, Concatenation::NEW_TLS_PSK), "a new key is taken");
+    assert!(!authenticates(&mut queue, Concatenation::NEW_TLS_PSK), "the target accepts a new key");
     assert!(queue.is_closed());
 }

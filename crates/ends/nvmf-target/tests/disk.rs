@@ -341,7 +341,7 @@ fn another_disk_at_the_same_address_is_refused() {
     });
     user.write(0, 1, 1, 1);
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
-    assert_eq!(disk.state(), DiskState::Waiting, "the disk was given up for another disk's sake");
+    assert_eq!(disk.state(), DiskState::Waiting, "the disk gave up because another disk answered");
     // The first connect also refuses paths to different disks.
     let other = serve_as(mem(), "one", &[any()], EngineKind::Auto);
     let urls = [url(address), url(other.addresses()[0])];
@@ -595,7 +595,10 @@ fn a_failed_write_does_not_execute_after_later_writes() {
     // The second write waits or fails while the first is in progress. Then it succeeds.
     user.write(0, 1, 2, 2);
     let mut early = user.turn(Duration::from_millis(700));
-    assert!(early.iter().all(|done| done.result.is_err()), "written beside an earlier one");
+    assert!(
+        early.iter().all(|done| done.result.is_err()),
+        "the second write succeeded before the first one ended"
+    );
     gate.open_up();
     until("the write completes", || {
         let done = early.pop().unwrap_or_else(|| user.one());

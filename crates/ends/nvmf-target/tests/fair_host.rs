@@ -19,8 +19,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Returns a target, an admin queue and its controller identifier, and a gate. The gate holds a
-/// write of ones from an I/O queue that was lost.
+/// Returns a target, an admin queue and its controller identifier, and a gate. The gate holds back
+/// a write of ones from an I/O queue that was lost.
 fn with_a_lost_write(engine: EngineKind) -> (Target, Queue, u16, Arc<Gate>) {
     let disk = || Arc::new(Mem::new(BLOCK as u32, 1 << 20).expect("a size"));
     let gate = Arc::new(Gate::of(Command::Write, disk()));
@@ -144,7 +144,8 @@ fn a_reset_and_a_shutdown_leave_event_requests_unanswered() {
 const MANY: u16 = 48;
 const AT_ONCE: usize = limits::IN_PLACE_BYTES / limits::STEP_BYTES;
 
-/// Returns a target that holds all reads, and an I/O queue with many Verify commands of 32 MiB.
+/// Returns a target whose gate holds back all reads, and an I/O queue with many Verify commands of
+/// 32 MiB.
 fn with_verifies(engine: EngineKind) -> (Target, [Queue; 2], u16, Arc<Gate>) {
     let disk = Arc::new(Mem::new(BLOCK as u32, 64 << 20).expect("a size"));
     let gate = Arc::new(Gate::of(Command::Read, disk));
@@ -166,7 +167,7 @@ fn with_verifies(engine: EngineKind) -> (Target, [Queue; 2], u16, Arc<Gate>) {
 }
 
 #[test]
-fn in_place_commands_hold_little_memory_and_end_with_their_connection() {
+fn commands_in_steps_hold_little_memory_and_end_with_their_connection() {
     for &engine in EngineKind::HERE {
         let (target, [_admin, mut queue], controller, gate) = with_verifies(engine);
         assert_eq!(write(&mut queue, 0, &[2; BLOCK], true), Status::SUCCESS);
@@ -187,7 +188,7 @@ fn in_place_commands_hold_little_memory_and_end_with_their_connection() {
 }
 
 #[test]
-fn in_place_commands_take_turns() {
+fn commands_in_steps_take_turns() {
     const ELSEWHERE: u64 = 100_000;
     for &engine in EngineKind::HERE {
         let (target, _many, controller, gate) = with_verifies(engine);
@@ -237,7 +238,7 @@ fn a_slow_disk_does_not_delay_commands_to_others() {
 }
 
 #[test]
-fn a_deallocation_of_any_ranges_is_one_command() {
+fn a_deallocation_zeroes_exactly_its_ranges() {
     for &engine in EngineKind::HERE {
         let target = target(engine, |_| {});
         let address = target.addresses()[0];

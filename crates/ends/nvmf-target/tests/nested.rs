@@ -1,4 +1,4 @@
-//! Namespaces that would contain themselves through other targets. The target refuses such a
+//! Tests namespaces that would contain themselves through other targets. The target refuses such a
 //! namespace at the start. If the target learns of such a loop only later, it breaks the loop, so
 //! that no read circulates forever.
 

@@ -14,7 +14,8 @@ use rig::{BLOCK, NQN, User, WAIT_LIMIT, any, options, url};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Starts a target whose namespace waits at a gate, under a permit.
+/// Starts a target whose namespace needs the permit. The returned gate can hold back the
+/// namespace's operations.
 fn start(permit: &Arc<Permit>) -> (Target, Arc<Gate>) {
     let store = Arc::new(Mem::new(BLOCK as u32, 1 << 20).expect("a size"));
     let gate = Arc::new(Gate::new(store));

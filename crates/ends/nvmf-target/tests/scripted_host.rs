@@ -316,7 +316,7 @@ fn a_write_without_its_data_does_not_delay_the_stop() {
     target.stop().expect("a clean stop");
 }
 
-/// Returns a target with two disks of 16 MiB, which hold all reads.
+/// Returns a target with two disks of 16 MiB, whose gates hold back all reads.
 fn gated_target(engine: EngineKind) -> (Target, [Arc<Gate>; 2]) {
     let gates = [1, 2].map(|_| {
         let disk = Arc::new(Mem::new(BLOCK as u32, 16 << 20).expect("a size"));

@@ -182,7 +182,7 @@ fn a_silent_target_behind_one_namespace_does_not_stall_others() {
         let removal = target.control().remove_namespace(NQN, NamespaceId(1)).expect("a namespace");
         let removal = removal.wait(Duration::from_millis(1)).expect_err("a read is in flight");
         proxy.resume();
-        // Started commands complete. Afterwards, no data of the namespace remain.
+        // Started commands complete. Then the target releases the namespace.
         assert_eq!(queue.completions(1), length as usize);
         removal.wait(Duration::from_secs(60)).expect("all commands end");
     }

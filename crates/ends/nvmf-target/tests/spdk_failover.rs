@@ -40,7 +40,7 @@ use std::time::Duration;
 
 const LOG: u32 = 0x0c;
 const EVENT: u64 = 0x000c_0302;
-/// The slot of the event request. The present command has another slot.
+/// The slot of the event request. The host's current command has another slot.
 const EVENT_SLOT: SlotId = SlotId(1);
 const ANA_ERRORS: [Status; 3] =
     [Status::ANA_PERSISTENT_LOSS, Status::ANA_INACCESSIBLE, Status::ANA_TRANSITION];

@@ -62,7 +62,8 @@ fn wait_for_memory(before: usize) {
     }
 }
 
-/// Returns `count` hosts. Each host sends a requested MiB of data without its last bytes.
+/// Returns `count` hosts. Each host sends the MiB of data that the target requested, without the
+/// last bytes.
 fn withholding(address: SocketAddr, count: usize, name: impl Fn(usize) -> String) -> Vec<Peer> {
     let mut peers = Vec::new();
     for number in 0..count {

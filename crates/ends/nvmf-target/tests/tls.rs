@@ -158,8 +158,8 @@ fn discovery_reports_the_security_requirements() {
     }
 }
 
-/// Returns the discovery entry of the disk at a listener: `None` if it has no entry, otherwise
-/// whether the entry requires TLS.
+/// Returns whether the disk's discovery entry for a listener requires TLS. `None`: there is no such
+/// entry.
 fn listed(service: SocketAddr, options: &Options, at: SocketAddr) -> Option<bool> {
     let entries = discover(&service.to_string(), options).expect("every host may ask");
     let port = at.port().to_string();

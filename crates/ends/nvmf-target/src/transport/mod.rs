@@ -7,7 +7,8 @@
 //!   session                                     transport
 //!   command(slot, sqe)                    <---  a capsule has arrived
 //!   pull(slot, pointer)                   --->  receive these bytes
-//!   landing(slot), then pulled(slot)      <---  asks for their destination; they have arrived
+//!   landing(slot)                         <---  where do the bytes go?
+//!   pulled(slot)                          <---  all these bytes have arrived
 //!   push(slot, buffers, cqe)              --->  send these bytes, and then the response
 //!   respond(slot, cqe)                    --->  send the response
 //!   give_back(held, buffer)               <---  these bytes were sent

@@ -45,7 +45,7 @@ impl KeyFile {
     }
 
     /// Replaces the secret in the file.
-    #[allow(dead_code, reason = "not every test changes one")]
+    #[allow(dead_code, reason = "not every test changes a secret")]
     pub fn change(&self, seed: u8) {
         std::fs::write(&self.0, secret(seed).text().as_str()).expect("room");
     }

@@ -1,5 +1,5 @@
-//! The shared code of disk tests: a target whose backend can hold operations, a network that can be
-//! cut, and a thread that uses the disk.
+//! The shared code of disk tests: a target whose backend can hold back operations, a network that
+//! can be cut, and a thread that uses the disk.
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses a part of it")]
 

@@ -70,8 +70,8 @@ impl Proxy {
         self.state.stalled_before.store(0, Ordering::SeqCst);
     }
 
-    /// Holds the data of the present connections until [`up`](Self::up), while new connections
-    /// work. Hosts see the present connections close, but the target does not.
+    /// Holds back the data of the current connections until [`up`](Self::up), while new connections
+    /// work. Hosts see the current connections close, but the target does not.
     pub fn detain(&self) {
         let made = self.state.made.load(Ordering::SeqCst);
         self.state.stalled_before.store(made, Ordering::SeqCst);
@@ -85,7 +85,7 @@ impl Proxy {
         self.state.down.store(true, Ordering::SeqCst);
     }
 
-    /// Admits new connections again. The present connections do not change.
+    /// Admits new connections again. The current connections do not change.
     pub fn admit(&self) {
         self.state.down.store(false, Ordering::SeqCst);
     }

@@ -1,5 +1,5 @@
-//! Single steps of scripted hosts: writes whose data wait for the target's request, a second host,
-//! and reservations.
+//! Functions for scripted hosts: they write data when the target requests them, connect a second
+//! host, and reserve.
 
 use super::scripted::*;
 use farblock_proto::tcp::host_end::{Event, Grant, Transfer};

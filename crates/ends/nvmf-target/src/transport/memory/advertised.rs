@@ -505,7 +505,7 @@ fn traffic_keeps_a_controller_alive() {
             // close the controller.
             assert!(
                 last.elapsed() >= timeout / 2,
-                "the controller closed within {timeout:?} of traffic"
+                "the controller closed despite traffic within {timeout:?}"
             );
             return;
         };
