@@ -76,8 +76,9 @@ fn loops_within(processors: usize, threads: Option<u64>) -> usize {
 }
 
 /// Divides the memory for buffers among `parts` equal users, and returns the bytes for each. This
-/// is `usual`, unless all users together would exceed a quarter of the memory of the process. The
-/// result may be smaller than one request: a caller then admits a single request at a time.
+/// is `usual`, unless all users together would exceed a quarter of the memory that the process may
+/// use. The result may be smaller than one request: a caller then admits a single request at a
+/// time.
 #[must_use]
 pub fn portion(usual: usize, parts: usize) -> usize {
     portion_of(memory().map(|it| it.amount), limits::BUDGET_SHARE, usual, parts)

@@ -44,7 +44,7 @@
 //!   ([`Config::polling`]), if its measurements show a gain.
 //! - In steady state an operation allocates nothing and takes no lock. There are two exceptions:
 //!   the file threads of the portable engine share a locked queue, and [`Waker::wake`] takes a lock
-//!   if its task is not marked yet.
+//!   unless the waker's task is already marked.
 //! - Dropping the reactor ends all outstanding operations. It closes the streams; file operations
 //!   may or may not take effect. The drop returns only when the system no longer uses any buffer.
 //!

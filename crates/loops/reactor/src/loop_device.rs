@@ -29,7 +29,7 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// The file or device, without the range.
+    /// Returns the file or device, without the range.
     #[must_use]
     pub fn underlying(&self) -> Underlying {
         match self.block_device {
@@ -54,7 +54,7 @@ pub enum Underlying {
 }
 
 impl Underlying {
-    /// The file or block device with these metadata.
+    /// Returns the file or block device with these metadata.
     #[must_use]
     pub fn of(found: &Metadata) -> Underlying {
         match found.file_type().is_block_device() {
@@ -63,7 +63,7 @@ impl Underlying {
         }
     }
 
-    /// The file with these metadata. For a device, this is its node in `/dev`.
+    /// Returns the file with these metadata. For a device, this is its node in `/dev`.
     #[must_use]
     pub fn of_inode(found: &Metadata) -> Underlying {
         Underlying::File { device: found.dev(), inode: found.ino() }

@@ -191,7 +191,7 @@ mod tests {
         assert_eq!((lines, to_settle), (LOGGED_LINES, 1));
         notices.say(REFUSED, peer(2), begin, || lines += 1);
         notices.say(FAULT, peer(1), begin, || lines += 1);
-        assert_eq!(lines, LOGGED_LINES + 2, "another subject's lines are dropped, too");
+        assert_eq!(lines, LOGGED_LINES + 2, "another peer's lines are dropped, too");
         let end = begin + LOG_PERIOD;
         assert_eq!(notices.settle(begin + Duration::from_millis(1)), Some(end));
         assert_eq!(notices.settle(end), None);
@@ -215,7 +215,7 @@ mod tests {
         let quiet = begin + 2 * Duration::from_secs(86_400);
         notices.settle(quiet);
         notices.settle(quiet + LOG_PERIOD_MAX);
-        assert!(notices.lock().is_empty(), "an idle subject is kept");
+        assert!(notices.lock().is_empty(), "an idle peer keeps its entry");
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Limits of connections and queues, with their units. InfiniBand's connection manager fixes the
 //! sizes of private data: the sender's bytes plus zeroes up to these lengths arrive at the peer.
 
-/// Private data of a connection request, in bytes.
+/// The size of the private data of a connection request, in bytes.
 pub const REQUEST_DATA_BYTES: usize = 56;
-/// Private data of an accepted request, in bytes.
+/// The size of the private data that accepts a request, in bytes.
 pub const ACCEPT_DATA_BYTES: usize = 196;
-/// Private data of a rejected request, in bytes.
+/// The size of the private data that rejects a request, in bytes.
 pub const REJECT_DATA_BYTES: usize = 148;
 
 /// One call of the library posts at most this many work requests. Longer lists take several calls.

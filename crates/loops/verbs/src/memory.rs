@@ -37,7 +37,7 @@ impl Pages {
     /// Allocates `bytes` of zeroes; `bytes` must not be 0.
     ///
     /// # Panics
-    /// When `bytes` is 0 or above the address space.
+    /// When `bytes` is 0 or exceeds the address space.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         let layout = Self::layout(bytes);

@@ -11,8 +11,8 @@ use crate::memory::{Keys, Memory};
 use crate::request::{Access, Completion, ReceiveRequest, SendRequest};
 use crate::verbs::{CmEvent, ConnParam, Device, QpOptions, Source, Verbs};
 
-/// One of the implementations. With this type, a program can serve devices, and its tests can run
-/// in memory. Each call costs one predictable branch.
+/// One of the implementations. With this type, a program can use devices, and its tests can run in
+/// memory. Each call costs one predictable branch.
 ///
 /// # Panics
 /// If a method gets a handle of the other implementation.

@@ -67,7 +67,7 @@ impl<V: Verbs> Staging<V> {
     /// A chunk of at least `bytes` bytes; `None` if all memory is in use.
     ///
     /// # Errors
-    /// If the device registers no memory at all.
+    /// If the device refuses the first registration.
     ///
     /// # Panics
     /// When `bytes` exceeds a slab.

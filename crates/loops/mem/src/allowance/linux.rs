@@ -72,7 +72,7 @@ impl Tree {
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     }
 
-    /// Returns the limits of a group and its ancestors in the files of these names.
+    /// Returns the limits that a group and its ancestors state in files of these names.
     fn limits(&self, group: &Group, files: &[&str]) -> Vec<Allowance> {
         let above = group.own.ancestors().take_while(|it| it.starts_with(&group.mounted));
         let files = above.flat_map(|directory| files.iter().map(|file| directory.join(file)));

@@ -65,7 +65,7 @@ pub struct EarlyFaults {
     pub cut_one_in: u64,
     /// In one connection in `damage_one_in`, a bit of the byte flips; 0: in no connection.
     pub damage_one_in: u64,
-    /// The byte is one of the first `bytes` bytes of a direction.
+    /// The faulty byte is one of the first `bytes` bytes that the client or the server sends.
     pub bytes: u64,
 }
 

@@ -47,8 +47,8 @@ struct Thread {
     id: usize,
     /// The machine on which the thread runs.
     machine: u32,
-    /// If the thread has not ended, its coroutine is leaked: a drop would unwind it, and so run
-    /// code that waits.
+    /// If the world ends before the thread, the coroutine is leaked: a drop would unwind it, and so
+    /// run code that waits.
     coroutine: ManuallyDrop<Coroutine<(), Waits, ()>>,
     deadline: Option<Instant>,
     has_ended: bool,
@@ -146,7 +146,7 @@ impl Marks {
 #[derive(Default)]
 struct Ring {
     threads: Vec<Thread>,
-    /// The position in the ring of the thread that comes first. New threads are added before it.
+    /// The position in the ring of the thread that runs first. New threads are added before it.
     first: usize,
 }
 

@@ -81,7 +81,8 @@ impl Uring {
         }
     }
 
-    /// Sends the data of the recorded sends with direct calls, if few streams have sends.
+    /// Sends the data of the recorded sends with direct calls. If many streams have sends, submits
+    /// these to the ring instead.
     pub(super) fn send_directly(&mut self, cx: &mut Context<'_>) {
         if self.unsent.len() > MOST_STREAMS {
             return self.submit_sends();
@@ -97,7 +98,8 @@ impl Uring {
         self.unsent = unsent;
     }
 
-    /// Receives available data for the recorded receives, if few streams have receives.
+    /// Receives available data for the recorded receives with direct calls. If many streams have
+    /// receives, submits these to the ring instead.
     pub(crate) fn look(&mut self, cx: &mut Context<'_>) {
         if self.unreceived.len() > MOST_STREAMS {
             return self.submit_receives(cx);

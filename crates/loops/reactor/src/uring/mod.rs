@@ -98,8 +98,8 @@ impl Uring {
     pub(crate) fn new(shared: &Arc<WakerShared>) -> io::Result<Uring> {
         let alarm = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let ring = Ring::new()?;
-        // From here on, no step may fail: an early return would free memory that is still
-        // registered with the ring.
+        // If a step from here on fails, first unregister the buffers of the earlier steps from the
+        // ring: the early return frees their memory.
         let provided = ProvidedBuffers::new(&ring.submitter(), Group::Small)?;
         let large_provided = match ProvidedBuffers::new(&ring.submitter(), Group::Large) {
             Ok(large_provided) => large_provided,

@@ -147,7 +147,7 @@ impl Ring {
         if !self.backlog.is_empty() {
             return self.backlog.push_back(entry);
         }
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees that the memory of the entry stays valid.
         if unsafe { self.uring.submission().push(&entry) }.is_ok() {
             return;
         }
@@ -156,7 +156,7 @@ impl Ring {
         if let Err(error) = self.uring.submitter().submit() {
             tracing::debug!(%error, "submitting a full queue");
         }
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees that the memory of the entry stays valid.
         if unsafe { self.uring.submission().push(&entry) }.is_err() {
             self.backlog.push_back(entry);
         }
@@ -165,7 +165,7 @@ impl Ring {
     fn push_backlog(&mut self) {
         let mut submission = self.uring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: the caller of `push` guarantees it.
+            // SAFETY: the caller of `push` guarantees that the memory of the entry stays valid.
             if unsafe { submission.push(entry) }.is_err() {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Cases about requests that fail, and about the requests behind them.
+//! Cases about requests that fail, and about later requests on the same queue pair.
 
 use super::stand::{End, MEMORY_BYTES, Stand};
 use crate::request::{Access, Operation, Status};

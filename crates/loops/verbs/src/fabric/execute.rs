@@ -123,7 +123,7 @@ impl Objects {
         }
     }
 
-    /// Executes the connection's requests until one has to wait, or fails.
+    /// Executes the connection's requests until none is left, or one must wait or fails.
     pub(super) fn run(&mut self, key: Key) {
         loop {
             let Some(qp) = self.qp(key) else { return };
@@ -179,7 +179,7 @@ impl Objects {
         }
     }
 
-    /// The peer, if it is reachable.
+    /// The peer, if it is reachable and its queue pair is ready.
     fn reachable_peer(&self, key: Key) -> Option<Key> {
         let id = self.ids.get(&key)?;
         let peer = self.ids.get(&id.peer?)?;

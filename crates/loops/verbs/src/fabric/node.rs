@@ -72,8 +72,8 @@ impl Network {
         self.with(|objects| objects.announce(address, CmEventType::AddrChange));
     }
 
-    /// The bytes that all programs of the network have registered. A program that has closed its
-    /// connections must have given them back.
+    /// The number of bytes that all programs of the network have registered. Tests check that a
+    /// program without connections has none left.
     #[must_use]
     pub fn registered_bytes(&self) -> usize {
         self.with(|objects| objects.regions.values().map(|region| region.memory.bytes()).sum())

@@ -155,7 +155,7 @@ pub(super) struct Send {
     pub(super) operation: Operation,
     pub(super) source: Local,
     pub(super) signaled: bool,
-    /// Its position among all requests of the queue, from 0.
+    /// The request's position among all requests of the queue, from 0.
     pub(super) position: u64,
 }
 

@@ -13,7 +13,8 @@ use crate::error::VerbsError;
 use crate::memory::{Keys, Memory};
 use crate::request::Access;
 
-/// Makes a descriptor non-blocking: the library's functions that get events from it return at once.
+/// Makes a descriptor non-blocking: the library's functions that get events from it then return at
+/// once.
 pub(super) fn unblock(verb: &'static str, fd: RawFd) -> Result<(), VerbsError> {
     // SAFETY: reading and setting flags of an open descriptor touches no memory.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -25,8 +26,8 @@ pub(super) fn unblock(verb: &'static str, fd: RawFd) -> Result<(), VerbsError> {
     if result < 0 { Err(last_error(verb)) } else { Ok(()) }
 }
 
-/// Keeps a device open. Without it, librdmacm would close the context of a removed device with its
-/// last connection, although protection domains and queues still use this context.
+/// Keeps a device open. Without this anchor, librdmacm would close the context of a removed device
+/// with its last connection, although protection domains and queues still use this context.
 struct Anchor {
     functions: &'static Functions,
     raw: *mut rdma_cm_id,
