@@ -15,8 +15,8 @@
 //! # Assumptions
 //!
 //! Code takes no virtual time, with one exception: a target takes the time given in the
-//! [`Settings`] for each connection and for each piece of data that a connection delivers. It
-//! handles these one after the other. The defaults of these times are assumptions, not
+//! [`Settings`] for each connection and for each piece of data that a connection delivers. A target
+//! never handles two of these at the same time. The defaults of these times are assumptions, not
 //! measurements. The network delays data by up to 100 µs, loses no data, and has no bandwidth
 //! limit.
 

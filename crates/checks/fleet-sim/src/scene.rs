@@ -56,7 +56,7 @@ struct Play<'a> {
     /// The virtual time at which the targets or the switch are up again. Before that, no host can
     /// recover.
     back: Duration,
-    /// How many targets to start again, and when.
+    /// The number of targets to restart, and the time of the restart.
     restart: Option<(u32, Duration)>,
     hit: u64,
     /// The affected hosts that have not resumed I/O.
@@ -277,7 +277,7 @@ mod tests {
         let mut still =
             Standstill { longest: second(60), flowing: 0, refused: 7, since: second(10) };
         assert!(!still.is_reached(second(100), 0, 7), "no target has refused a host");
-        assert!(!still.is_reached(second(69), 0, 8), "the load may continue");
+        assert!(!still.is_reached(second(69), 0, 8), "the time limit has not passed");
         assert!(still.is_reached(second(70), 0, 8));
         assert!(!still.is_reached(second(71), 1, 9), "one more host does I/O");
         assert!(!still.is_reached(second(200), 1, 9), "no host was refused since then");

@@ -16,12 +16,12 @@ fn a_blackhole_delays_the_packets_of_one_direction() {
     world.blackhole(address, Side::Client, 5 * SECOND);
     client.write_all(b"a").expect("the client does not notice the fault");
     server.set_read_timeout(Some(3 * SECOND)).expect("set");
-    assert!(server.read(&mut [0]).is_err(), "the connection still works");
+    assert!(server.read(&mut [0]).is_err(), "the byte arrives in spite of the fault");
     server.write_all(b"b").expect("the other direction works");
     let before = world.elapsed();
     client.read_exact(&mut [0]).expect("the byte arrives");
     assert!(world.elapsed() - before < SECOND);
-    // The sender of the data has closed its connection.
+    // The lost byte still arrives after its sender has closed the connection.
     drop(client);
     server.set_read_timeout(Some(20 * SECOND)).expect("set");
     let mut byte = [0];

@@ -180,7 +180,7 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("reactor", "the kernel"),
     ("capi", "a foreign ABI"),
     ("tls", "a library that is loaded at run time"),
-    ("rbd", "the same"),
+    ("rbd", "a library that is loaded at run time"),
     ("verbs", "a library that is loaded at run time, and memory that devices access"),
     ("testkit", "an allocator that counts"),
 ];

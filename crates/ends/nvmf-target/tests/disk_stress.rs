@@ -134,7 +134,7 @@ impl Writer {
                     let lba = self.first + at + index as u64;
                     let found = version(block, lba);
                     let expected = self.versions[at as usize + index];
-                    assert_eq!(found, expected, "seed {}: block {lba} went back", self.seed);
+                    assert_eq!(found, expected, "seed {}: block {lba} is wrong", self.seed);
                 }
                 return self.user.reactor.buffers().give(buffer);
             }

@@ -169,7 +169,7 @@ fn check(
         && (choice.is_mutual() || choice.demand() != Demand::Mutual)
         && (choice.asked() == NEW || !asks && choice.demand() != Demand::SecureChannel);
     if touched == 0 && is_controller_done | is_host_done {
-        assert!(is_allowed, "they agree although a policy forbids it");
+        assert!(is_allowed, "an end finishes although a policy forbids it");
     }
     if touched == 0 && matches!(host.step(), Step::Failed(_)) {
         assert!(!is_allowed, "the authentication fails for no reason");

@@ -44,7 +44,8 @@ impl Proof {
     }
 
     /// Makes OpenSSL draw the random numbers that it needs once in each process. Call this outside
-    /// of every simulated world: otherwise they would come from the seed of the first world.
+    /// of every simulated world: otherwise, these numbers would come from the seed of the first
+    /// world.
     pub(super) fn prepare(self) {
         #[cfg(unix)]
         if matches!(self, Proof::Tls | Proof::Concatenated { .. }) {

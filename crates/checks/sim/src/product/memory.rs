@@ -11,8 +11,8 @@ use farblock_target::limits;
 pub(super) fn check(world: &World, plan: &Plan) {
     let usual = (limits::BUFFER_BYTES / plan.cores).max(limits::CORE_BUFFER_BYTES_MIN);
     let limit = plan.core_buffer_bytes.unwrap_or(usual);
-    // A core grants a single command the memory that it needs, even above the limit, so allow for
-    // one.
+    // A core grants a single command the memory that the command needs, even above the limit, so
+    // allow for one large command.
     let largest = (MOST_BLOCKS as usize * BLOCK_BYTES).next_power_of_two();
     let most = (limit + limit / limits::RESERVE_SHARE).max(largest);
     let highest = world.highest("target: bytes that a core's peers hold");

@@ -417,8 +417,8 @@ impl<'a> Client<'a> {
         let machines = host.machines();
         drop(host);
         drop(reactor);
-        // Give threads that are still closing something the time to end, and abandoned connections
-        // the time to time out.
+        // Give threads that are still closing connections or files the time to end, and abandoned
+        // connections the time to time out.
         os::sleep(GONE_TIME);
         if let Some(keys) = &keys {
             turn_strangers_away(&server, &plan, keys);

@@ -26,7 +26,7 @@ pub(super) const BLOCKS: u64 = 192;
 struct Block {
     now: BTreeSet<u64>,
     older: BTreeSet<u64>,
-    /// How many writes had been acknowledged when the content of the block was acknowledged.
+    /// The number of acknowledged writes at the time when the block's content was acknowledged.
     since: u64,
 }
 

@@ -103,7 +103,7 @@ struct Worker {
     key: u64,
     /// The queues of the agent's controller: the admin queue, and a queue for reservation commands.
     queues: Option<(Queue, Queue)>,
-    /// Whether a lost connection may still deliver a command of the present order to the target.
+    /// Whether a lost connection may still deliver a command of the current order to the target.
     was_lost: bool,
 }
 

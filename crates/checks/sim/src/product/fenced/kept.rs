@@ -72,12 +72,12 @@ impl ReservationStore for Store {
         if place.generation != self.generation {
             return Err(gone());
         }
-        let next = place.next.take().expect("only one thread keeps it");
+        let next = place.next.take().expect("only one thread saves text");
         let fails = place.fails && random().is_multiple_of(FAILS_ONE_IN);
         if !fails || random().is_multiple_of(2) {
             place.text = next;
         }
-        if fails { Err(io::Error::other("it cannot be kept")) } else { Ok(()) }
+        if fails { Err(io::Error::other("the text cannot be saved")) } else { Ok(()) }
     }
 }
 

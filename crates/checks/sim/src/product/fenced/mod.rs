@@ -541,7 +541,7 @@ impl<'a> Cluster<'a> {
                     assert_ne!(
                         flight.must,
                         Must::Fail,
-                        "at {:?}, {:?} of node {at}, which must not, succeeded: {}",
+                        "at {:?}, {:?} of node {at} succeeded, although it must fail: {}",
                         self.world.elapsed(),
                         flight.command,
                         self.describe()
@@ -551,7 +551,7 @@ impl<'a> Cluster<'a> {
                     self.outcome.failed += 1;
                     assert!(
                         flight.must != Must::Succeed || self.plan.may_fail(error),
-                        "at {:?}, {:?} of node {at}, which may, failed: {error}; {}",
+                        "at {:?}, {:?} of node {at} failed, although it must succeed: {error}; {}",
                         self.world.elapsed(),
                         flight.command,
                         self.describe()

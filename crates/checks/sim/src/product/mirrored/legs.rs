@@ -254,7 +254,7 @@ impl Leg {
         self.copies.push(self.contents(world));
     }
 
-    /// The latest copy whose mirror record differs from the leg's present one. The mirror cannot
+    /// The latest copy whose mirror record differs from the leg's current record. The mirror cannot
     /// detect a copy with the same record by reading the leg, and no test expects that.
     pub(super) fn older_copy(&self, world: &World) -> Option<Vec<u8>> {
         let now = self.contents(world);
@@ -266,7 +266,7 @@ impl Leg {
         self.copies.iter().rev().find(is_older).cloned()
     }
 
-    /// The latest copy, even if it has the present record of the leg.
+    /// The latest copy, even if its mirror record is the leg's current record.
     pub(super) fn latest_copy(&self) -> Option<&Vec<u8>> {
         self.copies.last()
     }

@@ -190,7 +190,7 @@ fn add_legs(world: &World, random: &mut Random, may_be_near: bool) -> Vec<Leg> {
     world.set_net_faults(NetFaults { delay: net, ..NetFaults::default() });
     let faults = DiskFaults { delay: disk, ..DiskFaults::default() };
     let has_near = random.one_in(3) && may_be_near;
-    // From here on, each machine counts its own boots.
+    // From here on, the world counts the boots of each machine separately.
     world.reboot(0);
     (0..2).map(|at| Leg::new(world, at, has_near && at == 0, faults)).collect()
 }
