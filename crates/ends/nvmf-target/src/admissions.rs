@@ -36,7 +36,8 @@ pub(crate) enum Reason {
     Full,
     /// The peer's address has reached its connection limit.
     AddressShare,
-    /// The operating system refused a resource that the connection needs, for example a descriptor.
+    /// The target cannot serve the connection, for example because the system refused a descriptor,
+    /// or because an RDMA connection request is not valid.
     NotServed,
     /// The host sent no Connect command in time.
     Late,

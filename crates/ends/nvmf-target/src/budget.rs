@@ -63,7 +63,8 @@ fn core_bytes_of(set: Option<u64>, allowed: Option<u64>, cores: usize) -> usize 
     }
 }
 
-/// Returns the number of connections for which the process has memory.
+/// Returns the number of connections for which the process has memory, but at least
+/// [`limits::CONNECTIONS_MIN`].
 pub(crate) fn connections() -> usize {
     allowed_bytes().map_or(usize::MAX, connections_within)
 }

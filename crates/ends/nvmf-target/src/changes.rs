@@ -84,7 +84,7 @@ impl Control {
     /// these hosts must use TLS.
     ///
     /// # Errors
-    /// Fails if the target cannot listen there.
+    /// Fails if the target cannot listen there, or cannot apply `access` or `tls`.
     pub fn listen(
         &self,
         entrance: impl Into<Entrance>,
@@ -116,7 +116,8 @@ impl Control {
     /// the listener's connections that do not use TLS.
     ///
     /// # Errors
-    /// Fails if the target does not listen there, or there is no TLS library.
+    /// Fails if the target does not listen there. [`TlsPolicy::Required`] also fails on an RDMA
+    /// listener, and without a TLS library.
     pub fn set_tls(
         &self,
         entrance: impl Into<Entrance>,

@@ -149,8 +149,9 @@ impl Control {
     }
 
     /// Replaces a namespace by another under the same number. Hosts see a new namespace unless the
-    /// identity is the same. Their commands for the old namespace fail as after a removal. The new
-    /// namespace does not inherit the configured size or write protection.
+    /// identity is the same. Commands for the old namespace complete or fail as described for
+    /// [`Control::remove_namespace`]. The new namespace does not inherit the configured size or
+    /// write protection.
     ///
     /// # Errors
     /// Fails if there is no such subsystem or namespace, or the target cannot share the new

@@ -598,7 +598,7 @@ impl Core {
         }
     }
 
-    /// Frees the slot of a connection that this core cannot serve.
+    /// Counts and logs a connection that this core cannot serve, and frees its slot.
     fn not_served(&mut self, peer: SocketAddr, serial: u64, error: &dyn std::fmt::Display) {
         self.cx.shared.admissions.refused(Reason::NotServed);
         self.cx.notice(NoticeKind::NotServed, peer.ip(), || {

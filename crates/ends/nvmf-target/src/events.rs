@@ -116,8 +116,8 @@ impl fmt::Display for Event {
     }
 }
 
-/// A function that receives every event. Cores may call it while they hold locks, so it must
-/// neither block nor call the target.
+/// A function that receives every event. The target may call it with locks held, so it must neither
+/// block nor call the target.
 pub type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 
 #[derive(Default)]

@@ -37,8 +37,8 @@ impl HeapTrim {
         }
     }
 
-    /// Returns whether at most a quarter of the peak remains open after this close. When it returns
-    /// true, the remaining number becomes the new peak.
+    /// Returns whether to trim the heap: the peak was at least [`LEAST`], and at most a quarter of
+    /// it remains. If so, the remaining number becomes the new peak.
     fn has_gone(&self, connections: usize) -> bool {
         let most = self.0.load(Ordering::Relaxed);
         let is_much = most >= LEAST && connections <= most / TIMES;

@@ -77,7 +77,8 @@ impl InPlace {
         !self.turns.is_empty() && self.turns.iter().any(|line| self.has_room(*line))
     }
 
-    /// Removes the idle line of a closed queue.
+    /// Removes the line of a namespace into which the core has closed its queue. No step may be
+    /// under way.
     pub(crate) fn forget(&mut self, line: VolumeId) {
         let left = self.lines.remove(&line);
         debug_assert!(left.is_none_or(|line| line.under_way_bytes == 0), "a step has not ended");

@@ -10,8 +10,8 @@
 //! data arrive nevertheless, the target fails their command with a retryable status.
 //!
 //! If a connection waits while hosts hold more than half of the limit, the core closes connections
-//! of the biggest holders ([`Account::next_epoch`]). It closes only connections that have kept a
-//! command waiting for longer than [`limits::PRESSED_EPOCHS`].
+//! of the biggest holders ([`Account::next_epoch`]). It closes only connections whose host has kept
+//! a command or output waiting for longer than [`limits::PRESSED_EPOCHS`].
 
 use crate::limits;
 use crate::notices::origin;

@@ -20,10 +20,10 @@ impl Quiet {
         (share, Self(shares))
     }
 
-    /// Waits until no operation is in flight.
+    /// Waits until every core has been without an operation in flight.
     ///
     /// # Errors
-    /// Returns `self` if operations are still in flight after `timeout`.
+    /// Returns `self` if this takes longer than `timeout`.
     pub fn wait(self, timeout: Duration) -> Result<(), Self> {
         if are_released(&self.0, timeout) { Ok(()) } else { Err(self) }
     }

@@ -84,7 +84,7 @@ pub(crate) struct Admitted {
     pub(crate) fence: Option<Box<Fence>>,
     /// The stores of the subsystem's namespaces, if this is an I/O queue.
     pub(crate) backings: Arc<Backings>,
-    /// How the host must authenticate; `None`: it need not authenticate.
+    /// The terms under which the host must authenticate; `None`: it need not authenticate.
     pub(crate) terms: Option<Arc<ControllerTerms>>,
     /// Whether the host has already authenticated, because an authentication generated its TLS key.
     pub(crate) has_proved: bool,
@@ -194,7 +194,8 @@ impl TargetShared {
         assert!(self.mailboxes.set(mailboxes).is_ok(), "the cores are started once");
     }
 
-    /// Sets the event loops' polling. The target calls this once, before any core runs.
+    /// Sets the time that event loops poll before they sleep. The target calls this once, before
+    /// any core runs.
     pub(crate) fn set_polling(&self, polling: Polling) {
         assert!(self.polling.set(polling).is_ok(), "polling is set once");
     }
@@ -331,7 +332,7 @@ impl TargetShared {
         let names = (request.data.host_nqn(), request.data.subsystem_nqn());
         let (Ok(host), Ok(subsystem)) = names else {
             // If a name is invalid and the host does not use TLS, continue: the registry then
-            // refuses the Connect with the specified status.
+            // refuses the Connect with the status that NVMe specifies.
             let invalid = || {
                 not_by_tls(Reason::TlsOtherHost, "the host NQN or the subsystem NQN is malformed")
             };

@@ -311,8 +311,8 @@ fn descriptors(volumes: usize) -> usize {
     }
 }
 
-/// Returns a warning if `limit`, the limit of open files, leaves descriptors for fewer than
-/// [`limits::MAX_CONNECTIONS`].
+/// Returns a log message if `limit`, the limit of open files, leaves descriptors for fewer than
+/// [`limits::MAX_CONNECTIONS`] connections.
 #[cfg(target_os = "linux")]
 fn shortage(limit: usize, left: usize) -> Option<String> {
     (left < limits::MAX_CONNECTIONS).then(|| {

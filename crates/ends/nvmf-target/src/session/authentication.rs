@@ -128,8 +128,7 @@ impl<T: Transport> Session<T> {
         tracing::info!(peer = %self.peer, %host, "authenticated");
     }
 
-    /// Closes the queue, because another host has claimed the host identifier during the
-    /// authentication.
+    /// Closes the queue, because the host may no longer use its host identifier. `reason` says why.
     fn is_not_its(&mut self, cx: &mut Context, reason: &str) {
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let host = self.host_to_authenticate();
@@ -198,7 +197,8 @@ impl<T: Transport> Session<T> {
     }
 
     /// Executes an authentication command, if the host may authenticate. On an unlocked queue, this
-    /// is a reauthentication. Returns false for all other commands.
+    /// is a reauthentication. Returns false for all other commands, and if the host need not
+    /// authenticate.
     pub(super) fn authentication_command(
         &mut self,
         cx: &mut Context,

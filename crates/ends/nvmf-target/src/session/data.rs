@@ -239,8 +239,8 @@ impl<T: Transport> Session<T> {
         copy_anywhere(&mut buffer[offset as usize..][..bytes.len()], bytes);
     }
 
-    /// Notes that all data of a command have arrived. The data are in the command's buffer, or in
-    /// `whole`, which points into the receive buffer.
+    /// Continues a command whose data have all arrived, or fails it if they are not `intact`. The
+    /// data are in the command's buffer, or in `whole`, which points into the receive buffer.
     pub(crate) fn pulled(
         &mut self,
         cx: &mut Context,

@@ -436,8 +436,8 @@ impl<T: Transport> Session<T> {
         T::resume(self, cx);
     }
 
-    /// Ends a tick after all events were handled: starts waiting commands, sends the output, and
-    /// closes the connection if its work is done.
+    /// Ends a tick after all events were handled: starts waiting commands and sends the output.
+    /// Closes a draining or closing connection whose work is done.
     pub(crate) fn finish_tick(&mut self, cx: &mut Context) {
         self.tick = Tick::default();
         if self.is_serving() {

@@ -9,7 +9,8 @@ use farblock_wire::Status;
 use farblock_wire::fabrics::{ConnectData, ConnectInvalidParameter};
 
 impl TargetShared {
-    /// Checks that a host may use this host identifier. An I/O queue must use the identifier of its
+    /// Checks that a host may use this host identifier. For an I/O queue, checks only the
+    /// configured identifiers. The registry checks that the queue uses the identifier of its
     /// controller.
     pub(super) fn check_identifier(
         &self,
@@ -30,7 +31,7 @@ impl TargetShared {
     /// Assigns the host identifier to the host of this controller, which has authenticated.
     ///
     /// # Errors
-    /// Returns a sentence for the log, if another host has claimed the identifier in the meantime.
+    /// Returns a sentence for the log, if the host may no longer use the identifier.
     pub(crate) fn host_proved(&self, controller: ControllerId) -> Result<(), &'static str> {
         let mut management = self.lock();
         let Some(found) = management.registry.controller(controller) else { return Ok(()) };

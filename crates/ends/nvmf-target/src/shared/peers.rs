@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 /// The first port identifier of other targets. The target's own listeners have lower identifiers.
 const FIRST: u16 = 0x8000;
 
-/// Whether an entry of the discovery log page is the address of another target.
+/// Returns whether an entry of the discovery log page is the address of another target.
 pub(super) fn is_peer(listener: &Listener) -> bool {
     listener.port.0 >= FIRST
 }

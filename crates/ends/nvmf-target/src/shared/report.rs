@@ -74,7 +74,7 @@ pub struct NamespaceReport {
     pub nguid: [u8; 16],
     /// The age and text of the store's last error.
     pub last_failure: Option<(Duration, String)>,
-    /// The present fault of the store and its remedy, if the store reports them.
+    /// The current fault of the store and its remedy, if the store reports them.
     pub trouble: Option<String>,
     /// Whether the storage can currently execute operations.
     pub availability: Availability,
@@ -101,7 +101,7 @@ pub struct ControllerReport {
     pub is_ready: bool,
     /// The number of connected I/O queues.
     pub io_queues: usize,
-    /// The number of commands that the controller has refused.
+    /// The error count of the controller's error information log.
     pub errors: u64,
 }
 

@@ -43,8 +43,8 @@ pub(crate) trait Transport: Sized {
     /// Handles an event of the session's task, except for timers.
     fn handle(session: &mut Session<Self>, cx: &mut Context, event: Event);
 
-    /// Ends a tick after all events were handled. Sends the output. If the output had no room for
-    /// more responses, continues parsing.
+    /// Ends a tick after all events were handled. Sends the output. Continues parsing if it had
+    /// stopped for lack of room in the output.
     fn finish_tick(session: &mut Session<Self>, cx: &mut Context);
 
     /// Parses deferred input, since it is the session's turn.
@@ -108,7 +108,7 @@ pub(crate) trait Transport: Sized {
     /// Closes the connection at once. The transport calls [`Session::gone`] after the close.
     fn close(&mut self, cx: &mut Context);
 
-    /// Returns every buffer that is not in use by the reactor or a namespace. The session calls
+    /// Gives back every buffer that neither the reactor nor a namespace uses. The session calls
     /// this once, after the transport has closed.
     fn abandon(session: &mut Session<Self>, cx: &mut Context);
 }

@@ -1,6 +1,6 @@
 //! Checks every claim of Identify and of the log pages of supported features. For each set bit, the
-//! command or feature works. For each clear bit, the target refuses the command with the specified
-//! status. The tests try each limit at its value and one beyond.
+//! command or feature works. For each clear bit, the target refuses the command with the status
+//! that NVMe specifies. The tests try each limit at its value and one beyond.
 
 use super::gate::Gate;
 use super::peer::{IDENTITY, Peer, place, target};
@@ -307,7 +307,7 @@ fn each_command_format_works_exactly_if_advertised() {
         let mut read = command::read(1, 0, 1, BLOCK);
         read.sqe.flags |= fuse;
         assert_eq!(stand.io(&read, &[]), Status::INVALID_FIELD, "fused");
-        // The next command does not become the second half of the refused command.
+        // The next command does not become the second half of a pair with the refused command.
         assert_eq!(stand.io(&command::flush(1), &[]), Status::SUCCESS);
     }
     // The namespace has no metadata, no protection information (MC, DPC) and one block format

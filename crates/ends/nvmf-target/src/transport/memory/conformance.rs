@@ -1,5 +1,5 @@
-//! Runs the namespace conformance suite on farblock's host, which uses a farblock target via
-//! memory.
+//! Runs the namespace conformance suite on farblock's host, which uses a farblock target over the
+//! memory transport.
 
 use super::Wire;
 use super::peer::NQN;

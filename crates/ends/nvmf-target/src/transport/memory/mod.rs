@@ -43,7 +43,8 @@ struct Taken {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
     Open,
-    /// The host named memory that it has not registered.
+    /// The host named memory that it has not registered, or sent a capsule that does not fit the
+    /// queue.
     Broken,
     Closed,
     Gone,

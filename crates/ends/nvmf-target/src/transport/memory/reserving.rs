@@ -276,8 +276,7 @@ fn only_preempt_and_abort_ends_commands_that_wait_for_a_limit() {
     }
 }
 
-/// A Verify with steps left ends with the step under way. The Preempt and Abort completes after
-/// this step.
+/// A Preempt and Abort stops a Verify after the step under way, and completes after this step.
 #[test]
 fn only_preempt_and_abort_ends_a_command_of_several_steps() {
     for action in [AcquireAction::PREEMPT, AcquireAction::PREEMPT_ABORT] {
