@@ -509,7 +509,7 @@ mod tests {
         all.fill(1);
         // The other part of the allocation is not a view.
         let mut shared = SharedBuffer::new(all.split_to(4096));
-        shared.exclusive().expect("the only view")[..512].fill(2);
+        shared.exclusive().expect("no view exists")[..512].fill(2);
         let mut view = shared.view(256..768);
         assert_eq!((view.len(), view[255], view[256]), (512, 2, 1));
         assert!(shared.exclusive().is_none());

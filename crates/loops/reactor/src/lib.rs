@@ -40,8 +40,8 @@
 //!   The exception is a file operation on a removed file, which fails with "not found".
 //! - [`poll`](Reactor::poll) does a bounded amount of work. A busy connection does not starve other
 //!   connections, and a task that is always ready does not starve the sockets.
-//! - An idle reactor sleeps. A busy reactor may first busy-poll for a few microseconds
-//!   ([`Config::polling`]), if its measurements show a gain.
+//! - By default, an idle reactor sleeps. A busy reactor first busy-polls for a short time
+//!   ([`Config::polling`]) if its measurements show a gain.
 //! - In steady state an operation allocates nothing and takes no lock. There are two exceptions:
 //!   the file threads of the portable engine share a locked queue, and [`Waker::wake`] takes a lock
 //!   unless the waker's task is already marked.

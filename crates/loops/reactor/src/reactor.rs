@@ -480,7 +480,7 @@ mod tests {
         let mut offers = Offers { in_vain: VAIN_OFFERS };
         assert!(!offers.are_taken());
         offers.note(SHARED_YIELD);
-        assert!(!offers.are_taken(), "another thread took work");
+        assert!(!offers.are_taken(), "a yield of this length is short");
         offers.note(SHARED_YIELD * 2);
         for _ in 0..VAIN_OFFERS {
             assert!(offers.are_taken());

@@ -25,7 +25,7 @@ impl Congestion {
     ///
     /// # Errors
     /// Returns a sentence, if the system does not have the congestion control or does not allow
-    /// this user to set it.
+    /// this user to set it, or if the process has already set a different one.
     pub fn choose(self) -> Result<(), String> {
         self.try_on_a_socket()?;
         let name = self.0.clone();

@@ -288,7 +288,7 @@ fn processor_time() -> Option<Duration> {
     (told != 0).then(|| Duration::from_nanos((units(kernel) + units(user)) * 100))
 }
 
-/// Tests all kinds of polling except [`Polling::Always`].
+/// Tests the adaptive and the busy kind of polling.
 #[test]
 fn an_idle_loop_uses_no_processor() {
     let loops = [Loop::uring(), Loop::uring_busy(), Some(Loop::portable())];

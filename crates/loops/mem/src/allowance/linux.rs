@@ -61,7 +61,7 @@ impl Tree {
         fs::read_to_string(self.root.join(path.strip_prefix("/").unwrap_or(path))).ok()
     }
 
-    /// Returns the limit in a file; `None` if the file contains `max` or is unreadable.
+    /// Returns the number in a file; `None` if the file contains `max` or is unreadable.
     fn number(&self, path: &Path) -> Option<u64> {
         self.read(path)?.trim().parse().ok()
     }

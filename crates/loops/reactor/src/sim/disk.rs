@@ -79,7 +79,8 @@ pub struct Landed {
 
 pub(super) struct Disk {
     pub(super) faults: DiskFaults,
-    /// The writes since a test started recording; `None`: the disk does not record.
+    /// The writes since the last [`World::take_landed`](super::World::take_landed); `None`: the
+    /// disk does not record.
     pub(super) landed: Option<Vec<Landed>>,
     /// The current time in nanoseconds.
     now: u64,

@@ -17,7 +17,7 @@ use super::{Happening, WorldState, block_until, local_now, try_with_state, with_
 /// At most this many bytes of one direction may be in flight or unread. At this limit, the sender
 /// waits.
 const WINDOW_BYTES: usize = 256 << 10;
-/// The address of machine 0. Threads without a machine use it too.
+/// The address of machine 0, on which threads run by default.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 100);
 /// The base of the addresses of other machines. The machine number is added to it.
 const MACHINES: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 0);
