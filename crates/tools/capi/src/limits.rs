@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The time that closing a queue waits for started operations. It is longer than a reachable target
-/// takes, and short enough for the end of a program.
+/// The time for which closing a queue waits for started operations. It is longer than a reachable
+/// target takes, and short enough for the end of a program.
 pub(crate) const CLOSE_TIME: Duration = Duration::from_secs(30);
 
 /// The interval at which a waiting blocking call asks its program whether to continue.

@@ -17,7 +17,8 @@ pub(crate) struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// Wraps the memory from `start` on. Fails if it is null or too long.
+    /// Wraps `len` bytes of memory from `start` on. Fails if `start` is null, or the memory exceeds
+    /// the address space.
     ///
     /// # Safety
     /// The caller must keep the promises of [`Lender::lend`] from now until the buffer made from

@@ -61,7 +61,8 @@ pub enum fb_status {
 
 use fb_status as Status;
 
-/// The error number of a reservation conflict, the same as Linux's own host reports.
+/// The error number of a reservation conflict. On Linux, the kernel's host reports the same number.
+/// Other systems have no EBADE.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const EBADE: c_int = libc::EBADE;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
