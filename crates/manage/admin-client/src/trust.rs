@@ -155,7 +155,7 @@ pub(crate) fn words(name: &str, error: &io::Error) -> String {
     }
 }
 
-/// The cryptography of both ends.
+/// The cryptography library for TLS, which clients and servers use.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())

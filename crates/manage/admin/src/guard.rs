@@ -64,7 +64,8 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
 }
 
-/// Requires that the `Host` header is an IP address, or missing. Browsers always send the header.
+/// Requires that the `Host` header, if present, is an IP address or localhost. Browsers always send
+/// the header.
 pub(crate) async fn by_address(request: Request<Body>, next: Next) -> Response {
     match host(&request).is_none_or(is_an_address) {
         true => next.run(request).await,

@@ -1,12 +1,13 @@
 //! Manages a running target.
 //!
 //! **Purpose.** [`Steering`] holds a running target, its document (the settings of everything it
-//! shares) and their store. All changes go through it. [`serve`] provides an HTTP interface to it,
-//! on a Unix socket that only its owner can open. The interface also has the target's status, and
-//! its counters in Prometheus' format. `farblock-admin-client` is the client side, and
-//! `docs/openapi.json` describes the interface. [`Remote`] is the interface on TCP, for clients
-//! with a token, over HTTPS with a [`Certificate`]. [`Ui`] is the dashboard: a page and the
-//! interface behind a token, on TCP. Its sources are in `dashboard/`, its build output in `ui/`.
+//! shares) and the store of the document. All changes go through [`Steering`]. [`serve`] provides
+//! an HTTP interface to it, on a Unix socket that only its owner can open. The interface also has
+//! the target's status, and its counters in Prometheus' format. `farblock-admin-client` is the
+//! client side, and `docs/openapi.json` describes the interface. [`Remote`] is the interface on
+//! TCP, for clients with a token, over HTTPS with a [`Certificate`]. [`Ui`] is the dashboard: a
+//! page and the interface behind a token, on TCP. Its sources are in `dashboard/`, its build output
+//! in `ui/`.
 //!
 //! **Contract.** Each change is atomic, and changes are serialized. A client gets the answer after
 //! the target has changed. If there is a store, the change is then durable. No code of this crate

@@ -104,7 +104,7 @@ impl OpenDisks {
     }
 }
 
-/// The absolute path of a file, relative to the working directory.
+/// The absolute path of a file. A relative `path` starts at the working directory.
 pub(crate) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -34,7 +34,8 @@ const CONTROL_IDLE: Duration = Duration::from_secs(60);
 /// These two limits for the metrics address, which requires no token.
 const METRICS_CONNECTIONS: usize = 16;
 const METRICS_IDLE: Duration = Duration::from_secs(30);
-/// The time after the last request for latencies at which their measurement stops.
+/// The interval of checks whether clients still request latencies. The target stops measuring them
+/// if no client has requested any since the last check.
 const ASKED_FOR: Duration = Duration::from_secs(120);
 /// The limits for the dashboard. A page uses up to six connections.
 const UI_CONNECTIONS: usize = 64;
