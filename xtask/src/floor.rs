@@ -1,4 +1,4 @@
-//! Runs either end of the floor as a separate process.
+//! Runs either end of the floor (the same transfers over bare sockets) as a separate process.
 
 use std::net::SocketAddr;
 use std::time::Duration;

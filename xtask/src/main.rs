@@ -1,8 +1,9 @@
 //! Developer commands besides the tests: `cargo run --release -p xtask -- COMMAND`, or
 //! `cargo xtask COMMAND` for commands that do not measure.
 //!
-//! `bench-peers` is the measuring stand, and `sim` the simulation. Most other commands are steps of
-//! the stand that need their own process. These commands run on Linux only, like the peers.
+//! `bench-peers` is the measuring stand, and `sim` the simulation. The other `bench-` commands are
+//! further comparisons. `floor-serve`, `floor-drive` and `hold` are processes that the stand
+//! starts. All commands run on Linux only, like the peers.
 
 #![forbid(unsafe_code)]
 

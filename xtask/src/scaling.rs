@@ -1,14 +1,14 @@
 //! A model of how the IOPS of the target would grow with its cores. The output says that it is a
 //! model.
 //!
-//! The model takes the processor time of an I/O from the tables of the stand. It measures the cost
-//! of two processors that write to one cache line. The bandwidths of the network and of the memory
-//! that all cores share are assumptions.
+//! The model takes the processor time of an I/O from the tables of the stand. It measures by
+//! how much a write becomes slower if another processor writes to the same cache line (the bounce).
+//! The bandwidths of the network and of the memory that all cores share are assumptions.
 //!
 //! ```text
 //! time of an I/O on a core      its processor time + shared writes × bounce × (n - 1) / n
 //! I/Os per second of n cores    the least of  n / that time             (processors)
-//!                                             1 / (shared writes × bounce)   (the line)
+//!                                             1 / (shared writes × bounce)   (the cache line)
 //!                                             memory / bytes moved in memory
 //!                                             network / bytes on the wire
 //! ```

@@ -26,13 +26,14 @@ const TARGET: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const HOST: &str = "192.0.2.2/30";
 const TARGET_DEVICE: &str = "fb-target";
 const HOST_DEVICE: &str = "fb-host";
-/// The latency that is added to each round trip.
+/// The names of the entrants with added latency, and the latency to add to each round trip.
 const DELAYS: [(&str, Duration); 2] =
     [("veth + 100 µs", Duration::from_micros(100)), ("veth + 500 µs", Duration::from_micros(500))];
 /// The warm-up time of each entrant, which is enough for farblock.
 const RAMP: Duration = Duration::from_millis(300);
 
-/// A network namespace. It exists until the input of the process that keeps it is closed.
+/// A network namespace. It exists as long as the process `keeper`, which exits when its input is
+/// closed.
 struct Beyond {
     keeper: Child,
 }

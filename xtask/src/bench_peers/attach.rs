@@ -1,4 +1,4 @@
-//! Compares the ways to attach a disk, with 4k random reads of memory at depths 1 and 32.
+//! Compares the ways to attach a disk, with 4k random reads of a memory disk at depths 1 and 32.
 //!
 //! The servers are Cargo examples of `farblock-attach`. There is no network, so the comparison
 //! measures only the attachment.
@@ -49,7 +49,8 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Do not remove recursively: a mount that is still in the folder is a disk.
+        // Do not remove recursively: if a disk is still mounted in the folder, this would delete
+        // its files.
         let _ = fs::remove_file(self.0.join("socket"));
         let _ = fs::remove_dir(&self.0);
     }

@@ -1,8 +1,8 @@
 //! Compares clients and their servers, for comparisons outside of the measuring stand ([`super`]).
 //!
 //! The rules are the same as in the stand. For each row, all entrants run one after the other in
-//! each round, and each round starts with the next entrant. Clients and servers have one processor
-//! each. Results are medians.
+//! each round. Each round starts with the entrant that was second in the round before. Clients and
+//! servers have one processor each. Results are medians.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ const COLUMNS: [&str; 9] = [
 /// its full load. SPDK's client needs a second.
 const RAMP: Duration = Duration::from_millis(1500);
 
-/// The entrant with which all others are compared, if it is present.
+/// The name of the entrant with which all others are compared, if it is present.
 pub(super) const LOCAL: &str = "local";
 
 /// A client with its server.
@@ -68,7 +68,8 @@ pub(super) fn times(options: &Options) -> Result<Times, String> {
 }
 
 /// The window in which processor time is measured. It opens when the slowest entrant has started,
-/// and closes before the fastest entrant finishes. The warm-up has the same load.
+/// and closes before the fastest entrant finishes. A slow entrant may still be warming up, which is
+/// the same load.
 fn window(times: Times) -> Window {
     let load = times.ramp + times.runtime;
     let length = load.saturating_sub(times.ramp).mul_f64(0.9);

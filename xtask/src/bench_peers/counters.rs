@@ -22,7 +22,8 @@ use super::{DiskFile, Options};
 const TABLE: (&str, &str) =
     ("counters", "targets and attached disks with and without readers of their metrics");
 
-/// The polling interval, which is shorter than Prometheus' usual one.
+/// The interval at which a client polls the counters. It is shorter than Prometheus' usual
+/// interval.
 const PERIOD: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {

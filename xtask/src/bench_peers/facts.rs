@@ -1,5 +1,5 @@
-//! Facts that need no load: the cost of idle connections, memory, and the maximum number of
-//! connections.
+//! Facts about a target with many connections: its processor time, memory and IOPS, and whether it
+//! serves all of them.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -33,7 +33,8 @@ struct Served {
 }
 
 const ONE: &[&str] = &["127.0.0.1:0"];
-/// Two addresses, because a target gives at most half of its connections to one client address.
+/// Two addresses, so that the connections also come from two addresses: a target gives at most half
+/// of its connections to one client address.
 const TWO: &[&str] = &["127.0.0.1:0", "[::1]:0"];
 
 type Measure = fn(&Means, &Served) -> Result<f64, String>;

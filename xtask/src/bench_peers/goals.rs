@@ -51,7 +51,7 @@ const CPU: Metric = |figures| Some(figures.host_cpu_us + figures.target_cpu_us.u
 /// SPDK's host and target, with and without zero copy. The better pair counts.
 const SPDK: &[Side] = &[sides::SPDK, sides::SPDK_ZERO_COPY];
 
-/// The rows with a goal for the ratio of farblock's IOPS to SPDK's, and the expected ratio.
+/// The rows with a goal for the ratio of farblock's IOPS to SPDK's, and the ratio to reach.
 const AGAINST_SPDK: [(&str, f64); 8] = [
     ("mem-4k-randread-qd32-c1", 2.0),
     ("mem-4k-randwrite-qd32-c1", 2.0),
@@ -63,7 +63,7 @@ const AGAINST_SPDK: [(&str, f64); 8] = [
     ("mem-1M-randwrite-qd8-c1", 1.5),
 ];
 
-/// The rows of the disk file. SPDK's target polls in them.
+/// The rows of the disk file in which farblock must reach SPDK's IOPS. SPDK's target polls in them.
 const FILE_AGAINST_SPDK: [&str; 6] = [
     "file-4k-randread-qd1-c1",
     "file-4k-randwrite-qd1-c1",

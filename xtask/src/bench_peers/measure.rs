@@ -98,7 +98,7 @@ pub(crate) struct Window {
     pub(crate) limit: Duration,
 }
 
-/// Runs a client against a server process, if the side has one.
+/// Runs a client against a server process, if there is one.
 pub(crate) fn run_client(
     client: Client,
     cpu: usize,

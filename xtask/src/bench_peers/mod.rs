@@ -1,8 +1,9 @@
 //! The measuring stand: compares farblock and its peers in one run on one machine.
 //!
 //! **Order.** The stand measures row by row, and each row in rounds. In a round all sides run one
-//! after the other, and each round starts with the next side. So drift affects all sides alike.
-//! Results are medians of the rounds.
+//! after the other. Each round starts with the side that was second in the round before. So a
+//! machine that becomes slower during the measurement affects all sides alike. Results are medians
+//! of the rounds.
 //!
 //! **Fairness.** Every target is pinned to one processor, and every host to another. A target is
 //! stopped (SIGSTOP) while other targets run, since some targets poll when they are idle. All disks

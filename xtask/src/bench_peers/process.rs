@@ -156,7 +156,8 @@ pub(crate) fn describe(command: &Command) -> String {
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Starts a child process, which inherits the CPU affinity of the thread that starts it.
+/// Starts a child process on one processor. The child inherits the affinity of this thread, which
+/// is set only for the start.
 fn spawn_pinned(command: &mut Command, cpu: usize) -> std::io::Result<Child> {
     let before = sched_getaffinity(None)?;
     let mut only = CpuSet::new();

@@ -69,7 +69,7 @@ impl Load {
         }
     }
 
-    /// The name for `--only`, after the name of the backend: `4k-randread-qd32-c1`.
+    /// The name of the load for `--only`, for example `4k-randread-qd32-c1`.
     pub(crate) fn slug(&self) -> String {
         let mut slug =
             format!("{}-{}-qd{}-c{}", self.block_size(), self.rw, self.depth, self.connections);

@@ -100,7 +100,7 @@ pub(crate) const ALL: [Side; 11] = [
     ISCSI,
     NBD,
 ];
-/// The sides of the rows that examine a single aspect.
+/// The sides of the rows about several connections, mixed loads, digests and a fixed rate.
 pub(crate) const PAIRS: [Side; 3] = [FARBLOCK, FLOOR, SPDK];
 
 impl Side {
@@ -149,7 +149,7 @@ pub(crate) struct Server {
     pub(crate) endpoint: Endpoint,
 }
 
-/// A host to run.
+/// The command of a host, and how to interpret its output.
 pub(crate) struct Client {
     pub(crate) command: Command,
     /// The output line that shows that the load has started. `None` if the load starts at once.

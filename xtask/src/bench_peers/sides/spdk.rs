@@ -143,7 +143,7 @@ pub(super) fn free_address() -> Result<SocketAddr, String> {
     listener.and_then(|listener| listener.local_addr()).map_err(|error| error.to_string())
 }
 
-/// The JSON-RPC of a target.
+/// The JSON-RPC socket of a target.
 struct Rpc {
     path: PathBuf,
 }
