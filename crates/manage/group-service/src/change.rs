@@ -27,7 +27,7 @@ pub(crate) enum Change {
 type NewRecord = (Key, Option<Vec<u8>>);
 
 impl Change {
-    /// The transaction; `Ok(None)`: the group is so already.
+    /// The transaction; `Ok(None)`: the group already has the state that the change requests.
     pub(crate) fn txn(&self, view: &View, keys: &KeySpace) -> Result<Option<Txn>, String> {
         let records = self.records(view)?;
         if records.is_empty() {
@@ -41,7 +41,7 @@ impl Change {
             match value {
                 Some(value) => txn.writes.push(Write::Put { key: name, value, lease: None }),
                 None if revision != 0 => txn.writes.push(Write::Delete { key: name }),
-                // The record must not appear meanwhile.
+                // The comparison ensures that the record does not appear meanwhile.
                 None => {}
             }
         }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// The settings of a member.
 #[derive(Debug)]
 pub struct ServiceConfig {
-    /// The way to etcd.
+    /// The connection to etcd.
     pub etcd: EtcdConfig,
     /// The name of the group; see [`farblock_group::is_name`].
     pub group: String,
@@ -31,6 +31,6 @@ pub struct ServiceConfig {
     /// The process from [`watchdog::spawn`](crate::watchdog::spawn). `None`: the member receives no
     /// permit for an ANA group with a disk whose hard fence is not complete.
     pub watchdog: Option<Watchdog>,
-    /// The times.
+    /// The time limits and intervals of this member.
     pub timing: Timing,
 }

@@ -1,4 +1,4 @@
-//! The seam to the target: its disks, and the events that they report.
+//! The interface to the target: its disks, and the events that they report.
 
 use crate::input::Input;
 use farblock_group::{Holder, MemberEvent, Outcome, Permit, Report, ReservationRecord};
@@ -27,8 +27,8 @@ pub trait Disks: Send {
     /// I/O continue.
     fn publish(&mut self, group: u32, permit: Option<Permit>);
 
-    /// The permit ends soon, and etcd has not renewed it. As [`Self::publish`] with `None`, and in
-    /// addition every core confirms. When no core can submit any more, answer with
+    /// Withdraws a permit that ends soon and that etcd has not renewed. As [`Self::publish`] with
+    /// `None`, and in addition every core confirms. When no core can submit any more, answer with
     /// [`Events::parked`], once for each call. Operations that the kernel has may continue. Only
     /// called for a member with a watchdog, which kills the process if the answer is late.
     fn park(&mut self, group: u32, epoch: u64);
@@ -48,7 +48,7 @@ pub trait Disks: Send {
     fn report(&mut self, report: &Report);
 }
 
-/// The way from the disks to the member's thread.
+/// Passes events from the disks to the member's thread.
 #[derive(Clone, Debug)]
 pub struct Events {
     sender: UnboundedSender<Input>,

@@ -29,7 +29,7 @@ pub(crate) struct Declared {
     pub(crate) namespaces: BTreeMap<u32, Vec<String>>,
 }
 
-/// The way of a member out of its group.
+/// Whether the member is to leave its group, and whether it has left.
 #[derive(Default)]
 struct Departure {
     is_ordered: bool,
@@ -214,7 +214,7 @@ impl Driver {
     fn report(&mut self, report: &Report) {
         self.history.report(report, clock::wall_ms());
         if matches!(report, Report::Joined { .. }) {
-            // The record has ended with the lease.
+            // The record of the hosts ended with the earlier lease.
             self.hosts.lost();
             for (group, fences) in &self.declared.fences {
                 self.declare(*group, fences.clone());
@@ -286,7 +286,7 @@ impl Driver {
         }
     }
 
-    /// Differs after each change of the group that others should notice.
+    /// Returns another value after each change of the group that other threads should notice.
     fn fingerprint(&self) -> (u64, bool, bool) {
         let store = self.store.status(self.member.config().timing.hold);
         (self.member.view().changes(), self.member.is_joined(), store.reachable)

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The watchdog knows the earliest end of all groups that are Running or Parking, plus half of the
-//! stop margin. It hears of a permit before the cores do.
+//! stop margin. It gets each permit before the cores do.
 
 use crate::watchdog::Watchdog;
 use farblock_group::{Permit, Timing};
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug)]
 struct Running {
     permit: Permit,
-    /// The number of unanswered questions to the cores.
+    /// The number of calls of `Disks::park` that the cores have not answered yet.
     parks: u32,
     is_parking: bool,
 }
@@ -69,7 +69,7 @@ impl Guard {
         running.map(|group| self.parks_at(group)).min()
     }
 
-    /// The groups, with their epochs, to park now.
+    /// Returns the groups to park now, with their epochs. Marks them as parking.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<(u32, u64)> {
         let is_due = |group: &Running| !group.is_parking && now >= self.parks_at(group);
         let due = self.groups.iter().filter(|(_, group)| is_due(group));
@@ -82,7 +82,7 @@ impl Guard {
         due
     }
 
-    /// No core submits any more, as an answer to a question.
+    /// Notes an answer to `Disks::park`: no core submits any more.
     pub(crate) fn parked(&mut self, group: u32, epoch: u64) {
         let Some(known) = self.groups.get_mut(&group) else { return };
         if known.permit.epoch != epoch {

@@ -1,7 +1,7 @@
 //! The list of the hosts that are connected to this member, as a record in etcd.
 //!
-//! Before an operator stops a member, he must know that its hosts have other paths. The record ends
-//! with the lease of the member.
+//! An operator reads it before he stops the member, since the hosts need other paths. etcd removes
+//! the record when the lease of the member ends.
 
 use farblock_group::limits::MAX_HOSTS;
 use farblock_group::store::{Compare, Txn, Write};
@@ -17,11 +17,11 @@ enum State {
     /// The target is not ready for hosts.
     #[default]
     NotReady,
-    /// etcd lacks the list.
+    /// etcd does not have the current list.
     Changed,
-    /// A write is under way; `again`: the list has changed since.
+    /// A write is in progress; `again`: the list has changed since, so another write follows.
     Writing { again: bool },
-    /// etcd has the list.
+    /// etcd has the current list.
     Written,
 }
 
@@ -45,7 +45,7 @@ impl HostList {
         }
     }
 
-    /// etcd lacks the list.
+    /// Notes that etcd does not have the current list.
     pub(crate) fn lost(&mut self) {
         self.state = match self.state {
             State::NotReady => State::NotReady,
@@ -73,7 +73,8 @@ impl HostList {
         let key = keys.name(&Key::Hosts(name.clone()));
         self.state = State::Writing { again: false };
         self.last = Some(now);
-        // Another process with this name must not find the list of this one.
+        // Write only if the record of this member has not changed: another process with its name
+        // must not get this list.
         let compare = Compare { key: keys.name(&own), revision: member.view().revision(&own) };
         let write = Write::Put { key, value, lease: Some(lease) };
         Some(Txn { compares: vec![compare], writes: vec![write], ..Txn::default() })

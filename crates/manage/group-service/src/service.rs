@@ -211,8 +211,8 @@ impl Service {
         let _ = self.sender.send(Input::Hosts(hosts));
     }
 
-    /// Hands every ANA group over and leaves the group. Returns when this is done or the time is
-    /// over. Returns whether it is done.
+    /// Hands every ANA group over and leaves the group. Returns whether this was done within the
+    /// time limit.
     #[must_use]
     pub fn leave(self, limit: Duration) -> bool {
         let _ = self.sender.send(Input::Member(MemberEvent::Leave));

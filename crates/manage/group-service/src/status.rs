@@ -121,7 +121,7 @@ impl HistoryEntry {
             | Report::WaitsOut { group, .. }
             | Report::Leads { group, .. }
             | Report::Left { group, .. } => Some(*group),
-            // The driver reports it with each beat.
+            // Not an event: the driver reports it again with each beat.
             Report::HoldsOver { .. } => return None,
             _ => None,
         };

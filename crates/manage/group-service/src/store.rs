@@ -7,7 +7,7 @@
 //! second execution changes nothing and reads the result of the first.
 //!
 //! Every request carries etcd's `hasleader`: a member of etcd without a leader refuses it at once,
-//! and this is [`StoreTrouble::NoQuorum`]. Everything else is [`StoreTrouble::Silent`].
+//! and this is [`StoreTrouble::NoQuorum`]. All other failures are [`StoreTrouble::Silent`].
 
 use crate::etcd::EtcdConfig;
 use crate::status::StoreStatus;
@@ -43,7 +43,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// Renews the lease. `None`: the stream has ended.
+    /// Renews the lease. Returns whether the lease still exists; `None`: the stream has ended.
     async fn renew(&mut self) -> Option<bool> {
         self.requests.keep_alive().await.ok()?;
         Some(self.answers.message().await.ok()??.ttl() > 0)

@@ -166,7 +166,7 @@ fn members_of_etcd_die_and_return() {
     check(&disk);
 }
 
-/// Not a test: the watchdog of the next test's member.
+/// Runs the watchdog in a process that [`member_process`] starts. Does nothing in other processes.
 #[test]
 fn watchdog_process() {
     if std::env::var_os("FARBLOCK_TEST_WATCHDOG").is_some() {
@@ -175,7 +175,7 @@ fn watchdog_process() {
     }
 }
 
-/// Not a test: the member of the next test.
+/// Runs a member in a process that the next test starts. Does nothing in other processes.
 #[test]
 fn member_process() {
     let Some(endpoint) = std::env::var_os("FARBLOCK_TEST_MEMBER") else { return };

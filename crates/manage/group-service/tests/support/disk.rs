@@ -16,7 +16,7 @@ pub(crate) struct Disk {
     fenced: BTreeSet<u64>,
     /// The epoch of the last executed write.
     pub(crate) epoch: u64,
-    /// The writes of each member.
+    /// The number of executed writes of each member.
     pub(crate) writes: BTreeMap<String, u64>,
     pub(crate) wrong: Option<String>,
 }
@@ -50,7 +50,7 @@ impl SharedDisk {
 
 type Core = Arc<Mutex<(Option<u64>, Option<Permit>)>>;
 
-/// One member's way to the disk, for one ANA group.
+/// The disk as one member uses it, for one ANA group.
 pub(crate) struct TestDisks {
     name: String,
     disk: SharedDisk,
