@@ -12,7 +12,7 @@ pub struct Absent {
 }
 
 impl Absent {
-    /// Stands for the disk of this name and geometry.
+    /// Creates the namespace for the disk of this name and geometry.
     #[must_use]
     pub fn new(name: &str, geometry: Geometry) -> Self {
         Self { geometry, name: name.to_owned() }

@@ -86,14 +86,15 @@ impl Leading {
     pub fn publish(&mut self, group: u32, permit: Option<Permit>) {
         let until = permit.map(|permit| permit.until);
         let before = self.desk.publish(group, until);
-        // A worker sees a permit that is renewed in time when it looks at the end of the old one.
+        // A worker looks at the permit when the old one ends. So it needs an order only after a
+        // time without a permit.
         let is_gap = before.is_none_or(|before| boot_time() >= before);
         if until.is_some() && is_gap {
             self.order(group, Order::Permitted);
         }
     }
 
-    /// Withdraws the permit, which ends soon. LeadingAnswer: [`LeadingAnswer::Parked`].
+    /// Withdraws the permit, which ends soon. The answer is [`LeadingAnswer::Parked`].
     pub fn park(&mut self, group: u32, epoch: u64) {
         self.desk.publish(group, None);
         self.order(group, Order::Park(epoch));

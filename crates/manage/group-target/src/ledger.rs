@@ -1,9 +1,9 @@
 //! The reservations of the group's namespaces: passes changes and answers between the member and
 //! the target.
 //!
-//! The member's thread must not wait for the target's locks. So a thread of its own passes the
-//! changes on, in their order. A worker opens no disk while the target does not enforce a change
-//! that the member knows.
+//! The member's thread must not wait for the target's locks. So another thread passes the changes
+//! on, in their order. A worker opens a disk only when the target enforces all changes that the
+//! member knows.
 
 use crate::desk::{Desk, LeadingAnswer, LedNamespace, Sink};
 use crate::order::Order;
@@ -111,7 +111,7 @@ fn host_of(text: &str) -> Option<HostId> {
 
 pub(crate) type Accounts = BTreeMap<String, Arc<Account>>;
 
-/// The way to the thread.
+/// Passes messages to the thread.
 #[derive(Clone)]
 pub(crate) struct Ledger {
     accounts: Arc<Accounts>,
@@ -147,7 +147,7 @@ impl Ledger {
         self.accounts.get(&disk.identity)
     }
 
-    /// The group for the target's namespaces, by subsystem and namespace.
+    /// The shared reservations of the namespaces of a subsystem.
     pub(crate) fn of_subsystem(
         &self,
         nqn: &str,
@@ -178,7 +178,7 @@ impl Clerk {
                 Err(_) => return,
             }
         };
-        // No host was connected at the time of these changes.
+        // No host was connected at the time of these changes, so no notifications are due.
         early.into_iter().for_each(|entry| self.take(&control, entry, false));
         while let Ok(entry) = entries.recv() {
             self.take(&control, entry, true);

@@ -139,7 +139,7 @@ impl Worker {
     /// Opens the disks that are still closed. Returns whether all are open.
     fn open(&mut self, control: &Control) -> bool {
         while let Some(disk) = self.disks.get_mut(self.opened) {
-            // Otherwise an excluded host could write before the cores know the reservation.
+            // Wait, because an excluded host could write before the cores know the reservation.
             if self.ledger.account(disk).is_some_and(|account| !account.is_enforced()) {
                 return false;
             }
@@ -150,7 +150,7 @@ impl Worker {
             });
             match replaced {
                 Ok(removal) => {
-                    // The cores close their queues into an absent namespace at once.
+                    // Do not wait: the cores close their queues of an absent namespace at once.
                     drop(removal);
                     self.opened += 1;
                     self.trouble = None;
@@ -167,8 +167,8 @@ impl Worker {
         true
     }
 
-    /// Reports when no operation is in flight. The group is inaccessible until then, even if its
-    /// permit is renewed.
+    /// Waits until no operation is in flight, and reports this. The group is inaccessible until
+    /// then, even if its permit is renewed.
     fn park(&mut self, control: &Control, epoch: u64) {
         if let Stage::Serving(epoch) = self.stage {
             self.desk.report(self.group, AnaState::INACCESSIBLE);
