@@ -69,7 +69,7 @@ pub(crate) fn claim(group: u32, view: &View, me: Me<'_>, is_steady: bool) -> Opt
         None => (by_rank, Reason::Lost),
     };
     let mut victims = old.victims.clone();
-    // A holder that only fences has not begun.
+    // A holder that was still fencing has done no I/O, so it is no victim.
     if old.phase == Phase::Serving {
         let suspected = standing(view, holder, seen.revision);
         victims.push(Holder { suspected, ..holder.clone() });
@@ -91,7 +91,7 @@ fn new_record(
     let epoch = epoch + 1;
     let mut victims = victims;
     if crate::has_mistake("a second takeover forgets the victims of the first") {
-        // The holder before has the epoch before.
+        // Only the last holder has the epoch before this one.
         victims.retain(|victim| victim.epoch + 1 == epoch);
     }
     let holder = Holder {

@@ -18,7 +18,7 @@
 //!   first operation of this context on an OSD makes the OSD refuse the victim.
 //! - **WaitingOut.** If a victim's disk has no complete hard fence, the member waits until the
 //!   victim has stopped on its own and its operations have ended ([`Timing::stopped_at`](crate::Timing::stopped_at)). This
-//!   time runs from the takeover, beside the other steps.
+//!   time runs from the takeover, in parallel to the other steps.
 
 use crate::records::Holder;
 use farblock_proto::time::Instant;
@@ -64,7 +64,7 @@ impl Fencing {
         self.state
     }
 
-    /// The time until which the fence waits, if it only waits.
+    /// The end of the wait in state WaitingOut.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         (self.state == FenceState::WaitingOut).then_some(self.stopped_at)
     }
@@ -73,7 +73,7 @@ impl Fencing {
         &self.identity
     }
 
-    /// The disks refuse the victims. Returns whether this is news.
+    /// Notes that the disks refuse the victims. Returns whether this is news.
     pub(crate) fn placed(&mut self) -> bool {
         let is_news = self.state == FenceState::Placing;
         if is_news {
@@ -82,7 +82,7 @@ impl Fencing {
         is_news
     }
 
-    /// The driver's own operations cannot overtake the fence.
+    /// Notes that the driver's own operations cannot overtake the fence.
     pub(crate) fn entered(&mut self, identity: String) {
         if self.state == FenceState::Entering {
             self.state = FenceState::WaitingOut;

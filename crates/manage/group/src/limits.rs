@@ -53,14 +53,15 @@ pub const STOP_MARGIN: Duration = Duration::from_millis(250);
 /// The default time for which a member must be alive before leadership moves back to it.
 pub const SETTLE: Duration = Duration::from_secs(30);
 
-/// The largest power of two by which repeated losses of a member multiply [`SETTLE`].
+/// The largest exponent: repeated losses of a member multiply [`SETTLE`] by up to two to this
+/// power.
 pub const MAX_SETTLE_SHIFT: u32 = 5;
 
 /// The delay between candidates: the second-best member tries to take an ANA group over this much
 /// later than the best.
 pub const RANK_STEP: Duration = Duration::from_millis(500);
 
-/// The time for which the other members leave a restarted member its ANA groups.
+/// The time for which the other members do not take the ANA groups of a restarted member.
 pub const RESUME_TIME: Duration = Duration::from_secs(3);
 
 /// The time for which the other members leave the ANA groups of an ended process to the next process
@@ -73,7 +74,7 @@ pub const AVOID: Duration = Duration::from_secs(10);
 /// The pause before a failed request to the store is repeated.
 pub const RETRY: Duration = Duration::from_millis(200);
 
-/// The number of requests for proofs in flight. The member gives up older ones.
+/// The maximum number of requests for proofs in flight. The member gives up older ones.
 pub const MAX_PROOFS: usize = 8;
 
 /// The controller identifiers of a range; `None`: the range does not exist.

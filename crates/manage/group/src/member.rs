@@ -40,7 +40,7 @@ pub struct Member {
     out: Outbox,
     wall_ms: u64,
     is_leaving: bool,
-    /// The time of the next tick that no part of the member knows.
+    /// The time at which to decide again about a takeover or a hand-over.
     next: Option<Instant>,
 }
 
@@ -126,7 +126,7 @@ impl Member {
         own.chain(seats).chain(self.book.deadlines()).min()
     }
 
-    /// Takes an input.
+    /// Handles an input.
     pub fn handle(&mut self, now: Instant, event: MemberEvent) {
         match event {
             MemberEvent::Store(StoreEvent::Reply(ticket, reply)) => {
@@ -438,7 +438,8 @@ impl Member {
         }
     }
 
-    /// Publishes the permits of some groups, after a proof that was sent at this time.
+    /// Publishes the permits of some groups. `sent`: the time of the request that proves the
+    /// leadership; `None`: the store reports that it has no quorum.
     fn publish(&mut self, sent: Option<Instant>, includes: impl Fn(u32) -> bool) {
         let (no_quorum, timing) = (self.session.no_quorum, &self.config.timing);
         for (group, seat) in &mut self.seats {

@@ -35,7 +35,7 @@ pub(crate) enum Purpose {
     Consult { proposal: u64 },
     /// Report applied reservation changes.
     Ack { namespace: String },
-    /// A request without a useful reply.
+    /// A request whose reply the member ignores.
     Nothing,
 }
 
@@ -97,7 +97,7 @@ impl Outbox {
         self.pending.values().filter(|pending| pending.purpose == *purpose).count()
     }
 
-    /// Gives the oldest request with this purpose up.
+    /// Gives up the oldest request with this purpose.
     pub(crate) fn forget_oldest(&mut self, purpose: &Purpose) {
         let is_it =
             |pending: &Pending| mem::discriminant(&pending.purpose) == mem::discriminant(purpose);

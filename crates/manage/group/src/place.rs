@@ -3,7 +3,8 @@
 //! Rendezvous hashing with weights: each member draws a number from its name and the group, and the
 //! member with the highest score leads. If a member leaves, only its groups move. A member with
 //! twice the weight leads twice as many groups. The score is weight / -ln(u) for a uniform number u
-//! between 0 and 1, so scores compare as fractions. Integers give all builds the same order.
+//! between 0 and 1, so scores compare as fractions. The arithmetic uses integers, so that all
+//! builds calculate the same order.
 
 use farblock_random::Random;
 

@@ -18,7 +18,7 @@ pub type Unknown = BTreeMap<String, serde_json::Value>;
 
 /// A document in the store.
 pub trait Record: Serialize + DeserializeOwned {
-    /// The version of the document.
+    /// The version of the document's format.
     fn version(&self) -> u32;
 
     /// The value to store.
@@ -36,16 +36,16 @@ pub trait Record: Serialize + DeserializeOwned {
 /// A member.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MemberRecord {
-    /// The version of the document.
+    /// The version of the document's format.
     pub version: u32,
     /// The number of this process. It grows with each start of the member.
     pub incarnation: u64,
     /// A random number of the process, by which it recognizes its own record.
     pub process: u64,
-    /// All incarnations after `ended_from` up to this one have certainly ended: the next process of
-    /// the same machine has confirmed it, or a supervisor.
+    /// All incarnations after `ended_from` up to this one have certainly ended: a later process has
+    /// confirmed it, because it got the lock of their state folder.
     pub ended: u64,
-    /// Up to this incarnation, processes may still run: the process after it used another state
+    /// The processes up to this incarnation may still run: the process after it used another state
     /// folder, and could not confirm their end.
     #[serde(default)]
     pub ended_from: u64,
@@ -77,7 +77,7 @@ impl MemberRecord {
 /// The sign that a process of a member is alive.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AliveRecord {
-    /// The version of the document.
+    /// The version of the document's format.
     pub version: u32,
     /// The incarnation of the member.
     pub incarnation: u64,
@@ -100,7 +100,7 @@ pub struct SuspectRecord {
 /// The owner of a range of controller identifiers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RangeRecord {
-    /// The version of the document.
+    /// The version of the document's format.
     pub version: u32,
     /// The name of the member.
     pub member: String,
@@ -122,7 +122,7 @@ pub enum Duty {
 /// An operator's order for a member.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OrderRecord {
-    /// The version of the document.
+    /// The version of the document's format.
     pub version: u32,
     /// The tasks of the member.
     #[serde(default)]
@@ -151,7 +151,7 @@ pub struct UpgradeMember {
 /// A rolling upgrade that has not ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct UpgradeRecord {
-    /// The version of the document.
+    /// The version of the document's format.
     pub version: u32,
     /// The members by name.
     pub members: BTreeMap<String, UpgradeMember>,
@@ -163,7 +163,7 @@ pub struct UpgradeRecord {
 /// The hosts that are connected to a member. The record exists while the member is ready for hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostsRecord {
-    /// The version of the document.
+    /// The version of the document's format.
     pub version: u32,
     /// The incarnation of the member.
     pub incarnation: u64,
@@ -174,7 +174,7 @@ pub struct HostsRecord {
 /// The member that an operator chose for an ANA group.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PinRecord {
-    /// The version of the document.
+    /// The version of the document's format.
     pub version: u32,
     /// The name of the member.
     pub member: String,
@@ -223,7 +223,7 @@ impl FenceKind {
 /// An ANA group: the namespaces that change their leader together.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AnaGroupRecord {
-    /// The version of the document.
+    /// The version of the document's format.
     pub version: u32,
     /// The kinds of fences of all disks in the group, each once.
     pub fences: Vec<FenceKind>,
@@ -295,7 +295,7 @@ pub enum Reason {
 /// The leadership of an ANA group.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LeaderRecord {
-    /// The version of the document.
+    /// The version of the document's format.
     pub version: u32,
     /// The number of takeovers so far: the fencing token of the current holder.
     pub epoch: u64,
@@ -363,7 +363,7 @@ pub struct ReservationChange {
 /// The reservations of a namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReservationRecord {
-    /// The version of the document.
+    /// The version of the document's format.
     pub version: u32,
     /// The ANA group of the namespace.
     pub group: u32,
@@ -384,7 +384,7 @@ pub struct ReservationRecord {
 /// since later leaders begin with at least these changes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AckRecord {
-    /// The version of the document.
+    /// The version of the document's format.
     pub version: u32,
     /// The epoch of the leader.
     pub epoch: u64,

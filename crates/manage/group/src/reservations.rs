@@ -63,7 +63,7 @@ enum QuestionState {
     Read { index: u64 },
 }
 
-/// A question for the last change.
+/// A question for the last change of a namespace's reservations.
 #[derive(Debug)]
 struct Question {
     namespace: String,
@@ -177,7 +177,7 @@ impl Book {
         if let Some(own) = own {
             proposal.state = ProposalState::Committed { index: own.index };
         } else if seen.map_or(0, |seen| seen.revision) == proposal.base {
-            // Only the leadership has changed.
+            // The reservations have not changed, only the leadership: send the change again.
             proposal.state = ProposalState::Sending { retry_at: Some(now) };
         } else {
             out.push(Action::Answer { proposal: number, outcome: Outcome::Conflict });

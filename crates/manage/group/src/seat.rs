@@ -72,7 +72,7 @@ pub(crate) struct Seat {
     fences: Vec<FenceKind>,
     /// The time before the last request that proved the leadership.
     proved: Option<Instant>,
-    /// No new takeover before this time.
+    /// The time before which the member does not take the group again, after a failed fence.
     avoid_until: Option<Instant>,
     /// The time at which to repeat a failed request.
     retry_at: Option<Instant>,
@@ -149,7 +149,7 @@ impl Seat {
             (Stage::Idle | Stage::Taking, Some(own)) if own.record.phase == Phase::Fencing => {
                 self.taken(now, own, stopped_at, out);
             }
-            // The member has stopped: it must not keep the group.
+            // The member does no I/O for this group any more, so it must not keep it.
             (Stage::Idle, Some(own)) if own.record.phase == Phase::Serving => {
                 self.revision = own.revision;
                 self.epoch = own.record.epoch;
@@ -196,7 +196,7 @@ impl Seat {
         out.push(Action::Fence { group, epoch, victims });
     }
 
-    /// The fence is placed at the disks.
+    /// Notes that the fence is placed at the disks.
     pub(crate) fn placed(&mut self, epoch: u64, barrier: Option<u64>, out: &mut Outbox) {
         if let Stage::Fencing(fencing) = &mut self.stage
             && epoch == self.epoch
@@ -208,7 +208,7 @@ impl Seat {
         }
     }
 
-    /// The driver's own operations cannot overtake the fence.
+    /// Notes that the driver's own operations cannot overtake the fence.
     pub(crate) fn entered(&mut self, epoch: u64, identity: String) {
         if let Stage::Fencing(fencing) = &mut self.stage
             && epoch == self.epoch
@@ -287,7 +287,8 @@ impl Seat {
         record.victims.clear();
         record.at_unix_ms = me.wall_ms;
         let mut txn = self.change(&record, me);
-        // The new leader begins with all reservation changes before this instant.
+        // Read the reservations, because the new leader begins with all changes before this
+        // instant.
         txn.reads.push(Read::Prefix(me.keys.reservations()));
         out.txn(now, Purpose::Confirm { group: self.group }, txn);
     }
@@ -334,7 +335,7 @@ impl Seat {
         out.report(Report::Left { group, reason });
     }
 
-    /// All I/O of an epoch has ended.
+    /// Notes that all I/O of an epoch has ended.
     pub(crate) fn stopped(&mut self, now: Instant, epoch: u64) {
         let Stage::Stopping(exit) = &self.stage else { return };
         if epoch != self.epoch {
@@ -390,7 +391,8 @@ impl Seat {
         }
     }
 
-    /// Takes the proof that the store had this record after `sent`.
+    /// Notes the proof that the store had this record after `sent`. Returns whether it prolongs the
+    /// permit.
     pub(crate) fn prove(&mut self, sent: Instant, seen: Option<&Seen<LeaderRecord>>) -> bool {
         let is_own = seen.is_some_and(|seen| seen.revision == self.revision);
         let is_news = self.stage == Stage::Leading && is_own && self.proved < Some(sent);
@@ -400,7 +402,8 @@ impl Seat {
         is_news
     }
 
-    /// Whether the disks themselves refuse everything of a leader that another member has replaced.
+    /// Whether this member leads, and the disks themselves would refuse all its I/O after another
+    /// member has replaced it.
     pub(crate) fn may_hold_over(&self) -> bool {
         let any = crate::has_mistake("every leader holds over");
         self.stage == Stage::Leading && (any || self.fences.iter().all(|it| it.is_complete()))

@@ -63,7 +63,8 @@ pub(crate) struct Session {
     /// The number of this process; `None` before it has joined for the first time.
     pub(crate) incarnation: Option<u64>,
     next_beat: Instant,
-    /// The time since which no two successful proofs are far apart.
+    /// The time of the first proof in the current series. Each proof of a series succeeded at most
+    /// half a hold after the one before.
     steady_since: Option<Instant>,
     last_proof: Option<Instant>,
     /// The time of the last registration or successful proof.
@@ -153,7 +154,8 @@ impl Session {
         if self.incarnation.is_some() && now >= self.next_beat {
             self.next_beat = now.saturating_add(config.timing.beat());
             self.prove(now, config, keys, out);
-            // If only the answers are lost, a lease without end would keep the groups leaderless.
+            // Stop renewing the lease if no answers arrive: this member cannot lead its groups, and
+            // others must take them.
             let hears = now.saturating_duration_since(self.answered) <= config.timing.hold
                 || crate::has_mistake("a renewed lease permits I/O");
             if let SessionState::Joined { lease } = self.state

@@ -48,8 +48,8 @@ pub(super) struct Disk {
     pub(super) begun: u64,
     /// The hosts that may not write, since the answer to a preempt.
     excluded: BTreeSet<usize>,
-    /// The last reservation change that was answered, and the last changes on which commands build
-    /// that admit a host again.
+    /// The last reservation change that was answered, and for each host the last change on which a
+    /// command builds that admits the host again.
     pub(super) reserved: (u64, BTreeMap<usize, u64>),
     map: u64,
     listed: BTreeMap<String, u64>,
@@ -79,7 +79,7 @@ impl Disk {
         }
     }
 
-    /// A member has answered that a reservation change, which excludes hosts, is in force.
+    /// Notes that a member has answered: the reservation change, which excludes hosts, is in force.
     pub(super) fn reserve(&mut self, index: u64, excluded: &BTreeSet<usize>) {
         let (last, admitted) = &mut self.reserved;
         *last = index.max(*last);
@@ -88,7 +88,7 @@ impl Disk {
         self.excluded.extend(excluded.iter().filter(is_out));
     }
 
-    /// A member may admit a host again, in the change after `base`.
+    /// Notes that a member may admit a host again, in the change after `base`.
     pub(super) fn admit(&mut self, base: u64, host: usize) {
         let known = self.reserved.1.entry(host).or_default();
         *known = base.max(*known);

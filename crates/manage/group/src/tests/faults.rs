@@ -12,7 +12,7 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
     Stopped(usize),
-    /// All links of a machine.
+    /// All links of a machine are broken.
     Silent(usize),
     NoRequests(usize),
     NoReplies(usize),
@@ -162,8 +162,8 @@ impl World {
         }
     }
 
-    /// SIGSTOP. A watchdog kills the process before a permit for a disk without a complete hard
-    /// fence ends.
+    /// Stops a process (SIGSTOP). A watchdog kills it shortly after its permit for a disk without a
+    /// complete hard fence ends.
     fn stop(&mut self, number: usize) {
         let pid = self.pid(number);
         let process = &mut self.processes[number];

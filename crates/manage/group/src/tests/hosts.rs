@@ -26,7 +26,7 @@ pub(super) struct HostOp {
     pub(super) write: Option<u64>,
     /// The value that was acknowledged before the operation.
     pub(super) least: u64,
-    /// The member and its epoch that executes the operation; `None`: none yet.
+    /// The member that executes the operation, its process and its epoch; `None`: none yet.
     pub(super) at: Option<(usize, u64, u64)>,
     pub(super) token: u64,
 }
@@ -63,7 +63,7 @@ impl HostModel {
 }
 
 impl World {
-    /// A host acts: it starts an operation, or sends one again.
+    /// Lets a host start an operation, or send one again.
     pub(super) fn host(&mut self, number: usize) {
         let delay = self.course.delay(30 * MS);
         self.course.after(delay, Happening::Host(number));
@@ -141,14 +141,14 @@ impl World {
         }
     }
 
-    /// An attempt has ended without effect.
+    /// Notes that an attempt has ended without effect.
     pub(super) fn failed(&mut self, number: usize, token: u64) {
         if let Some(op) = self.hosts[number].op.as_mut().filter(|op| op.token == token) {
             op.at = None;
         }
     }
 
-    /// A host asks a member to exclude another host from writing, or to admit it again.
+    /// Lets a host ask a random member to exclude a random host from writing, or to admit it again.
     pub(super) fn propose(&mut self) {
         let delay = self.course.delay(700 * MS);
         self.course.after(delay, Happening::Propose);
@@ -176,7 +176,7 @@ impl World {
         self.consult(number, group, host);
     }
 
-    /// A host asks a member to exclude `host`, or to admit it again.
+    /// Lets a host ask a member to exclude `host`, or to admit it again.
     pub(super) fn consult(&mut self, number: usize, group: u32, host: usize) {
         let (proposal, pid) = (self.token(), self.pid(number));
         let step = Step::Consults { least: self.disks[&group].reserved.0, host };
@@ -186,7 +186,7 @@ impl World {
         self.course.after(MS / 10, Happening::Event(pid, question));
     }
 
-    /// A member answers a question or a proposal.
+    /// Handles a member's answer to a question or a proposal.
     pub(super) fn answer(&mut self, number: usize, proposal: u64, outcome: &Outcome) {
         let Some(asked) = self.asked.remove(&proposal) else { return };
         let disk = self.disks.get_mut(&asked.group).expect("every group has a disk");
@@ -207,7 +207,7 @@ impl World {
         }
     }
 
-    /// A member executes a host's reservation command on the state after change `base`.
+    /// Lets a member execute a host's reservation command on the state after change `base`.
     fn change(&mut self, number: usize, group: u32, (base, host): (u64, usize)) {
         let namespace = format!("ns-{group}");
         let seen = self.processes[number].member.view().reservations.get(&namespace);

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Condition {
     Running,
-    /// SIGSTOP.
+    /// Stopped by SIGSTOP.
     Stopped,
     Dead,
 }
@@ -66,7 +66,7 @@ pub(super) struct Cores {
     pub(super) flying: BTreeMap<u64, DiskOp>,
     /// The reservations: the number of the last change, and the excluded hosts.
     pub(super) reservations: BTreeMap<u32, (u64, BTreeSet<usize>)>,
-    /// The changes that the member waits for.
+    /// The changes whose forbidden commands have not ended yet.
     pub(super) applying: BTreeMap<u32, u64>,
 }
 

@@ -9,10 +9,10 @@ use super::scenarios::{
 use super::world::{Counts, MS, World};
 use crate::mistake::make_mistake;
 
-/// The time with faults, and the time after which all is well again.
+/// The time with faults, and the time without faults that follows.
 const FAULTY: u64 = 20_000 * MS;
 const CALM: u64 = 20_000 * MS;
-/// The part of the calm time in which hosts must succeed.
+/// The last part of the time without faults, in which all hosts must succeed.
 const PROGRESS: u64 = 4_000 * MS;
 
 /// Runs a seed.

@@ -143,7 +143,7 @@ fn a_lost_quorum_stops_only_disks_without_complete_fences_and_moves_nothing() {
     world.begin(Fault::NoQuorum);
     world.pass(3_000 * MS);
     let acked: Vec<_> = (1..=3).map(|group| world.acked(group)).collect();
-    // Hosts wait for the stopped groups. Give them new operations, for group 1.
+    // All hosts wait for operations on the stopped groups. Drop these, so that hosts use group 1.
     world.hosts.iter_mut().for_each(|host| host.op = None);
     world.pass(20_000 * MS);
     assert_eq!(world.leader(1), before[0], "I/O continues");

@@ -92,7 +92,7 @@ pub(super) struct Counts {
     pub(super) done: u64,
     pub(super) takeovers: u64,
     pub(super) answers: u64,
-    /// Reservation changes that another one preceded.
+    /// Proposed reservation changes that failed, because another change was first.
     pub(super) conflicts: u64,
     pub(super) refused: u64,
     pub(super) faults: u64,
@@ -118,7 +118,7 @@ pub(super) struct Asked {
     pub(super) step: Step,
 }
 
-/// Time and chance.
+/// The time, the queue of events, and the random numbers.
 pub(super) struct Course {
     pub(super) now: u64,
     number: u64,
@@ -155,7 +155,7 @@ pub(super) struct World {
     /// The first contradiction that the oracle found.
     pub(super) wrong: Option<String>,
     pub(super) has_trace: bool,
-    /// No new faults.
+    /// Whether there are no new faults.
     pub(super) is_calm: bool,
 }
 
@@ -404,7 +404,7 @@ impl World {
         .collect()
     }
 
-    /// SIGCONT.
+    /// Continues a stopped process (SIGCONT).
     pub(super) fn resume(&mut self, number: usize) {
         if self.processes[number].condition != Condition::Stopped {
             return;
@@ -654,7 +654,7 @@ impl World {
         }
     }
 
-    /// A core receives an operation, or looks at a parked one again.
+    /// Lets a core check an operation that has arrived, or that was parked.
     fn deliver(&mut self, number: usize, mut op: DiskOp) {
         let pid = self.pid(number);
         let process = &mut self.processes[number];
