@@ -51,7 +51,8 @@ pub struct SpdkRpc {
     seen: Mutex<Seen>,
 }
 
-/// The version of the document that the current call has read.
+/// The document that the current call has read: its version, and whether it is still the current
+/// one.
 #[derive(Default)]
 struct Seen {
     etag: String,
