@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_and_charts_show_the_data() {
+    fn pages_and_charts_are_up_to_date_with_the_data() {
         for (path, text) in outputs(&docs()).expect("data files") {
             let now = fs::read_to_string(&path).unwrap_or_default();
             let first = now.lines().zip(text.lines()).find(|(now, text)| now != text);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_short() {
+    fn the_page_for_decision_makers_is_short() {
         let page = fs::read_to_string(docs().join(PAGES[0])).expect("a page");
         let words = page.split_whitespace().count();
         assert!(words <= MAX_WORDS, "{words} words, at most {MAX_WORDS}: move tables to {PAGES:?}");

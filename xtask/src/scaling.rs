@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn independent_cores_scale_until_another_limit() {
+    fn independent_cores_scale_up_to_the_bandwidth_of_the_network() {
         let (iops, limit) = assumed(0.0).scale(&LOADS[0], 1e-6, 4);
         assert!((iops - 4e6).abs() < 1.0 && limit == Limit::Processors, "{iops} {limit:?}");
         let (iops, limit) = assumed(0.0).scale(&LOADS[0], 1e-6, 64);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_measured_table_is_read() {
+    fn the_processor_time_is_read_from_the_row_of_farblock() {
         let text = "# w | m | d | me | c\nload,side,target µs/IO\n\
             \"4k randread, QD 32, 1 connection\",SPDK,2.46\n\
             \"4k randread, QD 32, 1 connection\",farblock,1.23\n";

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_chosen_by_words() {
+    fn only_rows_with_all_words_are_chosen() {
         assert_eq!(rows(&[]).len(), 10);
         let few = rows(&["64k".to_owned()]);
         assert!(few.len() == 2 && few.iter().all(|row| row.load.block_bytes == 64 << 10));

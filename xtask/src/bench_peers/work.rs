@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_complete_and_unique() {
+    fn every_row_has_sides_and_a_unique_name() {
         let rows = all();
         let slugs: std::collections::HashSet<_> = rows.iter().map(Row::slug).collect();
         assert_eq!(slugs.len(), rows.len());
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_chosen_by_words() {
+    fn only_rows_and_sides_with_all_words_are_chosen() {
         let chosen = |pattern: &str| choose(all(), &[pattern.to_owned()]);
         assert_eq!(choose(all(), &[]).len(), all().len());
         let rows = chosen("mem-4k-randread-qd32-c1 floor");

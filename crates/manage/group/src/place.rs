@@ -59,7 +59,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn logarithms_are_right() {
+    fn logarithms_have_errors_below_a_millionth() {
         for (bits, expected) in [(1 << 63, 1.0), (1 << 62, 2.0), (3 << 62, 0.415_037_5), (1, 64.0)]
         {
             let found = minus_log2(bits) as f64 / f64::from(1u32 << 16) / f64::from(1u32 << 16);

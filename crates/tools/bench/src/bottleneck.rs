@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remote_disk_as_fast_as_local_waits_for_the_disk() {
+    fn the_disk_limits_a_remote_side_that_is_as_fast_as_local() {
         // Processor use does not matter here, because the event loops may be spinning.
         says(&measured((40_000.0, 200.0), (38_000.0, 210.0, 26.0, 26.0)), 2, "the disk");
         says(&measured((40_000.0, 200.0), (37_900.0, 211.0, 5.0, 5.0)), 2, "the round trip");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn wake_ups_are_compared_with_those_of_the_local_disk() {
+    fn more_sleeps_than_on_the_local_disk_are_named_as_the_bottleneck() {
         let mut report = slow();
         let sleep = |figures: &mut Option<Figures>, sleeps| {
             figures.as_mut().expect("measured").sleeps_per_io = Some(sleeps);

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_chart_is_as_wide_as_each_of_three() {
+    fn a_single_chart_does_not_fill_the_whole_width() {
         let mut report = testing::report();
         report.patterns.truncate(1);
         let page = render(&report);

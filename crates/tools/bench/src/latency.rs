@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_histogram_gives_zero_and_excessive_latencies_count() {
+    fn an_empty_histogram_gives_zero_and_too_long_latencies_are_counted() {
         assert_eq!(Latencies::new().summary(), LatencySummary::default());
         let mut long = Latencies::new();
         long.record(Duration::from_secs(100_000));

@@ -263,7 +263,7 @@ fn serve_prints_the_commands_that_connect_to_it() {
 }
 
 #[test]
-fn several_listeners_each_serve() {
+fn a_target_serves_at_each_of_several_listeners() {
     let scratch = Scratch::new();
     let server = scratch.serve(["--listen", "[::1]:0", "mem:1MiB", "--json"]);
     let said: serde_json::Value = serde_json::from_str(&server.said).unwrap();

@@ -153,7 +153,7 @@ fn verify_names_an_unreadable_leg() {
 
 /// Checks that a shrunken leg is out of sync: it has lost its record, and perhaps data.
 #[test]
-fn a_shrunken_leg_is_out_of_the_mirror() {
+fn a_shrunken_leg_is_out_of_sync() {
     let scratch = Scratch::new();
     let one = scratch.disk("one.img", LEG_BYTES as u64);
     let two = scratch.disk("two.img", LEG_BYTES as u64);

@@ -1,5 +1,5 @@
 //! Reservations of disks without extended attributes. The target stores them in its state folder,
-//! where they survive kill -9 at any time. Without a folder, the target does not offer
+//! where they survive kill -9 at any time. Without a folder, the target refuses persistent
 //! reservations.
 
 mod support;
@@ -175,7 +175,7 @@ fn a_killed_target_keeps_every_acknowledged_registration() {
 }
 
 #[test]
-fn persistence_is_not_offered_without_a_state_folder() {
+fn persistent_reservations_are_refused_without_a_state_folder() {
     let scratch = Scratch::new();
     let (disk, folder) = (stripe(&scratch), scratch.text("kept"));
     for more in [vec![disk.as_str()], vec!["--state-dir", &folder, "mem:1MiB"]] {

@@ -115,7 +115,7 @@ fn replacing_the_disk_of_a_namespace_keeps_old_and_new_data_apart() {
 /// Moves another file to a disk's path. Checks that the target uses this file only after the
 /// operator runs `replace-namespace`.
 #[test]
-fn a_file_moved_to_the_path_of_a_disk_is_used_after_the_command() {
+fn a_file_moved_to_the_path_of_a_disk_is_used_only_after_replace_namespace() {
     let scratch = Scratch::new();
     let (path, next) = (scratch.disk("disk.img", 1 << 20), scratch.disk("next.img", 2 << 20));
     std::fs::write(&next, vec![5; 2 << 20]).expect("written");

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn serve_refuses_other_urls() {
+    fn a_disk_with_an_unknown_url_scheme_is_refused() {
         let error = parse("http://x").unwrap_err();
         assert!(error.contains("is a URL") && !error.contains("truncate"), "{error}");
         assert!(parse("file:http://x").is_ok() && parse("a:b//c").is_ok());

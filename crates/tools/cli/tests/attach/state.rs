@@ -69,7 +69,7 @@ fn a_first_server_that_cannot_write_its_state_refuses_to_start() {
 /// Checks that the file, the device and the list show the namespace's size when the successor
 /// starts.
 #[test]
-fn a_successor_shows_the_size_that_changed_without_a_server() {
+fn a_successor_shows_a_size_that_changed_while_no_server_ran() {
     let attachments = Attachments::new();
     let mut target = Target::new(&attachments, DISK_BYTES);
     let device = attachments.attach(&[&target.url(), "--as", "fuse", "--reconnect-delay", "100ms"]);
