@@ -225,7 +225,8 @@ impl Folder {
         all
     }
 
-    /// Takes this role's lock; `None` if another process holds it.
+    /// Takes this role's lock; `None` if another process holds it, or if the lock file cannot be
+    /// opened.
     pub(super) fn lock(&self, role: Role) -> Option<Lock> {
         system::lock(&self.path(role.file())).map(Lock)
     }

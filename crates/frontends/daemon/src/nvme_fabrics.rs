@@ -334,7 +334,7 @@ impl Connection {
     /// present, the result contains the given `device`.
     ///
     /// # Errors
-    /// If the controller does not exist, or its number now belongs to another subsystem.
+    /// Fails if the controller does not exist, or its number now belongs to another subsystem.
     pub fn find(instance: u32, nqn: &str, nsid: u32, device: &Path) -> Result<Connection, Error> {
         if shown(instance, "subsysnqn").as_deref() != Some(nqn) {
             return Err(Error::NoConnection(nqn.to_owned()));
@@ -367,7 +367,7 @@ impl Connection {
     /// unwritten data.
     ///
     /// # Errors
-    /// If the disk is in use, or no longer exists.
+    /// Fails if the disk is in use, or no longer exists.
     pub fn disconnect(&self, force: bool) -> Result<(), Error> {
         if !self.is_there() {
             return Err(Error::NoConnection(self.nqn.clone()));

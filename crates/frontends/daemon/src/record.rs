@@ -224,7 +224,7 @@ pub(super) fn assumed(settings: &Settings) -> Vec<ControllerLife> {
     settings.urls.iter().map(life).collect()
 }
 
-/// The quiesce time of unknown controllers.
+/// The quiesce time to assume for controllers of which no readable record exists.
 pub(super) fn assumed_time(settings: &Settings) -> Duration {
     let options = settings.disk_options();
     let usual = farblock_host::Options::default().keep_alive;

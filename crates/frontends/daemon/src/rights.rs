@@ -47,7 +47,7 @@ impl<P: Privileged> Rights<P> {
     /// Performs a request.
     ///
     /// # Errors
-    /// One sentence for users, if the broker has exited.
+    /// Returns one sentence for users if the broker has exited.
     pub(super) fn ask(
         &self,
         request: P::Request,

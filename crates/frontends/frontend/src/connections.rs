@@ -56,7 +56,7 @@ impl<C> Connections<C> {
     /// which ensures that the connection exists.
     ///
     /// # Panics
-    /// If there is no such connection.
+    /// Panics if there is no such connection.
     pub fn alive(&mut self, key: ConnectionKey) -> &mut C {
         self.get_mut(key).expect("a connection outlives its events and operations")
     }

@@ -76,7 +76,7 @@ pub trait Core: Sized {
     /// Runs until the server stops it.
     ///
     /// # Errors
-    /// If the event loop fails.
+    /// Fails if the event loop fails.
     fn run(self) -> io::Result<()>;
 }
 
@@ -92,7 +92,8 @@ impl Cores {
     /// fails calls `failed` with its number, so that the other threads do not wait for it.
     ///
     /// # Errors
-    /// If the namespace, an event loop or a thread cannot be opened. Then no thread runs.
+    /// Fails if the namespace cannot be opened, or an event loop or a thread cannot be started. No
+    /// thread then remains.
     pub fn start<C: Core>(
         plan: &Plan,
         namespace: &Arc<dyn Namespace>,
@@ -162,10 +163,10 @@ impl Cores {
     /// Waits for all threads.
     ///
     /// # Errors
-    /// The first error that an event loop returned.
+    /// Returns the first error that an event loop returned.
     ///
     /// # Panics
-    /// If a thread panicked.
+    /// Panics if a thread panicked.
     pub fn join(&mut self) -> io::Result<()> {
         self.threads
             .drain(..)

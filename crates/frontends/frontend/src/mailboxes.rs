@@ -34,7 +34,7 @@ impl<M> Mailboxes<M> {
     /// Makes a mailbox for each thread. Each waker wakes the thread that reads the mailbox.
     ///
     /// # Panics
-    /// If the mailboxes are already open.
+    /// Panics if the mailboxes are already open.
     pub fn open(&self, wakers: Vec<Waker>) {
         let empty = || Mutex::new(Some(Vec::new()));
         let all = wakers.into_iter().map(|waker| Mailbox { messages: empty(), waker });
@@ -54,7 +54,7 @@ impl<M> Mailboxes<M> {
     /// Sends a message to a thread. Drops the message if the thread has ended.
     ///
     /// # Panics
-    /// If the thread does not exist.
+    /// Panics if the thread does not exist.
     pub fn post(&self, core: usize, message: M) {
         let mailbox = self.of(core);
         if let Some(messages) = &mut *mailbox.lock() {
@@ -71,7 +71,7 @@ impl<M> Mailboxes<M> {
     /// Takes a thread's messages, oldest first.
     ///
     /// # Panics
-    /// If the thread does not exist.
+    /// Panics if the thread does not exist.
     #[must_use]
     pub fn take(&self, core: usize) -> Vec<M> {
         self.of(core).lock().as_mut().map(std::mem::take).unwrap_or_default()

@@ -28,9 +28,9 @@ pub struct Piece {
 enum Step {
     /// The command runs on the piece's whole blocks.
     Whole,
-    /// A partly written block is being read.
+    /// The namespace reads the block that the command writes in part.
     ReadBlock,
-    /// The block is being written back.
+    /// The namespace writes the changed block.
     WriteBlock,
 }
 
@@ -59,7 +59,8 @@ impl Piece {
     }
 
     /// Handles a completed operation, takes its buffer, and returns the next operation. Returns
-    /// `None` when the piece is done, successfully or not; the piece then holds its data.
+    /// `None` when the piece is done, successfully or not. After a successful read, the piece holds
+    /// the data.
     pub fn end(&mut self, done: &mut Completion, fua: bool, pool: &BufferPool) -> Option<Op> {
         let buffer = done.buffer.take();
         match std::mem::replace(&mut self.step, Step::Whole) {

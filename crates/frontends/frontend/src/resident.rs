@@ -12,8 +12,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// the limit (`RLIMIT_MEMLOCK`), so that the process may drop its privileges afterwards.
 ///
 /// # Errors
-/// If the process may not lift the limit. The function then locks nothing, because a process at its
-/// limit could not allocate more memory.
+/// Fails if the process may not raise the limit. The function then locks nothing, because a process
+/// at its limit could not allocate more memory.
 pub fn stay_resident() -> Result<(), Errno> {
     if getrlimit(Resource::Memlock).current.is_some() {
         setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None })?;

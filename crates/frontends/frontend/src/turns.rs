@@ -76,8 +76,8 @@ pub trait TickConnection {
 }
 
 impl<C: TickConnection> Connections<C> {
-    /// Gives a connection its turn. Removes the connection if [`TickConnection::is_gone`]; then
-    /// returns true.
+    /// Gives a connection its turn. Removes the connection and returns true if
+    /// [`TickConnection::is_gone`] and the connection is not listed for another turn.
     pub fn finish_tick(&mut self, key: ConnectionKey, cx: &mut C::Context) -> bool {
         cx.turns().take(key);
         let Some(connection) = self.get_mut(key) else { return false };

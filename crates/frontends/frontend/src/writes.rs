@@ -173,10 +173,10 @@ impl<T> Gate<T> {
     /// Returns the next merge to execute. Call this function after a grant, and after each merge.
     ///
     /// # Errors
-    /// A report for the arbiter, if no merge is queued or this core's turn is over.
+    /// Returns a report for the arbiter if no merge is queued or this core's turn is over.
     ///
     /// # Panics
-    /// If the arbiter has not granted this core its turn.
+    /// Panics if the arbiter has not granted this core its turn.
     pub fn next_merge(&mut self) -> Result<T, Report> {
         let GateState::Merging(left) = &mut self.state else { panic!("merge without a grant") };
         if *left > 0

@@ -121,8 +121,8 @@ impl Server {
     /// Opens the namespace, listens on the configured address, and serves initiators.
     ///
     /// # Errors
-    /// If a setting is invalid, or the namespace, the socket or the thread fails. Then no thread
-    /// runs.
+    /// Fails if a setting is invalid, or the target cannot open the namespace or the socket, or
+    /// cannot start its thread. No thread then remains.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         // Few systems support larger blocks; Windows does not.
         const MAX_BLOCK_SIZE_BYTES: u32 = 4096;
@@ -177,9 +177,10 @@ impl Server {
     }
 
     /// Adopts a new size or write protection of the namespace. The target calls this function
-    /// itself if the namespace reports its changes. Call it also after a restart of the target,
-    /// because the namespace may have changed meanwhile. The target checks commands against the new
-    /// values at once. Every session gets a unit attention, even one that starts later.
+    /// itself if the namespace reports its changes. Call it also after a restart of this target,
+    /// because the namespace may have changed while the target was stopped. The target checks
+    /// commands against the new values at once. Every session gets a unit attention, even one that
+    /// starts later.
     pub fn resized(&self) {
         self.shared.post(Message::Resized);
     }
@@ -192,7 +193,7 @@ impl Server {
     /// their unanswered commands.
     ///
     /// # Errors
-    /// If the event loop had failed.
+    /// Returns the error of the event loop, if the loop failed before.
     pub fn stop(mut self, force: bool) -> io::Result<()> {
         self.stop_thread(force)
     }

@@ -212,7 +212,7 @@ impl Server {
     /// Checks whether WinSpd's library is installed.
     ///
     /// # Errors
-    /// The error that [`Server::start`] would return.
+    /// Returns the error that [`Server::start`] would return for a missing or unsuitable library.
     pub fn available() -> Result<(), StartError> {
         Library::load(None)?;
         Ok(())
@@ -221,7 +221,8 @@ impl Server {
     /// Loads WinSpd, opens the namespace, makes a disk from the namespace, and serves the disk.
     ///
     /// # Errors
-    /// If an option is invalid, or WinSpd, the namespace or a thread fails. Then no thread runs.
+    /// Fails if an option is invalid, or the server cannot load WinSpd, open the namespace or start
+    /// a thread. No thread then remains.
     pub fn start(options: &Options, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         let geometry = namespace.geometry();
         let params = params(options, &geometry)?;
@@ -319,7 +320,7 @@ impl Server {
     /// namespace may or may not execute the unanswered requests.
     ///
     /// # Errors
-    /// If the event loop or the final flush had failed.
+    /// Returns the error of the event loop or of the final flush.
     pub fn stop(mut self, force: bool) -> io::Result<()> {
         self.stop_threads(force)
     }

@@ -132,7 +132,8 @@ pub(in super::super) fn receive_channel(stream: &Stream) -> io::Result<Channel> 
     end.map(Channel).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Creates and locks a file; `None` if another process has locked it.
+/// Creates and locks a file. Returns `None` if another process has locked it, or on any other
+/// failure.
 pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
     let mut options = File::options();
     let file = options.create(true).truncate(false).write(true).mode(0o600).open(path).ok()?;
@@ -141,14 +142,15 @@ pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
     path.exists().then(|| file.into())
 }
 
-/// Locks a folder itself, without a lock file; `None` if another process has locked it.
+/// Locks a folder itself, without a lock file. Returns `None` if another process has locked it, or
+/// if the folder cannot be opened.
 pub(in super::super) fn lock_folder(folder: &Path) -> Option<Descriptor> {
     let folder = File::open(folder).ok()?;
     rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).ok()?;
     Some(folder.into())
 }
 
-/// Whether a process has locked a file.
+/// Whether a process has locked a file. Returns false if the file cannot be opened.
 pub(in super::super) fn is_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err()

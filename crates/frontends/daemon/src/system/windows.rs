@@ -127,8 +127,8 @@ impl Channel {
     }
 }
 
-/// Locks a folder by means of a file in it, which Windows removes on unlock; `None` if another
-/// process has locked the folder.
+/// Locks a folder by means of a file in it, which Windows removes on unlock. Returns `None` if
+/// another process has locked the folder, or on any other failure.
 pub(in super::super) fn lock_folder(folder: &Path) -> Option<Descriptor> {
     let mut options = File::options();
     options.create(true).truncate(false).write(true).share_mode(0);
@@ -136,7 +136,8 @@ pub(in super::super) fn lock_folder(folder: &Path) -> Option<Descriptor> {
     options.open(folder.join(".lock")).ok().map(OwnedHandle::from)
 }
 
-/// Creates and locks a file; `None` if another process has locked it.
+/// Creates and locks a file. Returns `None` if another process has locked it, or on any other
+/// failure.
 pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
     for attempt in 0..LOCK_TRIES {
         let mut options = File::options();

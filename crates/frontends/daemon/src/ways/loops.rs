@@ -4,9 +4,9 @@
 //! loop devices share. Here the server itself is that file system. Suppose that the server made
 //! such a call and were killed. It could exit only after the file system's answer, which it can no
 //! longer give. As long as it does not exit, its connection to the kernel stays open, so the call
-//! never fails and blocks all loop devices. A separate process does not have that connection: when
-//! the server dies, the connection closes and the call fails. For the same reason, `stat` of a file
-//! that the server serves runs in the separate process.
+//! never returns, and it blocks all loop devices. A separate process does not have that connection:
+//! when the server dies, the connection closes and the call fails. For the same reason, `stat` of a
+//! file that the server serves runs in the separate process.
 
 mod backings;
 

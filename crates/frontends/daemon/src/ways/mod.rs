@@ -208,7 +208,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     }
 }
 
-/// Returns the reason why the server keeps its rights in this way to attach: it manages kernel
+/// Returns the reason why the server keeps its rights with this way to attach: it manages kernel
 /// objects itself. Returns `None` if it drops its rights.
 #[cfg(target_os = "linux")]
 pub(super) fn keeps_rights(settings: &Settings) -> Option<&'static str> {
@@ -219,7 +219,7 @@ pub(super) fn keeps_rights(settings: &Settings) -> Option<&'static str> {
     }
 }
 
-/// Whether the kernel writes dirty memory back through the server in this way to attach.
+/// Whether the kernel writes dirty memory back through the server with this way to attach.
 #[cfg(target_os = "linux")]
 pub(super) fn flushes_for_the_kernel(settings: &Settings) -> bool {
     takes_rights(settings)

@@ -19,7 +19,8 @@ pub struct LoopDevice {
     pub device: PathBuf,
     /// The loop device's own device number.
     pub number: u64,
-    /// The file or device below; `None` if the driver did not answer in time.
+    /// The file or device below; `None` if the driver was not asked, refused, or did not answer in
+    /// time.
     pub backing: Option<Underlying>,
     /// The path of the file below, as sysfs reports it.
     pub path: PathBuf,
@@ -36,7 +37,7 @@ impl LoopDevice {
         }
     }
 
-    /// True if this loop device is on that file. Compares paths if the driver did not answer.
+    /// True if this loop device is on `file`. Compares paths if `backing` is `None`.
     #[must_use]
     pub fn is_on_file(&self, file: Underlying, path: &Path) -> bool {
         match self.backing {
@@ -46,7 +47,8 @@ impl LoopDevice {
     }
 
     /// True if this loop device is on a file in the file system with the number `file_system`,
-    /// mounted at `at` in this mount namespace. Compares paths if the driver did not answer.
+    /// mounted at `at` in this mount namespace. Compares paths if `backing` or `file_system` is
+    /// `None`.
     #[must_use]
     pub fn is_in(&self, file_system: Option<u64>, at: Option<&Path>) -> bool {
         match (self.backing, file_system) {

@@ -55,7 +55,8 @@ impl Initiator {
     /// Connects to the target and logs in with each session.
     ///
     /// # Errors
-    /// If the connection fails or the target refuses the login.
+    /// Fails if the host cannot connect, or the target refuses a login or reports an invalid
+    /// capacity.
     pub fn connect(config: &Config) -> io::Result<Initiator> {
         let sessions = (0..config.sessions.max(1)).map(|_| Session::log_in(config));
         let mut sessions = sessions.collect::<io::Result<Vec<_>>>()?;

@@ -34,7 +34,8 @@ impl fmt::Display for SubsystemId {
     }
 }
 
-/// A listener's number (PORTID of a discovery log page entry, unless [`Listener::number`] differs).
+/// A listener's number. It is also PORTID in the discovery log page, unless [`Listener::number`]
+/// sets another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortId(pub u16);
 

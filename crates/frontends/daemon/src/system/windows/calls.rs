@@ -78,7 +78,7 @@ pub(super) fn give(handle: &OwnedHandle, process: &OwnedHandle) -> io::Result<Gi
 /// Takes a handle that the parent duplicated into this process. No other process can send one.
 ///
 /// # Errors
-/// If the number is not a handle of this process.
+/// Fails if the number is not a handle of this process.
 pub(super) fn take(given: Given) -> io::Result<OwnedHandle> {
     let handle = ptr::with_exposed_provenance_mut(given.0);
     let mut flags = 0;
