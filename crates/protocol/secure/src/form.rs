@@ -24,7 +24,7 @@ pub(crate) struct Form {
 /// A key, and the hash (`hh`) in its text.
 pub(crate) type Key = (Zeroizing<Vec<u8>>, Option<Hash>);
 
-/// The error in a text.
+/// The error in the text of a key.
 pub(crate) enum Problem {
     /// The text has a different prefix.
     Prefix,

@@ -1,5 +1,6 @@
 //! The host's side of an authentication. It proves the host's identity. If the host has the
-//! controller's secret, this side also requests the controller's proof.
+//! controller's secret, this side also requests the controller's proof ("both ways" in the
+//! diagram).
 //!
 //! ```text
 //!            sent                  Challenge         sent            Success1, one way

@@ -77,7 +77,7 @@ fn invalid_replies_are_refused() {
         ("a shorter value", 11, 0, R::INCORRECT_PAYLOAD),
         ("a wrong proof", 16, good[16] ^ 0x80, R::FAILED),
         ("a wrong value", good.len() - 1, good[good.len() - 1] ^ 1, R::FAILED),
-        ("a message that is not its turn", 1, 4, R::INCORRECT_MESSAGE),
+        ("a message out of turn", 1, 4, R::INCORRECT_MESSAGE),
     ] {
         let (mut controller, mut reply) = challenged();
         assert_eq!(reply, good, "the host's reply differs between attempts");

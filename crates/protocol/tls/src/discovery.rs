@@ -27,7 +27,7 @@ pub(crate) const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 pub(crate) struct ForDiscovery {
     known: BTreeMap<String, Vec<(TlsKey, usize)>>,
     /// For each identity that has too many keys for one ClientHello: the keys to try next. All
-    /// copies share these positions until the keys change.
+    /// clones of this struct share this map until their keys change.
     turns: Arc<Mutex<BTreeMap<String, Turns>>>,
 }
 

@@ -257,8 +257,8 @@ fn a_server_requests_key_updates_from_clients_that_do_not_update() {
                 }
             }
         }
-        // The end that sends more requests updates more often. The other end answers together with
-        // its next data.
+        // The end that sends more data asks for updates more often. The other end answers together
+        // with its next data.
         let rounds = (40 * there.max(back) / PER_KEY as usize).min(40);
         assert!(updates[1] + 1 >= rounds, "{there}, {back}: {updates:?}");
         assert!(updates[0] + 1 >= updates[1].min(40), "{there}, {back}: {updates:?}");
@@ -356,9 +356,9 @@ fn the_server_distinguishes_another_hash_from_another_name() {
 /// needs.
 #[test]
 fn the_server_names_what_the_client_does_not_offer() {
-    // The first bytes are the length of the list of cipher suites, and the client's suite. The
-    // second bytes are the extension with key exchange modes: its type, its length, the number of
-    // modes, and the mode with an exchange.
+    // The bytes of the first entry are the length of the list of cipher suites, and the client's
+    // suite. The bytes of the second entry are the extension with key exchange modes: its type, its
+    // length, the number of modes, and the mode with an exchange.
     let changes: [(&[u8], &[u8], &str); 2] = [
         (
             &[0, 4, 0x13, 1],

@@ -5,7 +5,7 @@
 //! Other targets use these bytes differently or not at all. Readers therefore ignore bytes that do
 //! not start with [`MAGIC`].
 
-/// The first 16 vendor specific bytes of a farblock target.
+/// The first 16 vendor specific bytes that a farblock target writes.
 pub const MAGIC: [u8; 16] = *b"farblock.parts01";
 
 /// The vendor specific bytes have room for this many UUIDs.

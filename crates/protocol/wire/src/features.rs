@@ -202,7 +202,7 @@ layout! {
     /// Timestamp (Base 2.0c, "Timestamp - Data Structure").
     pub struct Timestamp, 8 {
         0 milliseconds: [u8; 6], "Milliseconds since 1970-01-01, little-endian, 48 bits.";
-        6 attributes: u8, "Get Features: counting may have stopped in bit 0, origin in bits 3:1.";
+        6 attributes: u8, "In Get Features, bit 0: counting may have stopped; bits 3:1: origin.";
         7 rsvd_7: u8, "Reserved.";
     }
 }

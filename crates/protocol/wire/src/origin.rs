@@ -5,10 +5,10 @@
 //! Other targets use these bytes differently or not at all. Readers therefore ignore bytes that do
 //! not start with [`MAGIC`].
 
-/// The first 16 vendor specific bytes of a farblock target.
+/// The first 16 vendor specific bytes that a farblock target writes.
 pub const MAGIC: [u8; 16] = *b"farblock.origin1";
 
-/// The origin of a controller. A field of zeroes is unknown.
+/// The origin of a controller. The value of a field is unknown if all of its bytes are zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControllerOrigin {
     /// A hash of the machine's boot, its network and the target's listen addresses. No two

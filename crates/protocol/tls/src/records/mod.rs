@@ -156,8 +156,8 @@ impl Records {
     }
 
     /// Like [`open`](Self::open), but opens only whole records that fit in `plain`. Removes the
-    /// parsed bytes from the front of `sealed`. If there was room and no record was opened, removes
-    /// all bytes.
+    /// parsed bytes from the front of `sealed`. If there was room and no record was opened, stores
+    /// all bytes of `sealed` and removes them.
     pub(crate) fn open_some(
         &mut self,
         sealed: &mut &[u8],

@@ -61,7 +61,7 @@ layout! {
         64 rsvd_64: [u8; 192], "Reserved.";
         256 subnqn: [u8; 256], "NVM subsystem NQN, NUL-terminated (SUBNQN).";
         512 traddr: [u8; 256], "Transport address, ASCII (TRADDR).";
-        768 tsas: [u8; 256], "Transport specific address subtype (TSAS); for TCP byte 0 SECTYPE.";
+        768 tsas: [u8; 256], "Transport specific address subtype (TSAS); TCP: byte 0 is SECTYPE.";
     }
 }
 
