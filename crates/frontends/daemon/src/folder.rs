@@ -123,7 +123,7 @@ impl Role {
         }
     }
 
-    /// The file with the process ID. On Linux, users can send signals to that process.
+    /// The file with the process ID, which tells Linux users where to send signals.
     pub(super) fn record(self) -> &'static str {
         match self {
             Role::Supervisor => "pid",

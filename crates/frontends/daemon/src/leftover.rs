@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The suffix of these files. Their names start with a dot, unlike names of attachments.
 const SUFFIX: &str = ".controllers";
-/// Maximum number of files. Some controllers expire only through a reset.
+/// Maximum number of files. Some files never expire, because their controllers can do harm until a
+/// host resets them.
 const MAX_FILES: usize = 1024;
 
 /// Keeps the file with the controllers of a folder that is about to be removed.

@@ -117,8 +117,8 @@ pub(super) fn full(folder: &Path) -> Option<String> {
         .then(|| format!("the file system of {} is full: free some space", folder.display()))
 }
 
-/// Returns the reason why a daemon is dead. If the daemon gave up, the reason is its last problem:
-/// it would have recovered from any other problem.
+/// Returns the reason why a daemon is dead. If the daemon gave up, its last problem is the reason.
+/// Otherwise its last problem did not end it, because the daemon retries after a problem.
 fn why_gone(last: Option<String>) -> String {
     match last {
         Some(last) if last.starts_with(GIVEN_UP) => last,

@@ -28,9 +28,10 @@ impl Order {
 /// A message from a server to its supervisor, or from a supervisor to the command that started it.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Report {
-    /// The disk is usable. The message carries the descriptor to keep.
+    /// The disk is usable. The message carries the descriptor that the supervisor keeps for the
+    /// next server.
     Ready(Offer),
-    /// The disk is not usable, for this reason. The process exits.
+    /// The disk is not usable, for this reason. The sender exits.
     Failed(String),
     /// Only this way to attach failed: the server had connected the disk, so another way may work.
     WayFailed(String),
@@ -38,6 +39,6 @@ pub(super) enum Report {
     Status(String),
     /// The server received a request to end, and waits for the last user.
     Ending(String),
-    /// The disk is detached, and the process exits.
+    /// The disk is detached, and the sender exits.
     Detached,
 }

@@ -330,7 +330,8 @@ fn watch_supervisor(channel: &Arc<Channel>, events: &Sender<Event>) -> std::io::
 }
 
 impl DaemonShared {
-    /// Reports the offer to a supervisor, with the descriptor to keep.
+    /// Sends the offer to a supervisor, with the descriptor that the supervisor keeps for the next
+    /// server.
     fn tell_ready(&self, channel: &Channel) -> std::io::Result<()> {
         let keep = self.lock().as_ref().and_then(|attached| attached.keep());
         channel.send(&Report::Ready(self.offer()), keep.as_ref())

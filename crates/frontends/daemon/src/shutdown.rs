@@ -15,11 +15,11 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time limit for users if the supervisor is a service. Its unit allows five minutes
-/// (TimeoutStopSec).
+/// If the supervisor is a service, users of the disk get this time after a request to end. The
+/// service's unit allows five minutes (TimeoutStopSec).
 const SERVICE_TIME: Duration = Duration::from_secs(180);
-/// Time limit for users of a disk that was attached from a shell: systemd may kill the shell's
-/// scope after 45 seconds.
+/// If a shell attached the disk, its users get this time during a shutdown: systemd may kill the
+/// shell's scope after 45 seconds.
 const SHELL_TIME: Duration = Duration::from_secs(30);
 /// Polling interval for users and for services that stop.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -31,7 +31,7 @@ const FORCED_TIMEOUT: Duration = Duration::from_secs(30);
 const OWN_SERVICES: &str = "farblock-attach@";
 
 /// Ensures that a server exits in time after a request to end. With `is_service`, a service manager
-/// waits for the supervisor, and kills it at the end.
+/// waits for the supervisor, and kills it after a time limit.
 pub(super) fn see_to_end(folder: &Folder, is_service: bool) {
     let stopping = is_stopping();
     let time = match (is_service, stopping) {
@@ -88,8 +88,8 @@ fn is_stopping() -> bool {
     systemctl(&["is-system-running"]).is_some_and(|said| said.trim() == "stopping")
 }
 
-/// Whether another service is stopping. Such a service may still write to the disk. Services that
-/// wait for this one do not count.
+/// Whether another service is stopping. Such a service may still write to the disk. The services of
+/// attachments do not count.
 fn do_others_stop() -> bool {
     let jobs = systemctl(&["list-jobs", "--plain", "--no-legend"]).unwrap_or_default();
     is_any_stopping(&jobs)

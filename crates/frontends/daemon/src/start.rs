@@ -82,7 +82,7 @@ fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
     Err(Failure::run(failed.unwrap_or_else(|| "no way to attach a disk works here".to_owned())))
 }
 
-/// The context of an attach.
+/// The inputs of an attach that are the same for each way.
 struct Launch<'a> {
     runtime: &'a Path,
     args: &'a AttachArgs,
@@ -90,8 +90,8 @@ struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// Attaches in one way. The flag of the error is true if only this way to attach failed, so
-    /// that another way may work.
+    /// Attaches the disk in one way (`settings.way`). The flag of the error is true if only this
+    /// way to attach failed, so that another way may work.
     fn attach(
         &self,
         settings: &Settings,

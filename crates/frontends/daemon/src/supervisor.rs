@@ -110,7 +110,7 @@ enum Event {
     Signal,
     /// The client no longer waits for the disk.
     AudienceGone,
-    /// A report from the server, with the descriptor to keep.
+    /// A report from the server, with the descriptor to keep for the next server.
     Report(Report, Option<Descriptor>),
     /// The server has closed its channel, because it is exiting.
     ServerGone,

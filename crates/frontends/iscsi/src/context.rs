@@ -1,4 +1,4 @@
-//! The core state that the connections use.
+//! The state of the core (the target's thread) that the connections use.
 
 use crate::alone::Alone;
 use crate::login::Initiator;
@@ -58,7 +58,7 @@ pub(crate) struct Barrier {
     pub(crate) waiting: usize,
 }
 
-/// The core state that the connections use.
+/// The state of the core that the connections use.
 pub(crate) struct Context {
     // Drop the queue before the reactor, because the queue's drop may deregister it from the
     // reactor.

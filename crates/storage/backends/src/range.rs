@@ -32,7 +32,7 @@ static TAKEN: Mutex<Vec<(usize, u64, u64)>> = Mutex::new(Vec::new());
 struct Taken(usize, u64, u64);
 
 impl Taken {
-    /// Reserves a range. `None` if another range has reserved one of the blocks.
+    /// Reserves a range. `None` if another reservation contains one of the blocks.
     fn new(inner: &Arc<dyn Namespace>, start: u64, end: u64) -> Option<Taken> {
         let whole = Arc::as_ptr(inner).cast::<()>().addr();
         let mut all = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);

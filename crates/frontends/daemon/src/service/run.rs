@@ -24,7 +24,8 @@ use windows_service::{define_windows_service, service_dispatcher};
 /// The pause between attempts to attach.
 const ATTACH_EVERY: Duration = Duration::from_secs(5);
 const DETACH_EVERY: Duration = Duration::from_millis(500);
-/// Time limit for the last users when the service stops. Disks that are still in use stay attached.
+/// When the service stops, it retries for this time to detach disks that are in use. Disks that are
+/// still in use then stay attached.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time in which Windows expects the next report while the service stops. One attempt to detach
 /// the disks takes less.

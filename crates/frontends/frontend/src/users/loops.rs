@@ -27,8 +27,8 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// True if this loop device is on that block device. Compares paths if the driver did not
-    /// answer.
+    /// True if this loop device is on the block device with this number and path. Compares paths if
+    /// `backing` is `None`.
     #[must_use]
     pub fn is_on_device(&self, number: u64, device: &Path) -> bool {
         match self.backing {

@@ -60,7 +60,8 @@ enum SessionState {
 /// The phase of a session.
 enum Session {
     LoggingIn(Box<Login>),
-    /// The login is complete, and waits for the operations of disconnected sessions.
+    /// The login request is complete. Its answer waits until the namespace has completed the
+    /// operations of disconnected sessions.
     Admitting(Box<(Login, LoginRequest, Answer)>),
     FullFeature,
 }
@@ -71,7 +72,7 @@ struct Input {
     bhs: Bhs,
     /// The checksum of the header or data received so far.
     crc: u32,
-    /// The data of a request that is not for a task.
+    /// The data of a login, ping or text request ([`Destination::Request`]).
     collected: Vec<u8>,
     /// Received bytes that are not parsed yet; they start at this offset in the buffer.
     unread: Option<(Buffer, usize)>,
@@ -216,7 +217,7 @@ impl Connection {
         full && !self.parameters.discovery && !self.is_closed()
     }
 
-    /// True if the login is complete, but waits for operations of disconnected sessions.
+    /// True if the answer to the login waits for operations of disconnected sessions.
     pub(super) fn is_admitting(&self) -> bool {
         matches!(self.session, Session::Admitting(_)) && self.state == SessionState::Open
     }

@@ -242,7 +242,9 @@ impl Reservations {
         notices
     }
 
-    /// Removes the registrations with `key`. Also removes the reservation if one of them holds it.
+    /// Removes the registrations of other initiators with `key`. If their key holds the
+    /// reservation, `who` takes the reservation over, with the type `kind`. Key 0 stands for all
+    /// other registrations, and is valid only if all registered initiators hold the reservation.
     fn preempt(
         &mut self,
         who: &Initiator,

@@ -148,7 +148,8 @@ pub(super) fn supported(discovery: bool) -> impl Iterator<Item = FeatureId> {
     features.map(|(feature, ..)| feature)
 }
 
-/// Whether hosts can set a supported feature.
+/// Whether hosts can set a feature. Returns an error if the controller does not support the
+/// feature.
 fn is_changeable(feature: FeatureId, discovery: bool) -> Result<bool, Status> {
     let found =
         FEATURES.into_iter().find(|&(known, _, shared)| known == feature && (shared || !discovery));
