@@ -205,7 +205,7 @@ impl Spec {
                 let (every, inner) = decorated(text, rest, within)?;
                 let every = every.parse().ok().filter(|&every| every > 0).ok_or_else(|| {
                     SpecError(format!(
-                        "{every:?} is not a count: fault:100,disk.img fails every 100th operation"
+                        "{every:?} is not a count: fault:100,a.img fails every 100th read and write"
                     ))
                 })?;
                 Ok(Spec::Fault { every, inner })

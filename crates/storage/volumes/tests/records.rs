@@ -356,7 +356,7 @@ fn a_leg_that_fails_a_flush_is_put_out_at_once() {
             let is_out = mirror.status().legs[0].state == LegState::Out;
             is_out || completes(&reactor, &mut *queue, 1).is_some()
         });
-        assert_eq!(mirror.status().legs[0].state, LegState::Out, "in before the flush ends");
+        assert_eq!(mirror.status().legs[0].state, LegState::Out, "the leg stays in use");
         Blocking::new(&*legs[0]).unwrap().write(0, &[0; 512]).unwrap();
         for _ in 0..4 {
             let mut data = [0; 512];
