@@ -107,7 +107,7 @@ fn declared(
     let all: Vec<_> = before.iter().chain(new).copied().collect();
     let shared = old.map(|old| old.namespaces.clone()).unwrap_or_default();
     if !shared.is_empty() && shared != namespaces && is_shared {
-        return Err(format!("other members share other namespaces as ANA group {ana_group}"));
+        return Err(format!("other members share different namespaces as ANA group {ana_group}"));
     }
     if old.is_some() && all == before && shared == namespaces {
         return Ok(Vec::new());

@@ -13,7 +13,7 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum State {
+enum ListState {
     /// The target is not ready for hosts.
     #[default]
     NotReady,
@@ -29,18 +29,18 @@ enum State {
 #[derive(Default)]
 pub(crate) struct HostList {
     hosts: Vec<String>,
-    state: State,
+    state: ListState,
     last: Option<Instant>,
 }
 
 impl HostList {
     pub(crate) fn set(&mut self, mut hosts: Vec<String>) {
         hosts.truncate(MAX_HOSTS);
-        if hosts != self.hosts || self.state == State::NotReady {
+        if hosts != self.hosts || self.state == ListState::NotReady {
             self.hosts = hosts;
             self.lost();
-            if self.state == State::NotReady {
-                self.state = State::Changed;
+            if self.state == ListState::NotReady {
+                self.state = ListState::Changed;
             }
         }
     }
@@ -48,21 +48,21 @@ impl HostList {
     /// Notes that etcd does not have the current list.
     pub(crate) fn lost(&mut self) {
         self.state = match self.state {
-            State::NotReady => State::NotReady,
-            State::Writing { .. } => State::Writing { again: true },
-            State::Changed | State::Written => State::Changed,
+            ListState::NotReady => ListState::NotReady,
+            ListState::Writing { .. } => ListState::Writing { again: true },
+            ListState::Changed | ListState::Written => ListState::Changed,
         };
     }
 
     pub(crate) fn written(&mut self, is_done: bool) {
-        let is_current = is_done && self.state == State::Writing { again: false };
-        self.state = if is_current { State::Written } else { State::Changed };
+        let is_current = is_done && self.state == ListState::Writing { again: false };
+        self.state = if is_current { ListState::Written } else { ListState::Changed };
     }
 
     /// The transaction that writes the list, if it is time.
     pub(crate) fn due(&mut self, member: &Member, keys: &KeySpace, now: Instant) -> Option<Txn> {
         let is_early = self.last.is_some_and(|last| now < last.saturating_add(PAUSE));
-        if self.state != State::Changed || is_early {
+        if self.state != ListState::Changed || is_early {
             return None;
         }
         let (lease, incarnation) = (member.lease()?, member.incarnation()?);
@@ -71,7 +71,7 @@ impl HostList {
         let hosts = self.hosts.clone();
         let value = HostsRecord { version: VERSION, incarnation, hosts }.to_value();
         let key = keys.name(&Key::Hosts(name.clone()));
-        self.state = State::Writing { again: false };
+        self.state = ListState::Writing { again: false };
         self.last = Some(now);
         // Write only if the record of this member has not changed: another process with its name
         // must not get this list.

@@ -286,7 +286,10 @@ fn in_words(error: &Error) -> String {
         ("authentication failed", "etcd refuses the user or the password"),
         ("permission denied", "the user of etcd may not read and write the keys farblock/"),
         ("user name is empty", "etcd demands a user and a password"),
-        ("invalid peer certificate", "etcd's certificate does not lead to the given authorities"),
+        (
+            "invalid peer certificate",
+            "etcd's certificate is invalid, or none of the given authorities signed it",
+        ),
         ("BadCertificate", "etcd refuses this member's certificate, or demands one"),
         ("CertificateRequired", "etcd demands a certificate of this member"),
         ("UnknownCA", "etcd does not know the authority of this member's certificate"),

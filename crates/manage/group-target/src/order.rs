@@ -1,4 +1,4 @@
-//! What the member and the reservations tell a worker.
+//! The orders of the member and of the reservations to a worker.
 
 /// An order to a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

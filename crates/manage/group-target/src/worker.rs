@@ -17,7 +17,7 @@ use std::time::Duration;
 enum Stage {
     /// The disks are closed.
     Absent,
-    /// The disks are to be opened.
+    /// The worker must open the disks.
     Opening(u64),
     /// The disks are open, and the group is reported as optimized.
     Serving(u64),

@@ -17,8 +17,8 @@
 //!   this context and afterwards a write of the victim (ceph/ceph#54671). With the barrier, the
 //!   first operation of this context on an OSD makes the OSD refuse the victim.
 //! - **WaitingOut.** If a victim's disk has no complete hard fence, the member waits until the
-//!   victim has stopped on its own and its operations have ended ([`Timing::stopped_at`](crate::Timing::stopped_at)). This
-//!   time runs from the takeover, in parallel to the other steps.
+//!   victim has stopped on its own and its operations have ended. `Timing::stopped_at` returns this
+//!   time, which runs from the takeover, in parallel to the other steps.
 
 use crate::records::Holder;
 use farblock_proto::time::Instant;

@@ -67,8 +67,8 @@ impl fmt::Display for Report {
             }
             Self::Unreadable(key) => write!(
                 f,
-                "cannot read the record {key} in etcd: it is damaged, or its author runs a \
-                 later version of farblock than the next one (version {} is readable)",
+                "cannot read the record {key} in etcd: it is damaged, or a much newer farblock \
+                 has written it (this farblock reads record versions up to {})",
                 VERSION + 1
             ),
         }

@@ -260,7 +260,7 @@ fn a_wrong_password_certificate_or_authority_is_named_while_the_member_waits() {
     let stage = Stage::new();
     for (from, to, part) in [
         ("\"password\"", "\"wrong\"", "etcd refuses the user or the password"),
-        ("\"ours.pem\"", "\"foreign.pem\"", "does not lead to the given authorities"),
+        ("\"ours.pem\"", "\"foreign.pem\"", "none of the given authorities signed it"),
         (
             "etcd_cert = \"member.pem\"\netcd_key = \"member.key\"\n",
             "",
@@ -320,7 +320,7 @@ fn a_member_with_other_namespaces_than_the_group_is_refused() {
     until("every disk has a leader", || stage.is_led("m0"));
     let other = stage.config("m1").replace(NQN, "nqn.2026-11.org.farblock:other");
     let file = stage.scratch.file("other.toml", other.as_bytes());
-    let parts = ["other members of the group gold share other namespaces", "same order"];
+    let parts = ["other members of the group gold share different namespaces", "same order"];
     stage.scratch.run(["serve", "--config", &file]).fails_in_a_line(1, &parts);
     until("the group has lost it", || stage.group("m0")["members"][1]["alive"] == false);
     let _second = stage.serve("m1", &stage.config("m1"));

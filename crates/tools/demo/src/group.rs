@@ -236,7 +236,7 @@ impl Stage {
 
     /// The index of a member that runs.
     fn living(&self) -> usize {
-        self.members.iter().position(Option::is_some).expect("one member runs always")
+        self.members.iter().position(Option::is_some).expect("at least one member always runs")
     }
 
     /// Passes an order to the group, through any member.

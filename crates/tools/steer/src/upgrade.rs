@@ -256,7 +256,7 @@ impl Upgrade<'_> {
         }
         self.restore(name, &seen)?;
         self.until(&format!("{name} has its tasks again"), |seen| {
-            (!seen.has_its_duty(name)).then(|| format!("{name} has not its tasks yet"))
+            (!seen.has_its_duty(name)).then(|| format!("{name} does not have its tasks yet"))
         })
     }
 
