@@ -366,8 +366,9 @@ fn shares_the_same(seen: &GroupStatus, own: &BTreeMap<u32, Vec<String>>) -> Resu
                 return Ok(false);
             }
             return Err(Failure::run(format_args!(
-                "the other members of the group {} share different namespaces as ANA group \
-                 {number}: start every member with the same subsystems and disks, in the same order",
+                "the other members of the group {} share different namespaces as ANA \
+                 group {number}: start every member with the same subsystems and disks, in the \
+                 same order",
                 seen.group
             )));
         }
