@@ -44,8 +44,8 @@ pub fn fleets() -> Vec<PathBuf> {
     fleet_sockets().map(|folder| living_in(&folder)).unwrap_or_default()
 }
 
-/// Removes the sockets of killed processes, and sockets that a process created but died before it
-/// renamed them to their final names.
+/// Removes the sockets of killed processes, and the temporary sockets of processes that died before
+/// they renamed them.
 pub fn remove_left_behind(folder: &Path) {
     for path in unfinished_in(folder) {
         let _ = std::fs::remove_file(&path);
