@@ -35,8 +35,8 @@ pub const CONTROLLERS_PER_RANGE: u16 = 2047;
 /// drift are subtracted. Elections of the store's leader last 1 to 2 seconds.
 pub const HOLD: Duration = Duration::from_millis(2_500);
 
-/// The default TTL of a member's lease in the store, in whole seconds. etcd allows 2 and more. Other
-/// members take over when it has ended, so it is longer than [`HOLD`].
+/// The default TTL of a member's lease in the store, in whole seconds. etcd allows 2 and more.
+/// Other members take over when it has ended, so it is longer than [`HOLD`].
 pub const LEASE: Duration = Duration::from_secs(3);
 
 /// The number of proofs and lease renewals in one [`HOLD`].
@@ -64,8 +64,8 @@ pub const RANK_STEP: Duration = Duration::from_millis(500);
 /// The time for which the other members do not take the ANA groups of a restarted member.
 pub const RESUME_TIME: Duration = Duration::from_secs(3);
 
-/// The time for which the other members leave the ANA groups of an ended process to the next process
-/// of this member, if the watchdog has released them.
+/// The time for which the other members leave the ANA groups of an ended process to this member's
+/// next process, if the watchdog has released them.
 pub const RESTART_TIME: Duration = Duration::from_secs(1);
 
 /// The time for which a member does not take an ANA group whose disks it could not fence or open.

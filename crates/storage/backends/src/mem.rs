@@ -58,8 +58,7 @@ const READS_NOT_LENT: u8 = 64;
 const MOST_REPLACED: usize = 64;
 /// A search for a replaced chunk without readers examines at most this many chunks.
 const REPLACED_AT_ONCE: usize = 4;
-/// One `poll` zeroes at most this many bytes, which takes about a millisecond. Then the core can do
-/// other work.
+/// One `poll` zeroes at most this many bytes, in about a millisecond, and then lets other work run.
 const ZERO_AT_ONCE_BYTES: u64 = 4 << 20;
 /// After this many bytes of one operation are zeroed, the next operation has its turn.
 const ZERO_TURN_BYTES: u64 = 1 << 20;

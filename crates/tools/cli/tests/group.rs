@@ -375,8 +375,8 @@ fn a_stopped_leader_writes_nothing_late() {
     verify(&group, &written, "SIGSTOP and SIGCONT of the leader");
 }
 
-/// Both members run on one machine, so the lock of the silent leader keeps the next one from opening
-/// the disk. The longest operation therefore also contains the time until the silence ends.
+/// Both members run on one machine, so the lock of the silent leader keeps the next leader from
+/// opening the disk. The longest operation therefore also contains the time until the silence ends.
 #[test]
 fn a_silent_leader_writes_nothing_late() {
     let group = Group::new(2);

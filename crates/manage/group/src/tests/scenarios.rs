@@ -231,7 +231,9 @@ fn of_two_changes_at_once_each_member_executes_the_second_after_the_first() {
     world.consult((leader + 1) % 3, 1, 1);
     world.pass(500 * MS);
     assert_eq!((world.counts.answers, world.counts.conflicts), (1, 1));
-    world.consult((leader + 1) % 3, 1, 1);
+    // Repeats the change that was refused.
+    let refused = usize::from(world.processes[leader].cores.reservations[&1].1.contains(&0));
+    world.consult((leader + refused) % 3, 1, refused);
     world.pass(500 * MS);
     let (index, excluded) = &world.processes[leader].cores.reservations[&1];
     assert_eq!((*index, excluded.iter().copied().collect()), (2, vec![0, 1]));
