@@ -139,7 +139,7 @@ impl Settings {
         }
         if self.disks > self.targets {
             return Err(format!(
-                "disks={}: the disks of a host are each on another target, and there are only {}",
+                "disks={}: each disk of a host is on a different target, but targets={}",
                 self.disks, self.targets
             ));
         }
@@ -179,7 +179,7 @@ mod tests {
             ("hosts=-1,targets=1", "from 1 to"),
             ("hosts=1,targets=1,hosts=2", "twice"),
             ("hosts=1,targets=1,hots=2", "\"hots\""),
-            ("hosts=1,targets=2,disks=3", "each on another target"),
+            ("hosts=1,targets=2,disks=3", "on a different target"),
             ("hosts=20000,targets=16,disks=16", "are the limit"),
             ("hosts=1,targets=1,seed=x", "seed=x"),
             ("hosts=1,targets=1,away=0", "away=0"),

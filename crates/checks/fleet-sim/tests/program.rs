@@ -47,7 +47,7 @@ fn the_program_refuses_invalid_settings() {
         ("hosts=0,targets=1", ["hosts=0", "from 1 to"]),
         ("hosts=1e9,targets=1", ["hosts=1e9", "from 1 to"]),
         ("hosts=10", ["targets=NUMBER is missing", "hosts=10"]),
-        ("hosts=10,targets=2,disks=3", ["each on another target", "disks=3"]),
+        ("hosts=10,targets=2,disks=3", ["on a different target", "disks=3"]),
         ("hosts=10,target=2", ["\"target\"", "targets"]),
     ] {
         let outcome = run(&[fleet]);

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const USAGE: &str = "usage: cargo xtask sim [--hours N] [--from SEED]
-  --hours N    how long, 1 by default; a part of an hour is 0.1, for example
-  --from SEED  where to begin, instead of somewhere else each time";
+  --hours N    the duration in hours, 1 by default; 0.1 is six minutes
+  --from SEED  the first seed; by default, the time determines it";
 
 /// The interval of progress reports.
 const EVERY: Duration = Duration::from_secs(60);

@@ -12,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn a_blackhole_delays_the_packets_of_one_direction() {
     let world = World::enter(1);
     let (mut client, mut server) = Socket::simulated_pair();
-    let address = client.peer_addr().expect("the server's");
+    let address = client.peer_addr().expect("the server's address");
     world.blackhole(address, Side::Client, 5 * SECOND);
     client.write_all(b"a").expect("the client does not notice the fault");
     server.set_read_timeout(Some(3 * SECOND)).expect("set");
@@ -47,7 +47,7 @@ fn a_clock_jump_ends_waits_on_its_machine_only() {
     let before = on_machine(1, os::now);
     world.jump(1..2, 8 * SECOND);
     assert_eq!(on_machine(1, os::now) - before, 8 * SECOND);
-    assert_eq!(on_machine(2, os::now), before, "the clock differs between machines");
+    assert_eq!(on_machine(2, os::now), before, "the clock of machine 2 jumps, too");
     assert_eq!(os::recv(&wakes), Ok(1));
     assert_eq!(world.elapsed(), 2 * SECOND);
     assert_eq!(os::recv(&wakes), Ok(2));
@@ -60,7 +60,7 @@ fn an_ended_process_cannot_connect() {
     let (mut client, mut server) = on_machine(0, Socket::simulated_pair);
     client.write_all(b"a").expect("the byte is sent");
     world.end_process(0, SECOND);
-    assert!(client.write_all(b"b").is_err(), "the connection of a stopped machine still works");
+    assert!(client.write_all(b"b").is_err(), "the connection of an ended process still works");
     let mut byte = [0];
     server.read_exact(&mut byte).expect("bytes sent before the fault arrive");
     assert!(server.read_exact(&mut byte).is_err(), "more bytes arrive");

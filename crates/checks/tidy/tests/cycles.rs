@@ -20,7 +20,7 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
         "error geometry op",
         "one contract: an operation is checked against a geometry, and its error names both",
     ),
-    ("mem", "buffer huge", "a buffer returns to the region that it was cut from"),
+    ("mem", "buffer huge", "a buffer maps huge pages, whose size is a constant of its module"),
     (
         "daemon",
         "claim connect folder leftover record rights settings ways",
@@ -36,9 +36,9 @@ fn root() -> PathBuf {
 
 /// Every crate of the workspace, with its folder.
 fn crates() -> Vec<(String, PathBuf)> {
-    let rooms = fs::read_dir(root().join("crates")).expect("the rooms");
+    let rooms = fs::read_dir(root().join("crates")).expect("crates/");
     let mut all: Vec<_> = rooms
-        .flat_map(|room| fs::read_dir(room.expect("a room").path()).expect("a folder"))
+        .flat_map(|room| fs::read_dir(room.expect("an entry").path()).expect("a folder of crates"))
         .map(|folder| folder.expect("a crate").path())
         .filter(|folder| folder.join("src").is_dir())
         .map(|folder| (folder.file_name().expect("a name").to_string_lossy().into_owned(), folder))

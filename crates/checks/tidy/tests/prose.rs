@@ -197,7 +197,7 @@ fn groups() -> Vec<(String, Vec<PathBuf>)> {
     let mut groups = vec![("decisions".to_owned(), decisions), ("pages".to_owned(), pages)];
     groups.push(("xtask".to_owned(), below("xtask", "rs")));
     for room in fs::read_dir(tree.join("crates")).expect("crates/") {
-        for folder in fs::read_dir(room.expect("a room").path()).expect("a room is a folder") {
+        for folder in fs::read_dir(room.expect("an entry").path()).expect("a folder of crates") {
             let folder = folder.expect("a crate").path();
             let name =
                 folder.strip_prefix(tree).expect("below the workspace").display().to_string();

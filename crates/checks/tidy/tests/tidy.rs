@@ -167,7 +167,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// All dependencies of the crates without I/O, except for other crates of this kind.
+/// All dependencies of the crates without I/O, except for this project's crates.
 const WITHOUT_IO: &[(&str, &[&str])] = &[
     ("wire", &["zerocopy"]),
     ("proto", &["crc-fast", "crc32c", "zerocopy"]),
@@ -177,7 +177,7 @@ const WITHOUT_IO: &[(&str, &[&str])] = &[
 /// The crates that may contain `unsafe` code, and the reason.
 const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("mem", "memory that the kernel accesses"),
-    ("reactor", "the kernel"),
+    ("reactor", "system calls, and memory that the kernel accesses"),
     ("capi", "a foreign ABI"),
     ("tls", "a library that is loaded at run time"),
     ("rbd", "a library that is loaded at run time"),
@@ -272,7 +272,7 @@ const TO_BE_DIVIDED: [(&str, &str, usize); 34] = [
     ("nvmf-host/src/disk/path.rs", "PathInner", 13),
 ];
 
-/// The folder of crates in the workspace: `crates/ROOM/CRATE`.
+/// The folder of all crates. Each crate is in a subfolder, its room: `crates/ROOM/CRATE`.
 fn rooms() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/").to_path_buf()
 }
@@ -281,7 +281,7 @@ fn rooms() -> PathBuf {
 fn crates() -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     for room in fs::read_dir(rooms()).expect("crates/") {
-        for entry in fs::read_dir(room.expect("a room").path()).expect("a room is a folder") {
+        for entry in fs::read_dir(room.expect("an entry").path()).expect("a folder of crates") {
             let folder = entry.expect("an entry").path();
             let package = manifest(&folder)["package"]["name"].as_str().expect("text").to_owned();
             let name = package.strip_prefix("farblock-").unwrap_or("cli").to_owned();
@@ -418,8 +418,8 @@ fn function_indent(line: &str) -> Option<usize> {
     begins.then(|| line.len() - code.len())
 }
 
-/// The first function above the line limit. rustfmt indents the last brace of a function like its
-/// first line. For a function without a body, this is its semicolon.
+/// The first function above the line limit. rustfmt indents the line that ends a function, with a
+/// brace or (without a body) a semicolon, like the function's first line.
 fn long_function(text: &str) -> Option<(usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     lines.iter().enumerate().find_map(|(first, line)| {
@@ -509,7 +509,7 @@ fn structs_have_few_fields() {
             let known = left.iter().copied().find(is_it);
             left.retain(|other| Some(*other) != known);
             let (path, most) = (path.display(), known.map_or(MAX_FIELDS, |known| known.2));
-            assert!(count <= most, "{path}: {name} has {count} fields: give some of them an owner");
+            assert!(count <= most, "{path}: {name} has {count} fields: divide the struct");
         }
     }
     assert!(left.is_empty(), "these structs have few fields, so remove their lines: {left:?}");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 const NEW: Concatenation = Concatenation::NEW_TLS_PSK;
 
-/// The number of input bytes that determine the fate of one message.
+/// The number of input bytes that determine how the attacker changes one message (its fate).
 const FATE_BYTES: usize = 5;
 
 /// A byte of the input that determines the secrets and requests of a host.

@@ -11,7 +11,7 @@ pub(super) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
 pub(super) const SUBSYSTEM: &str = "nqn.2026-11.org.example:disks";
 /// The maximum number of messages. Two successful exchanges have ten messages.
 pub(super) const MOST_MESSAGES: usize = 16;
-/// The number of input bytes that determine the fate of one message.
+/// The number of input bytes that determine how the attacker changes one message (its fate).
 const FATE_BYTES: usize = 4;
 
 /// A host and a controller authenticate. An attacker between them changes, cuts, repeats and forges
@@ -49,7 +49,7 @@ pub fn authentication(data: &[u8]) {
     }
 }
 
-/// Exchanges at most [`MOST_MESSAGES`] messages. `carry` may change each message.
+/// Exchanges at most `most` messages. `carry` may change each message.
 pub(super) fn exchange(
     host: &mut Host,
     controller: &mut Controller,
