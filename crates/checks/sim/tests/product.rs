@@ -57,9 +57,9 @@ fn the_same_seed_gives_the_same_cluster_run() {
     }
 }
 
-/// The basic faults of a leg: its file grows, its target or the target's machine restarts, another
-/// file takes its place for a while, or it returns as an older copy after the mirror has put it
-/// out.
+/// The basic faults of a leg: its file grows, its target or the target's machine restarts, or
+/// another file takes its place for a while. Also, the leg returns as an older copy after the
+/// mirror has put it out.
 #[test]
 fn a_mirror_handles_the_basic_faults_of_a_leg() {
     for fault in [Fault::Grown, Fault::Restarted, Fault::Swapped, Fault::Rebooted] {

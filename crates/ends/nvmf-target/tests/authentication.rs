@@ -260,7 +260,7 @@ fn a_connected_host_reauthenticates_during_io() {
         for seed in [4, 5, 5] {
             file.change(seed);
             controller.authenticate().expect("the secret is right");
-            blocks.write(0, &[seed; 512]).expect("a queue of a host that stays");
+            blocks.write(0, &[seed; 512]).expect("the host stays connected");
             assert_eq!(controller.namespace_ids().expect("it answers"), [1]);
         }
         // Authenticate twice at the same time. One of the two is refused or waits for the other.

@@ -182,7 +182,7 @@ fn concatenation_fails_at_a_listener_without_tls() {
         panic!("the target accepts the host")
     };
     assert!(sentence.contains("omit --concat"), "{sentence}");
-    connect(&target, &files.options(false, false)).expect("without");
+    connect(&target, &files.options(false, false)).expect("without concatenation");
     // A host that must use TLS cannot connect to a listener without TLS.
     let target = serve(keys(Demand::SecureChannel), TlsPolicy::Plain, EngineKind::Auto);
     let refused = connect(&target, &files.options(true, false)).err();
@@ -214,7 +214,8 @@ fn a_host_that_wants_concatenation_does_not_continue_without_it() {
 fn removing_a_secret_ends_the_tls_keys_derived_from_it() {
     let files = Files::new();
     let target = serve(keys(Demand::SecureChannel), TlsPolicy::Allowed, EngineKind::Auto);
-    let controller = connect(&target, &files.options(true, false)).expect("the secret");
+    let controller =
+        connect(&target, &files.options(true, false)).expect("the host has the secret");
     moves_data(&controller);
     let namespace = controller.namespace(1).expect("namespace 1 exists");
     // Add a second secret. No host is disconnected.

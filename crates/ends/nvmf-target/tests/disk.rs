@@ -59,7 +59,10 @@ fn operations_wait_for_a_path_and_complete_once() {
         user.write(4, 1, 2, 2);
         user.read(0, 4, 3);
         user.queue.submit(farblock_block::Op::flush(4));
-        assert!(user.turn(Duration::from_millis(300)).is_empty(), "done without a target");
+        assert!(
+            user.turn(Duration::from_millis(300)).is_empty(),
+            "operations completed without a target"
+        );
         assert_eq!((disk.state(), user.queue.in_flight()), (DiskState::Waiting, 3));
         proxy.up();
         let mut done = Vec::new();

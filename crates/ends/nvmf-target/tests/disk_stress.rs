@@ -160,7 +160,11 @@ impl Writer {
                 self.slowest = self.slowest.max(progress.elapsed());
                 progress = Instant::now();
             }
-            assert!(progress.elapsed() < Duration::from_secs(30), "seed {}: hangs", self.seed);
+            assert!(
+                progress.elapsed() < Duration::from_secs(30),
+                "seed {}: no progress",
+                self.seed
+            );
             count.fetch_add(done.len() as u64, Ordering::Relaxed);
             done.into_iter().for_each(|done| self.complete(done));
         }

@@ -2,7 +2,7 @@
 //! stops after one of the messages, sends a wrong proof, starts TLS, or reconnects repeatedly. The
 //! hosts can still connect. Afterwards the target frees the memory that the strangers made it hold.
 //!
-//! The figures are in docs/security.md:
+//! This command measures the figures in docs/security.md:
 //!
 //! ```text
 //! SIEGE_STRANGERS=20000 \

@@ -41,7 +41,7 @@ fn disk(target: &Target) -> Arc<Disk> {
 }
 
 fn whole(part: &Arc<Disk>) -> Arc<dyn Namespace> {
-    Arc::new(Concat::new(vec![Arc::clone(part) as Arc<dyn Namespace>]).expect("a row"))
+    Arc::new(Concat::new(vec![Arc::clone(part) as Arc<dyn Namespace>]).expect("a concatenation"))
 }
 
 /// A namespace whose parts become known late, for example after its target has connected a remote

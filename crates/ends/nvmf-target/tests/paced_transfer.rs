@@ -131,7 +131,7 @@ fn a_preempt_ends_commands_that_wait_for_a_limit() {
     other.end.submit(SlotId(21), &sqe, Transfer::InCapsule(512), &mut out);
     out.extend_from_slice(&[2; 512]);
     other.stream.write_all(&out).expect("sent");
-    assert_eq!(read(&mut other, 0, 512).data, [1; 512], "one of the transfers is missing");
+    assert_eq!(read(&mut other, 0, 512).data, [1; 512], "a waiting write reached the disk");
     let preempt = acquire.with_action(AcquireAction::PREEMPT_ABORT.0);
     reserve(&mut one, NvmOpcode::RESERVATION_ACQUIRE, preempt, [7, 9]);
     for _ in 0..2 {
@@ -161,7 +161,7 @@ fn a_stopping_target_finishes_waiting_commands() {
     limit_for(&mut queue, &target, 1);
     assert_eq!(write(&mut queue, 0, &[1; 512], true), Status::SUCCESS);
     ask(&mut queue, 20, 512);
-    assert_eq!(read(&mut queue, 0, 512).status, Status::SUCCESS, "a transfer is missing");
+    assert_eq!(read(&mut queue, 0, 512).status, Status::SUCCESS, "reads have no limit");
     std::thread::scope(|scope| {
         scope.spawn(|| target.stop().expect("a clean stop"));
         let grant = wanted(&mut queue);

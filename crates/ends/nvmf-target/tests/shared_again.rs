@@ -37,7 +37,8 @@ fn commands_to_a_lost_part_fail_with_a_path_error_until_it_returns() {
         let options = DiskOptions { fast_io_fail_timeout, ..rig::options(engine) };
         let disk = Disk::connect(&[rig::url(proxy.address)], &options);
         let disk: Arc<dyn Namespace> = Arc::new(disk.expect("it connects"));
-        let whole = Arc::new(Concat::new(vec![mem(), Arc::clone(&disk), mem()]).expect("a row"));
+        let whole =
+            Arc::new(Concat::new(vec![mem(), Arc::clone(&disk), mem()]).expect("a concatenation"));
         let target = target_of(engine, [Arc::clone(&whole) as Arc<dyn Namespace>], |_| {});
         let address = target.addresses()[0];
         let (_admin, controller) = admin(address, Digests::NONE);

@@ -169,8 +169,8 @@ fn stall((log, changed): &(Mutex<Log>, Condvar), host: &mut Host) {
     drop(changed.wait_while(log.lock().expect("no panic"), is_not_yet).expect("no panic"));
 }
 
-/// Blocks the core until both hosts have sent their reads. The disk then receives the commands.
-/// Returns their hosts in order: true means the second host.
+/// Blocks the core until both hosts have sent their reads. Then returns, for each command in the
+/// order in which the disk receives it, whether the second host sent it.
 fn order_of(
     log: &(Mutex<Log>, Condvar),
     (greedy, other): (&mut Host, &mut Host),
@@ -271,7 +271,7 @@ fn three_hosts_keep_their_shares_across_reconnects() {
     }
 }
 
-/// Like [`order_of`], for three hosts.
+/// Like [`order_of`], for three hosts. Returns, for each command, the index of its host.
 fn thirds(log: &(Mutex<Log>, Condvar), hosts: &mut [Host; 3]) -> Vec<u64> {
     log.0.lock().expect("no panic").goes_on = false;
     for host in &mut *hosts {

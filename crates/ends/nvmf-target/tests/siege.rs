@@ -146,7 +146,7 @@ fn honest(address: SocketAddr, is_over: &AtomicBool) -> (Duration, Duration, usi
 }
 
 #[test]
-#[ignore = "a minute, and 20,000 descriptors"]
+#[ignore = "takes a minute and 20,000 descriptors"]
 fn a_host_is_served_and_memory_stays_bounded_under_a_siege() {
     let besieged = Besieged::start(SERVE, None);
     let address = besieged.address;

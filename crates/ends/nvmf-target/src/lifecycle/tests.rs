@@ -153,7 +153,10 @@ fn run(choices: &mut Choices, path: Path) {
             _ => model.refuse(SLOT, Status::ABORT_REQUESTED),
         }
     }
-    assert!(model.is_started != (model.refusals == 1), "neither or both");
+    assert!(
+        model.is_started != (model.refusals == 1),
+        "the command must either start or be refused"
+    );
     assert_eq!(model.kept_at, None);
     let ends = if model.is_started { CommandState::Admitted } else { CommandState::Answered };
     assert_eq!(model.life.state, ends);
