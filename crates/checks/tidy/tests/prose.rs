@@ -23,7 +23,7 @@ const MIN_WORDS: usize = 4;
 const HEADLESS: &[&str] = &[
     concat!(
         r"^(?:What|Who|Whoever|Whatever|Whom|Whose|Which|How often|How long|That what)\b",
-        // Do not match questions, whose first word is a proper subject.
+        // Do not match questions, which may start with these words.
         r"[^.?!]*(?:[.!]|$)"
     ),
     concat!(

@@ -120,7 +120,7 @@ pub(crate) enum News {
 pub(crate) struct Door {
     verbs: Provider,
     listeners: Vec<(SocketAddr, ProviderId)>,
-    /// Addresses whose listeners are lost, and the time of the next attempt to listen there again.
+    /// The addresses whose listeners are lost. At `retry_at`, the door tries to listen there again.
     lost: Vec<SocketAddr>,
     retry_at: Option<Instant>,
     /// The maximum number of queue entries that the memory limit of a core allows.

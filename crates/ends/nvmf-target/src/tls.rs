@@ -23,13 +23,14 @@ struct Now {
     policies: BTreeMap<PortId, TlsPolicy>,
 }
 
-/// The result of a key change for the host's connections. They stay if one of the previous keys is
-/// still valid.
+/// The result of a key change for the host's connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stay {
-    /// Whether the host's connections to the subsystem stay.
+    /// Whether the host's connections to the subsystem stay: a previous key is still valid, or the
+    /// host had no key and has none now.
     pub(crate) at_subsystem: bool,
-    /// Whether the host's connections to discovery stay.
+    /// Whether the host's connections to discovery stay: a previous key for discovery is still
+    /// valid, or the host had none.
     pub(crate) at_discovery: bool,
 }
 

@@ -333,7 +333,8 @@ fn siege(strangers: usize, connections: Option<usize>) {
     let (secret, tls) = (KeyFile::of_secret(1), KeyFile::of_key(&tls_key(TLS_SEED)));
     let hosts = hosts(&secret, &tls);
     let besieged = Besieged::start(SERVE, connections);
-    // Connect once from another address, to load the libraries and start the authentication thread.
+    // Let one stranger of each kind connect from another address, so that the target loads its
+    // libraries and starts the authentication thread.
     for kind in KINDS {
         knock(kind, from(2, 1, besieged.address));
     }

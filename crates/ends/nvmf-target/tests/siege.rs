@@ -61,7 +61,7 @@ fn attack(number: usize, address: SocketAddr) -> Option<Vec<TcpStream>> {
     let kind = number % 5;
     if kind == 0 {
         let mut stream = connection();
-        // Send half a header, and then nothing.
+        // Send a part of a header, and then nothing.
         let _ = stream.write_all(&[0, 0, 128]);
         return Some(vec![stream]);
     }

@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_sequence_matches_the_published_values() {
-        // The values are from the tests of the crate rand_xoshiro.
+        // The values are from Rosetta Code, "Pseudo-random numbers/Splitmix64".
         let mut random = Random::new(1_234_567);
         let first = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973];
         assert_eq!([random.bits(), random.bits()], first);

@@ -148,7 +148,8 @@ impl Reactor {
         self.inner.state.borrow_mut().tasks.set_timer(task, deadline);
     }
 
-    /// Moves all events of the mailbox to the end of `events`, in the order in which they happened.
+    /// Moves all events of the task's mailbox to the end of `events`, in the order in which they
+    /// happened.
     pub fn take_events(&self, task: TaskId, events: &mut Vec<Event>) {
         self.inner.state.borrow_mut().tasks.take_events(task, events);
     }

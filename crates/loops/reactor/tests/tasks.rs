@@ -315,7 +315,7 @@ fn uses_no_processor(mut event_loop: Loop) {
     let idle = Duration::from_millis(500);
     assert!(event_loop.next_within(idle).is_none());
     let used = processor_time().unwrap() - before;
-    // Windows counts processor time in ticks of 16 ms.
+    // Windows counts processor time in ticks of about 16 ms.
     let share = if cfg!(windows) { 15 } else { 50 };
     assert!(used < idle / share, "{used:?} of processor time in {idle:?} of idleness");
 }

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// The number of the target's machine. Hosts have lower numbers.
 pub(super) const TARGET: u32 = 1 << 16;
-/// After an address has begun to answer again, it does not stop for at least this time. Otherwise,
-/// data could stay in transit forever.
+/// After an address's lost data has been retransmitted, the address loses no more data for at least
+/// this time. Otherwise, data could stay in transit forever.
 const LUCID: Duration = Duration::from_secs(20);
 
 pub(super) const NQN: &str = "nqn.2026-11.org.farblock:simulated";

@@ -196,8 +196,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Executes an authentication command, if the host may authenticate. On an unlocked queue, this
-    /// is a reauthentication. Returns false for all other commands, and if the host need not
+    /// Executes an authentication command, if the host must authenticate. On an unlocked queue,
+    /// this is a reauthentication. Returns false for all other commands, and if the host need not
     /// authenticate.
     pub(super) fn authentication_command(
         &mut self,

@@ -181,7 +181,7 @@ impl<T: Transport> Session<T> {
         self.request(slot).pulled_bytes
     }
 
-    /// Returns whether the target requested the command's data (R2T).
+    /// Returns whether the target requested the command's data (by R2T or RDMA READ).
     pub(crate) fn was_asked_for(&mut self, slot: SlotId) -> bool {
         self.request(slot).asked_for
     }

@@ -138,10 +138,10 @@ struct SessionRequest {
     buffer: Option<Buffer>,
     /// The data that a Compare has read from its namespace.
     second: Option<Buffer>,
-    /// The number of data bytes that the host transfers.
+    /// The number of data bytes from the host.
     pulled_bytes: usize,
-    /// Whether the target requests the data from the host (R2T). Otherwise they arrive in the
-    /// capsule.
+    /// Whether the target requests the data from the host (by R2T or RDMA READ). Otherwise they
+    /// arrive in the capsule.
     asked_for: bool,
     /// Whether some of the data from the host are still missing.
     awaited: bool,

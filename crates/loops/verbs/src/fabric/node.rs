@@ -133,7 +133,7 @@ type Kept = (Arc<Owned>, Wakes, Wakes, Option<Arc<Owned>>);
 #[derive(Clone)]
 pub struct Id(Arc<IdHandle>);
 
-/// A registration.
+/// A registration of memory.
 pub struct Mr {
     keys: Keys,
     owned: Owned,

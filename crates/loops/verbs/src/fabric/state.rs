@@ -171,7 +171,7 @@ pub(super) struct Receive {
     pub(super) slices: Vec<Slice>,
 }
 
-/// A registration.
+/// A registration of memory.
 pub(super) struct Region {
     pub(super) pd: Key,
     pub(super) access: Access,

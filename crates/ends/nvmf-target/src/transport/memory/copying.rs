@@ -176,8 +176,8 @@ fn a_copy_beyond_a_limit_copies_nothing() {
     assert_eq!(host.copy(1, u64::MAX, false, &[range(0, 0, 1)]).0, Status::LBA_OUT_OF_RANGE);
     let beyond = [range(0, 5, 1), range(0, u64::MAX, 1)];
     assert_eq!(host.copy(1, 0, false, &beyond), (Status::LBA_OUT_OF_RANGE, 0));
-    // The last source block is the first destination block. Then the last destination block is the
-    // first source block.
+    // The last source block is the first destination block. Then the last two destination blocks
+    // are source blocks.
     for from in [91, 109] {
         let overlapping = [range(0, 0, 1), range(0, from, 10)];
         assert_eq!(host.copy(1, 100, false, &overlapping).0, Status::OVERLAPPING_IO_RANGE);
