@@ -364,7 +364,7 @@ impl Queues {
         if life.queues == 0 {
             host.lives -= 1;
             let is_last = host.lives == 0;
-            let life = self.lives.remove(&instance).expect("looked at just now");
+            let life = self.lives.remove(&instance).expect("found just now");
             if is_last {
                 self.hosts.remove(&life.host);
             }

@@ -241,7 +241,7 @@ fn stress_until(
         stop.store(true, Ordering::Relaxed);
         let slowest = writers.into_iter().map(|writer| writer.join().expect("no write is lost"));
         println!(
-            "seed {seed}, {engine}: {} operations, {harms} times harmed, slowest {:?}, {:?}",
+            "seed {seed}, {engine}: {} operations, {harms} faults, slowest {:?}, {:?}",
             count.load(Ordering::Relaxed),
             slowest.max(),
             disk.paths().iter().map(|path| path.reconnects).collect::<Vec<_>>()

@@ -226,6 +226,6 @@ fn a_fused_pair_in_the_slots_of_aborted_ones_claims_its_own_blocks() {
         assert!(statuses(&mut one, 2).values().all(|status| status.is_success()));
         let left = 2 - other.told.len();
         assert!(statuses(&mut other, left).values().all(|status| status.is_success()));
-        assert_eq!(value_at(&mut one, 7), 3, "{engine:?}: a fused write that overtook the pair");
+        assert_eq!(value_at(&mut one, 7), 3, "{engine:?}: a fused write overtook the pair");
     }
 }

@@ -126,7 +126,7 @@ fn tls_key(seed: u8) -> TlsKey {
 
 /// The process under attack. Only the other tests of this file start it.
 #[test]
-#[ignore = "the other tests run this in a process of its own"]
+#[ignore = "the other tests run this in a separate process"]
 fn serve_until_the_input_ends() {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.keys.insert(host(0), HostKeys::new(secret(1)));

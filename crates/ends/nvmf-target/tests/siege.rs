@@ -37,7 +37,7 @@ const GOAL_BYTES: usize = 1 << 30;
 
 /// The process under attack. Only the siege starts it.
 #[test]
-#[ignore = "the siege runs this in a process of its own"]
+#[ignore = "the siege runs this in a separate process"]
 fn serve_until_the_input_ends() {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;

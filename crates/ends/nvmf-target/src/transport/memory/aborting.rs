@@ -111,7 +111,7 @@ fn a_waiting_command_is_aborted_and_a_started_one_is_not() {
     assert_eq!(stand.status(111), Status::ABORT_REQUESTED);
     assert_eq!(stand.abort(100), NOT_ABORTED);
     assert_eq!(stand.abort(111), NOT_ABORTED, "the command has already ended");
-    assert_eq!(stand.abort(77), NOT_ABORTED, "there never was such a command");
+    assert_eq!(stand.abort(77), NOT_ABORTED, "no such command existed");
     assert_eq!(stand.admin.run(&abort(9, 100), &[]).result, NOT_ABORTED, "no such queue");
     stand.gate.open_up();
     let answers = (100..111).map(|_| stand.io.wire.wait().expect("the connection is open"));
@@ -156,7 +156,7 @@ fn an_aborted_command_that_waits_for_a_rate_limit_never_executes() {
     control.set_rates(NQN, NamespaceId(1), &crawl).expect("the namespace exists");
     stand.is_heard();
     (100..104).for_each(|cid| stand.write(cid.into(), cid));
-    assert_eq!(stand.status(100), Status::SUCCESS, "the first finds the budget untouched");
+    assert_eq!(stand.status(100), Status::SUCCESS, "the first finds the budget unused");
     stand.is_heard();
     for cid in [101, 103] {
         assert_eq!(stand.abort(cid), ABORTED);
@@ -178,7 +178,7 @@ fn an_aborted_copy_returns_its_read_budget() {
     stand.target.control().set_rates(NQN, NamespaceId(1), &rates).expect("the namespace exists");
     stand.is_heard();
     stand.write(0, 100);
-    assert_eq!(stand.status(100), Status::SUCCESS, "the first finds the budget untouched");
+    assert_eq!(stand.status(100), Status::SUCCESS, "the first finds the budget unused");
     stand.send(&command::copy(1, 4096, 1, false), 101, command::copy_range(0, 0, 512).as_bytes());
     stand.is_heard();
     assert_eq!(stand.abort(101), ABORTED);
@@ -195,13 +195,13 @@ fn no_command_inherits_the_booking_of_an_aborted_command() {
     // A large write uses the host's budget for minutes. Small writes use almost nothing.
     let bytes = Rate { all: 512, ..Rate::default() };
     let rates = Rates { bytes, burst: MAX_BURST, ..Rates::default() };
-    control.set_host_rates(NQN, IDENTITY.hostnqn, &rates).expect("there is the subsystem");
+    control.set_host_rates(NQN, IDENTITY.hostnqn, &rates).expect("the subsystem exists");
     stand.is_heard();
     (100..102).for_each(|cid| stand.write(0, cid));
     let large = vec![7; 512 << 10];
     let write = command::write(1, 0, 1024, 512 << 10, false);
     stand.io.wire.send(place(&stand.io.wire, &write, 102, &large, false), &[]);
-    assert_eq!(stand.status(100), Status::SUCCESS, "the first finds the budget untouched");
+    assert_eq!(stand.status(100), Status::SUCCESS, "the first finds the budget unused");
     assert_eq!(stand.abort_read(103), NOT_ABORTED, "a small write waits");
     assert_eq!(stand.abort(101), ABORTED);
     assert_eq!(stand.status(101), Status::ABORT_REQUESTED);
@@ -227,7 +227,7 @@ fn an_aborted_command_that_waits_for_the_fence_never_executes() {
     stand.gate.open_up();
     stand.write(5, 102);
     assert_eq!(stand.status(102), Status::SUCCESS);
-    assert_eq!(stand.gate.seen(), [5, 5], "the first and the last");
+    assert_eq!(stand.gate.seen(), [5, 5], "only the first and the last write execute");
 }
 
 #[test]

@@ -404,7 +404,7 @@ fn fused_pairs_wait_for_read_and_write_limits() {
     let bytes = Rate { writes: 1, ..Rate::default() };
     let crawl = Rates { bytes, burst: Duration::from_nanos(1), ..Rates::default() };
     let control = target.control();
-    control.set_host_rates(NQN, IDENTITY.hostnqn, &crawl).expect("there is the subsystem");
+    control.set_host_rates(NQN, IDENTITY.hostnqn, &crawl).expect("the subsystem exists");
     one.io.is_heard();
     other.io.is_heard();
     assert_eq!(one.fused(6, 0, 1), [OK, OK], "the first finds the budget untouched");

@@ -213,7 +213,7 @@ fn the_file_of_a_removed_namespace_is_closed_and_unlocked() {
             let second = NamespaceId(2);
             control.add_namespace(NQN, second, &export(file, "file")).expect("it is new");
             for io in &mut queues {
-                until("its core has heard of it", || read_first(io, 2) == Status::SUCCESS);
+                until("the core knows the namespace", || read_first(io, 2) == Status::SUCCESS);
                 let data = [round; BLOCK as usize];
                 send(io, &command::write(2, 5, 1, BLOCK, false), 9000 + u16::from(round), &data);
             }
@@ -266,7 +266,7 @@ fn hosts_are_notified_of_every_namespace_change() {
         blocks
     );
     let write = command::write(1, 0, 1, BLOCK, false);
-    until("its core has heard of it", || {
+    until("the core applies the write protection", || {
         let status = code(io.run(&write, &[1; BLOCK as usize]).status);
         status == Status::NAMESPACE_WRITE_PROTECTED
     });
@@ -300,7 +300,7 @@ fn hosts_are_notified_when_a_file_grows() {
     file.set_len(2 * BYTES).expect("the file system has room");
     let event = admin.answer(7000).expect("the connection is open").result;
     assert_eq!(AsyncEvent::parse(event as u32), AsyncEvent::NAMESPACE_CHANGED);
-    until("its core has heard of it", || io.run(&read, &[]).status == Status::SUCCESS);
+    until("the core knows the new size", || io.run(&read, &[]).status == Status::SUCCESS);
     target.stop().expect("it stops");
     // Some systems do not remove open files, so ignore errors. The folder is temporary.
     drop((admin, io, file));

@@ -403,7 +403,7 @@ fn persistent_reservations_hold_when_a_namespace_is_added_again() {
     for _ in 0..50 {
         remove();
         add(Some(&kept)).expect("it can be shared");
-        assert_eq!(once_there(&mut other), CONFLICT, "the host may write at no time");
+        assert_eq!(once_there(&mut other), CONFLICT, "the host may not write");
         assert_eq!(once_there(&mut one), Status::SUCCESS);
     }
     assert_eq!(one.report(), (1, 1, 1, vec![(7, true)]));

@@ -281,7 +281,7 @@ impl Session<Rdma> {
             if chunk.is_some() {
                 self.hold_besides(cx, bytes);
             }
-            let out = self.transport.output.requests.pop_front().expect("looked at just now");
+            let out = self.transport.output.requests.pop_front().expect("found just now");
             let (first, second) = self.build(cx, out, chunk);
             batch[next] = Some(first);
             batch[next + 1] = second;
@@ -354,7 +354,7 @@ impl Session<Rdma> {
             rdma.output.start += count;
             if rdma.output.start == part.len() {
                 rdma.output.start = 0;
-                let part = rdma.output.parts.pop_front().expect("looked at just now");
+                let part = rdma.output.parts.pop_front().expect("found just now");
                 self.give_back(cx, 0, part);
             }
         }
