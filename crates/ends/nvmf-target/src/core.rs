@@ -57,7 +57,7 @@ pub(crate) struct Core {
     is_done: bool,
     /// The connections of `cx.listed` while the core calls their `finish_tick`.
     finishing: Vec<ConnectionKey>,
-    /// The number of parked connections to retry since the last release of buffers.
+    /// The number of parked connections that may still retry after the last release of buffers.
     to_unpark: usize,
     tick_at: Option<Instant>,
     /// Operations that must end before reservation changes apply.
