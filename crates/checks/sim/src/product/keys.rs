@@ -31,7 +31,7 @@ pub(super) enum Proof {
 
 impl Proof {
     /// The kind of authentication for a seed; `None` for most seeds. The choice consumes no random
-    /// numbers, so the runs of all other seeds stay the same.
+    /// numbers, so it does not change the runs of seeds without authentication.
     pub(super) fn of(seed: u64) -> Option<Proof> {
         match seed % 16 {
             3 | 11 => Some(Proof::OneWay),
