@@ -2,10 +2,10 @@
 //!
 //! A host with many deep queues can have hundreds of commands waiting in its sockets. If the core
 //! executed them all at once, each command of another host with queue depth 1 would wait behind
-//! them. So while several hosts have commands for a core, each host may execute a limited number of
-//! commands per round of the event loop, in proportion to its weight. Its remaining input waits for
-//! the next round, and the core polls the sockets in between. If a large command exceeds its host's
-//! allowance, the excess is deducted from later rounds.
+//! them. So while several hosts have commands for a core, the core executes a limited number of
+//! each host's commands per round of the event loop, in proportion to the host's weight. The other
+//! commands wait for the next round, and the core polls the sockets in between. If a large command
+//! exceeds its host's allowance, later rounds deduct the excess.
 //!
 //! While only one host uses a core, allowances do not apply. The scheme then costs one comparison
 //! per receive and one per command.

@@ -357,7 +357,7 @@ pub unsafe extern "C" fn SpdStorageUnitSendResponse(
     let mut message = response.to_vec();
     if response[8] == 1 && !data.is_null() {
         let length = lock(&unit.own.reads).remove(&long(&response, 0)).unwrap_or_default();
-        // SAFETY: the data has the size of the largest transfer.
+        // SAFETY: the caller's buffer has room for the largest transfer, and no read is longer.
         message.extend_from_slice(unsafe { slice::from_raw_parts(data, length) });
     }
     let generation = lock(&unit.own.link).generation;

@@ -308,8 +308,8 @@ impl Answer for Arc<Unit> {
             "the buffer is too short"
         );
         let data = data.map_or(ptr::null_mut(), |bytes| bytes.as_mut_ptr());
-        // SAFETY: the data has the size of the largest transfer, and the library copies only a part
-        // of it.
+        // SAFETY: the data is null or, as checked above, has at least the size of the largest
+        // transfer. The library copies at most this size.
         unsafe { (self.library.send_response)(self.raw, response, data) }
     }
 }

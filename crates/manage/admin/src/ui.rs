@@ -84,7 +84,8 @@ pub(crate) fn router(
 /// A router with the public page. The routes `inside` and the information `about` require the
 /// token.
 ///
-/// If `is_secure`, the certificate proves the host name.
+/// Against DNS rebinding, a request must have an IP address in its `Host` header. If `is_secure`,
+/// it may have any name, because the certificate proves the name.
 pub(crate) fn guarded(inside: Router, about: serde_json::Value, ui: Ui, is_secure: bool) -> Router {
     let inside = inside
         .route("/ui.json", get(move || std::future::ready(Json(about.clone()))))

@@ -89,7 +89,7 @@ pub struct AliveRecord {
 /// The suspicion that a process of a member is dead; see `suspicion.rs`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SuspectRecord {
-    /// The version of the document.
+    /// The version of the document's format.
     pub version: u32,
     /// The incarnation of the suspect member.
     pub incarnation: u64,

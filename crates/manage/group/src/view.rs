@@ -36,7 +36,7 @@ pub struct Upkeep {
 
 #[derive(Default, Debug)]
 struct Known {
-    /// The revision up to which each key is known, deletions included.
+    /// The revision of the last known change of each key. A deletion is a change, too.
     revisions: BTreeMap<Key, Revision>,
     /// The number of changes so far.
     changes: u64,

@@ -206,7 +206,8 @@ impl Subsystem {
     }
 }
 
-/// A requirement that a host must meet in addition to having its keys.
+/// What a host must do with its keys to connect. Without a demand, the target asks for no more than
+/// the keys themselves require.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]

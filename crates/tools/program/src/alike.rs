@@ -3,7 +3,8 @@
 /// Returns the word most similar to `typed`, if one is similar enough.
 pub fn alike<'a>(typed: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed = plain(typed);
-    // Accept an edit distance of a third of the length, but at least 1 and less than the length.
+    // Accept edit distances up to a third of the length, or up to 1 for a short word, but never the
+    // whole length.
     let most = (typed.len() / 3).max(1);
     let distances = words.into_iter().map(|word| (distance(&typed, &plain(word)), word));
     let (_, word) =

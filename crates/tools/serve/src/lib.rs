@@ -296,7 +296,7 @@ fn on_tcp((): &()) -> announce::OnTcp<'static> {
     announce::OnTcp::default()
 }
 
-/// Warns of hosts that can connect without authentication or by accident.
+/// Logs the warnings of [`farblock_admin::warnings`], for example that a host needs no key.
 fn warn(target: &Target) {
     for warning in farblock_admin::warnings(&target.control().report()) {
         tracing::warn!("{warning}");

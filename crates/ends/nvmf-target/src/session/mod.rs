@@ -125,7 +125,7 @@ enum Work {
     /// A reservation command that waits for the registry. The report of a Reservation Report has
     /// `report_bytes` bytes.
     Reserving { report_bytes: usize },
-    /// An Abort command that waits for the reply of the queue that has the command to abort.
+    /// An Abort command. It waits for the reply of the queue that holds the command to abort.
     Aborting,
 }
 

@@ -165,7 +165,7 @@ impl Vm {
         self.attach_to(&served.config.socket, wanted);
     }
 
-    /// Like `attach`, but connects to the back end with two rings that listens on this socket.
+    /// Like `attach`, but connects to the back end on `socket`, which must have two rings.
     pub fn attach_to(&mut self, socket: &Path, wanted: u64) {
         let mut frontend = Frontend::connect(socket, 2).expect("it listens");
         frontend.set_owner().expect("an owner");

@@ -1,5 +1,5 @@
 //! A disk in memory that all members reach. Each leader writes as often as its permit allows. The
-//! oracle fails the test at a write of an earlier leader after a later one has begun.
+//! oracle fails the test if a leader writes after a later leader has begun to write.
 
 use farblock_group_service::{
     Disks, Events, Holder, MemberEvent, Outcome, Permit, Report, ReservationRecord, now,

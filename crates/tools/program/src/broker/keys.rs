@@ -95,7 +95,7 @@ fn read(wanted: &Wanted, subsystems: &[String]) -> Result<Vec<TlsPsk>, String> {
     if !subsystems.is_empty() && !subsystems.contains(subnqn) {
         return Err(format!("the server of another disk may not read keys for {subnqn}"));
     }
-    // The two NQNs identify a key without the host identifier.
+    // The two NQNs alone identify a key, so the host identifier can be zero.
     keyring::read(name, &Identity { hostnqn, subnqn, hostid: [0; 16] })
 }
 

@@ -84,7 +84,7 @@ fn io_command(random: &mut Random, keys: Keys) -> Sqe {
     ];
     let mut sqe = Sqe::zeroed();
     sqe.opcode = pick(random, &opcodes).0;
-    // SGLs, as the specification requires, or anything.
+    // Uses the SGL bits that the specification requires, or any bits.
     sqe.flags = if random.below(8) == 0 { random.below(256) as u8 } else { 1 << 6 };
     sqe.nsid = pick(random, &[OWN, OWN, OWN, 3, 0]).into();
     sqe.dptr = descriptor(random, keys);
