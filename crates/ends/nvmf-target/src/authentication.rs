@@ -65,8 +65,8 @@ impl Job {
     fn work(self) -> Option<(Route, Message)> {
         let Job { route, slot, mut machine, message, waits, .. } = self;
         waits.upgrade()?;
-        // Load the TLS library only when a host requests TLS, so that a target whose hosts do not use
-        // TLS works without it.
+        // Load the TLS library only when a host requests TLS, so that a target without such hosts
+        // works without the library.
         if asks_for_tls(&message) && farblock_tls::available().is_err() {
             machine = Box::new(machine.offering(Concatenation::NONE));
         }
