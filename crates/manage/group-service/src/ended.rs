@@ -26,22 +26,25 @@ pub(crate) type Disks = BTreeMap<u32, Vec<Disk>>;
 
 /// Waits for proof that the operations of the member have ended, and releases its leaderships.
 ///
-/// A group without a disk has done no I/O.
+/// A group without a disk has done no I/O. If a disk could give the proof and does not, an operation
+/// is in flight for longer than anybody expects. Then the release would only shorten the wait of the
+/// next leader, so there is none.
 pub(crate) fn settle(enlisted: &Enlisted, disks: Disks) -> io::Result<()> {
     let end = Instant::now() + LIMIT;
     let mut busy: BTreeSet<u32> = disks.keys().copied().collect();
+    let can_prove = |disks: &Vec<Disk>| disks.iter().all(Disk::can_prove);
+    let provable = disks.iter().filter(|(_, disks)| can_prove(disks)).map(|(group, _)| *group);
+    let provable: BTreeSet<u32> = provable.collect();
     let proofs = prove(disks, end)?;
+    let is_stuck = |busy: &BTreeSet<u32>| !busy.is_disjoint(&provable);
     collect(&proofs, &mut busy, end.min(Instant::now() + TOGETHER));
+    while is_stuck(&busy) && collect(&proofs, &mut busy, end) {}
+    if is_stuck(&busy) {
+        return Err(io::Error::other("writes of the ended target are still in flight"));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let store = EtcdStore::new(&enlisted.etcd, Duration::from_millis(enlisted.hold_ms));
-    let run = |busy: &BTreeSet<u32>| {
-        LocalSet::new().block_on(&runtime, release_until(&store, enlisted, busy, end))
-    };
-    run(&busy)?;
-    if !busy.is_empty() && collect(&proofs, &mut busy, end) {
-        run(&busy)?;
-    }
-    Ok(())
+    LocalSet::new().block_on(&runtime, release_until(&store, enlisted, &busy, end))
 }
 
 /// Starts a thread for each ANA group, which reports the group when there is proof.

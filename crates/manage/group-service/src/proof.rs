@@ -39,6 +39,11 @@ impl Disk {
         Self(file.filter(|file| has_lock_of_another(file).unwrap_or(false)))
     }
 
+    /// Whether this disk can give the proof.
+    pub(crate) fn can_prove(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Waits until no operation of the ended process is in flight, or until `end`. Returns whether
     /// there is proof.
     pub(crate) fn is_quiet(&self, end: Instant) -> bool {

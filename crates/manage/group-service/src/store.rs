@@ -23,16 +23,29 @@ use farblock_group::store::{
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tokio::task::JoinSet;
+use tokio::sync::Notify;
+use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
 /// The largest reply: the records of 1,000 namespaces with their reservations fit many times.
 const MAX_REPLY_BYTES: usize = 64 << 20;
 
+/// The time limit to connect to an endpoint and to sign in. etcd makes the check of a password slow
+/// on purpose, so this may take longer than the time limit of a request.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
 struct Endpoint {
     url: String,
     client: RefCell<Option<Client>>,
+    connecting: RefCell<Option<Rc<Connecting>>>,
     keeper: RefCell<Option<Keeper>>,
+}
+
+/// An attempt to connect, for which any number of requests wait. It continues when they give up.
+#[derive(Default)]
+struct Connecting {
+    result: RefCell<Option<Result<Client, Rc<Error>>>>,
+    has_ended: Notify,
 }
 
 /// The open stream of a lease's renewals: a stream for each renewal would cost processor time.
@@ -76,7 +89,7 @@ impl EtcdStore {
         let mut options = ConnectOptions::new()
             .with_require_leader(true)
             .with_auto_token_refresh(true)
-            .with_connect_timeout(limit)
+            .with_connect_timeout(CONNECT_LIMIT)
             .with_keep_alive(hold / 2, hold / 2);
         if let Some((name, password)) = &config.user {
             options = options.with_user(name, password);
@@ -94,6 +107,7 @@ impl EtcdStore {
         let endpoint = |url: &String| Endpoint {
             url: url.clone(),
             client: RefCell::default(),
+            connecting: RefCell::default(),
             keeper: RefCell::default(),
         };
         let shared = Endpoints {
@@ -169,19 +183,58 @@ impl EtcdStore {
         }
     }
 
-    async fn client(&self, index: usize) -> Result<Client, Error> {
-        let endpoint = &self.shared.endpoints[index];
-        if let Some(client) = endpoint.client.borrow().as_ref() {
+    async fn client(&self, index: usize) -> Result<Client, Rc<Error>> {
+        if let Some(client) = self.shared.endpoints[index].client.borrow().as_ref() {
             return Ok(client.clone());
         }
-        let options = self.shared.options.clone();
-        let client = Client::connect([&endpoint.url], Some(options)).await?;
-        endpoint.client.replace(Some(client.clone()));
-        Ok(client)
+        let connecting = self.connecting(index);
+        loop {
+            if let Some(result) = connecting.result.borrow().as_ref() {
+                return result.clone();
+            }
+            connecting.has_ended.notified().await;
+        }
     }
 
-    async fn attempt(&self, index: usize, request: StoreRequest) -> Result<StoreReply, Error> {
-        let mut client = self.client(index).await?;
+    /// Returns the attempt to connect to an endpoint, and begins one if there is none.
+    fn connecting(&self, index: usize) -> Rc<Connecting> {
+        let place = &self.shared.endpoints[index].connecting;
+        if let Some(connecting) = place.borrow().as_ref() {
+            return Rc::clone(connecting);
+        }
+        let connecting = Rc::new(Connecting::default());
+        place.replace(Some(Rc::clone(&connecting)));
+        let (store, its) = (self.clone(), Rc::clone(&connecting));
+        spawn_local(async move {
+            let result = store.connect(index).await.map_err(Rc::new);
+            let endpoint = &store.shared.endpoints[index];
+            endpoint.client.replace(result.as_ref().ok().cloned());
+            endpoint.connecting.replace(None);
+            its.result.replace(Some(result));
+            its.has_ended.notify_waiters();
+        });
+        connecting
+    }
+
+    async fn connect(&self, index: usize) -> Result<Client, Error> {
+        let shared = &self.shared;
+        let connected =
+            Client::connect([&shared.endpoints[index].url], Some(shared.options.clone()));
+        let late = || Error::IoError(std::io::ErrorKind::TimedOut.into());
+        timeout(CONNECT_LIMIT, connected).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    async fn attempt(&self, index: usize, request: StoreRequest) -> Result<StoreReply, Rc<Error>> {
+        let client = self.client(index).await?;
+        self.execute(index, client, request).await.map_err(Rc::new)
+    }
+
+    async fn execute(
+        &self,
+        index: usize,
+        mut client: Client,
+        request: StoreRequest,
+    ) -> Result<StoreReply, Error> {
         match request {
             StoreRequest::Grant { ttl } => {
                 let seconds = ttl.as_millis().div_ceil(1000).max(1);
@@ -297,6 +350,8 @@ fn in_words(error: &Error) -> String {
             "operation was canceled",
             "etcd closed the connection (it may demand a certificate of this member)",
         ),
+        ("broken pipe", "etcd closed the connection (it may demand a certificate of this member)"),
+        ("timed out", "etcd does not answer"),
         ("Connection refused", "connection refused"),
         ("ConnectionRefused", "connection refused"),
         ("no leader", "etcd has no quorum"),

@@ -300,9 +300,12 @@ impl Member {
         seat.observe(now, view.leaders.get(&group), stopped_at, me, &mut self.out);
     }
 
-    /// Reacts to changed records.
+    /// Reacts to changed records. The reservations come first, because a leader must know those that
+    /// changed before it took over.
     fn news(&mut self, now: Instant, news: Vec<Key>) {
-        for key in news {
+        let is_reservation = |key: &Key| matches!(key, Key::Reservation(_));
+        let (reservations, others): (Vec<_>, Vec<_>) = news.into_iter().partition(is_reservation);
+        for key in reservations.into_iter().chain(others) {
             if self.view.unreadable.contains(&key) {
                 self.out.report(Report::Unreadable(key.clone()));
             }

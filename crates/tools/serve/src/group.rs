@@ -4,6 +4,8 @@
 //! identifiers of its namespaces come from the group's name and these numbers, so they are the same
 //! at every member.
 
+mod cache;
+
 use super::document::{Led, Shares};
 use super::group_config::{check_advertised, check_etcd};
 use super::{disks, machine, names, slow};
@@ -183,9 +185,12 @@ fn geometry(disk: &Led) -> Result<Geometry> {
     let (block_size, read_only) = (disk.block_size, disk.read_only);
     let name = names::name(&disk.spec);
     let bytes = match &disk.spec {
-        Spec::File(path) => bytes(path).map_err(|error| {
-            Failure::run(format_args!("cannot read the size of {name}: {}", os(&error)))
-        })?,
+        Spec::File(path) => {
+            cache::check_sectors(path, block_size)?;
+            bytes(path).map_err(|error| {
+                Failure::run(format_args!("cannot read the size of {name}: {}", os(&error)))
+            })?
+        }
         Spec::Rbd(_) => {
             let opened = farblock_disks::open_to_measure(&disk.spec, block_size, true);
             let opened = opened.map_err(|error| Failure::Run(disks::refused(&error, "")))?;
@@ -405,7 +410,11 @@ fn led_namespaces(
                 let note: &mut dyn FnMut(String) = &mut |text| tracing::info!("{text}");
                 let opened = disks::open(&disk.spec, uuid, disk.block_size, disk.read_only, note);
                 let refused = |error| disks::refused(&error, "--read-only");
-                let namespace = opened.map_err(refused)?.namespace;
+                let opened = opened.map_err(refused)?;
+                if let (Spec::File(path), Some(file)) = (&disk.spec, &opened.file) {
+                    cache::check_direct(path, file)?;
+                }
+                let namespace = opened.namespace;
                 // A read-only disk has a shared lock, which proves nothing.
                 let locked = match &disk.spec {
                     Spec::File(path) if !disk.read_only => Some(path.as_path()),
