@@ -26,9 +26,9 @@ pub(crate) type Disks = BTreeMap<u32, Vec<Disk>>;
 
 /// Waits for proof that the operations of the member have ended, and releases its leaderships.
 ///
-/// A group without a disk has done no I/O. If a disk could give the proof and does not, an operation
-/// is in flight for longer than anybody expects. Then the release would only shorten the wait of the
-/// next leader, so there is none.
+/// A group without a disk has done no I/O. If a disk can give the proof but does not, an operation
+/// has been in flight for seconds, and may be for longer than the disk flight. Then the watchdog
+/// releases nothing, and the next leader waits for the lease and the whole hold.
 pub(crate) fn settle(enlisted: &Enlisted, disks: Disks) -> io::Result<()> {
     let end = Instant::now() + LIMIT;
     let mut busy: BTreeSet<u32> = disks.keys().copied().collect();
