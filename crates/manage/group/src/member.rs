@@ -300,8 +300,8 @@ impl Member {
         seat.observe(now, view.leaders.get(&group), stopped_at, me, &mut self.out);
     }
 
-    /// Reacts to changed records. The reservations come first, because a leader must know those that
-    /// changed before it took over.
+    /// Reacts to changed records. The reservations come first, because a leader must know those
+    /// that changed before it took over.
     fn news(&mut self, now: Instant, news: Vec<Key>) {
         let is_reservation = |key: &Key| matches!(key, Key::Reservation(_));
         let (reservations, others): (Vec<_>, Vec<_>) = news.into_iter().partition(is_reservation);

@@ -1,7 +1,7 @@
 //! Refuses disks that a member of a group would use through the page cache of its machine.
 //!
-//! The next leader, on another machine, would not see data in that cache, and the kernel could write
-//! them after the next leader has begun.
+//! The next leader, on another machine, would not see the data in that cache, and the kernel could
+//! write the data after the next leader has begun.
 
 use crate::error::{Failure, Result};
 use farblock_backends::file::FileDisk;
