@@ -1035,6 +1035,9 @@ async function grouped(browser, wrongs) {
   const moved = spawnSync(binary, order, { encoding: "utf8", cwd: work, timeout: PATIENCE_MS });
   await row("ANA groups", "m2").getByText("an operator's order").waitFor();
   hold(moved.status === 0, "and a move with its reason", moved.stderr);
+  // A machine that dies takes the watchdog with it. A watchdog alone would make a fence needless.
+  all.m2.kill("SIGSTOP");
+  spawnSync("pkill", ["-KILL", "--parent", String(all.m2.pid)]);
   await stop(all.m2, "SIGKILL");
   await page.getByText("Member m2 is lost.").waitFor();
   await row("ANA groups", "the leader was lost").waitFor();
