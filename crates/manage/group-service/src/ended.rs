@@ -5,18 +5,15 @@ use crate::proof::Disk;
 use crate::store::EtcdStore;
 use farblock_group::store::{StoreReply, StoreRequest, Txn};
 use farblock_group::{KeySpace, release, release_reads};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tokio::task::LocalSet;
 
 /// The time limit of the whole task. Afterwards the leases in etcd have ended, too. systemd
 /// restarts the member only when the watchdog has ended.
 const LIMIT: Duration = Duration::from_secs(3);
-
-/// The time for which the first release waits for proof about more ANA groups.
-const TOGETHER: Duration = Duration::from_millis(100);
 
 /// The pause before another attempt at a transaction.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -31,15 +28,9 @@ pub(crate) type Disks = BTreeMap<u32, Vec<Disk>>;
 /// releases nothing, and the next leader waits for the lease and the whole hold.
 pub(crate) fn settle(enlisted: &Enlisted, disks: Disks) -> io::Result<()> {
     let end = Instant::now() + LIMIT;
-    let mut busy: BTreeSet<u32> = disks.keys().copied().collect();
-    let can_prove = |disks: &Vec<Disk>| disks.iter().all(Disk::can_prove);
-    let provable = disks.iter().filter(|(_, disks)| can_prove(disks)).map(|(group, _)| *group);
-    let provable: BTreeSet<u32> = provable.collect();
-    let proofs = prove(disks, end)?;
-    let is_stuck = |busy: &BTreeSet<u32>| !busy.is_disjoint(&provable);
-    collect(&proofs, &mut busy, end.min(Instant::now() + TOGETHER));
-    while is_stuck(&busy) && collect(&proofs, &mut busy, end) {}
-    if is_stuck(&busy) {
+    let can_prove = |(_, disks): &(u32, Vec<Disk>)| disks.iter().all(Disk::can_prove);
+    let (provable, busy): (Disks, Disks) = disks.into_iter().partition(can_prove);
+    if !are_quiet(provable, end)? {
         return Err(io::Error::other("writes of the ended target are still in flight"));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -47,38 +38,25 @@ pub(crate) fn settle(enlisted: &Enlisted, disks: Disks) -> io::Result<()> {
     LocalSet::new().block_on(&runtime, release_until(&store, enlisted, &busy, end))
 }
 
-/// Starts a thread for each ANA group, which reports the group when there is proof.
-fn prove(disks: Disks, end: Instant) -> io::Result<Receiver<u32>> {
+/// Waits for proof about all disks, with a thread for each ANA group, because one disk may hang.
+fn are_quiet(disks: Disks, end: Instant) -> io::Result<bool> {
+    let count = disks.len();
     let (sender, proofs) = channel();
     for (group, disks) in disks {
         let sender = sender.clone();
         std::thread::Builder::new().name(format!("proof-{group}")).spawn(move || {
-            if disks.iter().all(|disk| disk.is_quiet(end)) {
-                let _ = sender.send(group);
-            }
+            let _ = sender.send(disks.iter().all(|disk| disk.is_quiet(end)));
         })?;
     }
-    Ok(proofs)
+    let left = || end.saturating_duration_since(Instant::now());
+    Ok((0..count).all(|_| proofs.recv_timeout(left()) == Ok(true)))
 }
 
-/// Removes the groups with proof from `busy`, until `end` or until all threads have ended. Returns
-/// whether there was one.
-fn collect(proofs: &Receiver<u32>, busy: &mut BTreeSet<u32>, end: Instant) -> bool {
-    let before = busy.len();
-    while !busy.is_empty() {
-        match proofs.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(group) => busy.remove(&group),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-        };
-    }
-    busy.len() < before
-}
-
-/// Releases all groups that are not busy. Repeats failed attempts until `end`.
+/// Releases all groups except those with the disks `busy`. Repeats failed attempts until `end`.
 async fn release_until(
     store: &EtcdStore,
     enlisted: &Enlisted,
-    busy: &BTreeSet<u32>,
+    busy: &Disks,
     end: Instant,
 ) -> io::Result<()> {
     let keys = KeySpace::new(&enlisted.group);
@@ -86,7 +64,7 @@ async fn release_until(
     let execute = |txn: Txn| store.request(StoreRequest::Txn(txn));
     loop {
         if let StoreReply::Done(seen) = execute(release_reads(&keys, name)).await {
-            let is_quiet = |group| !busy.contains(&group);
+            let is_quiet = |group| !busy.contains_key(&group);
             match release(&keys, (name, process), &seen.entries, is_quiet) {
                 None => return Ok(()),
                 Some(txn) => match execute(txn).await {
