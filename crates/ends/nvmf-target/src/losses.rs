@@ -14,8 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct Losses {
     count: AtomicU64,
     /// The number of failures reported to each host, by the hash of its name. At most
-    /// [`limits::FLUSHING_HOSTS`] hosts have an entry. A further host learns only of the failures
-    /// of its own flushes.
+    /// [`limits::FLUSHING_HOSTS`] hosts have an entry. The target reports to other hosts only the
+    /// failures of their own flushes.
     heard: Mutex<HashMap<u64, u64>>,
 }
 

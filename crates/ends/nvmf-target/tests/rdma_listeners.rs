@@ -115,7 +115,7 @@ fn a_lost_listener_is_reported_until_its_device_returns() {
         );
         drop(connected.expect("it answers again"));
     }
-    // Nobody reports a listener that is closed while it is lost.
+    // After a lost listener is closed, the report no longer contains it.
     let tcp: SocketAddr = ([127, 0, 0, 1], 0).into();
     control.listen(tcp, &PortAccess::default(), TlsPolicy::Allowed).expect("TCP");
     let second = Entrance::rdma((OWN, 4421).into());

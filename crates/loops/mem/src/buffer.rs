@@ -23,9 +23,9 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 struct Allocation {
     base: NonNull<u8>,
     capacity_bytes: usize,
-    /// Another allocation, which must outlive this one. Either it is the mapping that contains this
-    /// allocation's memory, or this allocation owns no memory and only counts the references to a
-    /// part of the other one.
+    /// An allocation that must outlive this one. It is the mapping that contains this allocation's
+    /// memory. Or this allocation owns no memory, and only counts the references to a part of
+    /// `whole`.
     whole: Option<Arc<Allocation>>,
     /// Whether the memory is a mapping. Otherwise it is from the heap.
     #[cfg(target_os = "linux")]

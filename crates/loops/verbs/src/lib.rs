@@ -18,8 +18,8 @@
 //! completion of the request that fills it, and write it only while no request uses it.
 //!
 //! **Not implemented.** Datagrams, atomics, memory windows, immediate data, resizing of queues, and
-//! asynchronous events of a device: what ends a connection also arrives as a failed request or an
-//! event of the connection, and only shared receive queues report their last request in this way.
+//! asynchronous events of a device. When a connection ends, a request fails or the connection
+//! reports an event. Only shared receive queues need an asynchronous event for their last request.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

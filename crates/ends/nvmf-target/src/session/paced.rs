@@ -253,7 +253,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Gives a booking back to those of its budgets that are the same as in `before`.
+    /// Gives a booking back to the budgets that `before` contains, too.
     fn give_back_unchanged(&self, before: &Backings, booked: Cost) {
         let Queue::Io(queue) = &self.queue else { return };
         let ptr = |backings: &Backings| backings.pace_of(&queue.host).map(Arc::as_ptr);

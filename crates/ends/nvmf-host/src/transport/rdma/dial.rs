@@ -166,7 +166,7 @@ impl Drop for Attempt<'_> {
 }
 
 impl Attempt<'_> {
-    /// Waits for the next event, which must be of type `expected`.
+    /// Waits for the next event. Fails if its type is not `expected`.
     async fn expect(
         &self,
         expected: CmEventType,

@@ -168,8 +168,7 @@ fn hosts_that_take_no_responses_do_not_stop_others() {
 
 #[test]
 fn receives_are_charged_and_their_memory_is_returned() {
-    // The queues of all hosts may keep half of 8 MiB, and those of one host three quarters of this
-    // half.
+    // The queues of all hosts together may keep 4 MiB, and the queues of one host 3 MiB.
     let stand = Stand::with(|config| {
         config.core_buffer_bytes = Some(8 << 20);
         config.cores = vec![0];
@@ -300,7 +299,7 @@ fn a_connect_command_for_another_queue_than_announced_is_refused() {
     let stand = Stand::new();
     let (_admin, controller) = ScriptedHost::admin(&stand, HOST);
     let (_other_admin, other) = ScriptedHost::admin(&stand, OTHER);
-    // The queue and the controller of the connection request, then those of the Connect command.
+    // First the connection request names a queue and a controller, then the Connect command does.
     for (announced, sent) in [((1, controller), (2, controller)), ((1, other), (1, controller))] {
         let host = request(&stand, HOST, 8);
         let mut private_data = vec![0; CmRequest::LEN];
