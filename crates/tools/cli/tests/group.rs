@@ -14,52 +14,21 @@ use farblock_block::{Namespace, Op};
 use farblock_host::disk::DiskOptions;
 use farblock_host::{Disk, Options, Url};
 use farblock_reactor::{Config, Reactor};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use support::{Scratch, has, signal, until};
+use support::etcd::{Running, etcd, free};
+use support::{Outcome, Scratch, signal, until};
 
 const HOST: &str = "nqn.2014-08.org.example:group";
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 256;
 /// The number of writes in flight, each in its own part of the disk.
 const DEPTH: u64 = 4;
-
-fn free() -> SocketAddr {
-    let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    socket.local_addr().expect("it is bound")
-}
-
-/// A process that is killed when the value is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn etcd(scratch: &Scratch) -> (Running, String) {
-    assert!(has("etcd"), "install etcd (Debian: etcd-server)");
-    let (client, peer) = (format!("http://{}", free()), format!("http://{}", free()));
-    let child = Command::new("etcd")
-        .args(["--name", "one", "--data-dir", &scratch.text("etcd")])
-        .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-        .args(["--initial-cluster", &format!("one={peer}"), "--unsafe-no-fsync"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let running = Running(child.expect("etcd starts"));
-    let address = client.trim_start_matches("http://").to_owned();
-    until("etcd listens", || std::net::TcpStream::connect(&address).is_ok());
-    (running, client)
-}
 
 struct Group {
     scratch: Scratch,
@@ -77,9 +46,8 @@ struct Proxies {
 }
 
 impl Proxies {
-    fn new(etcd: &str, address: SocketAddr) -> Self {
-        let port = etcd.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
-        Self { etcd: proxy::start(port), hosts: proxy::start(address.port()) }
+    fn new(etcd: u16, address: SocketAddr) -> Self {
+        Self { etcd: proxy::start(etcd), hosts: proxy::start(address.port()) }
     }
 
     /// Stops or continues all traffic, without closing a connection.
@@ -95,11 +63,12 @@ impl Group {
     fn new(members: usize) -> Self {
         let scratch = Scratch::new();
         scratch.disk("disk.img", BLOCK as u64 * BLOCKS);
-        let (running, etcd) = etcd(&scratch);
+        let client = free();
+        let etcd = etcd(&scratch, [client, free()]);
         let addresses: Vec<_> = (0..members).map(|_| free()).collect();
-        let proxy = |address: &SocketAddr| Proxies::new(&etcd, *address);
+        let proxy = |address: &SocketAddr| Proxies::new(client.port(), *address);
         let proxies = addresses.iter().map(proxy).collect();
-        let mut group = Self { scratch, _etcd: running, members: Vec::new(), addresses, proxies };
+        let mut group = Self { scratch, _etcd: etcd, members: Vec::new(), addresses, proxies };
         for index in 0..members {
             group.members.push(None);
             group.start(index);
@@ -141,15 +110,24 @@ impl Group {
         self.members[index].as_ref().expect("it runs").0.id()
     }
 
-    /// The group as a member sees it.
-    fn seen_by(&self, index: usize) -> serde_json::Value {
+    fn ask(&self, index: usize) -> Outcome {
         let control = self.control(index);
-        let outcome = self.scratch.run(["ctl", "--control", &control, "group", "--json"]);
-        outcome.ok().json()
+        self.scratch.run(["ctl", "--control", &control, "group", "--json"])
     }
 
+    /// The group as a member sees it.
+    fn seen_by(&self, index: usize) -> serde_json::Value {
+        self.ask(index).ok().json()
+    }
+
+    /// The leader as a member sees it. `None`: there is none, or the member's control socket does
+    /// not answer yet.
     fn leader(&self, seen_by: usize) -> Option<usize> {
-        let seen = self.seen_by(seen_by);
+        let outcome = self.ask(seen_by);
+        if outcome.code != Some(0) {
+            return None;
+        }
+        let seen = outcome.json();
         let group = &seen["ana_groups"][0];
         let name = (group["phase"] == "serving").then(|| group["leader"].as_str()).flatten()?;
         (0..self.members.len()).find(|index| Self::name(*index) == name)

@@ -6,15 +6,11 @@ mod support;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+use support::etcd::{Running, free};
 use support::{Scratch, has, until};
-
-fn free() -> SocketAddr {
-    let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    socket.local_addr().expect("it is bound")
-}
 
 fn secret(scratch: &Scratch, name: &str, text: &str) -> String {
     let path = scratch.file(name, text.as_bytes());
@@ -39,15 +35,6 @@ fn certify(scratch: &Scratch, name: &str, issuer: &CertifiedIssuer<'static, KeyP
     let certificate = params.signed_by(&key, issuer).expect("a certificate");
     scratch.file(&format!("{name}.pem"), certificate.pem().as_bytes());
     secret(scratch, &format!("{name}.key"), &key.serialize_pem());
-}
-
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// etcd with one address for the set-up and one that demands certificates.

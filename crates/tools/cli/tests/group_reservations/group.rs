@@ -1,48 +1,12 @@
 //! Two members and etcd.
 
 use crate::scripted::{BLOCK, NQN};
-use crate::support::{Scratch, has, until};
-use std::net::{SocketAddr, TcpListener};
+use crate::support::etcd::{Running, etcd, free};
+use crate::support::{Scratch, until};
+use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-
-fn free() -> SocketAddr {
-    let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    socket.local_addr().expect("it is bound")
-}
-
-/// A process that is killed when this value is dropped.
-pub(crate) struct Running(Child);
-
-impl Running {
-    pub(crate) fn id(&self) -> u32 {
-        self.0.id()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn etcd(scratch: &Scratch, [client, peer]: [SocketAddr; 2]) -> Running {
-    assert!(has("etcd"), "install etcd (Debian: etcd-server)");
-    let (url, peer) = (format!("http://{client}"), format!("http://{peer}"));
-    let child = Command::new("etcd")
-        .args(["--name", "one", "--data-dir", &scratch.text("etcd")])
-        .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
-        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-        .args(["--initial-cluster", &format!("one={peer}"), "--unsafe-no-fsync"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let running = Running(child.expect("etcd starts"));
-    until("etcd listens", || std::net::TcpStream::connect(client).is_ok());
-    running
-}
+use std::process::Stdio;
 
 pub(crate) struct Group {
     scratch: Scratch,

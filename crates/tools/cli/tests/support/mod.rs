@@ -7,6 +7,8 @@ pub mod confinement;
 #[cfg(windows)]
 mod console;
 #[cfg(target_os = "linux")]
+pub mod etcd;
+#[cfg(target_os = "linux")]
 pub mod keyring;
 
 use std::ffi::OsStr;
