@@ -1,7 +1,7 @@
-//! Answers the kernel's requests about the mount, which is a directory with one file.
+//! Answers the kernel's FUSE requests for the mounted directory, which contains one file: the disk.
 //!
-//! The thread that reads a request answers it at once if the request concerns only names and
-//! attributes. A core executes the requests that need the namespace.
+//! A reader thread answers a request for names or attributes itself. It passes reads, writes,
+//! flushes and `fallocate` to a core: a thread with an event loop and a queue into the namespace.
 
 use super::callers::Caller;
 use super::limits;
@@ -21,23 +21,21 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 const ROOT: INodeNo = INodeNo::ROOT;
-/// The inode number of the file.
+/// The inode number of the disk's file.
 pub(super) const FILE: INodeNo = INodeNo(2);
 
-/// The time for which the kernel may cache the file's attributes. The server notifies the kernel of
-/// every change.
+/// The time for which the kernel may cache the file's attributes. The server invalidates this cache
+/// when the size changes.
 const REMEMBER: Duration = Duration::from_secs(3600);
 /// The kernel must not cache the directory's attributes, so that `stat` of a dead server's mount
 /// fails.
 const FORGET: Duration = Duration::ZERO;
 
-/// The handle of a file that was opened for reading only. All other open files have the handle
-/// [`WRITES`].
+/// The handle of every open for reading only. Every other open has the handle [`WRITES`].
 const READS: FileHandle = FileHandle(0);
 const WRITES: FileHandle = FileHandle(1);
 
-/// The unit in which the kernel counts the blocks of a file, in bytes. The unit does not depend on
-/// the block size.
+/// The unit of `st_blocks`, in bytes. It does not depend on the block size.
 const STAT_BLOCK_BYTES: u64 = 512;
 
 thread_local! {
@@ -106,13 +104,14 @@ impl Disk {
         self.post(Job { reply, caller, command, offset: 0, length: 0, fua: false, buffer: None });
     }
 
-    /// The length of the part of a range that is inside the namespace, in bytes.
+    /// The length of the part of a request's range that is inside the namespace, in bytes.
     fn clamp(&self, offset: u64, length: u64) -> u64 {
         length.min(self.shared.capacity_bytes().saturating_sub(offset))
     }
 }
 
-/// True if the caller requests a new size. False for the truncation by `open` with `O_TRUNC`.
+/// True if a `setattr` really changes the file's size. The truncation to 0 by `open` with `O_TRUNC`
+/// does not count: the server ignores it.
 fn resizes(asked: u64, size: u64, handle: Option<FileHandle>) -> bool {
     asked != size && (asked != 0 || handle.is_some())
 }
@@ -123,13 +122,12 @@ fn caller(request: &Request) -> Caller {
 
 /// The command that executes a `fallocate`. `None` if the server does not support the mode.
 ///
-/// A hole must read as zeroes: programs rely on this. So does the loop device, which punches holes
-/// to zero ranges. `Deallocate` does not promise zeroes. `WriteZeroes` with `deallocate` zeroes the
-/// range and frees its space.
+/// `Deallocate` would not do: a hole must read as zeroes, and the loop device punches holes to zero
+/// ranges. `WriteZeroes` with `deallocate` zeroes the range and frees its space.
 fn zeroing(mode: i32, geometry: &Geometry) -> Option<Command> {
     let flags = FallocateFlags::from_bits_retain(mode.cast_unsigned());
     match flags - FallocateFlags::KEEP_SIZE {
-        // If the namespace cannot deallocate, punching a hole would only write zeroes.
+        // Without deallocation, punching a hole would write zeroes and free no space.
         FallocateFlags::PUNCH_HOLE if !geometry.deallocate => None,
         FallocateFlags::PUNCH_HOLE => Some(Command::WriteZeroes { deallocate: true }),
         FallocateFlags::ZERO_RANGE => Some(Command::WriteZeroes { deallocate: false }),
@@ -139,8 +137,8 @@ fn zeroing(mode: i32, geometry: &Geometry) -> Option<Command> {
 
 impl Filesystem for Disk {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Request optional features of the kernel: asynchronous direct I/O, and shared mappings of
-        // uncached files.
+        // Enable two optional kernel features: asynchronous direct I/O, and shared mappings of
+        // files that the kernel does not cache.
         for wish in [InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP] {
             if config.add_capabilities(wish).is_err() {
                 tracing::debug!("the kernel's FUSE lacks {wish:?}");
@@ -174,8 +172,8 @@ impl Filesystem for Disk {
     }
 
     /// Refuses changes of the disk's size, owner or mode. Ignores `O_TRUNC`, as a device does, so
-    /// that `cp` and `dd` can write to the file; refuses `ftruncate`. Of the two, only `ftruncate`
-    /// passes the handle of the open file.
+    /// that `cp` and `dd` can write to the file. Refuses `ftruncate`, which passes a file handle;
+    /// `O_TRUNC` passes none.
     fn setattr(
         &self,
         _: &Request,
@@ -206,9 +204,9 @@ impl Filesystem for Disk {
         }
     }
 
-    /// Opens the file without a kernel cache. So readers see the namespace's data, and errors reach
-    /// the program that caused them. The kernel never waits for this process to write back cached
-    /// pages. A file system on the loop device has its own cache.
+    /// Opens the file without a kernel cache. So readers see the namespace's data, and a failed
+    /// write returns its error to the program that wrote. The kernel never waits for this process
+    /// to write back cached pages.
     fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
         if inode != FILE {

@@ -1,5 +1,6 @@
-//! Each core has an inbox for requests and messages. The requests of one core hold a limited number
-//! of bytes. The inboxes also count the unanswered requests.
+//! The inboxes through which reader threads pass requests to the cores, and cores send each other
+//! messages. A core is a thread that executes requests. The requests of one core may hold a limited
+//! number of buffer bytes.
 
 // These types come from the standard library and the reactor. `tests/fuse_inboxes.rs` replaces them
 // with loom's types to try every order of threads.
@@ -22,13 +23,14 @@ pub(super) trait Work {
 pub(super) enum Message {
     /// The namespace's geometry has changed.
     Resized,
-    /// Check whether the core may stop. All cores of a stopping server receive this message once
+    /// The core should check whether it may exit. A stopping server sends this to all cores once
     /// the last request is answered.
     Look,
-    /// An order from the arbiter to the gate that admits the core's writes (see
-    /// [`farblock_frontend::writes`]).
+    /// An order from the first core's arbiter, which decides which core may write partial blocks,
+    /// to this core's gate, which holds back writes (see [`farblock_frontend::writes`]).
     Order(Order),
-    /// A report to the arbiter from the gate of the core with this number.
+    /// The answer of the gate of the core with this number. Only the first core, which has the
+    /// arbiter, receives it.
     Report(usize, Report),
     /// Stop after finishing the accepted requests.
     Stop,
@@ -40,17 +42,16 @@ struct Inbox<W> {
     messages: Vec<Message>,
     /// The size of the buffers that unanswered requests hold, in bytes.
     held_bytes: usize,
-    /// The pool of buffers for the data of writes. The thread that reads requests from the kernel
-    /// takes buffers from it.
+    /// The buffers for the data of writes. The reader threads take buffers from this pool.
     pool: BufferPool,
-    /// True after the core has stopped. It then takes no more requests.
+    /// True after the core has exited: later requests fail.
     closed: bool,
 }
 
 /// A core's inbox, and the waker of the core.
 struct Mailbox<W> {
     inbox: Mutex<Inbox<W>>,
-    /// Wakes the threads that wait until the core holds fewer bytes.
+    /// Signals waiting reader threads when the core's requests hold fewer bytes.
     room: Condvar,
     waker: Waker,
 }
@@ -72,16 +73,16 @@ impl<W> Mailbox<W> {
     }
 }
 
-/// A flag in the counter of unanswered requests: the cores are stopping. The flag and the count are
-/// one number. So either the thread that answers the last request or the thread that stops the
-/// cores sees both the flag and a count of 0.
+/// A flag in `unanswered`: the cores are stopping. The flag and the count share one atomic number,
+/// so that one update sees both. Either the last answer or the stop therefore sees the flag with a
+/// count of 0.
 const STOPPING: usize = 1 << (usize::BITS - 1);
 
 /// The inboxes of all cores.
 pub(super) struct Inboxes<W> {
     all: OnceLock<Vec<Mailbox<W>>>,
-    /// The limit on the bytes that the requests of one core hold. A core that holds no bytes
-    /// accepts even a larger request.
+    /// The limit on the buffers that the requests of one core hold, in bytes. A core whose requests
+    /// hold no bytes accepts a request of any size.
     core_bytes: usize,
     /// The number of unanswered requests, and the flag [`STOPPING`].
     unanswered: AtomicUsize,
@@ -99,7 +100,7 @@ impl<W: Work> Inboxes<W> {
         }
     }
 
-    /// Makes an inbox for each core. Each waker wakes the core that reads the inbox.
+    /// Makes an inbox for each core. The waker with the same index wakes that core.
     pub(super) fn open(&self, wakers: Vec<Waker>) {
         let all = wakers.into_iter().map(Mailbox::new).collect();
         assert!(self.all.set(all).is_ok(), "the inboxes are opened once");
@@ -119,8 +120,8 @@ impl<W: Work> Inboxes<W> {
         self.all()[core].lock().pool.take(bytes)
     }
 
-    /// Posts a request to a core. Waits while the core holds too many bytes. Fails the request if
-    /// the core has stopped.
+    /// Posts a request to a core. Blocks while the core's requests hold too many bytes. Fails the
+    /// request if the core has exited.
     pub(super) fn post_work(&self, core: usize, work: W) {
         let mailbox = &self.all()[core];
         let bytes = work.held_bytes();
@@ -191,12 +192,13 @@ impl<W: Work> Inboxes<W> {
         self.post_all(Message::Stop);
     }
 
-    /// True if stopping cores may exit now: all requests are answered, or a core has failed.
+    /// True if the cores of a stopping server may exit: all requests are answered, or a core has
+    /// failed.
     pub(super) fn is_over(&self) -> bool {
         self.unanswered.load(Ordering::Acquire) == STOPPING || self.failed.load(Ordering::Acquire)
     }
 
-    /// Closes the inbox of a stopped core. Fails its requests and all later requests.
+    /// Closes the inbox of a core that exits. Fails its queued requests and all later requests.
     pub(super) fn close(&self, core: usize) {
         let mailbox = &self.all()[core];
         let mut inbox = mailbox.lock();

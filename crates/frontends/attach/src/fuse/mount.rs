@@ -1,4 +1,5 @@
-//! Mounts and unmounts: checks the prerequisites, removes obstacles, and cleans up.
+//! Mounts and unmounts: checks the prerequisites, removes the mount of a killed server, and cleans
+//! up.
 
 use super::limits;
 use super::loop_device;
@@ -20,13 +21,13 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// The source of farblock's mounts in the kernel's mount table.
+/// The source field of farblock's mounts in the kernel's mount table.
 pub(super) const SOURCE: &str = "farblock";
 
 const DEVICE: &str = "/dev/fuse";
 /// The maximum number of symbolic links in a path, as in the kernel.
 const MAX_LINKS: usize = 40;
-/// The interval between two checks of a condition.
+/// The interval at which [`wait_until`] checks its condition.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// The reason why mounting failed. Its text tells the user how to fix the problem.
@@ -54,7 +55,7 @@ pub enum MountError {
     Stale(PathBuf, io::Error),
     /// `allow_other` needs the line `user_allow_other` in `/etc/fuse.conf`, which is missing.
     OthersNotAllowed,
-    /// The process that mounts for this process refuses, and gives this reason.
+    /// Another process mounts for this process, and refused for this reason.
     Refused(String),
     /// Another error from the kernel or the helper.
     System(PathBuf, io::Error),
@@ -154,10 +155,12 @@ pub trait Mounter: Send + Sync {
     /// If the file system remains mounted.
     fn unmount(&self, way: Way) -> io::Result<()>;
 
-    /// The users of this mount: processes, loop devices, and the users of these loop devices.
+    /// The users of this mount: processes, loop devices on its file, and the users of these loop
+    /// devices.
     fn users(&self) -> Vec<User>;
 
-    /// The processes that have this file system (`major:minor`) mounted in another mount namespace.
+    /// The processes that have this mount, with the device number `major:minor`, in another mount
+    /// namespace.
     fn elsewhere(&self, device: &str) -> Vec<User>;
 
     /// Detaches the loop devices on the mounted file, even if they are in use.
@@ -178,8 +181,8 @@ impl Own {
         Own { mountpoint, allow_other }
     }
 
-    /// The full path of the mountpoint. Does not access the mount itself, whose server may be dead.
-    /// `read_link` needs no server: the kernel itself knows that a mount is not a link.
+    /// The mountpoint's full path. Does not access the mount itself, whose server may be dead.
+    /// `read_link` needs no server: the kernel knows that a mountpoint is not a link.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         let mut path = self.mountpoint.clone();
@@ -235,7 +238,7 @@ impl Mounter for Own {
     }
 }
 
-/// Mounts the file system. Returns its connection to the kernel.
+/// Mounts the file system. Returns the mount's connection to the kernel.
 fn connect(path: &Path, read_only: bool, allow_other: bool) -> io::Result<OwnedFd> {
     let device = OwnedFd::from(fs::File::options().read(true).write(true).open(DEVICE)?);
     let mut options = format!(
@@ -258,8 +261,8 @@ fn connect(path: &Path, read_only: bool, allow_other: bool) -> io::Result<OwnedF
     }
 }
 
-/// Mounts through the helper, for users without root. The helper sends the connection back over its
-/// standard input.
+/// Mounts through the helper `fusermount3`, for users without root. The helper sends the connection
+/// back over a socket, which is its standard input.
 fn connect_by_helper(path: &Path, read_only: bool, allow_other: bool) -> io::Result<OwnedFd> {
     let writing = if read_only { "ro" } else { "rw" };
     let others = if allow_other { ",allow_other" } else { "" };
@@ -383,7 +386,7 @@ pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
 /// errors.
 ///
 /// # Errors
-/// Those of [`clean_up`], except for a mount that another process keeps.
+/// Those of [`clean_up`], except that a kept mount is no error.
 pub fn end(mountpoint: &Path) -> Result<(), MountError> {
     let stale = |error| MountError::Stale(mountpoint.to_path_buf(), error);
     if let Ok(path) = beside(mountpoint)
@@ -392,8 +395,8 @@ pub fn end(mountpoint: &Path) -> Result<(), MountError> {
         let devices = loop_device::below(&path);
         minor(&path).into_iter().for_each(abort);
         unmount(&path, Way::Abort).map_err(stale)?;
-        // Detach the loop devices only now, when requests fail at once: a loop device writes its
-        // cached data when it is detached.
+        // Detaching a loop device writes its cached data. Detach only now that the mount is
+        // aborted, so that these writes fail at once instead of waiting.
         for device in devices {
             if let Err(error) = loop_device::detach(&device, true) {
                 tracing::warn!("{error}");
@@ -403,8 +406,8 @@ pub fn end(mountpoint: &Path) -> Result<(), MountError> {
     clean_up(mountpoint)
 }
 
-/// True if the server of a mount is dead and no other process keeps the mount. All reads and writes
-/// through the mount then fail, and no later server can resume it.
+/// True if the server of a mount is dead and no other process keeps the mount. Reads and writes
+/// through the mount then fail, and no server can resume it.
 #[must_use]
 pub fn is_broken(mountpoint: &Path) -> bool {
     is_gone(mountpoint) == Some(true)
@@ -415,7 +418,7 @@ pub fn is_broken(mountpoint: &Path) -> bool {
 fn is_gone(path: &Path) -> Option<bool> {
     let (sender, answer) = mpsc::channel();
     let path = path.to_path_buf();
-    // This call may block until this process exits, so make it on another thread.
+    // This call may block for as long as this process runs, so make it on another thread.
     let ask = move || {
         // Query the server instead of the kernel's cache.
         let found = rustix::fs::statx(CWD, &path, AtFlags::STATX_FORCE_SYNC, StatxFlags::TYPE);
@@ -425,7 +428,7 @@ fn is_gone(path: &Path) -> Option<bool> {
     answer.recv_timeout(limits::ANSWER_TIMEOUT).ok()
 }
 
-/// The full path of a mount that may not answer. Accesses only the mountpoint's parent directory.
+/// The full path of a mountpoint whose mount may not answer. Accesses only its parent directory.
 fn beside(mountpoint: &Path) -> io::Result<PathBuf> {
     let name = mountpoint.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let parent = match mountpoint.parent() {
@@ -450,7 +453,7 @@ pub(super) fn failed(mountpoint: &Path, error: io::Error) -> MountError {
     MountError::System(mountpoint.to_path_buf(), error)
 }
 
-/// The way to unmount.
+/// How to unmount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// Unmount only if the mount has no users.
@@ -495,7 +498,7 @@ pub(super) fn is_mounted(path: &Path) -> bool {
     users::mounts().iter().any(|mount| mount.mountpoint == path)
 }
 
-/// The number of the mount in `/sys/fs/fuse/connections`.
+/// The number of the mount's connection in `/sys/fs/fuse/connections`.
 pub(super) fn minor(path: &Path) -> Option<u32> {
     let mounts = users::mounts();
     let mount = mounts.iter().rev().find(|mount| mount.mountpoint == path)?;
@@ -523,7 +526,8 @@ fn found_helper() -> Option<OsString> {
     all.find(|program| program.exists()).map(PathBuf::into_os_string)
 }
 
-/// Waits at most [`limits::RELEASE_TIMEOUT`] until the condition is true. Returns true if it is.
+/// Waits until the condition is true, at most [`limits::RELEASE_TIMEOUT`]. Returns false on
+/// timeout.
 pub(super) fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limits::RELEASE_TIMEOUT;
     loop {

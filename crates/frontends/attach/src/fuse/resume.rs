@@ -1,15 +1,15 @@
 //! Resumes a mount whose server was killed.
 //!
-//! The kernel ends a mount when the last descriptor of its connection is closed. A process that
-//! keeps a descriptor ([`Server::connection`](super::Server::connection)) keeps the mount. Requests
-//! wait, and a new server with the descriptor reads them. The dead server has read some requests
-//! without answering them. On demand (`FUSE_NOTIFY_RESEND`, Linux 6.9), the kernel hands these out
-//! again.
+//! The kernel ends a mount when the last descriptor of its connection is closed. So a process that
+//! holds another descriptor ([`Server::connection`](super::Server::connection)) keeps the mount
+//! after the server died. New requests wait, and the next server reads them from this descriptor.
+//! The dead server may have read requests without answering them. The next server asks the kernel
+//! to send these again (`FUSE_NOTIFY_RESEND`, Linux 6.9).
 //!
-//! The library starts every session with the kernel's greeting (`FUSE_INIT`). The kernel sends this
-//! greeting only once, when the mount is made. So we start the session on one end of a socket pair
-//! and send a greeting from the other end. Then we replace the session's end with the kernel's
-//! connection (`dup3`).
+//! The library (fuser) starts every session with the kernel's greeting (`FUSE_INIT`). The kernel
+//! sends this greeting only once, when the mount is made. So we start the session on one end of a
+//! socket pair and send a greeting from the other end. Then we replace the session's end with the
+//! kernel's connection (`dup3`).
 
 use fuser::{Config, Filesystem, Session};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -33,8 +33,8 @@ const NOTIFY_RESEND: u32 = 7;
 /// The size of the buffer for the answer to the greeting, in bytes. Larger than any answer.
 const ANSWER_BYTES: usize = 256;
 
-/// Makes a session on a connection that had a session before. The caller must run the session at
-/// once, because the kernel hands out the unanswered requests again.
+/// Makes a session on the connection of a killed server's mount. The caller must run the session at
+/// once, because the kernel sends the unanswered requests again.
 pub(super) fn session<F: Filesystem>(
     filesystem: F,
     connection: &OwnedFd,
@@ -58,7 +58,7 @@ pub(super) fn session<F: Filesystem>(
     Ok(session)
 }
 
-/// Makes the descriptor refer to the open file of `file`.
+/// Makes `descriptor` refer to the open file of `file` (`dup3`).
 fn exchange(descriptor: BorrowedFd<'_>, file: &OwnedFd) -> io::Result<()> {
     // SAFETY: the descriptor stays open while it is borrowed, and `ManuallyDrop` does not close it.
     // Afterwards its owner, the session, uses the new file.

@@ -1,5 +1,4 @@
-//! The calls of Linux's loop driver that a disk needs. All `unsafe` code of the loop devices is
-//! here.
+//! The `ioctl` calls of Linux's loop driver. All `unsafe` code for loop devices is here.
 
 use linux_raw_sys::loop_device::{
     LO_FLAGS_DIRECT_IO, LO_FLAGS_PARTSCAN, LO_FLAGS_READ_ONLY, LOOP_CLR_FD, LOOP_CONFIGURE,
@@ -10,10 +9,12 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Requests the number of a free device. The driver makes a new device if no device is free.
+/// `LOOP_CTL_GET_FREE`: returns the number of a free device. The driver makes a new device if none
+/// is free.
 struct NextFree;
 
-// SAFETY: LOOP_CTL_GET_FREE takes no argument, writes to no memory, and returns the number.
+// SAFETY: LOOP_CTL_GET_FREE takes no argument, writes to no memory, and returns the device's
+// number.
 unsafe impl Ioctl for NextFree {
     type Output = u32;
     const IS_MUTATING: bool = false;
@@ -40,7 +41,8 @@ pub(super) fn next_free(control: &File) -> rustix::io::Result<u32> {
 /// `BLKROSET` of `linux/fs.h`: sets whether a block device is read-only.
 const SET_READ_ONLY: Opcode = ioctl::opcode::none(0x12, 93);
 
-/// Makes or removes the device with this number. A negative number stands for any free number.
+/// `LOOP_CTL_ADD` or `LOOP_CTL_REMOVE` for the device with this number. For `LOOP_CTL_ADD`, a
+/// negative number stands for any free number.
 struct OfNumber {
     opcode: Opcode,
     number: i32,
@@ -72,7 +74,7 @@ pub(super) fn add(control: &File, number: Option<u32>) -> rustix::io::Result<u32
     unsafe { ioctl::ioctl(control, OfNumber { opcode: LOOP_CTL_ADD, number }) }
 }
 
-/// Removes a device that has no file and that no process has open.
+/// Removes a device that has no backing file and that no process has open.
 pub(super) fn remove(control: &File, number: u32) -> rustix::io::Result<()> {
     let number = i32::try_from(number).map_err(|_| rustix::io::Errno::INVAL)?;
     // SAFETY: see `OfNumber`. The call fails on any file but the control device.
@@ -85,7 +87,7 @@ pub(crate) fn set_writable(device: &File) -> rustix::io::Result<()> {
     unsafe { ioctl::ioctl(device, Setter::<SET_READ_ONLY, std::ffi::c_int>::new(0)) }
 }
 
-/// Attaches `backing` to `device`, with direct I/O and a partition scan.
+/// Attaches the file `backing` to `device`, with direct I/O and a partition scan.
 pub(super) fn configure(
     device: &File,
     backing: &File,
@@ -125,7 +127,7 @@ pub(super) fn clear(device: &File) -> rustix::io::Result<()> {
     unsafe { ioctl::ioctl(device, NoArg::<{ LOOP_CLR_FD as Opcode }>::new()) }
 }
 
-/// Makes a device adopt its file's current size.
+/// Sets a device's size to its backing file's current size.
 pub(super) fn set_capacity(device: &File) -> rustix::io::Result<()> {
     // SAFETY: LOOP_SET_CAPACITY takes no argument and writes to no memory.
     unsafe { ioctl::ioctl(device, NoArg::<{ LOOP_SET_CAPACITY as Opcode }>::new()) }

@@ -1,11 +1,12 @@
-//! A loop device on the mounted file: a real block device, on any kernel.
+//! A loop device on the mounted file. It gives programs a block device even if the kernel has no
+//! NVMe, NBD or ublk driver.
 //!
 //! Attaching a loop device needs root and Linux 5.8. The device uses direct I/O, so that the kernel
-//! caches data only once, above the device. It has the disk's block size and shows the disk's
-//! partitions.
+//! caches data for the device, but not again for the file. It has the disk's block size and shows
+//! the disk's partitions.
 //!
-//! This process keeps no loop device open. Otherwise, if this process were killed, the kernel would
-//! close the device. The close would wait for an answer from the killed process.
+//! This process keeps no loop device open. If it did and were killed, the kernel would close the
+//! device for it, and the close would wait forever for an answer from the killed process.
 
 pub(crate) mod ioctl;
 
@@ -23,10 +24,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const CONTROL: &str = "/dev/loop-control";
-/// The number of attempts to attach. Another process may take the free device first.
+/// The number of attempts to attach. An attempt fails if another process takes the free device
+/// first.
 const ATTEMPTS: usize = 16;
-/// The longest wait for short uses of a device to end. For example, a new child process shares an
-/// open descriptor of the device until it executes a program.
+/// The time for which a detach retries while the device is in use. Some uses are short: for
+/// example, a new child process shares an open descriptor of the device until it executes a
+/// program.
 const LOOKING: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -43,7 +46,7 @@ pub enum Error {
     File(PathBuf, io::Error),
     /// The kernel does not support this block size for loop devices.
     BlockSize(u32),
-    /// The path is not a loop device, or the loop device has no file.
+    /// The path is not a loop device, or the loop device has no backing file.
     NoDevice(PathBuf),
     /// The device is in use. Lists the users that this process can see.
     InUse(PathBuf, Vec<User>),
@@ -116,13 +119,13 @@ fn path_of(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 
-/// Replaces a free device with a new one. Returns the number of the new device. A device that was
-/// in use before keeps its last user's settings: the read-only flag, partitions, the scheduler and
-/// other values below `queue/`, and udev's data about an old file system. These settings belong to
-/// the device, not to its file, so a new device with the same number has none of them.
+/// Replaces a free device with a new one, and returns its number. A used device keeps settings of
+/// its last user: the read-only flag, partitions, values below `queue/` such as the scheduler, and
+/// udev's data about an old file system. A new device with the same number has none of them.
 fn fresh(control: &File, number: u32) -> u32 {
     match ioctl::remove(control, number) {
-        // If another process has made the device again meanwhile, that device is also new.
+        // If the call fails because another process has made the device again, that device is also
+        // new.
         Ok(()) => drop(ioctl::add(control, Some(number))),
         // A process has the device open: make another device instead.
         Err(_) => {
@@ -138,7 +141,8 @@ fn fresh(control: &File, number: u32) -> u32 {
     number
 }
 
-/// Clears the read-only flag that `blockdev --setro` set, because the driver does not clear it.
+/// Clears the read-only flag that `blockdev --setro` set. Attaching a file does not clear this
+/// flag.
 fn clear_read_only(path: &Path) {
     let cleared = open(path, false, OFlags::empty())
         .and_then(|device| ioctl::set_writable(&device).map_err(|error| refused(path, error)));
@@ -178,7 +182,7 @@ pub fn detach(device: &Path, force: bool) -> Result<(), Error> {
     if force || wait_until(|| backing_file(device).is_none()) { Ok(()) } else { Err(in_use()) }
 }
 
-/// Makes a loop device adopt its file's current size.
+/// Sets a loop device's size to its backing file's current size.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -186,7 +190,7 @@ pub fn resize(device: &Path) -> Result<(), Error> {
     let Some(file) = backing_file(device) else {
         return Err(Error::NoDevice(device.to_path_buf()));
     };
-    // Kernels before 6.17 use the file size that they cached, so make them read the size again.
+    // Kernels before 6.17 use a cached file size. This call makes the kernel read the size again.
     fs::metadata(&file).map_err(|error| Error::File(file, error))?;
     let file = open(device, false, OFlags::empty())?;
     ioctl::set_capacity(&file).map_err(|error| refused(device, error))
@@ -198,9 +202,9 @@ pub fn users(device: &Path) -> Vec<User> {
     users::of_block_device(device)
 }
 
-/// The loop devices on files of the file system that is mounted at `path`. If the loop driver does
-/// not report the file system of a device, compares paths instead. Does not access the file system
-/// itself.
+/// The loop devices whose backing file is on the file system mounted at `path`. If the loop driver
+/// does not report a device's file system, compares paths instead. Does not access the file system,
+/// whose server may be dead.
 #[must_use]
 pub fn below(path: &Path) -> Vec<PathBuf> {
     let mounts = users::mounts();
@@ -210,13 +214,14 @@ pub fn below(path: &Path) -> Vec<PathBuf> {
     found.map(|it| it.device).collect()
 }
 
-/// True if the loop device is on a file in the file system that is mounted at `path`.
+/// True if the loop device's backing file is on the file system mounted at `path`.
 #[must_use]
 pub fn is_below(device: &Path, path: &Path) -> bool {
     backing_file(device).is_some() && below(path).iter().any(|it| it == device)
 }
 
-/// The file of a loop device. `None` if the device has no file or is not a loop device.
+/// The backing file of a loop device. `None` if the device has no backing file or is not a loop
+/// device.
 #[must_use]
 pub fn backing_file(device: &Path) -> Option<PathBuf> {
     let system = Path::new("/sys/block").join(device.file_name()?);
@@ -224,9 +229,9 @@ pub fn backing_file(device: &Path) -> Option<PathBuf> {
     Some(text.strip_suffix('\n').unwrap_or(&text).into())
 }
 
-/// Opens a device. Only the caller that attaches a file to it passes `write`, which must match the
-/// configuration. All other callers open the device for reading: their calls need no write access,
-/// and a read-only device cannot be opened for writing.
+/// Opens a device. With `write`, opens it for writing, which only attaching a file needs; `write`
+/// must then match the configuration. All other calls work with a device open for reading, and a
+/// read-only device cannot be opened for writing.
 fn open(path: &Path, write: bool, flags: OFlags) -> Result<File, Error> {
     let flags = flags.bits().cast_signed();
     let opened = File::options().read(true).write(write).custom_flags(flags).open(path);
