@@ -19,12 +19,12 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::SystemTime;
 
-/// The prefix of the names of all threads of a server, including the library's. CPU accounting
-/// groups by this prefix.
+/// The prefix of the names of all threads of a server, including the FUSE library's. CPU accounting
+/// groups threads by it.
 pub const THREAD_NAME_PREFIX: &str = "fuse";
 const CORE_NAME_PREFIX: &str = "fuse-";
 
-/// The default maximum number of pairs of threads of a server.
+/// The default maximum number of pairs of a reader thread and a core.
 const MAX_DEFAULT_THREADS: usize = 4;
 
 /// The configuration of a server.
@@ -38,23 +38,23 @@ pub struct Config {
     pub engine: EngineKind,
     /// The processor time that the server may spend on polling.
     pub polling: Polling,
-    /// The number of threads that read requests, and the number of cores that execute them. 0
-    /// selects half the number of processors, at most four.
+    /// The number of reader threads, and also the number of cores, the threads that execute
+    /// requests. 0 selects half the number of processors, at most four.
     pub threads: usize,
     /// Whether the server refuses writes even if the namespace is writable.
     pub read_only: bool,
-    /// Whether users other than the user who mounts have access. Without this option, not even root
-    /// has access.
+    /// Whether users other than the user who mounts have access. Without it, even root has no
+    /// access.
     pub allow_other: bool,
-    /// Whether another process will keep [`Server::connection`]. All threads then read requests
-    /// from that one descriptor. The kernel fails unanswered requests when the descriptor from
-    /// which they were read is closed.
+    /// Whether another process will hold the descriptor from [`Server::connection`]. All threads
+    /// then read requests from this descriptor instead of one each. When a descriptor is closed,
+    /// the kernel fails the unanswered requests that were read from it.
     pub kept: bool,
 }
 
 impl Config {
-    /// A default configuration: a file `disk`, as writable as the namespace, accessible to this
-    /// user only.
+    /// A default configuration: a file named `disk`, writable if the namespace is, accessible to
+    /// this user only.
     #[must_use]
     pub fn new(mountpoint: PathBuf) -> Config {
         Config {
@@ -112,7 +112,7 @@ impl std::error::Error for StartError {}
 pub enum StopError {
     /// The disk is in use. Lists the users that this process can see. The server continues.
     InUse(PathBuf, Vec<User>),
-    /// The mount is no longer in this mount namespace, but these processes have it in other mount
+    /// The mount is gone from this mount namespace, but these processes have it in other mount
     /// namespaces. The server continues for them.
     Elsewhere(PathBuf, Vec<User>),
     /// Unmounting failed. The server continues.
@@ -161,11 +161,12 @@ pub struct Server {
 
 /// The mount's session: its thread, and its connection to the kernel.
 struct Mounted {
-    /// The session's thread. It exits once the kernel has ended the mount.
+    /// The thread of the FUSE library's session, which serves the mount. It exits once the kernel
+    /// has ended the mount.
     thread: Thread,
     notifier: Notifier,
     connection: OwnedFd,
-    /// The kernel's number of the connection.
+    /// The number of the connection in `/sys/fs/fuse/connections`.
     minor: Option<u32>,
 }
 
@@ -198,13 +199,13 @@ impl Server {
         Ok(server)
     }
 
-    /// Resumes the mount of a killed server. `connection` is the descriptor from
-    /// [`Server::connection`], which another process kept. The configuration must be the killed
-    /// server's, with the full path as its mountpoint.
+    /// Resumes the mount of a killed server. `connection` is the descriptor that another process
+    /// got from the killed server's [`Server::connection`]. `config` must equal the killed
+    /// server's, except that the mountpoint must be a full path.
     ///
     /// The server executes unanswered requests again. It cannot know whether the dead server has
-    /// executed these requests. So the namespace must tolerate repeated writes, and no operation of
-    /// the dead server may reach the namespace any more.
+    /// executed these requests. So the namespace must tolerate repeated writes. No operation of the
+    /// dead server may reach the namespace after this call.
     ///
     /// # Errors
     /// If the mount no longer exists, or the namespace or a thread fails. Then no thread runs.
@@ -228,7 +229,7 @@ impl Server {
     ) -> Result<Server, StartError> {
         check_name(&config.name)?;
         let failed = |error| StartError::Resume(config.mountpoint.clone(), error);
-        // Do not access the mount itself, because no server would answer.
+        // Do not access the mount itself: until this server runs, no server answers.
         if !mount::is_mounted(&config.mountpoint) {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
@@ -242,7 +243,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts the cores. The session starts later. From here on, dropping the server stops the
+    /// Starts the cores, but not yet the session. From here on, dropping the server stops the
     /// cores.
     fn new(
         config: &Config,
@@ -257,8 +258,8 @@ impl Server {
         Ok(Server { shared, cores, session, changes, mountpoint, path, mounter })
     }
 
-    /// Starts to watch the namespace's geometry. Also reports a difference between `known` and the
-    /// current geometry.
+    /// Starts to watch the namespace's geometry (size, block size and abilities). If it already
+    /// differs from `known`, reports this, too.
     fn watch(&mut self, known: Geometry) {
         let notifier = self.session.as_ref().expect("the server has a session").notifier.clone();
         let shared = Arc::clone(&self.shared);
@@ -318,10 +319,10 @@ impl Server {
         Ok(Mounted { thread, notifier, minor, connection })
     }
 
-    /// Another descriptor of the connection to the kernel, for another process to keep. While that
-    /// process keeps it, the mount outlives this process, and requests wait for [`Server::resume`].
-    /// `None` before Linux 6.9: those kernels cannot hand out unanswered requests again, so the
-    /// requests would hang.
+    /// A duplicate descriptor of the connection to the kernel, for another process to hold. While a
+    /// process holds it, the mount outlives this process, and requests wait for [`Server::resume`].
+    /// `None` before Linux 6.9: those kernels cannot resend unanswered requests, so these would
+    /// hang.
     #[must_use]
     pub fn connection(&self) -> Option<OwnedFd> {
         let session = self.session.as_ref().filter(|_| self.shared.resends())?;
@@ -351,9 +352,10 @@ impl Server {
     /// reports its changes.
     ///
     /// The kernel drops the cached size, and reads the new size when a program next queries the
-    /// file. (This process must not query the file itself. If it were killed during the query, its
-    /// exit would wait for an answer that only it could give.) A loop device needs a call of
-    /// [`loop_device::resize`](super::loop_device::resize).
+    /// file. A loop device adopts the size only on
+    /// [`loop_device::resize`](super::loop_device::resize). This function does not query the file
+    /// itself: if this process were killed during the query, its exit would wait for its own
+    /// answer.
     ///
     /// # Errors
     /// If the kernel refuses to drop the cached size.
@@ -381,12 +383,12 @@ impl Server {
 
     /// Unmounts if the disk has no users, finishes the accepted requests, and stops the threads.
     ///
-    /// With `force`, ignores users. From then on they get errors, as do loop devices on the disk,
-    /// and their unwritten data is lost.
+    /// With `force`, stops even if the disk has users. They and loop devices on the disk then get
+    /// errors, and their unwritten data is lost.
     ///
     /// # Errors
-    /// If the disk is in use or cannot be unmounted, the server continues. If an event loop had
-    /// failed, the server has stopped.
+    /// If the disk is in use or cannot be unmounted; the server then continues. Also if an event
+    /// loop had failed; the server has then stopped.
     pub fn stop(&mut self, force: bool) -> Result<(), StopError> {
         if let Some(session) = &self.session {
             if force {
@@ -399,8 +401,8 @@ impl Server {
         self.changes = None;
         let mut result = Ok(());
         if let Some(Mounted { thread, .. }) = session {
-            // Do not join a thread that may not exit: the mount may still exist in another mount
-            // namespace.
+            // Do not wait forever for the session's thread: it does not exit while the mount exists
+            // in another mount namespace.
             if wait_until(|| thread.is_finished()) {
                 result = join(thread);
             } else {
@@ -426,7 +428,8 @@ impl Server {
         // Check first, because another process may have unmounted the directory.
         if self.is_mounted(session) {
             let mut result = Ok(());
-            // The kernel may release the last user a little later, so retry.
+            // The kernel may close a program's last file a little after the program exits, so
+            // retry.
             let mut unmount = || {
                 result = self.mounter.unmount(Way::IfUnused);
                 !is_busy(&result)
@@ -459,8 +462,8 @@ impl Server {
 }
 
 impl MountShared {
-    /// Adopts a new size of the namespace. The server checks requests against the new size, and the
-    /// kernel drops the cached size.
+    /// Adopts a new size of the namespace: checks requests against the new size, and drops the size
+    /// that the kernel has cached.
     fn resized_for(&self, kernel: &Notifier) -> io::Result<()> {
         self.resized();
         kernel.inval_inode(FILE, 0, 0)
@@ -499,9 +502,9 @@ fn check_name(name: &str) -> Result<(), StartError> {
 
 fn threads(config: &Config) -> usize {
     match config.threads {
-        // `threads` counts pairs of a reader thread and a core. With more pairs than half the
-        // processors, the threads compete: with one request at a time, each request took three
-        // times as long in a measurement.
+        // The default is at most half the number of processors, because each pair has two threads.
+        // With more pairs the threads compete: one request at a time then took three times as long
+        // in a measurement.
         0 => {
             let processors = farblock_reactor::allowance::loops();
             (processors / 2).clamp(1, MAX_DEFAULT_THREADS)
@@ -510,9 +513,9 @@ fn threads(config: &Config) -> usize {
     }
 }
 
-/// Marks this thread, and the threads that it starts, as threads that the kernel's writeback of
-/// memory depends on. They then never wait for this writeback themselves. Only root may set this
-/// mark.
+/// Marks this thread, and the threads that it starts later, with `PR_SET_IO_FLUSHER`: the kernel
+/// needs them to write back memory, so they must not wait for this writeback when they allocate
+/// memory. Only root may set this mark.
 fn flushes_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!(
@@ -531,7 +534,7 @@ fn start_cores(config: &Config, shared: &Arc<MountShared>) -> Result<Cores, Star
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Requests::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.inboxes().open(wakers);
-    // After a core fails, programs that use the disk must get errors instead of waiting forever.
+    // After a core fails, fail all requests: programs must get errors instead of waiting forever.
     let theirs = Arc::clone(shared);
     let failed = move |_| theirs.inboxes().fail();
     Cores::start(&plan, shared.disk().namespace(), make, open, failed).map_err(StartError::Cores)

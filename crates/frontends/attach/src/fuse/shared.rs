@@ -1,4 +1,5 @@
-//! The state that the threads of a server share: the geometry, and the cores' inboxes.
+//! The state that the threads of a FUSE server share: the namespace's geometry, and the cores'
+//! inboxes.
 
 use super::callers::Caller;
 use super::inboxes::{Inboxes, Message, Work};
@@ -14,7 +15,7 @@ pub(super) enum Reply {
     Read(ReplyData),
     Write(ReplyWrite),
     Done(ReplyEmpty),
-    /// The server has already answered the caller.
+    /// The caller already has its answer.
     Sent,
 }
 
@@ -37,8 +38,8 @@ pub(super) struct Job {
     pub(super) offset: u64,
     pub(super) length: u64,
     pub(super) fua: bool,
-    /// The data of a write, in a buffer of whole blocks around it. In the first and last block,
-    /// bytes outside of the write are undefined.
+    /// The data of a write, in a buffer of whole blocks that covers the write. In the first and
+    /// last block, the bytes outside of the write are undefined.
     pub(super) buffer: Option<Buffer>,
 }
 
@@ -59,7 +60,7 @@ pub(super) struct MountShared {
     capacity_bytes: AtomicU64,
     inboxes: Inboxes<Job>,
     next_reader: AtomicUsize,
-    /// True if the kernel can hand out unanswered requests again.
+    /// True if the kernel can resend unanswered requests (Linux 6.9).
     resends: AtomicBool,
 }
 
@@ -114,7 +115,7 @@ impl MountShared {
     }
 }
 
-/// The error number to send to the kernel for a block operation's error.
+/// The error number that the kernel receives when a block operation fails.
 pub(super) fn errno(command: Command, error: BlockError) -> Errno {
     match error {
         BlockError::OutOfRange if command.writes() => Errno::ENOSPC,

@@ -1,4 +1,4 @@
-//! The address on which a server listens: a Unix socket or a local TCP port.
+//! The listening address of an NBD server: a Unix socket or a TCP port of this machine.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ const BACKLOG: i32 = 128;
 /// The listening address of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
-    /// The path of a Unix socket, which only its owner may use.
+    /// The path of a Unix socket. Only the owner of the socket may use it.
     Unix(PathBuf),
     /// A TCP port of this machine. With port 0, the system picks a free port.
     Tcp(SocketAddr),
@@ -29,7 +29,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// The NBD URI of an export at this address, in the form that most clients accept.
+    /// The NBD URI of an export at this address, in the form that most NBD clients accept.
     #[must_use]
     pub fn uri(&self, export: &str) -> String {
         let export = escape(export.as_bytes());
@@ -61,7 +61,7 @@ fn escape(bytes: &[u8]) -> String {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// The address is not a loopback address.
+    /// The address is not a loopback address, so other machines could connect.
     NotLoopback(SocketAddr),
     /// The system has no Unix sockets.
     NoUnixSockets,
@@ -109,7 +109,7 @@ impl fmt::Display for ListenError {
 
 impl std::error::Error for ListenError {}
 
-/// A bound socket. Dropping a Unix socket removes its path, if the path still refers to this
+/// A listening socket. Dropping a Unix socket removes its path, if the path still refers to this
 /// socket.
 pub(crate) struct Listener {
     pub(crate) socket: Socket,
@@ -187,7 +187,7 @@ fn bind_tcp(address: SocketAddr) -> Result<Listener, ListenError> {
     let listen = || -> io::Result<TcpListener> {
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-        // Do not set this option on Windows, where it lets two programs share one port.
+        // Windows would let two programs share the port, so set this option only on Unix.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
@@ -216,7 +216,7 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     let listen = || -> io::Result<std::os::unix::net::UnixListener> {
         let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
         socket.bind(&name)?;
-        // Set the mode before `listen`, because clients can connect only after `listen`.
+        // Set the mode before `listen`: until then no client can connect.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
@@ -227,7 +227,7 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     Ok(Listener { socket, address, identity: identity(path) })
 }
 
-/// Removes the socket of a killed server from the path.
+/// Removes the socket that a killed server left at the path.
 #[cfg(unix)]
 fn make_way(path: &Path, name: &socket2::SockAddr) -> Result<(), ListenError> {
     use std::os::unix::fs::FileTypeExt;
@@ -247,14 +247,14 @@ fn make_way(path: &Path, name: &socket2::SockAddr) -> Result<(), ListenError> {
             tracing::info!("removing the socket {address}, which no program listens to any more");
             std::fs::remove_file(path).map_err(|error| failed(&address, error))
         }
-        // A server listens on the path, or is too busy to accept now.
+        // A server listens on the path, or accepts no client now because its queue is full.
         Ok(()) => Err(ListenError::InUse(address)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(ListenError::InUse(address)),
         Err(error) => Err(failed(&address, error)),
     }
 }
 
-/// Identifies a file independently of its name: its device and inode number.
+/// The device and inode number of a file, which identify it independently of its name.
 #[cfg(unix)]
 fn identity(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;

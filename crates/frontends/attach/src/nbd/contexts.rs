@@ -1,9 +1,8 @@
-//! Metadata contexts: facts about a range that a client may query. The server has one context,
-//! `base:allocation`. It reports whether a range is stored, and whether it reads as zeroes.
+//! NBD metadata contexts: kinds of facts about a range that a client may query. The server offers
+//! one context, `base:allocation`: whether a range is stored, and whether it reads as zeroes.
 //!
-//! A namespace does not report which ranges are stored; over NVMe this is seldom known. So the
-//! server reports every range as data, which is never wrong. The server offers the context because
-//! some clients require it.
+//! The namespace does not tell the server which ranges are stored. So the server reports every
+//! range as data, which is always allowed. It offers the context because some clients require it.
 
 use super::wire::{MAX_STRING_BYTES, Reader};
 
@@ -11,7 +10,8 @@ use super::wire::{MAX_STRING_BYTES, Reader};
 pub(super) const ALLOCATION: &[u8] = b"base:allocation";
 /// The context's number in answers.
 pub(super) const ALLOCATION_ID: u32 = 0;
-/// The state of stored data. It has neither the flag `NBD_STATE_HOLE` nor `NBD_STATE_ZERO`.
+/// The state that the server reports: stored data, with neither `NBD_STATE_HOLE` nor
+/// `NBD_STATE_ZERO`.
 pub(super) const DATA: u32 = 0;
 
 /// A client's query for contexts.
@@ -33,8 +33,8 @@ impl<'a> Question<'a> {
         reader.0.is_empty().then_some(Question { export, queries })
     }
 
-    /// True if the list includes `base:allocation`. An empty list of queries requests all contexts,
-    /// and the query `base:` requests all contexts whose names start with it.
+    /// True if the list includes `base:allocation`. A list without queries requests all contexts;
+    /// the query `base:` requests the contexts whose names start with it.
     pub(super) fn lists_allocation(&self) -> bool {
         let listed = |query: &&[u8]| **query == *b"base:" || **query == *ALLOCATION;
         self.queries.is_empty() || self.queries.iter().any(listed)

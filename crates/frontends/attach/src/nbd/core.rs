@@ -1,8 +1,9 @@
-//! A core: one thread with one reactor, its connections and its queue into the namespace.
+//! A core of the NBD server: one thread with one event loop, some of the server's connections, and
+//! one queue into the namespace.
 //!
-//! A tick (one round of the event loop) handles events of connections, then block operations,
-//! completions and answers, each in batches. At the end of the tick, each connection with output
-//! does one send.
+//! A tick (one round of the event loop) first handles events of connections, then block operations,
+//! completions and answers. It handles each kind as a batch. At its end, each connection with
+//! output does one send.
 
 use super::connection::{Connection, Slot, token_owner};
 use super::limits;
@@ -18,22 +19,22 @@ use std::net::TcpStream;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Identifies a request of a core.
+/// Identifies a request on a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ticket {
     pub(super) connection: ConnectionKey,
     pub(super) slot: Slot,
 }
 
-/// The core state that its connections use.
+/// The part of the core's state that its connections use.
 pub(super) struct Context {
-    // Drop the queue before the reactor, because the queue's drop may deregister it from the
-    // reactor.
+    // Drop the queue before the reactor: the queue may be registered with the reactor, and
+    // deregisters itself when dropped.
     queue: Box<dyn Queue>,
     pub(super) reactor: Reactor,
     pub(super) export: Export,
     pub(super) gate: Gate<Ticket>,
-    /// The time at the start of the tick. All work of the tick uses this time.
+    /// The time at the start of the tick, used for the whole tick.
     pub(super) now: Instant,
     /// The size of the buffers that this core's requests hold, in bytes.
     pub(super) held_bytes: usize,
@@ -41,7 +42,8 @@ pub(super) struct Context {
     shared: Arc<ExportShared>,
     /// True if operations may have completed since the core last polled the queue.
     dirty: bool,
-    /// True after the current merge (a read-modify-write of partial blocks) has completed.
+    /// True once the current merge has completed. A merge reads, changes and writes back partial
+    /// blocks.
     merged: bool,
     pub(super) turns: Turns,
     /// The connections with requests that wait for buffers.
@@ -51,7 +53,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Logs a warning about a client, or only counts the warning if there were too many.
+    /// Logs a warning about a client. If there were too many warnings of this kind, only counts it.
     pub(super) fn complain(&self, kind: &'static str, peer: &str, log: impl FnOnce()) {
         self.shared.complaints.say(kind, peer, log);
     }
@@ -68,8 +70,8 @@ impl Context {
         self.dirty = true;
     }
 
-    /// Asks every core to admit a client (see [`succession`](super::succession)). Returns the
-    /// admission, which the cores grant one by one.
+    /// Asks all cores to admit a client: each core agrees once its disconnected clients have no
+    /// more operations (see [`succession`](super::succession)). Returns the pending admission.
     pub(super) fn ask_admission(&self, key: ConnectionKey) -> Arc<Admission> {
         let admission = Arc::new(Admission::new(self.index, key, self.shared.cores()));
         self.shared.post_all(|| Message::Ask(Arc::downgrade(&admission)));
@@ -82,16 +84,16 @@ impl Context {
         self.released = true;
     }
 
-    /// Lists the connection, so that the core wakes it when buffers are returned. `starving` is the
-    /// connection's flag; it is true while the connection is listed.
+    /// Puts a connection on the list of connections that the core wakes when buffers are returned.
+    /// `starving` is the connection's flag: true while the connection is on the list.
     pub(super) fn starve(&mut self, key: ConnectionKey, starving: &mut bool) {
         if !std::mem::replace(starving, true) {
             self.starved.push(key);
         }
     }
 
-    /// Queues a request that writes partial blocks, until the arbiter grants this core a turn to
-    /// merge (see [`writes`](farblock_frontend::writes)).
+    /// Queues a request that writes partial blocks. It runs once the arbiter, which lets only one
+    /// core merge at a time, grants this core its turn (see [`writes`](farblock_frontend::writes)).
     pub(super) fn merge(&mut self, ticket: Ticket) {
         let report = self.gate.enter_merge(ticket);
         self.report(report);
@@ -108,8 +110,7 @@ impl Context {
         self.report(report);
     }
 
-    /// Sends a report to the arbiter. The arbiter is on the first core, and decides which core may
-    /// merge.
+    /// Sends a report of this core's gate to the arbiter, which is on the first core.
     fn report(&mut self, report: Option<Report>) {
         if let Some(report) = report {
             self.shared.post(0, Message::Report(self.index, report));
@@ -133,14 +134,14 @@ pub(super) struct Clients {
     mail: TaskId,
     queue_task: TaskId,
     arbiter: Option<Arbiter>,
-    /// The admissions that this core has not granted yet.
+    /// The new clients that this core has not admitted yet.
     waiting: Waiting,
     connections: Connections<Connection>,
     stopping: bool,
 }
 
 impl Clients {
-    /// Makes the state of the core that the calling thread runs.
+    /// Makes the state of the calling thread's core.
     pub(super) fn new(seat: Seat, shared: Arc<ExportShared>) -> Clients {
         let Seat { index, count, queue, queue_task, reactor, mail } = seat;
         let cx = Context {
@@ -169,8 +170,8 @@ impl Clients {
         }
     }
 
-    /// Passes completions to connections, and answers to clients. Returns true if more work is
-    /// ready at once.
+    /// Handles completions of the namespace, and sends answers to clients. Returns true if more
+    /// work is ready.
     fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
         for _ in 0..limits::ROUNDS_PER_TICK {
             if std::mem::take(&mut self.cx.dirty) {
@@ -230,8 +231,8 @@ impl Clients {
                 Message::Look => {}
                 Message::Ask(admission) => self.admit(admission),
                 Message::Admitted(key) => {
-                    // If a newer client has this number by now, it gets one turn more than it
-                    // needs, which is harmless.
+                    // A newer client may have the same number by now. Handling its connection once
+                    // too often is harmless.
                     if self.connections.get(key).is_some() {
                         self.cx.turns.list(key);
                     }
@@ -253,8 +254,8 @@ impl Clients {
         }
     }
 
-    /// Makes a new client wait until the operations of disconnected clients have completed.
-    /// Connected clients do not delay it.
+    /// Lets a new client start only when the operations of disconnected clients have completed.
+    /// Operations of connected clients do not delay it.
     fn admit(&mut self, admission: Weak<Admission>) {
         let mut leaving = Vec::new();
         for (key, connection) in self.connections.iter_mut() {
@@ -280,7 +281,8 @@ impl Clients {
         }
     }
 
-    /// Executes the next merge (read-modify-write). If no merge may run, lets other writes proceed.
+    /// Executes waiting merges (see [`writes`](farblock_frontend::writes)), one after the other.
+    /// After the last, allows other writes again.
     fn merge(&mut self) {
         loop {
             match self.cx.gate.next_merge() {
@@ -292,7 +294,7 @@ impl Clients {
                     return;
                 }
             }
-            // Some merges end at once, because their client has disconnected.
+            // A merge whose client has disconnected completes at once: continue with the next.
             if !std::mem::take(&mut self.cx.merged) {
                 return;
             }
@@ -330,8 +332,8 @@ impl Clients {
 }
 
 impl Core for Clients {
-    /// Runs until the server stops and no core has connections any more. Until then, other cores
-    /// may need reports from this core's gate.
+    /// Runs until the server stops and no core has connections any more. This core stays until the
+    /// last connection of any core has closed, because other cores need its gate's reports.
     fn run(mut self) -> io::Result<()> {
         let mut ready = Vec::new();
         let mut events = Vec::new();

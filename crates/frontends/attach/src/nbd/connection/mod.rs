@@ -1,4 +1,4 @@
-//! One connection, from accept to the completion of its last operation.
+//! One NBD connection, from its accept to the completion of its last block operation.
 //!
 //! ```text
 //! Open (negotiating, then serving) ──DISC, stop, refused──> Draining ──all answered and sent──┐
@@ -27,14 +27,14 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Slot(pub(super) u16);
 
-/// The state of a connection; see the module's diagram.
+/// The state of a connection; the diagram above shows the transitions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ConnectionState {
     /// The server reads and answers requests.
     Open,
-    /// The server finishes and answers the accepted requests, and reads no more requests.
+    /// The server finishes and answers the accepted requests, but reads no further ones.
     Draining,
-    /// The stream is closing. No client expects an answer.
+    /// The stream is closing. The client no longer expects answers.
     Closed,
     /// The stream is closed.
     Gone,
@@ -44,16 +44,17 @@ enum ConnectionState {
 enum Phase {
     /// The negotiation.
     Negotiating(Box<Negotiation>),
-    /// The server does not read: operations of disconnected clients are still in flight.
+    /// The server does not read yet: it waits until the operations of disconnected clients have
+    /// completed.
     Waiting(Arc<Admission>),
-    /// A request's header; the number of its bytes that have arrived.
+    /// A request's header, and the number of its bytes that have arrived.
     Header([u8; REQUEST_BYTES], usize),
-    /// The server does not read: this request waits for buffers or a slot.
+    /// The server does not read: the request with this header request waits for buffers or a slot.
     Admitting(Header),
-    /// The data of the request in the slot; the current piece, and the number of its bytes that
-    /// have arrived.
+    /// The data of the request in this slot: the index of the current piece, and the number of the
+    /// piece's bytes that have arrived.
     Payload(Slot, usize, usize),
-    /// The data of a refused request; the number of bytes still to be skipped.
+    /// The data of a refused request: the number of bytes still to be skipped.
     Skipping(u32),
 }
 
@@ -64,7 +65,8 @@ struct NbdRequest {
     length: u32,
     command: Command,
     fua: bool,
-    /// True if the request writes partial blocks.
+    /// True if the request writes partial blocks: the server then *merges*, that is, it reads the
+    /// blocks, changes them and writes them back.
     merges: bool,
     pieces: Vec<Piece>,
     /// The number of block operations in flight.
@@ -93,18 +95,18 @@ pub(super) struct Connection {
     spare: SendBatch,
     sending: bool,
     receiving: bool,
-    /// True if the last payload was large enough to receive directly, so the next payload may be,
-    /// too.
+    /// True if the last payload was large enough to receive directly into its buffer. The next
+    /// payload may be as large.
     expects_large: bool,
     held_bytes: usize,
-    /// Received bytes that are not parsed yet; they start at this offset in the buffer.
+    /// Received bytes that are not parsed yet, in the buffer from this offset on.
     unread: Option<(Buffer, usize)>,
-    /// True if the connection is listed among the core's connections that wait for buffers.
+    /// True while the core's list of connections that wait for buffers contains this one.
     pub(super) starving: bool,
 }
 
 impl Connection {
-    /// Sends the greeting on an accepted connection, and starts to receive.
+    /// Sends the server's greeting on an accepted connection, and starts to receive.
     pub(super) fn start(
         cx: &mut Context,
         key: ConnectionKey,
@@ -140,26 +142,26 @@ impl Connection {
         connection
     }
 
-    /// True if the server no longer reads from the client, but the namespace still executes
+    /// True if the server reads no more from the client, but the namespace still executes
     /// operations of the client.
     pub(super) fn is_leaving(&self) -> bool {
         self.state != ConnectionState::Open && !self.is_idle()
     }
 
-    /// True if the server no longer reads from the client, and the namespace has no operations of
+    /// True if the server reads no more from the client, and the namespace executes no operation of
     /// the client.
     pub(super) fn is_spent(&self) -> bool {
         self.state != ConnectionState::Open && self.is_idle()
     }
 
     fn is_idle(&self) -> bool {
-        // A request whose data has not arrived has not started.
+        // A request whose data has not arrived completely has no operation in the namespace.
         let unstarted = usize::from(matches!(self.phase, Phase::Payload(..)));
         self.free.len() + unstarted == self.requests.len()
     }
 
-    /// Closes the connection if its client has disconnected. The server does not execute unread
-    /// requests. It has not answered them, so the client does not rely on them.
+    /// Closes the connection if its client has disconnected. The server discards the requests that
+    /// it has not read. The client got no answer to them, so it cannot rely on them.
     pub(super) fn close_if_left(&mut self, cx: &mut Context) {
         if self.state == ConnectionState::Open && self.line.as_ref().is_some_and(Line::is_cut) {
             self.close(cx);
@@ -203,10 +205,11 @@ impl Connection {
         }
     }
 
-    /// Parses received bytes until none is left or a limit stops the parsing. Then receives more.
+    /// Parses received bytes until none remain or a limit forbids more requests. Then receives
+    /// more.
     fn process_unread(&mut self, cx: &mut Context) {
         match self.unread.take() {
-            // No bytes are unread, but a request may have waited for resources.
+            // No bytes remain, but a request may have waited for resources that are available now.
             None => self.process(cx, &mut [].as_slice()),
             Some((buffer, start)) => {
                 let mut input = &buffer[start..];
@@ -294,7 +297,7 @@ impl Connection {
         }
     }
 
-    /// Starts to receive more bytes, unless a limit forbids this.
+    /// Starts to receive more bytes, unless a limit forbids more requests.
     fn arm_receive(&mut self, cx: &Context) {
         let full = self.unread.is_some()
             || matches!(self.phase, Phase::Admitting(_) | Phase::Waiting(_))
@@ -307,8 +310,8 @@ impl Connection {
             self.expects_large = true;
             cx.reactor.recv_into(self.stream, buffer, range);
         } else if std::mem::take(&mut self.expects_large) {
-            // Receive little more than the next header, so that the server can then receive the
-            // data directly into its buffer.
+            // Receive little more than the next header, so that the data after it is received
+            // directly into its own buffer.
             cx.reactor.recv_at_most(self.stream, limits::HEADER_RECEIVE_BYTES);
         } else {
             cx.reactor.recv(self.stream);
@@ -346,7 +349,7 @@ impl Connection {
         self.close(cx);
     }
 
-    /// Closes the connection after the accepted requests have finished.
+    /// Stops reading requests, and closes the connection once the accepted requests have finished.
     pub(super) fn drain(&mut self, cx: &mut Context) {
         if self.state != ConnectionState::Open {
             return;
@@ -365,7 +368,7 @@ impl Connection {
         self.state = ConnectionState::Closed;
         cx.abandon(self.key);
         cx.reactor.set_timer(self.task, None);
-        // Drop the second descriptor, which would keep the connection open.
+        // While this second descriptor is open, the connection stays open.
         self.line = None;
         cx.reactor.close(self.stream);
         cx.turns.list(self.key);

@@ -1,4 +1,4 @@
-//! The requests of a connection: the server reads, executes and answers them.
+//! Reads, executes and answers the requests of an NBD connection.
 
 use super::{Connection, NbdRequest, Phase, Slot};
 use crate::nbd::contexts;
@@ -12,8 +12,9 @@ use farblock_frontend::pieces;
 use farblock_reactor::{Buffer, SendBatch, allowance};
 use std::ops::Range;
 
-/// The width of a field in a block operation's token, in bits. The lowest field holds the piece,
-/// the next field the slot, and the remaining bits the connection.
+/// The width of a field in a block operation's token, in bits. The lowest field is the piece (the
+/// part of a request that one operation transfers), the next field the slot, and the remaining bits
+/// the connection.
 const TOKEN_FIELD_BITS: u32 = 16;
 
 /// Makes the token of a block operation. The token identifies the request when the operation
@@ -31,7 +32,8 @@ pub(in crate::nbd) fn token_owner(token: u64) -> (super::ConnectionKey, Slot, us
 }
 
 impl Connection {
-    /// Checks a complete header. Returns true if the received bytes may contain more work.
+    /// Handles a complete header. Returns true if the caller should continue to parse received
+    /// bytes.
     pub(super) fn header(&mut self, cx: &mut Context) -> bool {
         let Phase::Header(bytes, _) = &self.phase else { unreachable!("a header has arrived") };
         let Some(header) = Header::parse(bytes) else {
@@ -53,8 +55,8 @@ impl Connection {
         self.admit(cx, header)
     }
 
-    /// Starts a request if the limits allow it. Otherwise keeps the request waiting, and returns
-    /// false.
+    /// Starts a request if the limits allow it. Otherwise the request waits, and the function
+    /// returns false.
     pub(super) fn admit(&mut self, cx: &mut Context, header: Header) -> bool {
         if header.code == command::BLOCK_STATUS {
             self.phase = Phase::Header([0; REQUEST_BYTES], 0);
@@ -93,7 +95,7 @@ impl Connection {
         true
     }
 
-    /// Assigns a slot and buffers to a request. Starts the request, or first waits for its data.
+    /// Assigns a slot and buffers to a request. Starts it at once, or once its data has arrived.
     fn begin(&mut self, cx: &mut Context, header: &Header, command: Command, bytes: usize) {
         self.held_bytes += bytes;
         cx.held_bytes += bytes;
@@ -144,7 +146,8 @@ impl Connection {
         })
     }
 
-    /// Copies a write's data to its destination. Returns false if it needs more bytes.
+    /// Copies received bytes of a write to its buffer. Returns false if more bytes must arrive
+    /// first.
     pub(super) fn payload(&mut self, cx: &mut Context, input: &mut &[u8]) -> bool {
         let Phase::Payload(slot, index, filled) = self.phase else {
             unreachable!("the connection receives data")
@@ -175,8 +178,8 @@ impl Connection {
         }
     }
 
-    /// The buffer and range for the client's next bytes. `None` if the server should not receive
-    /// them directly.
+    /// The buffer into which the server should receive the client's next bytes directly, and the
+    /// range in it. `None` if the server should not receive directly.
     pub(super) fn direct_payload(&mut self) -> Option<(Buffer, Range<usize>)> {
         let Phase::Payload(slot, index, filled) = self.phase else { return None };
         let piece = &mut self.request(slot).pieces[index];
@@ -209,8 +212,8 @@ impl Connection {
         }
     }
 
-    /// Submits a request to the namespace, or queues a write until the core's
-    /// [gate](farblock_frontend::writes) admits it.
+    /// Submits a request to the namespace. A write may have to wait first, because no write may run
+    /// during a merge (see [`writes`](farblock_frontend::writes)).
     fn start_request(&mut self, cx: &mut Context, slot: Slot) {
         let ticket = self.ticket(slot);
         let request = self.request(slot);
@@ -225,7 +228,7 @@ impl Connection {
     pub(in crate::nbd) fn submit(&mut self, cx: &mut Context, slot: Slot) {
         let key = self.key;
         let block_size = cx.export.geometry.block_size;
-        // The request may have waited, and its client may have disconnected meanwhile.
+        // The client may have disconnected while the request waited.
         let pointless = self.is_closed();
         let request = &mut self.requests[usize::from(slot.0)];
         if pointless {
@@ -279,7 +282,6 @@ impl Connection {
             cx.written();
         }
         if self.is_closed() {
-            // No client expects an answer.
         } else if let Err(error) = result {
             tracing::debug!(peer = %self.peer, ?command, "an NBD request failed: {error}");
             self.refuse(cookie, Refusal::of(command, error));
@@ -305,8 +307,8 @@ impl Connection {
         }
     }
 
-    /// Sends a read's data. Takes the buffers from the request. They count against the connection's
-    /// limit until they are sent.
+    /// Sends a read's data. The buffers move from the request to the connection, and count against
+    /// its limit until they are sent.
     fn answer_read(&mut self, slot: Slot) {
         let request = &mut self.requests[usize::from(slot.0)];
         let (cookie, length) = (request.cookie, request.length);
@@ -326,7 +328,7 @@ impl Connection {
         }
     }
 
-    /// Reports the allocation of a range: the whole range is data.
+    /// Answers a block status query: reports the whole range as data.
     fn answer_status(&mut self, header: &Header) {
         chunk_header(&mut self.outbox, chunk::BLOCK_STATUS, header.cookie, 12);
         self.outbox.bytes(&contexts::ALLOCATION_ID.to_be_bytes());
@@ -334,7 +336,6 @@ impl Connection {
         self.outbox.bytes(&contexts::DATA.to_be_bytes());
     }
 
-    /// Answers a request that failed.
     fn refuse(&mut self, cookie: u64, refusal: Refusal) {
         if !self.agreement.structured {
             simple_reply(&mut self.outbox, cookie, refusal.errno);
@@ -356,7 +357,7 @@ fn simple_reply(outbox: &mut SendBatch, cookie: u64, errno: u32) {
     outbox.bytes(&reply);
 }
 
-/// Appends the header of a structured reply's only chunk.
+/// Appends the header of a structured reply that consists of one chunk.
 fn chunk_header(outbox: &mut SendBatch, kind: u16, cookie: u64, length: u32) {
     let mut header = [0; 20];
     header[..4].copy_from_slice(&CHUNK_MAGIC.to_be_bytes());

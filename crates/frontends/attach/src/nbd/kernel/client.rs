@@ -1,4 +1,4 @@
-//! The client's side of the negotiation. The kernel then takes over the sockets.
+//! Negotiates as an NBD client on sockets that the kernel then takes over.
 
 use super::Error;
 use crate::nbd::Server;
@@ -12,7 +12,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// The kernel's largest block size, in bytes: one page.
 pub(super) const MAX_BLOCK_BYTES: u32 = 4096;
 
-/// A server's description of its disk.
+/// A disk's properties, as the server describes them in the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Disk {
     pub(super) bytes: u64,
@@ -23,8 +23,8 @@ pub(super) struct Disk {
 /// Connects to the server and negotiates. Returns a socket that is ready for requests.
 pub(super) fn connect(server: &Server) -> Result<(UnixStream, Disk), Error> {
     negotiated(server, true).and_then(|found| match found {
-        // Negotiate again without a query of the block sizes, so that the kernel may use its own
-        // block size.
+        // Negotiate again, and do not query the block size this time. The server then serves any
+        // range, so the kernel can use a block size that it supports.
         (_, disk) if disk.block_size > MAX_BLOCK_BYTES => {
             let (stream, disk) = negotiated(server, false)?;
             Ok((stream, Disk { block_size: MAX_BLOCK_BYTES, ..disk }))
@@ -40,7 +40,7 @@ fn negotiated(server: &Server, ask_block_size: bool) -> Result<(UnixStream, Disk
         ours.set_write_timeout(Some(WAIT_LIMIT))?;
         server.adopt(theirs);
         let disk = negotiate(&ours, ask_block_size)?;
-        // Remove the timeouts, because the kernel uses its own.
+        // Remove the timeouts of the negotiation. The kernel has its own.
         ours.set_read_timeout(None)?;
         ours.set_write_timeout(None)?;
         Ok((ours, disk))

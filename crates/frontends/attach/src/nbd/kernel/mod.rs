@@ -1,15 +1,16 @@
-//! The kernel's NBD client: a server's disk as `/dev/nbdN`.
+//! The kernel's NBD client: serves a server's disk as `/dev/nbdN`.
 //!
 //! This module creates, changes and removes devices over generic netlink. Each socket of a device
 //! is one end of a socket pair, and the [`Server`] of this process has the other end. Making
-//! devices needs root and the module `nbd`. Another process can make the device from the server's
-//! [`Connections`].
+//! devices needs root and the kernel module `nbd`. A server without these rights passes its
+//! [`Connections`] to a process that makes the device.
 //!
 //! If this process dies, reads and writes wait for a new server until
 //! [`Options::dead_connection_timeout`] has passed. [`reconnect`] passes sockets of the new server
-//! to the device. Never swap to such a device. Its server needs memory to send the pages, while the
-//! kernel waits for the device to free memory. If the device has a file system, lock the server's
-//! process in memory ([`stay_resident`](farblock_frontend::stay_resident)).
+//! to the device. Never swap to such a device: the kernel would wait for the server to free memory,
+//! while the server waits for memory to send the pages. If the device has a file system, call
+//! `stay_resident` to lock the server's process in memory, for the same reason
+//! ([`stay_resident`](farblock_frontend::stay_resident)).
 
 mod client;
 mod netlink;
@@ -55,13 +56,13 @@ pub struct Options {
     /// The number of connections. The kernel makes a hardware queue for each connection.
     pub connections: usize,
     /// If the server does not answer a request within this time, the kernel sends the request on
-    /// another connection, or fails it. Zero: the kernel waits forever.
+    /// another connection, or fails it. With zero, the kernel waits forever.
     pub timeout: Duration,
     /// If every connection is dead, requests wait this long for [`reconnect`] before they fail.
-    /// Zero: they fail at once.
+    /// With zero, they fail at once.
     pub dead_connection_timeout: Duration,
-    /// The owner of the device, which the kernel shows in `/sys/block/nbdN/backend`. [`reconnect`]
-    /// must pass the same identifier. Kernels before 5.14 ignore the identifier.
+    /// A name for the disk, which the kernel shows in `/sys/block/nbdN/backend`. [`reconnect`] must
+    /// pass the same name, or the kernel refuses. Kernels before 5.14 ignore it.
     pub identifier: Option<String>,
 }
 
@@ -104,7 +105,7 @@ pub enum Error {
     InUse(u32),
     /// The device does not exist, is not connected, or has another identifier.
     NoDevice(u32),
-    /// The server does not answer the kernel's client.
+    /// The NBD server does not answer.
     Server(io::Error),
     /// Another error of the kernel.
     System(io::Error),
@@ -136,8 +137,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Negotiated connections to a server, and the server's description of its disk. Together they are
-/// enough to make a device.
+/// Negotiated connections to a server, and the disk's properties. A process needs nothing else to
+/// make a device.
 #[derive(Debug)]
 pub struct Connections {
     /// The kernel's ends of the connections.
@@ -146,7 +147,7 @@ pub struct Connections {
     pub bytes: u64,
     /// The disk's block size, in bytes.
     pub block_size: u32,
-    /// The transmission flags, `NBD_FLAG_…`, for the kernel.
+    /// The transmission flags (`NBD_FLAG_…`) to pass to the kernel.
     pub flags: u16,
 }
 
@@ -161,7 +162,8 @@ impl Connections {
         for _ in 1..count {
             sockets.push(client::connect(server)?.0.into());
         }
-        // With these flags, the kernel would assume a volatile cache and report it to users.
+        // From these flags, the kernel concludes that the disk has a volatile cache, and tells
+        // programs. So omit them for a disk without a volatile cache.
         let unneeded = flag::SEND_FLUSH | flag::SEND_FUA;
         let unneeded = if server.has_volatile_cache() { 0 } else { unneeded };
         let client::Disk { bytes, block_size, flags } = disk;
@@ -209,7 +211,7 @@ pub fn connect_to(connections: &Connections, options: &Options) -> Result<Device
     Ok(device)
 }
 
-/// Clears the read-only flag that `blockdev --setro` set on a device with this number, because the
+/// Clears the read-only flag that `blockdev --setro` set on an earlier device with this number. The
 /// driver does not clear it.
 fn clear_read_only(device: Device) {
     let opened = std::fs::File::open(device.path());
@@ -240,8 +242,8 @@ pub fn reconnect_to(sockets: &[OwnedFd], device: Device, options: &Options) -> R
     change(&mut family()?, device, &attributes)
 }
 
-/// Sets a device's size after its disk has changed. `bytes` is the new size. `identifier` must be
-/// the device's [`Options::identifier`], if it has one.
+/// Sets a device's size to `bytes` after its disk has changed. `identifier` must be the device's
+/// [`Options::identifier`], if it has one.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -284,8 +286,8 @@ fn refused(error: io::Error) -> Error {
     }
 }
 
-/// Maps an error of the kernel. "Invalid argument" means that the device does not exist or is not
-/// connected.
+/// Maps an error of the kernel to [`Error`]. "Invalid argument" means that the device does not
+/// exist or is not connected.
 fn not_there(device: Device, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::InvalidInput | io::ErrorKind::NotFound => Error::NoDevice(device.index),
@@ -300,7 +302,7 @@ fn with_sockets(attributes: Attributes, options: &Options, sockets: &[OwnedFd]) 
         list.nested(attribute::SOCKET_ITEM, &item)
     });
     let attributes = attributes.nested(attribute::SOCKETS, &list);
-    // Round up, because zero has another meaning.
+    // Round up: zero seconds would mean no timeout.
     let seconds = |time: Duration| time.as_secs() + u64::from(time.subsec_nanos() > 0);
     let attributes = attributes
         .u64(attribute::TIMEOUT, seconds(options.timeout))
