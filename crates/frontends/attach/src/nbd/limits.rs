@@ -1,23 +1,24 @@
-//! All limits of the server, with their units.
+//! All limits of the NBD server, with their units.
 
 pub use farblock_frontend::limits::{MERGES_PER_TURN, PIECE_BYTES};
 use std::time::Duration;
 
-/// The maximum number of connections of a server. The server accepts and at once closes further
-/// connections.
+/// The maximum number of connections of a server. The server accepts further connections, but
+/// closes them at once.
 pub const MAX_CONNECTIONS: usize = 256;
 
 /// The maximum number of threads of a server.
 pub const MAX_THREADS: usize = 64;
 
-/// The maximum length of one read or write, in bytes. By the specification, clients expect this
-/// limit.
+/// The maximum length of one read or write, in bytes. Clients may assume this limit if the server
+/// states none, by the specification.
 pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
 
-/// The maximum number of block operations of one request.
+/// The maximum number of block operations into which the server splits one request.
 pub const MAX_PIECES: u32 = 1 << 14;
 
-/// The maximum number of requests in flight on one connection. Further requests stay in the socket.
+/// The maximum number of requests in flight on one connection. The server does not read further
+/// requests yet.
 pub const MAX_REQUESTS: usize = 256;
 
 /// The limit on the data buffers that the requests of one connection hold at once, in bytes. Above
@@ -43,8 +44,8 @@ pub const KEPT_BATCH_BYTES: usize = 64 << 10;
 /// costs less than another system call.
 pub const DIRECT_RECEIVE_BYTES: usize = 16 << 10;
 
-/// The size of the receive after a large payload, in bytes. The receive has room for the next
-/// header and for little of the data that follows the header.
+/// The size of a receive after a large payload, in bytes. It has room for the next header, but for
+/// little of the data after it: the server receives that data directly into its destination.
 pub const HEADER_RECEIVE_BYTES: u32 = 256;
 
 /// The longest option data, in bytes. The server skips and refuses a longer option.
@@ -59,7 +60,7 @@ pub const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest time that a stopping server waits for accepted requests to finish.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The maximum number of rounds of completions and answers before the event loop polls again.
-/// Without this limit, a namespace that completes operations at once would starve the thread's
-/// other work.
+/// The maximum number of rounds in one tick of the event loop. A round handles completions, then
+/// sends answers. Without this limit, a namespace that completes operations at once would starve
+/// the thread's other work.
 pub const ROUNDS_PER_TICK: usize = 8;

@@ -1,4 +1,5 @@
-//! The negotiation, without I/O. It consumes a client's bytes, and returns answers and the outcome.
+//! The NBD negotiation, without I/O: consumes a client's bytes, and returns answers and the
+//! outcome.
 //!
 //! ```text
 //! ClientFlags ──> Option <──────────────> Skipping (an option longer than the limit)
@@ -58,14 +59,14 @@ impl Export {
 
 /// The maximum length of one request, in bytes.
 pub(super) fn max_payload_bytes(geometry: &Geometry) -> u32 {
-    // The first and the last piece may be partial blocks.
+    // A request may start and end within a block, so its first and last piece may be shorter.
     let pieces = u64::from(piece_blocks(geometry)) * u64::from(limits::MAX_PIECES - 2);
     let bytes = pieces * u64::from(geometry.block_size);
-    // The smaller value is always a multiple of the block size.
+    // Both values are multiples of the block size.
     bytes.min(u64::from(limits::MAX_PAYLOAD_BYTES)) as u32
 }
 
-/// The result of a negotiation.
+/// The settings on which client and server have agreed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Agreement {
     /// True if the server answers reads with structured replies.
@@ -76,23 +77,24 @@ pub(super) struct Agreement {
     pub(super) allocation: bool,
 }
 
-/// The progress of the negotiation after some of the client's bytes.
+/// The state of the negotiation after some of the client's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
     /// The negotiation needs more bytes.
     More,
-    /// The negotiation is complete. The rest of the input is requests.
+    /// The negotiation is complete. Further bytes are requests.
     Done(Agreement),
     /// The client ends the negotiation, or the server cannot serve it. Send the pending output,
-    /// then close the connection. The text is an error for the log, or empty.
+    /// then close the connection. The text is the error for the log; it is empty if the client
+    /// ended the negotiation.
     Close(String),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NegotiationState {
-    /// The client's flags arrive next.
+    /// The client's flags are the next bytes.
     ClientFlags,
-    /// An option arrives next.
+    /// An option is next.
     Option,
     /// The number of bytes of an option that are still to be skipped.
     Skipping(u32),
@@ -159,8 +161,8 @@ impl Negotiation {
         }
     }
 
-    /// Moves bytes from `input` to `partial` until `partial` has `count` bytes. Returns true if it
-    /// has.
+    /// Moves bytes from `input` to `partial` until `partial` has `count` bytes. Returns false if
+    /// too few bytes have arrived.
     fn collect(&mut self, input: &mut &[u8], count: usize) -> bool {
         let wanted = count.saturating_sub(self.partial.len()).min(input.len());
         let (taken, rest) = input.split_at(wanted);
@@ -291,7 +293,8 @@ impl Negotiation {
         answer(out, code, reply::ACK, b"");
     }
 
-    /// Handles `NBD_OPT_EXPORT_NAME`, the old option to choose an export. It has no error answer.
+    /// Handles `NBD_OPT_EXPORT_NAME`, the old option to choose an export. The protocol has no error
+    /// answer to it, so the server closes the connection.
     fn export_name(&self, export: &Export, name: &[u8], out: &mut Vec<u8>) -> Progress {
         if !export.is_called(name) {
             let name = String::from_utf8_lossy(&name[..name.len().min(64)]);
@@ -327,8 +330,8 @@ impl Negotiation {
                 answer(out, code, reply::INFO, &item);
             }
         }
-        // A client that does not query the block sizes does not obey them. So the server accepts
-        // requests of any size from this client.
+        // A client that does not query the block sizes does not know them, so the server then
+        // accepts requests of any size.
         let knows_block_sizes = wants(info::BLOCK_SIZE);
         if knows_block_sizes {
             let mut item = info::BLOCK_SIZE.to_be_bytes().to_vec();
@@ -336,7 +339,7 @@ impl Negotiation {
             answer(out, code, reply::INFO, &item);
         }
         answer(out, code, reply::ACK, b"");
-        // NBD_OPT_INFO only queries the export. Only NBD_OPT_GO ends the negotiation.
+        // NBD_OPT_INFO only queries the export; the negotiation continues. NBD_OPT_GO ends it.
         if code == option::INFO {
             return Progress::More;
         }
@@ -383,8 +386,8 @@ mod tests {
         bytes
     }
 
-    /// Passes `input` to a negotiation in pieces of these sizes, in rotation. Returns the answers,
-    /// the outcome, and the rest of the input.
+    /// Passes `input` to a negotiation in pieces whose sizes cycle through `sizes`. Returns the
+    /// answers, the outcome and the unread input.
     fn negotiate(input: &[u8], sizes: &[usize]) -> (Vec<u8>, Progress, Vec<u8>) {
         let mut out = Vec::new();
         let mut negotiation = Negotiation::start(&mut out);

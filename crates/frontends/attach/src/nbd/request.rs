@@ -1,5 +1,5 @@
-//! Requests: converts a header of 28 bytes to a block operation, and an operation's error to an
-//! error number.
+//! Converts the 28-byte header of a request to a block operation, and an operation's error to an
+//! NBD error number.
 
 use super::negotiate::{Agreement, max_payload_bytes};
 use super::wire::{self, Reader, command, command_flag, errno};
@@ -10,15 +10,15 @@ use farblock_block::{BlockError, Command, Geometry};
 pub(super) struct Header {
     pub(super) flags: u16,
     pub(super) code: u16,
-    /// The client's identifier of the request.
+    /// The number with which the client identifies the request.
     pub(super) cookie: u64,
     pub(super) offset: u64,
     pub(super) length: u32,
 }
 
 impl Header {
-    /// Parses a header. Returns `None` if the magic number is wrong; then the start of the next
-    /// request is unknown.
+    /// Parses a header. Returns `None` if the magic number is wrong; the server then cannot find
+    /// the start of the next request.
     pub(super) fn parse(bytes: &[u8; wire::REQUEST_BYTES]) -> Option<Header> {
         let mut reader = Reader(bytes);
         if reader.u32()? != wire::REQUEST_MAGIC {
@@ -42,7 +42,7 @@ impl Header {
         self.flags & flag != 0
     }
 
-    /// Returns the requested command, if the request is valid.
+    /// Returns the block command of the request, or the reason for refusing the request.
     pub(super) fn check(
         &self,
         geometry: &Geometry,
@@ -107,7 +107,8 @@ impl Header {
         if self.length == 0 {
             return Err(Refusal::invalid("the range is empty"));
         }
-        // A client may query every range that it may read, and longer ranges as well.
+        // A client may query every range that it may read. Unlike a read, a query may be longer
+        // than the largest request.
         let like = Header { code: command::READ, flags: 0, ..*self };
         match like.check(geometry, agreement) {
             Err(refusal) if refusal != Refusal::of(Command::Read, BlockError::TooLarge) => {
@@ -118,7 +119,8 @@ impl Header {
     }
 }
 
-/// True if the command certainly zeroes faster than a write of zeroes.
+/// True if the namespace zeroes the range faster than by writing zeroes. Used for
+/// `NBD_CMD_FLAG_FAST_ZERO`.
 fn zeroes_fast(command: Command, geometry: &Geometry) -> bool {
     command == Command::WriteZeroes { deallocate: true } && geometry.deallocate
 }
@@ -129,7 +131,7 @@ fn known_flags(command: Command, agreement: Agreement) -> u16 {
         Command::WriteZeroes { .. } => command_flag::NO_HOLE | command_flag::FAST_ZERO,
         _ => 0,
     };
-    // Every command may have FUA, even if FUA has no effect on it.
+    // The protocol allows FUA with every command, even where it has no effect.
     own | command_flag::FUA
 }
 
@@ -197,7 +199,7 @@ mod tests {
         assert_eq!(Header::parse(&bytes), None);
     }
 
-    /// For any piece size, the largest request has at most as many pieces as a token can number.
+    /// For any piece size, the largest request has few enough pieces for the field in the token.
     #[test]
     fn the_largest_request_has_few_enough_pieces() {
         for (block_size, max_blocks) in [(512, 1), (512, 0), (4096, 1), (65_536, 1)] {

@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// The prefix of the names of all threads of a server. CPU accounting groups by this prefix.
+/// The prefix of the names of all threads of a server. CPU accounting groups threads by it.
 pub const THREAD_NAME_PREFIX: &str = "nbd-";
 
 /// The default maximum number of threads of a server.
 const MAX_DEFAULT_THREADS: usize = 4;
-/// The pause after an error of accept, for example if no descriptors are free.
+/// The pause after accepting a client failed, for example because no descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const CLIENTS: Token = Token(0);
 const STOP: Token = Token(1);
@@ -45,8 +45,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// A default configuration: listens on this address, has no export name, and is as writable as
-    /// the namespace.
+    /// A default configuration: listens on this address, has no export name, and allows writes if
+    /// the namespace does.
     #[must_use]
     pub fn new(listen: Option<Address>) -> Config {
         let (export, engine, polling) = Default::default();
@@ -141,7 +141,7 @@ impl Server {
         self.shared.connections()
     }
 
-    /// The names of the clients. A name is a local process or an address.
+    /// The names of the clients. A client's name is its process, if it is local, or its address.
     #[must_use]
     pub fn clients(&self) -> Vec<String> {
         self.shared.peers()
@@ -161,10 +161,10 @@ impl Server {
         self.shared.disk().geometry().volatile_cache
     }
 
-    /// Adopts a new size of the namespace. The server calls this function itself if the namespace
-    /// reports its changes. New clients see the new size, and the server checks requests against it
-    /// at once. NBD cannot notify connected clients. Programs must connect again, and the kernel's
-    /// device needs a call of [`kernel::resize`](super::kernel::resize).
+    /// Adopts a new size of the namespace. A namespace that reports its changes makes this call
+    /// unnecessary. New clients see the new size, and the server checks requests against it at
+    /// once. NBD cannot notify connected clients: programs must connect again. For a `/dev/nbdN`,
+    /// call [`kernel::resize`](super::kernel::resize).
     pub fn resized(&self) {
         self.shared.post_all(|| Message::Resized);
     }
@@ -243,7 +243,8 @@ impl Drop for Acceptor {
     }
 }
 
-/// Accepts all waiting clients. Returns true if the caller must retry after a pause.
+/// Accepts all waiting clients. Returns true if an accept failed, so that the caller must retry
+/// after a pause.
 fn accept_all(listener: &Listener, shared: &ExportShared) -> bool {
     loop {
         match listener.socket.accept() {
@@ -273,8 +274,8 @@ fn start_cores(config: &Config, shared: &Arc<ExportShared>) -> Result<Cores, Sta
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Clients::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.mailboxes.open(wakers);
-    // A core that fails stops the server. Otherwise the failed core would get connections that it
-    // cannot serve, and other cores would wait for its answers.
+    // If a core fails, stop the server. Otherwise it would assign connections to the failed core,
+    // and the other cores would wait for this core's messages.
     let theirs = Arc::clone(shared);
     let failed = move |_| {
         theirs.fail();

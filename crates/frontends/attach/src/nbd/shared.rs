@@ -1,5 +1,5 @@
-//! The state that the threads of a server share: the export, the cores' mailboxes, and the number
-//! of connections.
+//! The state that the cores (threads) of an NBD server share: the export, a mailbox for each core,
+//! and the number of connections.
 
 use super::limits;
 use super::negotiate::Export;
@@ -13,22 +13,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// A message to a core.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// Serve the client with this stream and name. The stream may also be a Unix socket.
+    /// Serve this client. The stream may also be a Unix socket.
     Adopt(TcpStream, Arc<str>),
     /// The namespace's geometry has changed.
     Resized,
-    /// Check whether the core may stop: no connections are left.
+    /// Check whether the core may exit: the server has no connections.
     Look,
-    /// Grant this admission once no operation of a disconnected client is in flight.
+    /// Grant this admission of a new client once no operation of a disconnected client is in flight
+    /// (see [`succession`](super::succession)).
     Ask(Weak<Admission>),
     /// Every core has admitted the client of this connection.
     Admitted(ConnectionKey),
-    /// An order from the arbiter to the gate that admits the core's writes (see
-    /// [`farblock_frontend::writes`]).
+    /// An order from the arbiter, which decides which core may write partial blocks, to this core's
+    /// gate, which holds back writes (see [`farblock_frontend::writes`]).
     Order(Order),
-    /// A report to the arbiter from the gate of the core with this number.
+    /// The answer of the gate of the core with this number. Only the first core, which has the
+    /// arbiter, receives it.
     Report(usize, Report),
-    /// Stop after finishing the accepted requests and closing all connections.
+    /// Finish the accepted requests, close all connections, then exit.
     Stop,
 }
 
@@ -64,7 +66,7 @@ impl ExportShared {
         &self.disk
     }
 
-    /// The current properties of the export, as clients see them.
+    /// The current properties of the export for new clients.
     pub(super) fn export(&self) -> Export {
         let description = self.disk.namespace().describe();
         Export { name: self.name.clone(), description, geometry: self.disk.geometry() }
@@ -130,7 +132,8 @@ impl ExportShared {
         }
     }
 
-    /// True if stopping cores may exit now: no connection is left, or a core has failed.
+    /// True if the cores of a stopping server may exit: the server has no connections, or a core
+    /// has failed.
     pub(super) fn is_over(&self) -> bool {
         self.connections.load(Ordering::Acquire) == 0 || self.failed.load(Ordering::Acquire)
     }

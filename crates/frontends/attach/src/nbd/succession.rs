@@ -1,9 +1,9 @@
 //! The order between the requests of disconnected clients and of later clients. When a client
-//! disconnects, the namespace or the client's socket may still have some of its requests. The
-//! server must not execute these after requests of a later client.
+//! disconnects, some of its requests may still be in the namespace or unread in its socket. The
+//! server must not execute them after requests of a later client.
 //!
 //! So after a client's negotiation the server asks every core for the client's *admission*. The
-//! server reads no requests of the client before every core has granted the admission. A core first
+//! server reads no requests of the client until every core has granted the admission. A core first
 //! closes the connections of disconnected clients, so that their unread requests never start. It
 //! grants the admission when the namespace has no operation of its disconnected clients. The core
 //! does not wait for connected clients, because concurrent requests have no order.
@@ -13,8 +13,8 @@ use farblock_frontend::ConnectionKey;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The admission that a client waits for. The client's connection owns it. The cores only have a
-/// weak reference, so that they forget a client that disconnects.
+/// The admission that a client waits for. The client's connection owns it. The cores have weak
+/// references, so an admission disappears when its client disconnects.
 #[derive(Debug)]
 pub(super) struct Admission {
     core: usize,
@@ -41,8 +41,8 @@ fn grant(admission: &Weak<Admission>, shared: &ExportShared) {
     }
 }
 
-/// The admissions that a core has not granted. Each has a list of the disconnected connections that
-/// it waits for.
+/// The admissions that a core has not granted, each with the disconnected connections for which it
+/// waits.
 #[derive(Default)]
 pub(super) struct Waiting(Vec<(Weak<Admission>, Vec<ConnectionKey>)>);
 
@@ -54,7 +54,7 @@ impl Waiting {
         leaving: Vec<ConnectionKey>,
         shared: &ExportShared,
     ) {
-        // Drop the admissions of clients that have disconnected.
+        // Forget the admissions of clients that have disconnected.
         self.0.retain(|(admission, _)| admission.strong_count() > 0);
         if leaving.is_empty() {
             return grant(&admission, shared);

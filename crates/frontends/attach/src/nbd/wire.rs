@@ -1,11 +1,10 @@
-//! The numbers of the NBD protocol, by the names in its specification
+//! The constants of the NBD protocol, named as in its specification
 //! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>). All integers are
 //! big-endian.
 
 /// The magic number at the start of a server's greeting: `NBDMAGIC`.
 pub(super) const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// The magic number before each option. In the greeting, it follows the first magic number:
-/// `IHAVEOPT`.
+/// The magic number before each option: `IHAVEOPT`. The greeting contains it after `NBDMAGIC`.
 pub(super) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 /// The magic number before the answer to an option.
 pub(super) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -100,7 +99,8 @@ pub(super) mod command_flag {
     pub(in crate::nbd) const FAST_ZERO: u16 = 1 << 4;
 }
 
-/// Chunk types of a structured reply, `NBD_REPLY_TYPE_…`, and the flag of the last chunk.
+/// Chunk types of a structured reply (`NBD_REPLY_TYPE_…`), and the flag that marks a reply's last
+/// chunk.
 pub(super) mod chunk {
     pub(in crate::nbd) const DONE: u16 = 1;
     pub(in crate::nbd) const NONE: u16 = 0;

@@ -1,4 +1,5 @@
-//! The driver's control device, which creates, starts, stops and removes block devices.
+//! Commands to the control device of Linux's ublk driver, which creates, starts, stops and removes
+//! block devices.
 
 use super::kernel::Control;
 use super::limits;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const CONTROL: &str = "/dev/ublk-control";
 const MODULE: &str = "ublk_drv";
-/// The interval between two checks for an expected state.
+/// The interval at which [`wait_for`] retries.
 const STEP: Duration = Duration::from_millis(20);
 
 /// The reason why the driver refused. Its text tells the user how to fix the problem.
@@ -31,9 +32,9 @@ pub enum Error {
     NoDevice(u32),
     /// A device with this number already exists.
     Exists(u32),
-    /// The kernel cannot change the size of a device.
+    /// This kernel cannot change the size of a ublk device.
     NoResize,
-    /// Another error of the kernel. Holds the step that failed.
+    /// Another error of the kernel, and the command that failed.
     System(&'static str, io::Error),
 }
 
@@ -74,8 +75,7 @@ pub(super) fn path(id: u32) -> PathBuf {
     format!("/dev/ublkb{id}").into()
 }
 
-/// The path of the character device through which a server serves the block device with this
-/// number.
+/// The path of the character device for the server of the block device with this number.
 fn node(id: u32) -> PathBuf {
     format!("/dev/ublkc{id}").into()
 }
@@ -102,13 +102,13 @@ impl Driver {
         let unprivileged = !rustix::process::geteuid().is_root();
         let mut driver = Driver { control, features: 0, unprivileged };
         let features = driver.control.call(control::GET_FEATURES, &of(u32::MAX), vec![0; 8]);
-        // Kernels without this query refuse it with different errors.
+        // Older kernels lack this query, and return various errors.
         let features = features.map_err(|_| Error::TooOld)?;
         driver.features = u64::from_ne_bytes(features.try_into().expect("8 bytes"));
         Ok(driver)
     }
 
-    /// The features of a new device, which are a subset of the kernel's features.
+    /// The features to request for a new device. Omits those that the kernel lacks.
     pub(super) fn flags(&self, recoverable: bool) -> u64 {
         let mut flags = feature::CMD_IOCTL_ENCODE | feature::UPDATE_SIZE;
         if recoverable {
@@ -120,8 +120,8 @@ impl Driver {
         flags & self.features
     }
 
-    /// Executes a command about a device. Passes `buffer` to the driver. `what` names the step in
-    /// errors.
+    /// Executes a command about a device. Passes `buffer` to the driver. `what` describes the
+    /// command in the error message.
     fn call(
         &mut self,
         operation: u32,
@@ -149,7 +149,8 @@ impl Driver {
         Ok(all.split_off(usize::from(command.path_length)))
     }
 
-    /// Creates a device. Returns the properties that the driver chose.
+    /// Creates a device. Returns its properties; the driver may have changed some of the requested
+    /// ones.
     pub(super) fn add(&mut self, info: &Info) -> Result<Info, Error> {
         let result = self.control.call(control::ADD_DEV, &of(info.id), info.emit().into());
         let info = result.map_err(|error| match Errno::from_io_error(&error) {
@@ -177,20 +178,20 @@ impl Driver {
         Ok(Params::parse(&bytes.try_into().expect("the length is unchanged")))
     }
 
-    /// Starts the block device. The kernel then reads the partition table, so a server must be
-    /// running.
+    /// Starts the block device. The kernel then reads the partition table, so a server must already
+    /// handle requests.
     pub(super) fn start(&mut self, id: u32) -> Result<(), Error> {
         let pid = u64::from(std::process::id());
         self.call(control::START_DEV, id, pid, &[], "start a ublk device").map(drop)
     }
 
-    /// Stops the block device. The kernel fails the requests that it has not handed out yet. The
-    /// call waits for all other requests.
+    /// Stops the block device. The kernel fails requests that no server has received, and waits for
+    /// those that a server has.
     pub(super) fn stop(&mut self, id: u32) -> Result<(), Error> {
         self.call(control::STOP_DEV, id, 0, &[], "stop a ublk device").map(drop)
     }
 
-    /// Removes a device. Returns when no process has the block device or its character device open.
+    /// Removes a device. Waits until no process has the block device or its character device open.
     pub(super) fn delete(&mut self, id: u32) -> Result<(), Error> {
         self.call(control::DEL_DEV, id, 0, &[], "remove a ublk device").map(drop)
     }
@@ -200,7 +201,7 @@ impl Driver {
     pub(super) fn delete_soon(&mut self, id: u32) -> Result<(), Error> {
         let what = "remove a ublk device";
         match self.call(control::DEL_DEV_ASYNC, id, 0, &[], what) {
-            // Kernels before 6.9 support only the command that waits.
+            // Kernels before 6.9 only have the removal that waits.
             Err(Error::System(_, error)) => {
                 tracing::debug!("the kernel cannot remove a device without waiting: {error}");
                 self.delete(id)
@@ -215,7 +216,7 @@ impl Driver {
         self.call(control::START_USER_RECOVERY, id, 0, &[], what).map(drop)
     }
 
-    /// Resumes a device. The kernel first hands out the waiting requests.
+    /// Completes the recovery. The kernel first sends the waiting requests to the new server.
     pub(super) fn end_recovery(&mut self, id: u32) -> Result<(), Error> {
         let pid = u64::from(std::process::id());
         self.call(
@@ -243,8 +244,8 @@ fn parse_info(bytes: &[u8]) -> Info {
     Info::parse(bytes.try_into().expect("the length is unchanged"))
 }
 
-/// Repeats `attempt` until it succeeds, `worth_waiting` returns false for its error, or `timeout`
-/// has passed. Returns the last result.
+/// Retries until `attempt` succeeds, `worth_waiting` returns false for its error, or `timeout` has
+/// passed. Returns the last result.
 pub(super) fn wait_for<T, E>(
     timeout: Duration,
     mut attempt: impl FnMut() -> Result<T, E>,

@@ -1,14 +1,14 @@
-//! Sends commands to the driver, and maps the memory that the driver shares. In this module, only
-//! this file has `unsafe`.
+//! Sends commands to the ublk driver, and maps the memory that the driver shares. All `unsafe` code
+//! for ublk is in this file.
 //!
-//! Two kinds of io_uring carry commands. [`Control`] has large entries for `/dev/ublk-control`, and
-//! its caller waits for each command. Each queue has a [`Commands`], which passes the kernel a
-//! buffer with every command. When the command completes with a request, the kernel returns the
-//! buffer.
+//! Two types send commands through an io_uring. [`Control`] sends commands to `/dev/ublk-control`
+//! and waits for each; its ring has large entries. [`Commands`] serves one queue. Each of its
+//! commands passes the kernel a buffer, and completes when the kernel has a request. The kernel
+//! then returns the buffer.
 //!
 //! The queue's ring runs deferred work only when its thread enters the ring (`DEFER_TASKRUN`). The
-//! driver copies data only in such work or while it takes a command. So the kernel accesses buffers
-//! only during [`Commands::enter`].
+//! driver copies data only in deferred work or while it accepts a command. So the kernel accesses
+//! buffers only during [`Commands::enter`].
 
 use super::uapi::{self, DESCRIPTOR_BYTES, Descriptor, io};
 use farblock_reactor::Buffer;
@@ -32,8 +32,8 @@ impl Control {
         Ok(Control { ring, file })
     }
 
-    /// Executes a command and waits for it. Passes the buffer that `command` describes. Returns the
-    /// buffer with the driver's data.
+    /// Executes a command and waits for it. The driver reads `buffer` and may write to it; the
+    /// function returns it.
     pub(super) fn call(
         &mut self,
         operation: u32,
@@ -68,16 +68,16 @@ impl Control {
     }
 }
 
-/// A command that the kernel completed.
+/// A completed command.
 pub(super) struct Done {
     pub(super) tag: u16,
-    /// The request; an error if the kernel will send no more requests with this tag.
+    /// The kernel's request. An error if the kernel will send no more requests with this tag.
     pub(super) request: Result<Descriptor>,
     pub(super) buffer: Buffer,
 }
 
-/// The commands of one queue, one for each tag. Either the kernel or this process holds each
-/// command.
+/// The commands of one queue, one for each tag (the number of a request's slot). At any time, a
+/// command is with the kernel or with this process.
 pub(super) struct Commands {
     ring: IoUring,
     device: File,
@@ -104,13 +104,13 @@ impl Commands {
         Ok((Commands { ring, device, descriptors, queue, buffers, with_kernel: 0 }, event))
     }
 
-    /// Asks the kernel for the first request with this tag.
+    /// Sends the first command for this tag, which completes when the kernel has a request.
     pub(super) fn fetch(&mut self, tag: u16, buffer: Buffer) {
         self.push(io::FETCH_REQ, tag, 0, buffer);
     }
 
-    /// Answers a request, and asks the kernel for the next request. `result` is a number of bytes,
-    /// or a negative error number.
+    /// Answers a request, and waits for the tag's next request. `result` is a number of bytes, or a
+    /// negative error number.
     pub(super) fn commit(&mut self, tag: u16, result: i32, buffer: Buffer) {
         self.push(io::COMMIT_AND_FETCH_REQ, tag, result, buffer);
     }
@@ -126,8 +126,8 @@ impl Commands {
         assert!(before.is_none(), "the kernel already holds this tag");
         self.with_kernel += 1;
         // SAFETY: the kernel accesses the buffer only while this thread enters the ring (see the
-        // module's text). `Commands` keeps the buffer until the kernel returns it, and does not
-        // enter the ring without it.
+        // top of this file). `Commands` keeps the buffer until the kernel returns it, so the buffer
+        // exists at each such time.
         unsafe { self.ring.submission().push(&entry) }
             .expect("the ring has an entry for every tag");
     }
@@ -137,12 +137,11 @@ impl Commands {
         self.with_kernel
     }
 
-    /// Submits the queued entries to the kernel, and appends the completed commands to `done`.
+    /// Submits the queued commands to the kernel, and appends the completed commands to `done`.
     pub(super) fn enter(&mut self, done: &mut Vec<Done>) -> Result<()> {
         match self.ring.submit() {
             Ok(_) => {}
-            // This is no failure: a command will complete soon, and the call that fetches it
-            // retries.
+            // Not a failure: the kernel is busy. The caller retries when a command completes.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
             Err(error) => return Err(error),
@@ -160,13 +159,13 @@ impl Commands {
         Ok(())
     }
 
-    /// True if the last [`enter`](Commands::enter) did not submit all commands.
+    /// True if the kernel did not accept all commands in the last [`enter`](Commands::enter).
     pub(super) fn is_behind(&mut self) -> bool {
         !self.ring.submission().is_empty()
     }
 }
 
-/// The driver's memory to which the kernel writes requests, mapped read-only.
+/// The memory in which the kernel describes its requests, mapped read-only.
 struct Descriptors {
     base: NonNull<[u8; DESCRIPTOR_BYTES]>,
     depth: u16,

@@ -1,11 +1,11 @@
-//! The part of generic netlink that a single family needs. This part has only two kinds of headers
-//! and one kind of attribute, so this module uses no library.
+//! Generic netlink, as far as one family of messages needs it. That is two kinds of headers and one
+//! kind of attribute, so this module uses no library.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// The control family, through which a process looks up other families.
+/// The kernel's control family, which returns the numbers of other families.
 const CONTROL_FAMILY: u16 = 0x10;
 const CONTROL_GET_FAMILY: u8 = 3;
 const CONTROL_FAMILY_ID: u16 = 1;
@@ -55,7 +55,7 @@ impl Attributes {
         self.bytes(kind | ATTRIBUTE_NESTED, &value.0)
     }
 
-    /// The first attribute of this kind.
+    /// The value of the first attribute of this kind.
     pub(super) fn find(&self, kind: u16) -> Option<&[u8]> {
         let mut rest = &self.0[..];
         loop {
@@ -94,7 +94,7 @@ impl Family {
             SocketFlags::CLOEXEC,
             Some(netlink::GENERIC),
         )?;
-        // From now on, only the kernel can send to this socket.
+        // From now on, this socket receives messages only from the kernel.
         rustix::net::connect(&socket, &netlink::SocketAddrNetlink::new(0, 0))?;
         let mut family = Family { socket, id: CONTROL_FAMILY, version: 1, sequence: 0 };
         let wanted = Attributes::default().text(CONTROL_FAMILY_NAME, name);
@@ -132,7 +132,8 @@ impl Family {
         }
     }
 
-    /// Reads received messages. Returns true if they acknowledge the execution of the request.
+    /// Reads received messages, and appends their attributes to `answer`. Returns true if the
+    /// kernel has executed the request.
     fn read(&self, mut bytes: &[u8], answer: &mut Attributes) -> io::Result<bool> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
         while !bytes.is_empty() {
