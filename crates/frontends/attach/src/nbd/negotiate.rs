@@ -186,7 +186,7 @@ impl Negotiation {
         Progress::More
     }
 
-    /// Handles one option. Returns `None` if the option is incomplete.
+    /// Handles one option. `None` if some of its bytes are missing.
     fn option(
         &mut self,
         export: &Export,

@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// The prefix of the names of all threads of a server. CPU accounting groups by this prefix.
+/// The prefix of the names of all threads of a server. CPU accounting groups threads by it.
 pub const THREAD_NAME_PREFIX: &str = "ublk-";
 
 /// The default maximum number of hardware queues of a device.
@@ -49,19 +49,19 @@ pub struct Config {
     pub polling: Polling,
     /// Whether the server refuses writes even if the namespace is writable.
     pub read_only: bool,
-    /// Whether the device outlives this process. The device's users then wait for
+    /// Whether the device outlives this process. Its users' requests then wait for
     /// [`Server::recover`].
     pub recoverable: bool,
     /// The disk's identifier. [`Server::recover`] must pass the same identifier.
     pub identifier: String,
-    /// The time that [`Server::recover`] waits before it executes requests again. Meanwhile the
-    /// dead server's operations can arrive and complete: see the module's text. Other functions do
-    /// not wait.
+    /// The time that [`Server::recover`] waits before the kernel resends requests, so that the dead
+    /// server's operations can complete first; see **Recovery** in the module's text. Only
+    /// `recover` uses it.
     pub settle: Duration,
 }
 
 impl Default for Config {
-    /// A default configuration: recoverable, as writable as the namespace.
+    /// A default configuration: recoverable, and writable if the namespace is.
     fn default() -> Config {
         Config {
             id: None,
@@ -111,7 +111,7 @@ impl Config {
         }
     }
 
-    /// A 64-bit hash of the identifier. The driver stores it for the server.
+    /// A 64-bit hash of the identifier. The driver stores it with the device.
     fn identity(&self) -> u64 {
         Uuid::new_v5(&Uuid::NAMESPACE_OID, self.identifier.as_bytes()).as_u64_pair().0
     }
@@ -137,7 +137,7 @@ pub enum StartError {
     Served(u32, i32),
     /// The device was not made recoverable, or its server stopped it.
     NotRecoverable(u32),
-    /// The device belongs to another disk. Holds the difference.
+    /// The device belongs to another disk. Holds its number and the property that differs.
     OtherDisk(u32, &'static str),
     /// The threads did not start.
     Cores(frontend::StartError),
@@ -200,8 +200,8 @@ pub enum StopError {
     InUse(PathBuf, Vec<User>),
     /// This process may not open the device, so it cannot check for users. Nothing has changed.
     NotAllowed(PathBuf),
-    /// The namespace does not have all writes to the device yet, and flushing them to the namespace
-    /// failed. Nothing has changed.
+    /// The namespace does not have all writes to the device yet, and flushing them to it failed.
+    /// Nothing has changed.
     Flush(PathBuf, io::Error),
     /// The ublk driver refused a command.
     Driver(Error),
@@ -245,7 +245,7 @@ impl UblkShared {
 }
 
 /// A running server. Dropping it stops the server. A recoverable device remains for the next
-/// server, as after [`Server::leave`]; any other device is removed by force.
+/// server, as after [`Server::leave`]. Any other device is removed, even if it is in use.
 pub struct Server {
     shared: Arc<UblkShared>,
     info: Info,
@@ -269,7 +269,7 @@ impl Server {
             queues: config.queues(),
             depth: config.depth,
             request_bytes: limits::REQUEST_BYTES,
-            // The maximum selects any free number.
+            // The driver then picks a free number.
             id: config.id.unwrap_or(u32::MAX),
             pid: std::process::id() as i32,
             flags: driver.flags(config.recoverable),
@@ -284,7 +284,7 @@ impl Server {
             Ok(server)
         });
         started.inspect_err(|_| {
-            // The server that failed to start has ended, so remove its device.
+            // The server has already stopped, so its device can be removed.
             if let Err(error) = driver.delete(info.id) {
                 tracing::warn!("{error}");
             }
@@ -292,11 +292,11 @@ impl Server {
     }
 
     /// Serves the device of a server that died or [left](Server::leave). The device keeps its
-    /// number, its queues and their depth, so this function uses only `identifier`, `engine`,
-    /// `polling`, `read_only` and `settle` of the configuration.
+    /// number, its queues and their depth. So of the configuration, this function uses only
+    /// `identifier`, `engine`, `polling`, `read_only` and `settle`.
     ///
-    /// The new server executes the requests that arrived meanwhile, and the requests that the old
-    /// server had not answered.
+    /// The new server executes the requests that the kernel has kept. Some of these are requests
+    /// that the old server did not answer.
     ///
     /// # Errors
     /// If the device does not fit the configuration, or the driver, the namespace or a thread
@@ -327,8 +327,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts to watch the namespace's geometry. Also reports a difference between `known` and the
-    /// current geometry.
+    /// Starts to watch the namespace's geometry (size, block size and abilities). If it already
+    /// differs from `known`, reports this, too.
     fn watch(&mut self, known: Geometry) {
         let (shared, info, path) = (Arc::clone(&self.shared), self.info, self.path.clone());
         let changed = move || {
@@ -340,10 +340,10 @@ impl Server {
         self.changes = Some(changes);
     }
 
-    /// Starts the threads, which then ask the kernel for requests.
+    /// Starts the workers (threads), which then ask the kernel for requests.
     ///
-    /// No worker asks the kernel for requests before every worker is ready. If a server dies when
-    /// only some workers have asked, recovering its device may crash Linux 6.12.
+    /// All workers first get ready, and then ask for requests. If a server died when only some
+    /// workers had asked, recovering its device could crash Linux 6.12.
     fn serve(disk: Disk, info: Info, reactor: ReactorConfig) -> Result<Server, StartError> {
         let node = open_node(info.id)?;
         let path = driver::path(info.id);
@@ -384,15 +384,15 @@ impl Server {
         self.info.queues
     }
 
-    /// True if the device would outlive this process. The kernel may refuse this: devices of users
-    /// other than root are never recoverable.
+    /// True if the device would outlive this process. The kernel makes only root's devices
+    /// recoverable.
     #[must_use]
     pub fn is_recoverable(&self) -> bool {
         is_recoverable(&self.info)
     }
 
-    /// True if all threads of the server are running. Otherwise a thread has failed and the device
-    /// waits for another server, or another process has removed the device.
+    /// True if all threads of the server are running. False if a thread has failed, so that the
+    /// device waits for another server, or if another process has removed the device.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         self.workers.are_all_running()
@@ -404,9 +404,9 @@ impl Server {
         users::of_block_device(&self.path)
     }
 
-    /// Adopts a new size of the namespace. The server calls this function itself if the namespace
-    /// reports its changes. The server checks requests against the new size at once, and the device
-    /// shows the new size at once.
+    /// Adopts a new size of the namespace. A namespace that reports its changes makes this call
+    /// unnecessary. The server checks requests against the new size at once, and the device shows
+    /// the new size at once.
     ///
     /// # Errors
     /// [`Error::NoResize`] if the kernel (before 6.16) cannot change the size of a device.
@@ -417,18 +417,16 @@ impl Server {
     /// Flushes the device's writes to the namespace, and removes the device if it has no users.
     /// Waits for the requests in flight.
     ///
-    /// With `force`, ignores users and waits only [`limits::DRAIN_TIMEOUT`]. From here on, users
-    /// get errors and lose their unwritten data.
+    /// With `force`, stops even if the device has users, and waits at most
+    /// [`limits::DRAIN_TIMEOUT`]. The users then get errors and lose their unwritten data.
     ///
     /// # Errors
-    /// Each variant of [`StopError`] states what has changed. For most variants, nothing has
-    /// changed.
+    /// Each variant of [`StopError`] states whether the server still runs.
     pub fn stop(&mut self, force: bool) -> Result<(), StopError> {
         if self.workers.is_empty() {
             return Ok(());
         }
-        // While this process has the device open exclusively, no other process can mount the
-        // device.
+        // This exclusive open keeps other processes from mounting the device.
         let claim = if force { None } else { claim(&self.path)? };
         if let Some(device) = &claim
             && self.is_serving()
@@ -448,8 +446,8 @@ impl Server {
         ended.map_err(StopError::Failed)
     }
 
-    /// Stops the server but keeps the device, as if the process had died. The device's users wait
-    /// until a server [recovers](Server::recover) the device and executes the requests in flight
+    /// Stops the server but keeps the device, as if the process had died. Requests then wait until
+    /// a server [recovers](Server::recover) the device, which also executes the requests in flight
     /// again.
     ///
     /// # Errors
@@ -480,8 +478,8 @@ impl Drop for Server {
     }
 }
 
-/// Removes a dead server's device if the device has no users. With `force`, ignores users; from
-/// here on, they get errors.
+/// Removes a dead server's device if the device has no users. With `force`, removes it even if it
+/// has users, which then get errors.
 ///
 /// # Errors
 /// If the device is in use, or the driver refuses.
@@ -502,7 +500,8 @@ fn claim(path: &Path) -> Result<Option<OwnedFd>, StopError> {
         users if users.is_empty() => Ok(()),
         _ => Err(()),
     };
-    // Wait a little: a process may have the device open only briefly, but mounts and swap stay.
+    // Retry for a while: a program such as udev has the device open only briefly. Mounts and swap
+    // do not go away.
     wait_for(LOOKING, unused, |()| true).map_err(|()| in_use())?;
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {
@@ -543,14 +542,14 @@ fn check_device(
 /// Waits until the kernel has noticed that a device's server is dead, and prepares the device for
 /// this server.
 ///
-/// The driver returns EBUSY in two cases, which both end after some time. The dead process may
-/// still have the character device open. Or the kernel may still collect the process's requests
-/// (the device is not yet quiesced).
+/// The driver returns EBUSY for a while in two cases. The dead process may still have the character
+/// device open. Or the kernel still collects the process's requests: the device is not yet
+/// quiesced.
 ///
 /// Linux 6.12 and some other versions return EINVAL if no server serves a queue. For a quiesced
-/// device this means that another server has already done this step, but died before it served the
-/// device. Then this function has nothing to do. (That other server cannot be alive: it would have
-/// the character device open, which only one process can open.)
+/// device this means that another server started the recovery and then died. Then nothing is left
+/// to do. (That server cannot be alive: it would have the character device open, which only one
+/// process can open.)
 fn wait_for_the_dead(driver: &mut Driver, info: &Info) -> Result<(), StartError> {
     let begun = Instant::now();
     let busy = |error: &Error| {
@@ -580,8 +579,8 @@ fn is_alive(pid: i32) -> bool {
     state.is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Starts the threads, each with its queue of the device. When all threads exist, they ask the
-/// kernel for requests. Each thread sends to `asked` whether the kernel accepted this.
+/// Starts the threads, each with its queue of the device. Once all threads exist, they ask the
+/// kernel for requests. Each thread then sends to `asked` whether the kernel accepted its commands.
 fn start_workers(
     info: Info,
     reactor: ReactorConfig,
@@ -605,8 +604,8 @@ fn start_workers(
     Cores::start(&plan, shared.disk.namespace(), make, open, |_| {}).map_err(StartError::Cores)
 }
 
-/// Marks this thread as one that the kernel's writeback of memory depends on, so that the thread
-/// never waits for this writeback itself. Only root may set this mark.
+/// Marks this thread with `PR_SET_IO_FLUSHER`: the kernel needs it to write back memory, so it must
+/// not wait for this writeback when it allocates memory. Only root may set this mark.
 fn flushes_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!(

@@ -1,12 +1,11 @@
 //! The layout of the driver's structures: the part of `linux/ublk_cmd.h` that the server uses.
 //!
-//! Numbers have the machine's byte order. The offsets are the same as in the header; tests check
-//! them.
+//! Numbers have the machine's byte order.
 
 use super::limits;
 use farblock_block::Geometry;
 
-/// The driver's unit for all sizes, in bytes. It does not depend on the block size.
+/// The driver's unit of size, in bytes. It does not depend on the block size.
 pub(super) const SECTOR_BYTES: u32 = 512;
 
 const READ: u32 = 2;
@@ -97,8 +96,8 @@ fn at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
 /// A command to the control device.
 pub(super) struct Control {
     pub(super) device: u32,
-    /// The length of the buffer in bytes, followed by its address. The buffer starts with the path
-    /// of the character device, if there is one.
+    /// The length of the buffer in bytes, followed by its address. For some commands, the buffer
+    /// starts with the path of the character device.
     pub(super) length: u16,
     pub(super) address: u64,
     pub(super) data: u64,
@@ -120,8 +119,8 @@ impl Control {
     }
 }
 
-/// Makes a command that asks for a request of a queue. The command also answers the last request of
-/// the tag, if there was one.
+/// Encodes a command that asks for a request with this tag of a queue. It also answers the tag's
+/// last request, if it had one.
 pub(super) fn io_command(queue: u16, tag: u16, result: i32, address: u64) -> [u8; IO_BYTES] {
     let mut bytes = [0; IO_BYTES];
     put(&mut bytes, 0, queue.to_ne_bytes());
@@ -142,7 +141,7 @@ pub(super) struct Info {
     /// The ID of the process that serves the device.
     pub(super) pid: i32,
     pub(super) flags: u64,
-    /// A number that identifies the disk. The driver reserves this field for the server.
+    /// The hash of the disk's identifier. The driver reserves this field for servers.
     pub(super) identity: u64,
 }
 
@@ -174,7 +173,7 @@ impl Info {
     }
 }
 
-/// The properties of a disk that the kernel sees.
+/// The parameters of a disk, as the driver takes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Params {
     pub(super) read_only: bool,
@@ -196,13 +195,12 @@ mod attribute {
 }
 
 impl Params {
-    /// The properties of a namespace. `request_bytes` is the size of the kernel's buffers, in
-    /// bytes.
+    /// The parameters of a namespace's disk. `request_bytes` is the length of the longest request.
     pub(super) fn of(geometry: &Geometry, request_bytes: u32) -> Params {
         let shift = |bytes: u32| bytes.trailing_zeros() as u8;
         let block_shift = shift(geometry.block_size);
-        // The size of this many blocks as an exponent of two, or the block size's exponent if the
-        // size is not a power of two.
+        // The size of this many blocks, as an exponent of two. If the size is not a power of two,
+        // the block size's exponent.
         let multiple = |blocks: u32| match blocks.checked_mul(geometry.block_size) {
             Some(bytes) if bytes.is_power_of_two() => shift(bytes),
             _ => block_shift,
@@ -239,7 +237,7 @@ impl Params {
         put(&mut bytes, 12, [self.block_shift, self.physical_shift, optimal, least]);
         put(&mut bytes, 16, self.request_sectors.to_ne_bytes());
         put(&mut bytes, 24, self.sectors.to_ne_bytes());
-        // The discard parameters: granularity, limit for one discard, and number of ranges.
+        // Discard parameters: granularity, limit of one discard, number of ranges.
         put(&mut bytes, 44, (1_u32 << self.block_shift).to_ne_bytes());
         put(&mut bytes, 48, self.discard_sectors.to_ne_bytes());
         put(&mut bytes, 52, self.zeroes_sectors.to_ne_bytes());
@@ -264,7 +262,7 @@ impl Params {
     }
 }
 
-/// The content of a request.
+/// A request from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Descriptor {
     pub(super) operation: u8,
@@ -348,7 +346,7 @@ mod tests {
         let params = Params::of(&geometry, 1 << 20);
         assert_eq!((params.block_shift, params.physical_shift, params.optimal_shift), (12, 14, 17));
         assert_eq!((params.sectors, params.discard_sectors), (8000, 1 << 19));
-        // The driver cannot express values that are not powers of two.
+        // The driver can express only powers of two.
         let odd = Geometry { preferred_blocks: 3, optimal_blocks: u32::MAX, ..geometry };
         let params = Params::of(&odd, 1 << 20);
         assert_eq!((params.physical_shift, params.optimal_shift), (12, 12));

@@ -1,4 +1,5 @@
-//! A worker: one thread with one hardware queue, one reactor and one queue into the namespace.
+//! A worker: one thread with one hardware queue of the device, one event loop and one queue into
+//! the namespace.
 //!
 //! A tick (one round of the event loop) takes requests from the kernel, submits block operations,
 //! handles completions, and then sends all answers to the kernel in one system call. Each tag (the
@@ -23,8 +24,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// The number of bits of a block operation's token that hold the piece. The bits above hold the
-/// request's tag.
+/// The low bits of a block operation's token that hold the piece (the part of the request). The
+/// higher bits hold the request's tag.
 const PIECE_BITS: u32 = 32;
 
 /// A message to a worker.
@@ -32,9 +33,9 @@ const PIECE_BITS: u32 = 32;
 pub(super) enum Order {
     /// The namespace's geometry has changed.
     Resized,
-    /// The device is about to stop. Fail the requests that are still in flight at this time.
+    /// The device is about to stop. Fail the requests that are still in flight at this time limit.
     Drain(Instant),
-    /// Stop, and leave the device to another server.
+    /// Exit, and leave the device to another server.
     Leave,
 }
 
@@ -44,18 +45,17 @@ pub(super) struct UblkShared {
     pub(super) orders: Mailboxes<Order>,
 }
 
-/// The request that this worker holds for a tag. If not `busy`, the slot holds reusable memory of
-/// the last request.
+/// A tag's request, if `busy`. Otherwise only memory of the last request, for reuse.
 struct Slot {
     busy: bool,
     command: Command,
     fua: bool,
-    /// The number of bytes of a read or write, which is its result on success.
+    /// The length of a read or write in bytes, which is the result of a success.
     bytes: u32,
     pieces: Vec<Piece>,
     /// The part of the buffer that the request does not use.
     rest: Option<Buffer>,
-    /// The number of block operations in flight.
+    /// The number of block operations of the request in flight.
     pending: usize,
     result: Result<(), BlockError>,
 }
@@ -74,12 +74,11 @@ impl Slot {
         }
     }
 
-    /// Joins the parts of the buffer, and returns the whole buffer. Returns `None` if a part is
-    /// missing.
+    /// Joins the pieces of the buffer, and returns the whole buffer. `None` if a piece is missing.
     fn take_buffer(&mut self) -> Option<Buffer> {
         let mut whole: Option<Buffer> = None;
         for piece in self.pieces.drain(..) {
-            // Only reads and writes have buffers, and each of their pieces has one.
+            // Only reads and writes lend pieces of their buffer to operations.
             if self.command.moves_data() {
                 let part = piece.buffer?;
                 match &mut whole {
@@ -101,25 +100,25 @@ impl Slot {
 
 /// The state of a worker.
 pub(super) struct Worker {
-    /// `None` after the worker has abandoned its operations in flight. From then on all requests
-    /// fail.
+    /// `None` after the worker has given up: it has abandoned its operations, and fails all later
+    /// requests.
     queue: Option<Box<dyn Queue>>,
     queue_task: TaskId,
     mail: TaskId,
     requests: TaskId,
     commands: Commands,
-    // Drop the queue before the reactor.
+    // Drop the queue before the reactor, with which the queue is registered.
     reactor: Reactor,
     index: usize,
     shared: Arc<UblkShared>,
-    /// Reports whether the kernel accepted this worker's first commands.
+    /// Receives whether the kernel accepted this worker's first commands.
     asked: Sender<io::Result<()>>,
     geometry: Geometry,
     request_bytes: u32,
-    /// The number of bytes at the start of each buffer that get memory in advance.
+    /// The size of the part of each buffer that gets memory in advance, in bytes.
     resident_bytes: usize,
     slots: Vec<Slot>,
-    /// The number of requests that this worker holds.
+    /// The number of requests from the kernel that this worker has not answered.
     busy: usize,
     /// True if the worker has commands to submit to the kernel, or completed commands to fetch.
     look: bool,
@@ -130,7 +129,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Makes the state of the worker that the calling thread runs.
+    /// Makes the state of the calling thread's worker.
     ///
     /// # Errors
     /// If the reactor cannot watch the descriptor of the commands.
@@ -166,7 +165,7 @@ impl Worker {
         })
     }
 
-    /// Asks the kernel for requests with every tag.
+    /// Sends the first command for every tag.
     ///
     /// # Errors
     /// If the kernel refuses the commands.
@@ -216,8 +215,8 @@ impl Worker {
         Ok(self.dirty || self.look)
     }
 
-    /// Handles a command that the kernel completed: with a request, or with an error when the tag
-    /// ends.
+    /// Handles a completed command: a request, or an error if the kernel will send no more requests
+    /// with this tag.
     fn begin(&mut self, Done { tag, request, buffer }: Done) {
         let request = match request {
             Ok(request) => request,
@@ -296,7 +295,6 @@ impl Worker {
         }
     }
 
-    /// Answers a request to the kernel.
     fn finish(&mut self, tag: u16) {
         let slot = &mut self.slots[usize::from(tag)];
         let result = match slot.result {
@@ -370,8 +368,8 @@ impl Core for Worker {
     }
 }
 
-/// Makes a buffer whose first part already has physical memory. While the kernel writes to the disk
-/// in order to free memory, it has no memory to give to the buffer.
+/// Makes a buffer whose first `ready_bytes` bytes already have memory. When the kernel writes to
+/// this disk in order to free memory, it may have no memory left for the buffer.
 fn resident(bytes: usize, ready_bytes: usize) -> Buffer {
     let mut buffer = Buffer::new(bytes);
     buffer[..ready_bytes.min(bytes)].fill(0);
@@ -392,8 +390,7 @@ fn range(
     if !offset.is_multiple_of(block_size.into()) || !length.is_multiple_of(block_size) {
         return Err(BlockError::OutOfRange);
     }
-    // Ignore the namespace's limit here, because the worker splits a large transfer into several
-    // operations.
+    // Ignore the namespace's limit on one operation: the worker splits a longer request.
     let whole = Geometry { max_blocks: 0, ..*geometry };
     whole.check(command, offset / u64::from(block_size), u64::from(length / block_size))?;
     Ok((offset, length))
@@ -424,11 +421,11 @@ mod tests {
     fn invalid_ranges_are_refused() {
         let geometry = Geometry { max_blocks: 1, ..Geometry::new(4096, 100) };
         let check = |sector, sectors| range(&geometry, Command::Write, &request(sector, sectors));
-        assert_eq!(check(8, 16), Ok((4096, 8192)), "more than one operation's blocks");
+        assert_eq!(check(8, 16), Ok((4096, 8192)), "a request longer than one operation is valid");
         assert_eq!(check(792, 8), Ok((792 * 512, 4096)));
         assert_eq!(check(792, 16), Err(BlockError::OutOfRange));
-        assert_eq!(check(1, 8), Err(BlockError::OutOfRange), "not at the start of a block");
-        assert_eq!(check(0, 7), Err(BlockError::OutOfRange), "less than one block");
+        assert_eq!(check(1, 8), Err(BlockError::OutOfRange), "the range does not start at a block");
+        assert_eq!(check(0, 7), Err(BlockError::OutOfRange), "the range is shorter than a block");
         assert_eq!(check(u64::MAX, 8), Err(BlockError::OutOfRange));
         assert_eq!(check(0, u32::MAX), Err(BlockError::TooLarge));
         let geometry = Geometry { read_only: true, ..geometry };
@@ -450,8 +447,8 @@ mod tests {
         slot.rest = Some(rest);
         let whole = slot.take_buffer().expect("a whole buffer");
         assert_eq!((whole.as_ptr(), whole.len()), (address, 65_536));
-        // A flush has no buffers to join. If an operation has kept a buffer, the whole buffer is
-        // lost.
+        // A flush has no pieces to join. If a block operation has not returned its piece, the whole
+        // buffer is missing.
         slot.rest = Some(whole);
         assert_eq!(slot.take_buffer().map(|buffer| buffer.len()), Some(65_536));
         assert!(slot.take_buffer().is_none());

@@ -93,11 +93,11 @@ pub(super) fn features(geometry: &Geometry, queues: usize) -> u64 {
     features | when(queues > 1, MQ)
 }
 
-/// The offset of the configuration field by which a driver turns the write cache on or off.
+/// The offset of the configuration field with which a driver turns the write cache on or off.
 pub(super) const WRITEBACK_OFFSET: u32 = 32;
 
-/// `struct virtio_blk_config` (5.2.4), little-endian, up to the last field that these features
-/// need.
+/// `struct virtio_blk_config` (5.2.4), little-endian, up to the last field that the offered
+/// features use.
 pub(super) fn config_space(geometry: &Geometry, queues: usize, writeback: bool) -> Vec<u8> {
     let per_block = geometry.block_size / SECTOR_BYTES as u32;
     let preferred = geometry.preferred_blocks.max(1);
@@ -110,7 +110,7 @@ pub(super) fn config_space(geometry: &Geometry, queues: usize, writeback: bool) 
     bytes.extend(limits::MAX_SEGMENTS.to_le_bytes());
     bytes.extend([0; 4]); // cylinders, heads, sectors
     bytes.extend(geometry.block_size.to_le_bytes());
-    // blocks per physical block, as an exponent of two; offset of the first aligned block
+    // `alignment_offset` is 0.
     bytes.extend([exponent, 0]);
     bytes.extend(minimum.to_le_bytes());
     bytes.extend(geometry.optimal_blocks.to_le_bytes());

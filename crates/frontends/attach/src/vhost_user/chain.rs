@@ -1,9 +1,9 @@
-//! Descriptor chains: parses any chain in a guest's memory, valid or not, and returns a request or
-//! an error.
+//! Parses descriptor chains in a guest's memory. Returns a request, or an error if the chain is
+//! broken.
 //!
-//! The crate `virtio-queue` also walks chains, but only those that are new in the available ring.
-//! It treats a broken chain as if the chain ended at the fault. This module can also walk the
-//! chains that a previous server had taken, and it reports broken chains.
+//! The crate `virtio-queue` also parses chains, but only new ones in the available ring, and it
+//! treats a fault as the end of the chain. This module reports faults. It can also parse chains
+//! that a previous server took and did not finish.
 
 use super::blk::{HEADER_BYTES, Header};
 use super::limits;
@@ -11,7 +11,7 @@ use super::memory::Guest;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 
-/// A segment of the guest's memory. Its whole range is mapped.
+/// A range of the guest's memory, completely mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) address: GuestAddress,
@@ -27,21 +27,20 @@ pub(super) struct Table {
     pub(super) indirect: bool,
 }
 
-/// A parsed request. The next request reuses the segment vectors, so that no request allocates
-/// them.
+/// A parsed request. The next request reuses the vectors, to save allocations.
 #[derive(Default)]
 pub(super) struct BlkRequest {
     pub(super) kind: u32,
     pub(super) sector: u64,
-    /// The segments with the driver's data, without the header.
+    /// The segments with the driver's data, after the request's header.
     pub(super) from_guest: Vec<Segment>,
-    /// The segments for the device's data, without the status.
+    /// The segments for the device's data, before the status byte.
     pub(super) to_guest: Vec<Segment>,
     pub(super) status: GuestAddress,
 }
 
 /// The fault of a broken chain. The driver gets no answer, because the chain has no valid place for
-/// a status.
+/// a status byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Broken(pub(super) &'static str);
 
@@ -70,8 +69,8 @@ impl BlkRequest {
     }
 
     fn walk(&mut self, guest: &Guest, mut table: Table, head: u16) -> Result<(), Broken> {
-        // Linux makes indirect tables for the highest allowed number of segments, even if the ring
-        // has fewer descriptors.
+        // Linux makes indirect tables for the maximum number of segments, even if the ring has
+        // fewer descriptors.
         let most = u32::from(table.size).max(limits::MAX_SEGMENTS + 2);
         let mut next = head;
         for _ in 0..=most {

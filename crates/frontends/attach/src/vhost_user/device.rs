@@ -1,11 +1,9 @@
-//! The disk that all threads of a server share.
-
 use super::blk::{self, ID_BYTES};
 use farblock_block::Geometry;
 use farblock_frontend::Disk;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A disk that all threads of a server share.
+/// A virtual machine's disk. All threads of the vhost-user server share it.
 pub(super) struct Device {
     disk: Disk,
     pub(super) queues: usize,
@@ -33,8 +31,7 @@ impl Device {
         self.disk.geometry()
     }
 
-    /// Restores the default that applies before the driver's choice: a write cache if the namespace
-    /// has one.
+    /// Restores the cache mode before the driver's choice: a write cache if the namespace has one.
     pub(super) fn reset(&self) {
         self.set_writeback(self.geometry().volatile_cache);
     }

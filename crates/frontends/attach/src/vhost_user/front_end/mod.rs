@@ -1,11 +1,12 @@
-//! The front end of a vhost-user disk. With it, tests and benchmarks drive a disk as guests do. It
-//! acts both as the monitor of a virtual machine and as the driver in the guest.
+//! The front end of a vhost-user disk, for tests and benchmarks. It plays two roles: the virtual
+//! machine monitor, and the virtio-blk driver in the guest.
 //!
 //! **Overview.** [`FrontEnd::connect`] shares memory with a back end, starts rings in this memory,
 //! and returns a [`Namespace`]. An operation becomes a virtio-blk request in a ring. The front end
 //! kicks the back end if the back end wants a kick. The operation completes when an interrupt
-//! reports its answer. As in Linux's driver, a request has one descriptor that points to a table of
-//! its own. Each side sets the index from which it wants notifications (`VIRTIO_F_EVENT_IDX`).
+//! reports its answer. As in Linux's driver, each request uses one descriptor of the ring, which
+//! points to the request's own descriptor table. Each side requests its next notification at an
+//! index of the ring (`VIRTIO_F_EVENT_IDX`).
 //!
 //! **Contract.** The namespace fulfils the contract of [`farblock_block`]. Each open queue has its
 //! own ring, so at most [`Config::queues`] queues can be open. Operations that do not fit into the
@@ -32,9 +33,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
-/// The number of descriptors of a ring, as in QEMU, and so the maximum number of its requests.
+/// The number of descriptors of a ring, as in QEMU. A ring holds at most this many requests.
 pub const RING_SIZE: u16 = 128;
-/// The maximum length of one request, in bytes. About the same as Linux's limit.
+/// The maximum length of one request, in bytes. Linux's driver has a similar limit.
 pub const REQUEST_BYTES: u32 = 1 << 20;
 /// The limit on the shared memory, in bytes.
 pub const MEMORY_BYTES: u64 = 4 << 30;
@@ -61,7 +62,7 @@ impl Config {
     }
 }
 
-/// A disk that the back end of another program serves.
+/// A disk that a vhost-user back end serves.
 pub struct FrontEnd {
     shared: Arc<FrontEndShared>,
     socket: PathBuf,
@@ -70,9 +71,9 @@ pub struct FrontEnd {
 /// The state that all rings share.
 struct FrontEndShared {
     geometry: Geometry,
-    /// The rings that no queue owns.
+    /// The rings that belong to no open queue.
     rings: Mutex<Vec<Ring>>,
-    /// The back end serves the disk as long as this connection exists.
+    /// The back end serves the disk only while this connection is open.
     _monitor: Monitor,
 }
 
@@ -135,7 +136,7 @@ impl FrontEndShared {
     }
 }
 
-/// Makes memory from a file, so that the front end can pass its descriptor to the back end.
+/// Makes memory from a file, whose descriptor the front end can pass to the back end.
 fn lendable(bytes: u64) -> io::Result<(File, GuestMemoryMmap<()>)> {
     let file = File::from(rustix::fs::memfd_create("farblock-guest", MemfdFlags::CLOEXEC)?);
     file.set_len(bytes)?;
@@ -185,11 +186,11 @@ struct Layout {
 const AVAILABLE_AT: u64 = 4096;
 const USED_AT: u64 = 8192;
 const FRAMES_AT: u64 = 12288;
-/// The length of a request's frame in bytes: its table, header, status, and range.
+/// The length of a request's frame in bytes: its descriptor table, header, status byte, and discard
+/// range.
 const FRAME_BYTES: u64 = 256;
 const PAGE_BYTES: u64 = 4096;
-/// The smallest data area of a request, in bytes: the largest block size, so that a block always
-/// fits.
+/// The minimum length of a request's data area in bytes: one block of the largest size.
 const LEAST_BYTES: u32 = farblock_block::MAX_BLOCK_SIZE_BYTES;
 
 impl Layout {
@@ -219,7 +220,7 @@ impl Layout {
     }
 }
 
-/// The number of descriptors of the largest request: header, data, status.
+/// The number of descriptors of the largest request: its header, its data and its status byte.
 const MOST_PARTS: usize = (REQUEST_BYTES / MAX_SEGMENT_BYTES) as usize + 2;
 
 #[cfg(test)]
