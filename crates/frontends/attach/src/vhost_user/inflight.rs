@@ -1,18 +1,20 @@
-//! Records the requests in flight (as notes) in memory that outlives this process.
+//! Records a guest's requests in flight in shared memory that the monitor keeps, so that the next
+//! server can continue after this one was killed. A *note* is the record of one descriptor.
 //!
 //! The layout and the order of stores follow the vhost-user specification's recommendation for
-//! split rings. So another back end can continue after this one was killed. The layout for each
-//! ring:
+//! split rings. So other back ends can read the records. The layout for each ring, with byte
+//! offsets:
 //!
 //! ```text
 //!  0 features u64 | 8 version u16 | 10 descriptors u16 | 12 last batch's head u16 | 14 used u16
 //! 16 for each descriptor: in flight u8, 5 bytes, next in the batch u16, counter u64
 //! ```
 //!
-//! The back end sets the note of a request before it executes the request. When the request is
-//! done, the back end records it as the last batch's head, puts it into the used ring, and then
-//! clears its note. If the next back end finds the used ring's index ahead of the recorded index,
-//! it clears the notes of the last batch.
+//! The back end sets the note of a request before it executes the request. After execution, the
+//! back end records the request as the last batch's head, puts it into the used ring, and then
+//! clears its note. A batch is one request here. If the used ring's index is ahead of the recorded
+//! index, the last batch is in the used ring although its notes are still set. The next back end
+//! then clears them.
 
 use super::memory::{self, Mapping};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -34,7 +36,7 @@ const COUNTER_AT: usize = 8;
 /// The alignment in bytes that prevents two rings from sharing a cache line.
 const ALIGNMENT_BYTES: usize = 64;
 
-/// The notes of all rings.
+/// The notes of all rings of a disk.
 #[derive(Clone)]
 pub(super) struct Inflight {
     map: Arc<Mapping>,
@@ -46,13 +48,13 @@ fn bytes_per_queue(queue_size: u16) -> usize {
     (HEADER_BYTES + NOTE_BYTES * usize::from(queue_size)).next_multiple_of(ALIGNMENT_BYTES)
 }
 
-/// The size of the notes of this many rings, in bytes.
+/// The size of the notes of `queues` rings, in bytes.
 pub(super) fn total_bytes(queues: u16, queue_size: u16) -> u64 {
     (usize::from(queues) * bytes_per_queue(queue_size)) as u64
 }
 
 impl Inflight {
-    /// Makes empty notes in a new file. Also returns the file.
+    /// Makes empty notes in a new memory file. Also returns the file.
     pub(super) fn create(queues: u16, queue_size: u16) -> io::Result<(Inflight, File)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(rustix::fs::memfd_create("farblock-inflight", flags)?);
@@ -64,7 +66,7 @@ impl Inflight {
         Ok((notes.map_err(io::Error::other)?, shared))
     }
 
-    /// Adopts the notes that a monitor has kept.
+    /// Uses the notes of a previous server, which the monitor has kept.
     pub(super) fn adopt(
         file: File,
         offset: u64,
@@ -99,8 +101,8 @@ pub(super) struct Notes {
     map: Arc<Mapping>,
     start: usize,
     size: u16,
-    /// The number of the next request. The next back end executes requests in the order of their
-    /// numbers.
+    /// The number of the next request. After a restart, the next back end executes the requests in
+    /// this order.
     counter: u64,
 }
 
@@ -141,7 +143,8 @@ impl Notes {
     }
 
     /// Returns the heads of the requests that a previous server left in flight, oldest first.
-    /// Returns `None` if there was no previous server. `used` is the index of the used ring.
+    /// Returns `None` if there was no previous server. `used` is the used ring's current index in
+    /// the guest's memory.
     pub(super) fn recover(&mut self, used: u16) -> Result<Option<Vec<u16>>, String> {
         if self.load_u16(VERSION_AT) == 0 {
             self.store_u16(DESCRIPTORS_AT, self.size);
@@ -225,7 +228,7 @@ mod tests {
         assert_eq!(inflight.queue(0, 8).unwrap().recover(0), Ok(None));
     }
 
-    /// The notes are correct even if the process dies between any two stores.
+    /// The test interrupts a request between two stores, as a killed process does.
     #[test]
     fn the_ring_index_decides_whether_a_request_is_finished() {
         let (inflight, mut notes) = notes();

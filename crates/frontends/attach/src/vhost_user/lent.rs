@@ -1,10 +1,11 @@
-//! Mappings of files that a monitor shares and may truncate. An access beyond the new end of a file
-//! raises SIGBUS. The signal would end the process, and so all other disks in it.
+//! Protects this process from a monitor that truncates the memory files that it shares. An access
+//! beyond the new end of a mapped file raises SIGBUS. The signal would end the process, and with it
+//! all other disks.
 //!
-//! So this module keeps a list of these mappings. The signal handler marks the mapping as
+//! So this module lists these mappings and handles the signal. The handler marks the mapping as
 //! [lost](Lent::is_lost), and then replaces it with zeroed memory. Readers check the mark before
-//! they trust the data that they read. For faults at other addresses, the signal handler restores
-//! the previous handler.
+//! they trust the data that they read. For a fault at another address, the handler reinstates the
+//! previous handler.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -12,12 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use vm_memory::MmapRegion;
 
-/// The maximum number of listed mappings, for all monitors together.
+/// The maximum number of mappings in the list, for all monitors together.
 const PLACES: usize = 4096;
-/// The value of `LentPlace::end` while a thread changes the place.
+/// The value of `LentPlace::end` while a thread fills the place.
 const CLAIMED: usize = 1;
 
-/// A place in the list of mappings. The place is free if `end` is 0.
+/// A place in the list for one mapping. The place is free if `end` is 0.
 struct LentPlace {
     start: AtomicUsize,
     end: AtomicUsize,
@@ -27,15 +28,15 @@ struct LentPlace {
 static LIST: [LentPlace; PLACES] = [const {
     LentPlace { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) }
 }; PLACES];
-/// The number of mappings lost so far. While this is 0, readers check nothing else.
+/// The number of mappings lost so far. While it is 0, no mapping needs a check.
 static LOST: AtomicUsize = AtomicUsize::new(0);
 /// The previous handler of the signal. `None` if this process cannot handle the signal.
 static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
 /// A guest's memory mapping, with its entry in [`LIST`]. The entry shows whether the guest's
-/// monitor has truncated the mapping. This value shares the ownership of the mapping, so that every
-/// listed mapping exists. The users of the mapping access it by volatile reads and writes, for
-/// which any content is valid.
+/// monitor has truncated the mapping. Owns the mapping jointly, so that no mapping is unmapped
+/// while it is in the list. All code accesses the mapping by volatile reads and writes, for which
+/// any content is valid.
 #[derive(Debug)]
 pub(super) struct Lent {
     index: usize,
@@ -58,8 +59,7 @@ impl Lent {
         })?;
         let place = &LIST[index];
         place.lost.store(false, Ordering::Relaxed);
-        // Store the start after the place was claimed, and the end last: `range` relies on this
-        // order.
+        // Store the start after claiming the place, and the end last: `range` relies on this order.
         let start = region.as_ptr().addr();
         place.start.store(start, Ordering::Release);
         place.end.store(start + region.size(), Ordering::Release);
@@ -71,7 +71,8 @@ impl Lent {
         self.region.as_ptr().addr()
     }
 
-    /// True if data read from the mapping may be wrong.
+    /// True if the monitor has truncated the mapping's file, so that data read from the mapping may
+    /// be wrong.
     pub(super) fn is_lost(&self) -> bool {
         LOST.load(Ordering::Acquire) > 0 && LIST[self.index].lost.load(Ordering::Acquire)
     }
@@ -79,7 +80,7 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // Remove the entry from the list before the mapping is dropped.
+        // The mapping may only be unmapped after its entry is free.
         LIST[self.index].end.store(0, Ordering::Release);
     }
 }
@@ -112,14 +113,15 @@ unsafe extern "C" fn handle(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     let replaced = code == libc::BUS_ADRERR && LIST.iter().any(|place| replace(place, address));
     if !replaced && let Some(Some(before)) = BEFORE.get() {
-        // SAFETY: `before` is the action that this process had. It handles the same fault next.
+        // SAFETY: `before` is the previous action for this signal. The instruction then faults
+        // again, and that action handles the signal.
         unsafe { libc::sigaction(libc::SIGBUS, ptr::from_ref(before), ptr::null_mut()) };
     }
 }
 
-/// The start and end of a mapping. `None` if a thread is changing the place, which then cannot
-/// contain the faulting address. The check prevents mixing the start of a new mapping with the end
-/// of an old mapping in the same place.
+/// The start and end of a mapping. `None` if a thread is changing the place: the faulting thread
+/// uses a mapping whose place does not change. The second load of `end` detects a change, so that
+/// the start and the end belong to the same mapping.
 fn range(place: &LentPlace) -> Option<(usize, usize)> {
     let end = place.end.load(Ordering::Acquire);
     let start = place.start.load(Ordering::Acquire);
@@ -133,14 +135,14 @@ fn replace(place: &LentPlace, address: usize) -> bool {
     if !(start..end).contains(&address) {
         return false;
     }
-    // Set the mark before the replacement, so that no thread reads the zeroes without the mark.
+    // Set the mark first, so that a thread that reads the zeroes also sees the mark.
     place.lost.store(true, Ordering::SeqCst);
     LOST.fetch_add(1, Ordering::SeqCst);
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let at = ptr::with_exposed_provenance_mut(start);
-    // SAFETY: a listed mapping exists. Its users access it by volatile reads and writes, for which
-    // any content is valid.
+    // SAFETY: no mapping in the list is unmapped. All code accesses it by volatile reads and
+    // writes, for which any content is valid.
     let mapped = unsafe { libc::mmap(at, end - start, protection, flags, -1, 0) };
     mapped != libc::MAP_FAILED
 }

@@ -1,4 +1,4 @@
-//! All limits of the back end, with their units.
+//! All limits of the vhost-user back end, with their units.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ pub const MAX_QUEUES: usize = 64;
 /// The maximum number of descriptors of a ring: the limit of the virtio specification.
 pub const MAX_QUEUE_SIZE: u16 = 32768;
 
-/// The maximum number of segments that a guest may use for one request. 126 segments, the header
-/// and the status fill the usual ring of 128 descriptors.
+/// The maximum number of segments that a guest may use for one request. With the header and the
+/// status byte, they fill the usual ring of 128 descriptors.
 pub const MAX_SEGMENTS: u32 = 126;
 
 /// The largest segment that a guest may use, in bytes.
 pub const MAX_SEGMENT_BYTES: u32 = 256 << 10;
 
-/// The maximum length of one read or write, in bytes. Slightly more than a guest can request within
-/// the limits above.
+/// The maximum length of one read or write, in bytes. Slightly more than the segment limits above
+/// allow.
 pub const MAX_REQUEST_BYTES: u64 = 32 << 20;
 
 /// The maximum length of one block operation, in bytes. The worker splits a larger request into
@@ -24,8 +24,8 @@ pub const MAX_REQUEST_BYTES: u64 = 32 << 20;
 pub const PIECE_BYTES: u32 = 1 << 20;
 
 /// The limit on the data buffers that the requests of one ring hold at once, in bytes. Above this
-/// limit the next request waits, unless the ring has no other request in progress. The limit is
-/// smaller if the process may use only little memory ([`farblock_reactor::allowance`]).
+/// limit the next request waits until others complete. A process with little memory has a smaller
+/// limit ([`farblock_reactor::allowance`]).
 pub const QUEUE_BUFFER_BYTES: usize = 64 << 20;
 
 /// The maximum number of ranges in one discard or Write Zeroes request.
@@ -47,12 +47,13 @@ pub const MAX_SLOTS: usize = 64;
 /// The length of the configuration space in bytes: the protocol's limit.
 pub const MAX_CONFIG_BYTES: u32 = 256;
 
-/// The longest wait until a monitor takes the message about a changed configuration.
+/// The longest wait to send the notification about a changed configuration to a monitor.
 pub const NOTICE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The longest time that a stopping server waits for accepted requests to finish. Unfinished
 /// requests stay in the in-flight records for the next server.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The maximum number of rounds of requests and completions before the event loop polls again.
+/// The maximum number of rounds in one tick of the event loop. A round handles requests and
+/// completions.
 pub const ROUNDS_PER_TICK: usize = 8;

@@ -1,4 +1,4 @@
-//! The guest's memory, which the monitor shares with this process.
+//! The guest's memory, which the virtual machine monitor shares with this process.
 
 use super::lent::Lent;
 use super::limits;
@@ -11,7 +11,7 @@ use vm_memory::{
     FileOffset, GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MmapRegion,
 };
 
-/// The guest's memory, addressed by the guest's own (physical) addresses.
+/// The guest's memory, addressed by guest physical addresses.
 #[derive(Default)]
 pub(super) struct Guest {
     lent: Vec<Arc<Lent>>,
@@ -40,13 +40,14 @@ impl Deref for Guest {
     }
 }
 
-/// A mapping of a file that the file's owner may truncate.
+/// A mapping of a file that the monitor may truncate (see [`Lent`]).
 pub(super) struct Mapping {
     lent: Lent,
     pub(super) region: Arc<MmapRegion<()>>,
 }
 
-/// The guest's memory, and the regions that translate the monitor's addresses to the guest's.
+/// The guest's memory, and the regions that convert addresses in the monitor's mapping to guest
+/// physical addresses.
 pub(super) struct Memory {
     pub(super) guest: Arc<Guest>,
     regions: Vec<Region>,
@@ -56,13 +57,13 @@ pub(super) struct Memory {
 struct Region {
     guest: u64,
     length: u64,
-    /// The address at which the monitor has mapped the region. Messages give ring addresses in this
-    /// mapping.
+    /// The address of the region in the monitor's process. Messages give ring addresses in that
+    /// process.
     monitor: u64,
 }
 
 impl Region {
-    /// Parses a region and its offset in its file.
+    /// Parses a region. Also returns its offset in its file.
     fn parse(fields: &mut Fields<'_>) -> Result<(Region, u64), String> {
         let (guest, length) = (fields.u64()?, fields.u64()?);
         let (monitor, offset) = (fields.u64()?, fields.u64()?);
@@ -106,12 +107,12 @@ impl Memory {
         Ok(Memory { guest: Arc::new(Guest { lent, map }), regions })
     }
 
-    /// Makes the memory of a guest without regions.
+    /// The memory of a guest that has no regions yet.
     pub(super) fn empty() -> Memory {
         Memory { guest: Arc::default(), regions: Vec::new() }
     }
 
-    /// Returns this memory with the region of an `ADD_MEM_REG` message added.
+    /// A copy of this memory with the region of an `ADD_MEM_REG` message added.
     pub(super) fn with(&self, body: &[u8], file: OwnedFd) -> Result<Memory, String> {
         if self.regions.len() >= limits::MAX_SLOTS {
             return Err(format!(
@@ -129,8 +130,8 @@ impl Memory {
         Ok(Memory { guest: Arc::new(Guest { lent, map }), regions })
     }
 
-    /// Returns this memory with the region of a `REM_MEM_REG` message removed. Ignores the file
-    /// offset in the message.
+    /// A copy of this memory without the region of a `REM_MEM_REG` message. Ignores the file offset
+    /// in the message.
     pub(super) fn without(&self, body: &[u8]) -> Result<Memory, String> {
         let (region, _) = Memory::one(body)?;
         let Region { guest: at, length, .. } = region;
@@ -153,8 +154,8 @@ impl Memory {
         Region::parse(&mut fields)
     }
 
-    /// Converts a monitor's address to the guest's address. Returns `None` if no region contains
-    /// the address.
+    /// Converts an address in the monitor's process to a guest physical address. `None` if no
+    /// region contains the address.
     pub(super) fn translate(&self, address: u64) -> Option<GuestAddress> {
         self.regions.iter().find_map(|region| {
             let distance = address.checked_sub(region.monitor)?;

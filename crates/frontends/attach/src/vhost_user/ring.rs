@@ -1,4 +1,5 @@
-//! A ring between a guest and its disk: takes requests, returns answers, and notifies the guest.
+//! A virtio ring between a guest and its disk: takes descriptor chains (requests), returns them
+//! with answers, and notifies the guest.
 
 use super::chain::Table;
 use super::inflight::Notes;
@@ -29,20 +30,20 @@ pub(super) struct Ring {
     notes: Option<Notes>,
     pub(super) call: Option<OwnedFd>,
     error: Option<OwnedFd>,
-    /// The heads of chains that a previous server had taken and not finished.
+    /// The heads of chains that a previous server took but did not finish.
     again: VecDeque<u16>,
-    /// By head: true if this server has taken the chain and not returned it. `outstanding` counts
+    /// By head: true if this server has taken the chain but not returned it. `outstanding` counts
     /// these chains.
     taken: Vec<bool>,
     outstanding: usize,
-    /// True if the ring has answers of which the server may not have notified the guest.
+    /// True if the ring has answers about which the guest may not know yet.
     unannounced: bool,
     /// True after the guest broke the ring protocol. The server then takes no more requests.
     broken: bool,
 }
 
 impl Ring {
-    /// Makes a ring. Also returns the event descriptor through which the guest kicks the server.
+    /// Makes a ring. Also returns the eventfd through which the guest kicks (notifies) the server.
     pub(super) fn new(setup: Setup) -> Result<(Ring, OwnedFd), String> {
         let Setup { guest, mut queue, indirect, mut notes, kick, call, error } = setup;
         let used = queue.used_idx(&guest.map, Ordering::Acquire).map_err(|e| e.to_string())?.0;
@@ -52,8 +53,8 @@ impl Ring {
         if let Some(notes) = &mut notes
             && let Some(heads) = notes.recover(used)?
         {
-            // The monitor's index may be stale, so compute the index. The previous server had taken
-            // exactly the finished requests and the requests in flight.
+            // The monitor's index may be stale, so compute it: the previous server took the
+            // finished chains and the chains in flight.
             queue.set_next_avail(used.wrapping_add(heads.len() as u16));
             // The previous server may have died before it notified the guest of its last answers.
             unannounced = true;
@@ -79,19 +80,18 @@ impl Ring {
         Ok((ring, kick))
     }
 
-    /// The index of the next available chain. The monitor keeps this index while the ring is
-    /// stopped.
+    /// The index of the next available chain. The monitor stores it while the ring is stopped.
     pub(super) fn next_avail(&self) -> u16 {
         self.queue.next_avail()
     }
 
-    /// The number of chains that the server has taken or must take again, and has not returned.
+    /// The number of chains that a server has taken from the ring, but no server has returned.
     pub(super) fn outstanding(&self) -> usize {
         self.outstanding + self.again.len()
     }
 
     /// Takes the next chain, and returns its head. With `only_old`, takes only chains that a
-    /// previous server had taken.
+    /// previous server did not finish.
     pub(super) fn take(&mut self, only_old: bool) -> Option<u16> {
         if let Some(head) = self.again.pop_front() {
             self.taken[usize::from(head)] = true;
@@ -142,8 +142,7 @@ impl Ring {
         self.unannounced = true;
     }
 
-    /// Notifies the guest of the answers added since the last notification, if the guest wants a
-    /// notification.
+    /// Notifies the guest of new answers, if there are any and the guest wants a notification.
     pub(super) fn announce(&mut self) {
         if !std::mem::take(&mut self.unannounced) {
             return;
@@ -194,6 +193,6 @@ impl Ring {
 }
 
 fn signal(event: &OwnedFd) {
-    // The write could only fail if the 64-bit counter overflowed.
+    // This write fails only if the eventfd's 64-bit counter overflows.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }

@@ -1,4 +1,5 @@
-//! Starts and stops a server, and runs the thread that talks to monitors.
+//! Starts and stops a vhost-user server, and runs the thread that talks to virtual machine
+//! monitors.
 
 use super::blk::ID_BYTES;
 use super::device::Device;
@@ -24,14 +25,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The prefix of the names of all threads of a server. CPU accounting groups by this prefix.
+/// The prefix of the names of all threads of a server. CPU accounting groups threads by it.
 pub const THREAD_NAME_PREFIX: &str = "vhost-";
 
 /// The default maximum number of rings of a server.
 const MAX_DEFAULT_QUEUES: usize = 4;
-/// The pause after an error of accept, for example if no descriptors are free.
+/// The pause after accepting a monitor failed, for example because no descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The interval at which a thread that waits for a worker checks whether the server is stopping.
+/// The interval at which the control thread, while it waits for a worker, checks whether the server
+/// is stopping.
 const WAIT_STEP: Duration = Duration::from_millis(100);
 const MONITORS: Token = Token(0);
 const STOP: Token = Token(1);
@@ -39,7 +41,7 @@ const STOP: Token = Token(1);
 /// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The path of the socket to listen on. The server replaces a socket that has no listener.
+    /// The path of the socket to listen on. The server replaces the socket of a killed server.
     pub socket: PathBuf,
     /// The number of rings that a guest may use. Each ring has a thread and a queue into the
     /// namespace. 0 selects the number of processors, at most four.
@@ -56,7 +58,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A default configuration: no serial number, as writable as the namespace.
+    /// A default configuration: no serial number, and writable if the namespace is.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>) -> Config {
         let (engine, polling, serial) = Default::default();
@@ -111,14 +113,14 @@ pub(super) struct DeviceShared {
 /// The current monitor, and the state of the stop.
 #[derive(Default)]
 struct DeviceState {
-    /// The monitor's connection, which another thread can close.
+    /// The connection of the current monitor. Another thread can shut it down.
     connection: Option<UnixStream>,
     /// The monitor's name, for the log.
     peer: String,
-    /// The channel for notifications to the monitor.
+    /// The socket for notifications to the monitor, if the monitor sent one.
     channel: Option<UnixStream>,
-    /// True after the size has changed. The next monitor then gets a notification, because it may
-    /// still use the old size.
+    /// True if the size has changed since the last notification could be sent. The next monitor
+    /// then gets one, because its guest may still use the old size.
     resized: bool,
     /// The time limit of all waits while the server is stopping. `None` while it runs.
     give_up: Option<Instant>,
@@ -157,8 +159,8 @@ impl DeviceShared {
             let state = self.lock();
             state.channel.as_ref().and_then(|channel| channel.try_clone().ok())
         };
-        // Do not hold the lock here: the monitor may request the configuration before it reads this
-        // message.
+        // Do not hold the lock during the send: a blocked monitor may first need an answer to a
+        // request, which needs the lock.
         if let Some(channel) = channel
             && let Err(error) = wire::notify_config_change(&channel)
         {
@@ -171,8 +173,7 @@ impl DeviceShared {
     }
 
     /// Waits for a worker's answer for as long as the namespace takes, because operations in flight
-    /// cannot be withdrawn. Fails only if the time limit of a stop has passed, or the worker has
-    /// failed.
+    /// cannot be withdrawn. Fails only if a stop's time limit has passed, or the worker has failed.
     pub(super) fn wait_for<T>(&self, answer: &Receiver<T>) -> Result<T, String> {
         loop {
             match answer.recv_timeout(WAIT_STEP) {
@@ -189,8 +190,8 @@ impl DeviceShared {
         }
     }
 
-    /// Records the monitor at this connection as the current one. Returns false if the server
-    /// accepts no more monitors.
+    /// Makes the monitor at this connection the current one. Returns false if the server is
+    /// stopping.
     fn begin(&self, stream: &UnixStream, peer: &str) -> io::Result<bool> {
         let copy = stream.try_clone()?;
         let mut state = self.lock();
@@ -277,10 +278,9 @@ impl Server {
         state.connection.is_some().then(|| state.peer.clone())
     }
 
-    /// Adopts a new size of the namespace. The server calls this function itself if the namespace
-    /// reports its changes. Call it also after a restart of the server, because the size may have
-    /// changed meanwhile. The server checks requests against the new size at once. It notifies the
-    /// guest, even if the monitor connects later.
+    /// Adopts a new size of the namespace: checks requests against it at once, and notifies the
+    /// guest, even if the monitor connects later. A namespace that reports its changes makes this
+    /// call unnecessary, except after a restart of the server: the size may have changed meanwhile.
     pub fn resized(&self) {
         self.shared.resized();
     }
@@ -301,8 +301,8 @@ impl Server {
             let mut state = self.shared.lock();
             state.give_up.get_or_insert(Instant::now() + limits::DRAIN_TIMEOUT);
             if let Some(connection) = &state.connection {
-                // Shut down only the receiving direction, so that the server can still send
-                // answers.
+                // Shut down only the receiving direction: the server can still send answers to the
+                // monitor.
                 let _ = connection.shutdown(Shutdown::Read);
             }
         }
@@ -331,7 +331,7 @@ fn start_workers(reactor: ReactorConfig, shared: &Arc<DeviceShared>) -> Result<C
     let theirs = Arc::clone(shared);
     let make = move |seat| Ok(Worker::new(seat, Arc::clone(&theirs)));
     let open = |wakers| shared.orders.open(wakers);
-    // Close the mailbox of a failed worker, so that threads that wait for its answer get an error.
+    // Close the mailbox of a failed worker: threads that wait for its answer then get an error.
     let theirs = Arc::clone(shared);
     let failed = move |index| theirs.orders.close(index);
     Cores::start(&plan, device.disk().namespace(), make, open, failed).map_err(StartError::Cores)
@@ -361,8 +361,8 @@ fn start_control(
     Ok((waker, thread))
 }
 
-/// Serves all waiting monitors, one after the other. Returns true if the caller must retry after a
-/// pause.
+/// Serves all waiting monitors, one after the other. Returns true if an accept failed, so that the
+/// caller must retry after a pause.
 fn accept_all(listener: &Listener, shared: &DeviceShared) -> bool {
     while !shared.is_stopping() {
         match listener.socket.accept() {

@@ -1,4 +1,5 @@
-//! A monitor's session, which handles the monitor's messages from the first to the last.
+//! A session with one virtual machine monitor: handles its messages from connection to
+//! disconnection.
 //!
 //! ```text
 //! a ring:  Stopped ──enabled, with size, addresses and kick descriptor──> Running
@@ -22,14 +23,14 @@ use std::sync::mpsc;
 use virtio_queue::{Queue, QueueT};
 use vm_memory::GuestAddress;
 
-/// The monitor's settings of a ring.
+/// The settings that the monitor sent for a ring.
 #[derive(Default)]
 struct RingState {
     size: u16,
     /// The addresses of the descriptors, the available ring and the used ring, in the monitor's
-    /// memory.
+    /// process.
     addresses: Option<[u64; 3]>,
-    /// The index of the next available chain. Valid while the ring is stopped.
+    /// The index of the next available chain, while the ring is stopped.
     base: u16,
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
@@ -40,7 +41,7 @@ struct RingState {
 
 /// The answer to a request.
 enum Answer {
-    /// No answer, or only an acknowledgement if the monitor requested one.
+    /// Nothing, or only an acknowledgement if the monitor requested one.
     None,
     Body(Vec<u8>),
     File(Vec<u8>, OwnedFd),
@@ -183,7 +184,7 @@ impl<'a> Session<'a> {
             code::GET_VRING_BASE => {
                 let index = self.index(fields.u32()?)?;
                 self.halt(index)?;
-                // A new kick descriptor starts the ring again.
+                // Only a new kick descriptor starts the ring again.
                 self.rings[index].kick = None;
                 let mut body = (index as u32).to_le_bytes().to_vec();
                 body.extend(u32::from(self.rings[index].base).to_le_bytes());
@@ -216,14 +217,14 @@ impl<'a> Session<'a> {
 
     fn set_features(&mut self, features: u64) -> Result<(), String> {
         let unknown = features & !self.offered();
-        // If the disk has changed, the driver may still use features that the server offered
-        // earlier.
+        // If the disk's properties have changed since the server offered features, the driver may
+        // still use those.
         if unknown & !(feature::DISCARD | feature::RO | feature::TOPOLOGY) != 0 {
             return Err(format!("the server does not offer the features {unknown:#x}"));
         }
         self.features = features;
         if features & feature::FLUSH == 0 {
-            // If the driver cannot flush, completed writes must be durable.
+            // A driver that cannot flush expects completed writes to be durable.
             self.device.set_writeback(false);
         }
         Ok(())
@@ -236,8 +237,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Checks that the ring is stopped, so that its settings may change. Returns the ring and
-    /// `value`.
+    /// Fails if the ring runs, because its settings may change only while it is stopped. Otherwise
+    /// returns the ring and `value`.
     fn still(&mut self, index: u32, value: u32) -> Result<(&mut RingState, u32), String> {
         let index = self.index(index)?;
         if self.rings[index].runs {
@@ -246,7 +247,7 @@ impl<'a> Session<'a> {
         Ok((&mut self.rings[index], value))
     }
 
-    /// Parses a message that has the index of a ring and an optional event descriptor.
+    /// Parses a message with a ring's index and an optional eventfd.
     fn event(
         &self,
         value: u64,
@@ -322,8 +323,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Creates empty in-flight records. Pads the answer to the length of the request, because each
-    /// monitor (QEMU, Cloud Hypervisor) pads this message differently.
+    /// Creates empty in-flight records. Pads the answer to the length of the request: QEMU and
+    /// Cloud Hypervisor pad this message differently.
     fn make_inflight(&mut self, queues: u16, size: u16, length: usize) -> Result<Answer, String> {
         if usize::from(queues) > limits::MAX_QUEUES || size > limits::MAX_QUEUE_SIZE {
             return Err(format!("{queues} rings of {size} descriptors exceed the limit"));
@@ -396,7 +397,7 @@ impl<'a> Session<'a> {
         Ok(queue)
     }
 
-    /// Stops a ring after the requests taken from it have finished.
+    /// Stops a ring, and waits for the requests that its worker has taken.
     fn halt(&mut self, index: usize) -> Result<(), String> {
         if self.rings[index].runs {
             let (sender, receiver) = mpsc::channel();
@@ -412,8 +413,8 @@ impl<'a> Session<'a> {
         (0..self.rings.len()).try_for_each(|index| self.halt(index))
     }
 
-    /// Ends the session. If the server is stopping, the guest first gets its answers. Otherwise the
-    /// monitor has disconnected, and this process must not access the guest's memory.
+    /// Ends the session. If the server is stopping, first answers the guest's requests. Otherwise
+    /// the monitor has disconnected, and this process must not access the guest's memory.
     pub(super) fn end(mut self) {
         self.shared.set_channel(None);
         if self.shared.is_stopping() {
@@ -442,7 +443,7 @@ fn copy_of(descriptor: &Option<OwnedFd>) -> Result<Option<OwnedFd>, String> {
     copy.map_err(|error| error.to_string())
 }
 
-/// True for an event descriptor. Another kind of file might always be readable, or block a write.
+/// True for an eventfd. Any other file might always be readable, or block a write.
 fn is_event(descriptor: &OwnedFd) -> bool {
     let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     std::fs::read_link(link).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")

@@ -1,8 +1,8 @@
-//! The messages of the vhost-user protocol, with descriptors, on a Unix socket.
+//! The messages of the vhost-user protocol, which may carry file descriptors, on a Unix socket.
 //!
-//! The `vhost` crate also implements the protocol. But its back end does not expose the channel to
-//! the monitor, so it cannot notify the monitor of a changed configuration, such as a disk's new
-//! size. The tests use the front end of that crate as the monitor.
+//! The `vhost` crate also implements the protocol. But its back end cannot notify the monitor of a
+//! changed configuration, such as a disk's new size. The tests use the front end of that crate as
+//! the monitor.
 
 use super::limits;
 use rustix::net::{
@@ -42,7 +42,7 @@ pub(super) mod code {
     pub(crate) const REM_MEM_REG: u32 = 38;
 }
 
-/// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`, the only message of the back end that is not an answer.
+/// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`, the only request that the back end sends.
 const CONFIG_CHANGE: u32 = 2;
 
 /// `VHOST_USER_F_PROTOCOL_FEATURES`, which is a bit of the device's features.
@@ -78,7 +78,7 @@ fn malformed(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// Reads the next message; blocks until it arrives. Returns `None` at the end of the connection.
+/// Reads the next message; blocks until one arrives. Returns `None` at the end of the connection.
 pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Message>> {
     let mut header = [0; HEADER_BYTES];
     let mut descriptors = Vec::new();
@@ -100,7 +100,7 @@ pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Message>> {
     Ok(Some(Message { code, need_reply: flags & NEED_REPLY != 0, body, descriptors }))
 }
 
-/// Reads bytes and the descriptors that arrive with the first byte of a message.
+/// Reads bytes, and the descriptors that are attached to a message's first byte.
 fn receive_with_descriptors(
     stream: &UnixStream,
     bytes: &mut [u8],
@@ -192,7 +192,7 @@ fn send(
             "the buffer has space for one message"
         );
     }
-    // The kernel sends so few bytes to an empty socket completely or not at all.
+    // A message is so short that the kernel sends it to an empty socket completely or not at all.
     let slices = &[IoSlice::new(&bytes)];
     let sent = rustix::net::sendmsg(stream.as_fd(), slices, &mut ancillary, SendFlags::NOSIGNAL)?;
     if sent < bytes.len() {

@@ -1,4 +1,5 @@
-//! The monitor's side: sends the messages that share memory and start rings.
+//! The role of the virtual machine monitor: sends the vhost-user messages that share memory and
+//! start rings.
 
 use super::super::blk::feature;
 use super::super::wire::{self, F_PROTOCOL_FEATURES, code, protocol};
@@ -12,10 +13,10 @@ use std::time::Duration;
 
 /// The longest wait for an answer of the back end.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// The address at which the monitor claims to have mapped the memory. Messages give the addresses
-/// of rings in this mapping.
+/// The address at which the monitor claims to have mapped the shared memory. Messages give ring
+/// addresses relative to such a mapping.
 const HERE: u64 = 0x7000_0000_0000;
-/// The features that this driver accepts. Linux's driver accepts the same features.
+/// The features that this driver accepts, as Linux's driver does.
 const WANTED: u64 = feature::SIZE_MAX
     | feature::SEG_MAX
     | feature::RO
@@ -35,7 +36,7 @@ const SPACE_BYTES: u32 = 60;
 /// A connection to a back end.
 pub(super) struct Monitor {
     stream: UnixStream,
-    /// True if the back end acknowledges requests.
+    /// True if the back end must acknowledge requests (`VHOST_USER_PROTOCOL_F_REPLY_ACK`).
     is_answered: bool,
 }
 
@@ -47,7 +48,7 @@ impl Monitor {
         Ok(Monitor { stream, is_answered: false })
     }
 
-    /// Negotiates the features. Returns the chosen features.
+    /// Negotiates the features. Returns those that both sides support.
     pub(super) fn begin(&mut self) -> io::Result<u64> {
         self.order(code::SET_OWNER, &[], None)?;
         let offered = self.number(code::GET_FEATURES)?;
@@ -69,10 +70,10 @@ impl Monitor {
         Ok(features)
     }
 
-    /// Shares all memory with the back end.
+    /// Shares the memory file with the back end.
     pub(super) fn lend(&mut self, file: &File, bytes: u64) -> io::Result<()> {
-        // The number of regions, and then the region's guest address, size, monitor address, and
-        // file offset.
+        // The number of regions, then the only region: guest address, size, monitor address, file
+        // offset.
         let mut body = 1_u64.to_le_bytes().to_vec();
         [0, bytes, HERE, 0].iter().for_each(|word| body.extend(word.to_le_bytes()));
         self.order(code::SET_MEM_TABLE, &body, Some(file.as_fd()))
@@ -116,7 +117,7 @@ impl Monitor {
         Ok(u64::from_le_bytes(number))
     }
 
-    /// Sends a request that has no answer except an acknowledgement.
+    /// Sends a request to which the back end answers at most with an acknowledgement.
     fn order(&mut self, code: u32, body: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         wire::ask(&self.stream, code, self.is_answered, body, file)?;
         let is_done = !self.is_answered || wire::answer(&self.stream, code)? == 0_u64.to_le_bytes();

@@ -1,4 +1,4 @@
-//! The driver's side of a ring: puts requests into the ring, and takes answers from it.
+//! The role of the driver: puts requests into a ring, and takes answers from it.
 
 use super::super::blk::{RANGE_BYTES, SECTOR_BYTES, request, status};
 use super::super::limits::{MAX_SEGMENT_BYTES, MAX_ZEROES_SECTORS};
@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-/// The offset of the header in a request's frame. The frame starts with the request's descriptor
-/// table.
+/// The offset in bytes of the header in a request's frame, the shared memory of the request. The
+/// descriptor table comes first.
 pub(super) const HEADER_AT: u64 = 128;
 const STATUS_AT: u64 = 144;
 const RANGE_AT: u64 = 160;
@@ -33,14 +33,15 @@ pub(super) struct Ring {
     base: u64,
     pub(super) kick: OwnedFd,
     pub(super) call: OwnedFd,
-    /// The next index of the available ring. `kicked` is the index at the last kick.
+    /// The next index of the available ring. `kicked` is its value at the last kick (notification
+    /// of the back end).
     available: u16,
     kicked: u16,
     /// The next index of the used ring.
     used: u16,
     free: Vec<u16>,
-    /// The operations in the ring, by slot. A slot that is neither here nor in `free` belongs to a
-    /// dropped queue. The back end's answer frees that slot.
+    /// The operations in the ring, by slot. A slot that is neither here nor in `free` belongs to an
+    /// operation of a dropped queue, and becomes free when the back end answers.
     flights: Vec<Option<Flight>>,
 }
 
@@ -51,7 +52,7 @@ struct Flight {
     is_flush: bool,
 }
 
-/// A request and the place of its data.
+/// A request, and the guest address and length of its data.
 struct RingRequest {
     kind: u32,
     sector: u64,
@@ -131,7 +132,8 @@ impl Ring {
         if new == 0 {
             return;
         }
-        // Publish the new requests before checking whether the back end waits for a kick.
+        // This fence makes the new requests visible before the check. Otherwise the back end could
+        // go idle without a kick.
         fence(Ordering::SeqCst);
         let event = self.load(self.base + USED_AT + 4 + u64::from(RING_SIZE) * 8);
         self.kicked = self.available;
@@ -141,8 +143,8 @@ impl Ring {
         }
     }
 
-    /// Takes the next slot that the back end has returned. If there is none, requests an interrupt
-    /// for the next returned slot.
+    /// Takes the next slot from the used ring. If there is none, requests an interrupt for the next
+    /// one.
     fn take(&mut self) -> Option<u16> {
         let index = self.base + USED_AT + 2;
         if self.load(index) == self.used {
@@ -179,7 +181,7 @@ impl Table {
         self.bytes[at..at + DESCRIPTOR as usize].copy_from_slice(&bytes);
     }
 
-    /// The whole table. Clears the flag `NEXT` of the last descriptor.
+    /// The finished table. Clears the flag `NEXT` of its last descriptor.
     fn end(&mut self) -> &[u8] {
         let end = usize::from(self.count) * DESCRIPTOR as usize;
         self.bytes[end - 4..end].copy_from_slice(&[WRITE as u8, 0, 0, 0]);
@@ -233,7 +235,8 @@ impl FrontQueue {
         self.ring.as_mut().expect("the ring exists until the drop")
     }
 
-    /// The result of an operation that needs no request: it fails at once or is empty.
+    /// The result of an operation that needs no request, because it is invalid or empty. `None` if
+    /// it needs one.
     fn known(&self, op: &Op) -> Option<Result<(), BlockError>> {
         let geometry = &self.shared.geometry;
         if let Err(error) = op.check(geometry) {
@@ -287,7 +290,7 @@ impl FrontQueue {
         }
     }
 
-    /// Handles a slot that the back end has returned.
+    /// Handles a slot that the back end has returned, after its request has completed.
     fn land(&mut self, slot: u16) {
         let has_cache = self.shared.geometry.volatile_cache;
         let ring = self.ring();
@@ -307,7 +310,7 @@ impl FrontQueue {
         };
         let is_durable = !op.fua || !op.command.writes() || !has_cache || is_flush;
         if result.is_ok() && !is_durable {
-            // virtio has no durable write, so a flush follows the write, as in Linux's driver.
+            // virtio-blk has no FUA, so flush after the write, as Linux's driver does.
             let data = (0, 0);
             ring.place(
                 slot,
@@ -363,8 +366,8 @@ impl Drop for FrontQueue {
         self.reactor.remove_task(self.task);
         self.waiting.drain(..).for_each(|op| drop(op.abandon()));
         if let Some(mut ring) = self.ring.take() {
-            // The back end accesses only the shared memory, so the operations' own buffers can be
-            // freed.
+            // The back end accesses only the shared memory, so the operations' buffers can be freed
+            // even if their requests are still in the ring.
             let flights = ring.flights.iter_mut().filter_map(Option::take);
             flights.for_each(|flight| drop(flight.op.abandon()));
             self.shared.rings().push(ring);
