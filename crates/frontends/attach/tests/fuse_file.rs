@@ -1,4 +1,4 @@
-//! Tests all operations that programs can do on the file of a disk.
+//! Tests the file of a FUSE mount with all operations that programs use.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -54,7 +54,8 @@ fn the_file_has_the_properties_of_the_namespace() {
     served.stop();
 }
 
-/// Two threads read, write and zero any ranges. The test compares the file with a model.
+/// Two threads read, write and zero random ranges. The test compares the file with a copy in
+/// memory.
 #[test]
 fn any_range_of_bytes_can_be_read_written_and_zeroed() {
     for engine in ENGINES {
@@ -147,7 +148,7 @@ fn the_file_has_a_fixed_size_like_a_disk() {
     assert_eq!(errno(fallocate(FallocateFlags::empty(), 0, 4096)), EOPNOTSUPP);
     assert_eq!(errno(fallocate(FallocateFlags::ZERO_RANGE, end - 512, 1024)), ENOSPC);
     fallocate(ZERO, end - 512, 1024).expect("the part before the end is zeroed");
-    // The whole file is data, and only its end counts as a hole.
+    // Seeking finds data everywhere, and a hole only at the end of the file.
     let seek = |from| rustix::fs::seek(&file, from).map_err(io::Error::from);
     assert_eq!(seek(SeekFrom::Data(5000)).expect("data"), 5000);
     assert_eq!(seek(SeekFrom::Hole(5000)).expect("the end"), end);
@@ -157,7 +158,7 @@ fn the_file_has_a_fixed_size_like_a_disk() {
 }
 
 #[test]
-fn file_operations_become_the_right_commands() {
+fn each_file_operation_becomes_its_block_command() {
     let spy = Spy::new(disk("mem:8MiB", 512), true);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let file = open(&served);
@@ -172,7 +173,8 @@ fn file_operations_become_the_right_commands() {
     let asked = spy.take();
     assert_eq!(asked[0], (Command::Write, 0, 1, true));
     assert!(asked[1..].iter().all(|asked| asked.0 == Command::Flush), "{asked:?}");
-    // The close by a writer flushes. The close by a reader does not flush.
+    // Closing a file that was open for writing flushes the disk. Closing a file that was open for
+    // reading does not.
     let mut reader = File::open(served.path()).expect("it opens");
     io::Read::read_exact(&mut reader, &mut [0; 512]).expect("it reads");
     drop(reader);
@@ -199,7 +201,7 @@ fn punching_holes_is_refused_without_deallocation() {
 }
 
 #[test]
-fn errors_reach_the_program_that_caused_them() {
+fn a_failed_request_returns_its_error_to_the_program() {
     let spy = Spy::new(disk("mem:1MiB", 512), true);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let file = open(&served);
@@ -248,7 +250,7 @@ fn programs_see_a_changed_size() {
     served.stop();
 }
 
-/// A program sends a hundred requests of 200 ms each at once. Together they take little longer than
+/// A program sends a hundred requests of 200 ms each at once. Together they take about as long as
 /// one request.
 #[test]
 fn requests_are_served_concurrently() {
@@ -273,7 +275,7 @@ fn requests_are_served_concurrently() {
                 ],
             );
             let took = start.elapsed();
-            // If the server executed one request at a time, this would take forty seconds.
+            // Executing one request at a time would take forty seconds.
             assert!(took < Duration::from_secs(30), "{engine} {rw}: {took:?}");
         }
         served.stop();

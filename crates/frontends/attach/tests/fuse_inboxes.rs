@@ -1,6 +1,5 @@
-//! In every order of threads, a core executes or fails every request of a FUSE server's threads,
-//! and the cores stop once all requests are answered. These tests run the inboxes and wakers with
-//! loom's locks and atomics, which try every order.
+//! Tests the inboxes of a FUSE server with loom, which tries every order of threads. In each order,
+//! the cores execute or fail every request, and exit once all requests are answered.
 #![cfg(target_os = "linux")]
 
 #[path = "../src/fuse/inboxes.rs"]
@@ -20,8 +19,8 @@ use loom::thread::{JoinHandle, spawn};
 use loom_loop::{Loop, ids, in_every_order};
 use sync::{Arc, AtomicUsize, Ordering};
 
-/// The limit on the bytes that the requests of one core hold. One request of this test fits, but
-/// two do not.
+/// The limit on the bytes that the requests of one core hold. It is enough for one request of this
+/// test.
 const CORE_BYTES: usize = 8;
 const REQUEST_BYTES: usize = 6;
 
@@ -54,7 +53,8 @@ impl Server {
         self.inboxes.post_work(core, CountedRequest(Arc::clone(&self.failures)));
     }
 
-    /// Starts a thread that reads this many requests from the kernel.
+    /// Starts a thread that posts this many requests to a core, like a reader of the kernel's
+    /// requests.
     fn reader(&self, core: usize, requests: usize) -> JoinHandle<()> {
         let (inboxes, failures) = (Arc::clone(&self.inboxes), Arc::clone(&self.failures));
         spawn(move || {
@@ -70,9 +70,9 @@ impl Server {
     }
 }
 
-/// Runs a core, which answers requests until it is stopped and all are answered, or until it has
-/// executed `most` requests. Returns the number of executed requests. Loom reports a deadlock if
-/// the core never ends.
+/// Runs a core until the server stops and all requests are answered, or until the core has executed
+/// `most` requests. Returns the number of executed requests. Loom reports a deadlock if the core
+/// never exits.
 fn run(core: usize, looped: &Loop, inboxes: &Inboxes<CountedRequest>, most: usize) -> usize {
     let (mut work, mut messages, mut carried_out, mut is_told) = (vec![], vec![], 0, false);
     while carried_out < most && !(is_told && inboxes.is_over()) {
@@ -90,7 +90,7 @@ fn run(core: usize, looped: &Loop, inboxes: &Inboxes<CountedRequest>, most: usiz
 }
 
 #[test]
-fn a_reader_that_waits_for_room_gets_it() {
+fn a_waiting_reader_continues_once_its_core_has_room() {
     in_every_order(|| {
         let (loops, server) = Server::new(1);
         let readers = [server.reader(0, 1), server.reader(0, 1)];
@@ -101,7 +101,7 @@ fn a_reader_that_waits_for_room_gets_it() {
 }
 
 #[test]
-fn cores_end_after_they_have_answered_all_requests() {
+fn stopping_cores_exit_after_all_requests_are_answered() {
     in_every_order(|| {
         let (mut loops, server) = Server::new(2);
         let core = server.core(1, loops.remove(1));
@@ -112,10 +112,10 @@ fn cores_end_after_they_have_answered_all_requests() {
     });
 }
 
-/// Requests may still arrive after the cores have ended, if the disk is also mounted in another
+/// Requests may still arrive after the cores have exited, if the disk is also mounted in another
 /// mount namespace.
 #[test]
-fn requests_after_the_end_of_the_cores_fail() {
+fn requests_fail_after_the_cores_have_exited() {
     in_every_order(|| {
         let (loops, server) = Server::new(1);
         let reader = server.reader(0, 2);
@@ -127,7 +127,7 @@ fn requests_after_the_end_of_the_cores_fail() {
     });
 }
 
-/// After a core has stopped, all its requests fail: a request that waits for room, requests in the
+/// After a core has failed, all its requests fail: a request that waits for room, requests in the
 /// inbox, and later requests.
 #[test]
 fn all_requests_fail_after_a_core_failed() {
@@ -142,11 +142,11 @@ fn all_requests_fail_after_a_core_failed() {
 }
 
 #[test]
-fn cores_end_when_another_core_fails() {
+fn cores_exit_when_another_core_fails() {
     in_every_order(|| {
         let (mut loops, server) = Server::new(2);
         let core = server.core(1, loops.remove(1));
-        // No core will execute this request.
+        // This core has failed and never executes the request.
         server.post(0);
         server.inboxes.fail();
         assert_eq!(core.join().unwrap(), 0);

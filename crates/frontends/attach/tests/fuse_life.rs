@@ -1,4 +1,4 @@
-//! Tests servers that cannot mount, stop while the disk is in use, or are killed.
+//! Tests FUSE servers that cannot mount, stop while the disk is in use, or are killed.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The example program, which runs in its own process.
+/// The example program `fuse_serve`, which serves a disk in its own process.
 struct Program {
     child: Child,
     input: ChildStdin,
@@ -79,8 +79,9 @@ fn ends(child: &mut Child) -> bool {
     false
 }
 
-/// The test kills the server while a program writes to a file system on its loop device. All users
-/// get errors, and no user hangs. The next server cleans up, and the durable data is still stored.
+/// The test kills the server while a program writes to a file system on its loop device. All
+/// programs that use the disk get errors instead of waiting. The next server cleans up, and flushed
+/// data is still there.
 #[test]
 fn a_killed_server_leaves_no_program_stuck() {
     for engine in ["uring", "portable"] {
@@ -109,11 +110,11 @@ fn a_killed_server_leaves_no_program_stuck() {
         let load = load.args(["--iodepth=32", "--time_based", "--runtime=50", "--minimal"]);
         let mut load = load.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("fio");
         std::thread::sleep(Duration::from_millis(700));
-        assert!(load.try_wait().expect("a child").is_none(), "the load ended too early");
+        assert!(load.try_wait().expect("a child").is_none(), "fio exited too early");
         program.kill();
         assert!(ends(&mut load), "a program that uses the disk hangs");
         assert!(!load.wait().expect("its status").success(), "fio reported no error");
-        assert!(fs::metadata(&mountpoint).is_err(), "a server is still mounted");
+        assert!(fs::metadata(&mountpoint).is_err(), "the mount still works");
         used.unmount();
 
         let (program, device) = Program::start(&arguments);
@@ -130,7 +131,7 @@ fn a_killed_server_leaves_no_program_stuck() {
     }
 }
 
-/// The test kills the server while its loop device is mounted. The next server still starts.
+/// The killed server's loop device is still mounted. The next server starts all the same.
 #[test]
 fn a_new_server_replaces_a_stale_mount_in_use() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -257,7 +258,7 @@ fn unusable_mountpoints_and_names_are_refused() {
     served.stop();
 }
 
-/// Without root, the helper program mounts and unmounts. Without the helper, the error names it.
+/// Without root, `fusermount3` mounts and unmounts. If it is missing, the error names it.
 #[test]
 fn a_user_without_root_mounts_with_the_helper() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -311,7 +312,6 @@ fn a_missing_device_or_helper_is_reported() {
     assert!(said.contains("install the package fuse3"), "{said}");
 }
 
-/// Other users have access only with `allow_other`.
 #[test]
 fn other_users_have_access_only_with_allow_other() {
     let served = Served::with(disk("mem:1MiB", 512), |config| config.allow_other = true);

@@ -12,24 +12,24 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-/// A lock for free loop devices. The test that marks a free device as read-only runs alone, because
-/// another test could take the device.
+/// A lock on the choice of a free loop device. One test changes the settings of a free device, and
+/// must run alone, because another test could take that device.
 static DEVICES: RwLock<()> = RwLock::new(());
 
-/// Returns a guard that every test with loop devices holds.
+/// A shared lock for tests that only use loop devices.
 fn users() -> RwLockReadGuard<'static, ()> {
     DEVICES.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes an image file, for data that must outlive a server. Returns the specification of its disk.
+/// Makes an image file, whose data outlives a server. Returns the specification of a disk on it.
 fn image(folder: &Path, bytes: u64) -> String {
     let path = folder.join("image");
     fs::File::create(&path).expect("a file").set_len(bytes).expect("a size");
     path.to_str().expect("UTF-8").into()
 }
 
-/// The test creates a file system on a disk, uses and checks it, and detaches and attaches the disk
-/// again. All data is still stored.
+/// Creates a file system on a disk, writes to it, and attaches the disk again. All data must still
+/// be there.
 #[test]
 fn a_file_system_survives_detach_and_attach() {
     let _users = users();
@@ -65,7 +65,7 @@ fn a_file_system_survives_detach_and_attach() {
         mounted.unmount();
         loop_device::detach(&device.0, false).expect("no process uses the device");
         served.stop();
-        // The image file itself contains the file system.
+        // The backend's image file contains the file system.
         run("fsck.ext4", &["-fn", &image]);
     }
 }
@@ -87,7 +87,6 @@ fn the_loop_device_has_the_properties_of_the_disk() {
     }
 }
 
-/// A new disk does not inherit the settings of the last user of its loop device.
 #[test]
 fn a_reused_loop_device_has_default_settings() {
     let _alone = DEVICES.write().unwrap_or_else(PoisonError::into_inner);
@@ -116,11 +115,12 @@ fn a_reused_loop_device_has_default_settings() {
         loop_device::detach(&device.0, false).expect("no process uses the device");
         served.stop();
     }
-    // Clear these settings for the next user of the device, which may not be farblock.
+    // Reset these settings: the next user of the device may not be farblock, which resets them
+    // itself.
     let _ = output("blockdev", &["--setrw", "--setra", "256", &free]);
 }
 
-/// The backend deallocates the space that a file system trims.
+/// The backend frees the space of a range that a file system trims.
 #[test]
 fn a_trim_deallocates_space() {
     let _users = users();
@@ -150,7 +150,7 @@ fn a_trim_deallocates_space() {
     assert!(blocks() * 512 < (full * 512) - (39 << 20), "{full} blocks, then {}", blocks());
     mounted.unmount();
     run("fsck.ext4", &["-fn", device.name()]);
-    // Zeroing through the device writes zeroes, with or without deallocation.
+    // Zeroing through the device really zeroes, with and without deallocation.
     run("blkdiscard", &["-z", "-o", "0", "-l", "1048576", device.name()]);
     run("cmp", &["-n", "1048576", "/dev/zero", device.name()]);
     loop_device::detach(&device.0, false).expect("no process uses the device");
@@ -163,8 +163,7 @@ fn a_loop_device_without_discard_support_stops_discards() {
     let spy = Spy::new(disk("mem:64MiB", 512), false);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let device = Loop::new(served.path(), 512, false);
-    // Without support for discards, the first discard still succeeds. The device then sends no
-    // further discard.
+    // The device learns from the first discard that the disk supports none, and sends no more.
     output("blkdiscard", &[device.name()]);
     assert_eq!(device.says("queue/discard_max_bytes"), "0");
     assert!(spy.take().iter().all(|asked| !asked.0.writes()), "a hint wrote zeroes");
@@ -268,7 +267,7 @@ fn a_forced_stop_detaches_a_device_in_use() {
     assert!(loop_device::detach(&device.0, false).is_err(), "the last detach removed the device");
 }
 
-/// Each impossible request fails with an error that names the reason.
+/// Each request that cannot work fails with an error that states the reason.
 #[test]
 fn unsupported_loop_device_requests_are_reported() {
     let _users = users();

@@ -1,4 +1,4 @@
-//! The main use case: a file system on a remote disk, through a real target and a real host.
+//! Tests the main use of a FUSE mount: a file system on a remote disk, with a real target and host.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -41,8 +41,8 @@ fn a_file_system_works_on_a_remote_disk() {
     for engine in ENGINES {
         let far = disk("mem:96MiB", 4096);
         let data = Random::new(4).bytes(10 << 20);
-        // Attach the disk twice, over separate connections. The second round reads the data of the
-        // first.
+        // Attach the disk twice, over separate connections. The second round reads what the first
+        // wrote.
         for round in 0..2 {
             let (target, controller) = remote(engine, Arc::clone(&far));
             let namespace = controller.namespace(1).expect("namespace 1 exists");
@@ -77,8 +77,8 @@ fn a_file_system_works_on_a_remote_disk() {
     }
 }
 
-/// The target disconnects and does not come up again. Programs get errors, and the server can be
-/// stopped.
+/// The target disconnects and does not come back. Programs get errors instead of waiting, and the
+/// server can stop.
 #[test]
 fn programs_get_errors_when_the_remote_disk_is_lost() {
     for engine in ENGINES {
@@ -89,7 +89,7 @@ fn programs_get_errors_when_the_remote_disk_is_lost() {
         let file = file.expect("it opens");
         file.write_all_at(&[7; 100], 100).expect("it writes");
         drop(target);
-        // Each attempt fails, and no attempt waits forever.
+        // Each attempt must fail soon.
         for _ in 0..3 {
             assert!(file.write_at(&[1; 4096], 0).is_err());
             assert!(file.write_at(&[1; 5], 5).is_err());

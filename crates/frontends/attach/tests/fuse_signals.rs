@@ -1,4 +1,4 @@
-//! Tests programs that are killed while the disk does not answer.
+//! Tests programs that are killed while they wait for the disk.
 #![cfg(target_os = "linux")]
 
 mod fuse_support;
@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Simulates a disk whose target is unreachable. Holds some commands until the target is reachable
-/// again.
+/// A disk that holds back some commands, as if its target were unreachable, until the test releases
+/// them.
 struct Away {
     inner: Arc<dyn Namespace>,
     holds: fn(Kind) -> bool,
@@ -23,7 +23,7 @@ struct Away {
 
 #[derive(Default)]
 struct Held {
-    /// True if the held operations count as started, so that their queue cannot withdraw them.
+    /// True if held operations count as started: their queue cannot withdraw them.
     begun: AtomicBool,
     open: AtomicBool,
     count: AtomicUsize,
@@ -150,8 +150,8 @@ fn a_writer_killed_before_its_write_starts_writes_nothing() {
     served.stop();
 }
 
-/// The kernel would wait for the flush of a `close` despite signals, so the server must end the
-/// flush. dd flushes twice: when it closes a duplicate descriptor, and when it exits.
+/// dd flushes when it closes a duplicate descriptor, and when it exits. The kernel does not
+/// interrupt these flushes by a signal, so the server must complete them.
 #[test]
 fn a_program_can_be_killed_during_its_flush() {
     let away = Away::new(true, |command| command == Kind::Flush);

@@ -1,5 +1,5 @@
-//! Tests malicious and broken clients. The server refuses each of them, and other clients are not
-//! affected.
+//! Tests malicious and broken NBD clients. The server must refuse them without disturbing other
+//! clients.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// Connects a client and brings it to the state with this number. The test then sends random bytes.
+/// Connects a client, and brings it to the protocol state with this number.
 fn client_in_state(
     server: &farblock_attach::nbd::Server,
     state: u64,
@@ -151,8 +151,8 @@ fn a_client_may_disconnect_with_requests_in_flight() {
     }
 }
 
-/// A client that sends requests but reads no answers cannot exceed its limit. When it reads again,
-/// all answers arrive.
+/// A client sends requests but reads no answers. The server stops reading from it at a limit. When
+/// the client reads again, all answers arrive.
 #[test]
 fn a_client_that_reads_no_answers_is_limited() {
     for engine in ENGINES {

@@ -1,4 +1,4 @@
-//! Tests the start and stop of a server, and its listening addresses.
+//! Tests the start and stop of an NBD server, and its listening addresses.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -46,7 +46,7 @@ fn a_server_listens_on_a_private_unix_socket() {
 }
 
 #[test]
-fn a_server_replaces_a_stale_socket_but_no_live_one() {
+fn a_server_replaces_a_stale_socket_but_not_a_live_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("disk.sock");
     // A killed server leaves such a socket file.
@@ -54,7 +54,7 @@ fn a_server_replaces_a_stale_socket_but_no_live_one() {
     let server = Server::start(&at(&path), disk("mem:1MiB", 512)).expect("a free path");
     assert!(refusal(&at(&path)).contains("another program listens at"));
     UnixStream::connect(&path).expect("the first server still listens");
-    // The server does not remove another process's socket at the same path.
+    // If another process has replaced the socket at the path, the server must not remove it.
     std::fs::remove_file(&path).expect("the file exists");
     let other = UnixListener::bind(&path).expect("a socket");
     server.stop().expect("it stops");
@@ -114,7 +114,7 @@ fn idle_clients_do_not_delay_the_stop() {
     for engine in ENGINES {
         let server = serve(engine, disk("mem:16MiB", 512));
         let mut clients = vec![Client::raw(&server), Client::simple(&server)];
-        // Another client stops sending in the middle of a large write.
+        // The second client stops sending in the middle of a large write.
         let mut writing = Client::structured(&server);
         writing.request(0, WRITE, 9, 0, 1 << 20);
         writing.send(&[9; 50_000]);

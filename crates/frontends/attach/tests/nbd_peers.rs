@@ -133,7 +133,7 @@ fn nbdcopy_copies_in_both_directions() {
         let (file, back) = (served.random_file(), served.path("back"));
         let most = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            // The drop of the channel ends the thread, even after a panic.
+            // Dropping `hang_up` ends the thread, even after a panic.
             let (hang_up, hung_up) = mpsc::channel::<()>();
             scope.spawn(|| {
                 let hung_up = hung_up;
@@ -173,7 +173,7 @@ fn qemu_img_converts_and_compares() {
         assert!(said.contains("identical"), "{said}");
         run("qemu-img", &["convert", "-O", "raw", &served.uri, &back]);
         assert!(same(&file, &back));
-        // QEMU checks a qcow2 image that it has written to the disk.
+        // QEMU writes a qcow2 image to the disk, and checks it.
         run("qemu-img", &["create", "-q", "-f", "qcow2", &served.uri, "16M"]);
         let io = ["-f", "qcow2", "-c", "write -P 7 0 9M", "-c", "read -P 7 1M 2M", &served.uri];
         run("qemu-io", &io);
@@ -253,7 +253,7 @@ fn fio_verifies_its_data() {
     }
 }
 
-/// Runs four jobs. Each job has a connection and a quarter of the disk.
+/// Runs four fio jobs, each with its own connection and quarter of the disk.
 #[test]
 fn fio_works_with_many_connections() {
     for engine in ENGINES {

@@ -21,7 +21,7 @@ fn negotiation_options_are_answered() {
         assert_eq!((kind, &entry[..8]), (2, b"\0\0\0\x04disk".as_slice()));
         assert_eq!(&entry[8..], b"memory (1 MiB, 4096-byte blocks)");
         assert_eq!(client.option_reply(3), (1, Vec::new()));
-        // STARTTLS, extended headers, and option numbers that the specification does not reserve.
+        // STARTTLS, extended headers, and undefined option numbers.
         for code in [5, 11, 0, 4242, u32::MAX] {
             client.option(code, b"whatever");
             assert_eq!(client.option_reply(code).0, (1 << 31) + 1, "unsupported");
@@ -31,7 +31,7 @@ fn negotiation_options_are_answered() {
             (8, b"x"),
             (6, b""),
             (7, b"\0\0\0\x09disk\0\0"),
-            // The server accepts these options only after structured replies are negotiated.
+            // These options require structured replies, which are not negotiated yet.
             (9, b"\0\0\0\0\0\0\0\0"),
             (10, b"\0\0\0\0\0\0\0\0"),
         ] {
@@ -289,7 +289,7 @@ fn a_client_that_knows_the_block_size_must_align_its_requests() {
     assert_eq!(client.read(0, 8192), [0; 8192], "nothing was written");
 }
 
-/// A client writes any ranges of bytes. The test compares the disk with a copy in memory.
+/// A client writes random ranges of bytes. The test compares the disk with a copy in memory.
 #[test]
 fn a_client_without_the_block_size_may_write_any_bytes() {
     for (engine, block_size) in ENGINES.into_iter().zip([4096, 512]) {
@@ -326,8 +326,8 @@ fn a_client_without_the_block_size_may_write_any_bytes() {
     }
 }
 
-/// Eight connections write their own eighth of every block at the same time, and a ninth connection
-/// writes whole blocks. The server may lose no answered write.
+/// Eight connections each write their eighth of every block, while a ninth connection writes whole
+/// blocks. No answered write may be lost.
 #[test]
 fn concurrent_writes_to_one_block_are_all_kept() {
     for engine in ENGINES {
@@ -352,8 +352,8 @@ fn concurrent_writes_to_one_block_are_all_kept() {
     }
 }
 
-/// Two clients write a whole block and a part of it at the same time. The rest of the block then
-/// has the data of the whole write.
+/// One client writes a whole block, and another a part of it at the same time. The rest of the
+/// block must have the first client's data.
 #[test]
 fn a_partial_write_keeps_the_rest_of_a_concurrent_whole_write() {
     for engine in ENGINES {
@@ -367,7 +367,7 @@ fn a_partial_write_keeps_the_rest_of_a_concurrent_whole_write() {
             let mut second = request(0, WRITE, 2, offset + 512, 512);
             second.extend([2; 512]);
             part.send(&second);
-            // The server starts to read the block now or a little later, and the read takes 300 us.
+            // The merge starts to read the block about now, and the read takes 300 us.
             std::thread::sleep(std::time::Duration::from_micros(random.below(500)));
             whole.send(&first);
             assert_eq!((whole.reply(0).errno, part.reply(0).errno), (0, 0));

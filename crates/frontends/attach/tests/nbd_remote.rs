@@ -1,4 +1,4 @@
-//! The main use case: serves a remote disk, through a real target and a real host.
+//! Tests the main use of the NBD server: a remote disk, with a real target and host.
 #![cfg(target_os = "linux")]
 
 mod nbd_support;
@@ -71,7 +71,8 @@ fn any_bytes_of_a_remote_disk_can_be_written() {
     }
 }
 
-/// The target disconnects during requests. Clients get errors, and the server continues.
+/// The target disconnects while requests are in flight. Clients get errors, and the server
+/// continues.
 #[test]
 fn clients_get_errors_when_the_remote_disk_is_lost() {
     for engine in ENGINES {
@@ -111,7 +112,7 @@ fn clients_get_errors_when_the_remote_disk_is_lost() {
 /// blocks. When the target is reachable again, it must store the later client's data.
 #[test]
 fn writes_of_a_dead_client_do_not_overwrite_newer_ones_after_a_reconnect() {
-    // All requests of so few blocks fit into the socket's buffer while the server does not read.
+    // Requests for so few blocks fit into the socket's buffer even while the server does not read.
     const BLOCKS: u64 = 16;
     for engine in ENGINES {
         let memory = disk("mem:32MiB", 4096);
@@ -128,8 +129,8 @@ fn writes_of_a_dead_client_do_not_overwrite_newer_ones_after_a_reconnect() {
             client.request(flags, WRITE, block, block * 4096, 4096);
             client.send(&[value; 4096]);
         };
-        // Half of the writes start before the target disconnects. The other half waits for the
-        // target.
+        // Half of the writes start before the target disconnects. The others wait until it is
+        // reachable again.
         (0..BLOCKS / 2).for_each(|block| write(&mut dead, block, 0, 1));
         drop(first);
         eventually("the loss is noticed", || remote.state() == DiskState::Waiting);

@@ -1,4 +1,4 @@
-//! Tests that the server does not execute requests of a dead client after requests of a later
+//! Tests that an NBD server executes no request of a disconnected client after a request of a later
 //! client.
 #![cfg(target_os = "linux")]
 
@@ -11,13 +11,13 @@ use nbd_support::sluice::Sluice;
 use nbd_support::*;
 use std::sync::Arc;
 
-/// The number of requests, which is more than a connection may have in flight. So some stay in the
-/// socket.
+/// The number of requests, which is more than a connection may have in flight. So the server leaves
+/// some unread in the socket.
 const REQUESTS: u64 = 300;
 const IN_FLIGHT: usize = 256;
 
 /// Connects a client that sends a write of ones to each of the first `blocks`. The disk holds back
-/// `held` of these writes. They count as started if `are_begun` is true.
+/// `held` of these writes. If `are_begun`, they count as started, so that they cannot be withdrawn.
 fn begin(
     engine: EngineKind,
     held: usize,
@@ -84,7 +84,7 @@ fn waiting_requests_of_a_disconnected_client_are_abandoned() {
     }
 }
 
-/// A new connection of the same client does not wait for the client's other connections.
+/// A client with one open connection opens another, which must not wait for the first.
 #[test]
 fn a_new_connection_does_not_wait_for_connected_clients() {
     for engine in ENGINES {

@@ -1,8 +1,9 @@
-//! A worker: one thread with one ring, one reactor and one queue into the namespace.
+//! A worker of the vhost-user back end: one thread with one ring, one event loop and one queue into
+//! the namespace.
 //!
-//! A tick (one round of the event loop) takes chains from the ring, submits block operations,
-//! handles completions, returns chains, and then sends the guest one notification. The guest does
-//! not kick while the worker takes chains.
+//! A tick (one round of the event loop) takes descriptor chains (requests) from the ring, submits
+//! block operations, handles completions, returns chains, and then notifies the guest once. While
+//! the worker takes chains, the guest does not kick (notify) it.
 //!
 //! ```text
 //! Idle ──run──> Running ──halt──> Halting ──all finished──> Idle
@@ -30,11 +31,11 @@ use vm_memory::Bytes;
 pub(super) enum Order {
     /// Serve the ring with these settings.
     Run(Box<Setup>, Sender<Result<(), String>>),
-    /// Notify the guest through this descriptor from now on.
+    /// Notify the guest through this eventfd from now on.
     Call(Option<OwnedFd>),
     /// Use this guest memory from now on.
     Memory(Arc<Guest>, Sender<()>),
-    /// Take no more requests, finish the taken requests, and return the index of the next chain.
+    /// Take no more requests, finish those taken, and return the index of the next chain.
     Halt(Sender<Option<u16>>),
     /// The monitor has disconnected: do not access the guest's memory, and wait for the operations
     /// in flight.
@@ -45,23 +46,23 @@ pub(super) enum Order {
     Stop,
 }
 
-/// A request. Its index in the table is the head of its chain, which is unique in the ring.
+/// A request. The head of its chain is its index in the table of slots.
 #[derive(Default)]
 struct Slot {
     request: BlkRequest,
     /// The number of block operations in flight.
     pending: u32,
-    /// The status that the guest gets.
+    /// The status byte for the guest.
     status: u8,
-    /// The size of the request's buffers, in bytes.
+    /// The size of the buffers that the request holds, in bytes.
     held: u64,
-    /// The number of bytes to write into the guest's memory.
+    /// The number of bytes to write to the guest's memory.
     wanted: u64,
 }
 
 /// The state of a worker.
 pub(super) struct Worker {
-    // Drop the queue before the reactor.
+    // Drop the queue before the reactor, with which the queue is registered.
     queue: Box<dyn Queue>,
     queue_task: TaskId,
     mail: TaskId,
@@ -73,21 +74,21 @@ pub(super) struct Worker {
     ring: Option<Ring>,
     watch: Option<WatchId>,
     slots: Vec<Slot>,
-    /// The size of all buffers in use, in bytes.
+    /// The size of the buffers that all requests hold, in bytes.
     held: u64,
     /// The request that waits for buffers.
     parked: Option<u16>,
     halting: Option<Sender<Option<u16>>>,
     leaving: Option<Sender<()>>,
-    /// True if the ring may have requests.
+    /// True if the worker must check the ring for requests.
     look: bool,
-    /// True if the queue may have completions.
+    /// True if the worker must poll the queue for completions.
     dirty: bool,
     stopping: bool,
 }
 
 impl Worker {
-    /// Makes the state of the worker that the calling thread runs.
+    /// Makes the state of the calling thread's worker.
     pub(super) fn new(seat: Seat, shared: Arc<DeviceShared>) -> Worker {
         let Seat { index, queue, queue_task, reactor, mail, .. } = seat;
         Worker {
@@ -112,7 +113,7 @@ impl Worker {
         }
     }
 
-    /// Serves the ring and handles completions. Returns true if more work is ready at once.
+    /// Serves the ring and handles completions. Returns true if more work is ready.
     fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
         for _ in 0..limits::ROUNDS_PER_TICK {
             if std::mem::take(&mut self.look) {
@@ -145,7 +146,8 @@ impl Worker {
                 Order::Call(call) => {
                     if let Some(ring) = &mut self.ring {
                         ring.call = call;
-                        // A notification through the old descriptor may have been lost.
+                        // The worker may have sent a notification through the old eventfd that no
+                        // one read, so notify again.
                         ring.call();
                     }
                 }
@@ -182,7 +184,7 @@ impl Worker {
         self.slots.resize_with(usize::from(ring.table.size), Slot::default);
         self.geometry = self.shared.device.geometry();
         self.ring = Some(ring);
-        // Look for requests without a kick, because the guest may have kicked a previous server.
+        // Check the ring even without a kick: the guest may have kicked a previous server.
         self.look = true;
         Ok(())
     }
@@ -193,7 +195,7 @@ impl Worker {
         }
     }
 
-    /// Answers the threads that wait for the end of the operations in flight.
+    /// Answers the threads that wait until no operation is in flight.
     fn report(&mut self) {
         if self.leaving.is_some() && self.queue.in_flight() == 0 {
             self.held = 0;
@@ -218,8 +220,8 @@ impl Worker {
             }
             ring.disable_kicks();
         }
-        // Limit the number of requests, so that the worker also handles completions. A guest may
-        // add requests as fast as the worker answers them.
+        // Limit the number of requests per call: a guest may add requests as fast as the worker
+        // takes them, and the worker must also handle completions.
         let mut left = self.slots.len();
         while left > 0
             && self.parked.is_none()
@@ -250,7 +252,7 @@ impl Worker {
         }
     }
 
-    /// Executes a request, parks it, or refuses it.
+    /// Executes a request, parks it until buffers are free, or refuses it.
     fn start(&mut self, head: u16) {
         let slot = &mut self.slots[usize::from(head)];
         (slot.pending, slot.status, slot.held, slot.wanted) = (0, status::OK, 0, 0);
@@ -269,7 +271,8 @@ impl Worker {
         if let Err(status) = result {
             slot.status = status;
         }
-        // Some operations may have been submitted before the error. They must complete first.
+        // The error may follow submitted operations of the same request. Answer only after these
+        // have completed.
         if slot.pending == 0 && self.parked != Some(head) {
             self.finish(head);
         }
@@ -289,14 +292,13 @@ impl Worker {
             return Err(status::IOERR);
         }
         let (lba, blocks) = (sector / per_block, sectors / per_block);
-        // Ignore the namespace's limit here, because the worker splits a large transfer into
-        // several operations.
+        // Ignore the namespace's limit on one operation: the worker splits a longer request.
         let whole = Geometry { max_blocks: 0, ..self.geometry };
         whole.check(command, lba, blocks).map_err(code)?;
         Ok((lba, u32::try_from(blocks).map_err(|_| status::IOERR)?))
     }
 
-    /// The number of blocks of one operation of a transfer.
+    /// The number of blocks that one operation transfers at most.
     fn piece_blocks(&self) -> u32 {
         let blocks = limits::PIECE_BYTES / self.geometry.block_size;
         if self.geometry.max_blocks == 0 { blocks } else { blocks.min(self.geometry.max_blocks) }
@@ -329,8 +331,8 @@ impl Worker {
                 let segments = &self.slots[usize::from(head)].request.from_guest;
                 let offset = self.geometry.bytes(first) as u64;
                 let copied = chain::copy_from(&ring.guest, segments, offset, &mut buffer);
-                // If the monitor truncated the memory meanwhile, the copy contains zeroes that the
-                // guest has not written.
+                // If the monitor has truncated the memory, the copy may contain zeroes instead of
+                // the guest's data.
                 if copied.is_none() || ring.guest.is_lost() {
                     self.reactor.buffers().give(buffer);
                     return Err(status::IOERR);
@@ -354,8 +356,7 @@ impl Worker {
         chain::copy_to(&ring.guest, segments, 0, id).ok_or(status::IOERR)
     }
 
-    /// Executes a discard or Write Zeroes request. Checks all ranges before it starts the first
-    /// one.
+    /// Executes a discard or Write Zeroes request. Starts nothing unless all ranges are valid.
     fn ranges(&mut self, head: u16) -> Result<(), u8> {
         const MAX_BYTES: usize = RANGE_BYTES * limits::MAX_RANGES as usize;
         let request = &self.slots[usize::from(head)].request;
@@ -405,7 +406,7 @@ impl Worker {
         slot.pending -= 1;
         let read = buffer.as_ref().filter(|_| slot.request.kind == request::IN);
         let result = match (&self.ring, result, read) {
-            // The ring is closed: the worker may no longer access the guest's memory.
+            // The worker has left the ring, and must not access the guest's memory.
             (None, ..) => Ok(()),
             (_, Err(error), _) => Err(code(error)),
             (Some(ring), Ok(()), Some(buffer)) => {
@@ -426,7 +427,7 @@ impl Worker {
         }
     }
 
-    /// Returns a request to the guest.
+    /// Returns a request's chain to the guest.
     fn finish(&mut self, head: u16) {
         let slot = &mut self.slots[usize::from(head)];
         self.held -= std::mem::take(&mut slot.held);

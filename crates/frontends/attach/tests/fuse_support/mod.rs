@@ -20,7 +20,7 @@ pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
     Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
 }
 
-/// A server and its mountpoint. The order of the fields drops the server first.
+/// A running FUSE server and its mountpoint. The first field is dropped first: the server.
 pub struct Served {
     pub server: Server,
     pub folder: TempDir,
@@ -44,7 +44,7 @@ impl Served {
         self.server.path()
     }
 
-    /// Stops the server. Its disk must have no users.
+    /// Stops the server, whose disk must have no users.
     pub fn stop(mut self) {
         // Retry: a child process of another test shares this process's descriptors until it
         // executes a program.
@@ -75,7 +75,7 @@ impl Loop {
         self.0.to_str().expect("UTF-8")
     }
 
-    /// The first line of a file in `/sys/block/loopN/`.
+    /// The first line of this file in `/sys/block/loopN/`.
     pub fn says(&self, what: &str) -> String {
         let folder = Path::new("/sys/block").join(self.0.file_name().expect("a name"));
         std::fs::read_to_string(folder.join(what)).expect("an attribute").trim().into()
@@ -153,8 +153,7 @@ pub fn fio_verify(file: &str, arguments: &[&str]) -> String {
     run("fio", &all)
 }
 
-/// An operation: the command, the first block, the number of blocks, and whether the write had to
-/// be durable.
+/// An operation: command, first block, number of blocks, FUA.
 pub type Asked = (Command, u64, u32, bool);
 
 /// A disk that records its operations, can change its size, and fails on demand.
