@@ -1,5 +1,5 @@
-//! Tests the vhost-user back end with libblkio, an independent front end, and compares the disk
-//! with a model. QEMU and fio use libblkio to access vhost-user disks without a virtual machine.
+//! Tests the vhost-user back end with libblkio, an independent front end that QEMU and fio use to
+//! access disks without a virtual machine. The test compares the disk with a copy in memory.
 
 #![cfg(target_os = "linux")]
 
@@ -11,11 +11,11 @@ use std::time::Duration;
 use vhost_support::*;
 
 const DISK_BYTES: usize = 8 << 20;
-/// The length of each request's own part of the memory, in bytes.
+/// The length of the memory of each request, in bytes.
 const REQUEST_BYTES: usize = 256 << 10;
 const DEPTH: usize = 16;
 
-/// A program that uses libblkio.
+/// A program that uses libblkio, with one connection to the back end.
 struct Program {
     _blkio: Blkio,
     queues: Vec<Blkioq>,
@@ -153,7 +153,7 @@ fn libblkio_reads_and_writes_the_disk() {
         for block in [512, 4096] {
             let served = serve(engine, disk("mem:8MiB", block));
             let mut program = Program::start(&served, 2);
-            // The second queue reads the data of the first queue, and then overwrites it.
+            // The second queue reads what the first queue wrote, and then overwrites it.
             for queue in 0..2 {
                 for at in (0..DISK_BYTES).step_by(REQUEST_BYTES) {
                     let zeroes = &mut program.queues[queue];

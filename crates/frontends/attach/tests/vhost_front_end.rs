@@ -1,5 +1,5 @@
-//! The vhost-user front end is a namespace, so the conformance suite can test it, and thereby the
-//! rings.
+//! Tests the vhost-user front end, and through it the rings, with the conformance suite for
+//! namespaces.
 #![cfg(target_os = "linux")]
 
 use farblock_attach::vhost_user::front_end::{self, FrontEnd};
@@ -12,7 +12,7 @@ use farblock_reactor::EngineKind;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// The number of rings, which is more than the number of queues that the suite opens at once.
+/// The number of rings: more than the queues that the suite opens at once.
 const QUEUES: usize = 8;
 
 /// A front end, with the server of its disk and the folder of their socket.
@@ -37,7 +37,8 @@ fn guest(disk: &str, block_size: u32, engine: EngineKind, depth: u16) -> Guest {
 #[test]
 fn the_front_end_conforms_to_the_namespace_contract() {
     for engine in [EngineKind::Uring, EngineKind::Portable] {
-        // With a short ring some operations wait for a slot. With a long ring no operation waits.
+        // With 2 requests per ring, some operations wait in the front end. With a full ring, none
+        // waits.
         for depth in [2, front_end::RING_SIZE] {
             let make = |block_size| Arc::new(guest("mem:16MiB", block_size, engine, depth)) as _;
             Suite::new(engine).run(&make);

@@ -1,4 +1,4 @@
-//! Tests guests and monitors that break the protocol.
+//! Tests guests and virtual machine monitors that break the protocol.
 #![cfg(target_os = "linux")]
 
 mod vhost_support;
@@ -23,8 +23,8 @@ fn message(code: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The device returns a chain without room for a status, and reports 0 bytes written. The ring
-/// continues.
+/// The chains have no valid place for a status byte. The device returns each with 0 bytes written,
+/// and continues to serve the ring.
 #[test]
 fn invalid_descriptor_chains_are_returned_without_execution() {
     for engine in ENGINES {
@@ -74,7 +74,7 @@ fn circular_and_oversized_chains_are_returned_without_execution() {
     vm.offer(0, &[(header.0, 16, NEXT, 1), (header.0, 16, NEXT, 1)]);
     vm.kick(0);
     assert_eq!(vm.used(0), Some((0, 0)), "a circle");
-    // Repeat the same 60 MiB until the total length exceeds 32 bits.
+    // The total length exceeds 32 bits, because the chain uses the same 60 MiB many times.
     let mut chain = vec![header];
     chain.extend((0..100).map(|_| (DATA, 60 << 20, WRITE | NEXT, 0)));
     chain.push(status);
@@ -86,8 +86,8 @@ fn circular_and_oversized_chains_are_returned_without_execution() {
     served.stop();
 }
 
-/// The server stops serving a broken ring and reports the error. The other ring and the next guest
-/// still work.
+/// The server stops serving a ring after an invalid descriptor, and reports the error. The other
+/// ring and the next guest still work.
 #[test]
 fn a_broken_ring_stops_and_the_other_continues() {
     for engine in ENGINES {
@@ -116,14 +116,14 @@ fn a_broken_ring_stops_and_the_other_continues() {
     }
 }
 
-/// Requests wait for each other if together they need more buffers than a ring may hold.
+/// A request waits for others if together they need more buffers than a ring may hold.
 #[test]
 fn requests_above_the_buffer_limit_wait_for_each_other() {
     for engine in ENGINES {
         let served = serve(engine, disk("delay:5ms,mem:64MiB", 512));
         let mut vm = served.boot();
         for _ in 0..10 {
-            // All requests use the same address, because the data does not matter.
+            // All requests use the same address, because the test does not check the data.
             vm.submit(0, OUT, 0, &[(DATA, 30 << 20)]);
         }
         for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Tests a disk as the driver of a guest sees it.
+//! Tests a vhost-user disk as a guest's driver sees it.
 #![cfg(target_os = "linux")]
 
 mod vhost_support;
@@ -97,8 +97,8 @@ fn a_monitor_sees_the_properties_of_the_disk() {
         let features = vm.frontend().get_features().expect("features");
         assert_eq!(features & F_RO, 0);
         assert_ne!(features & F_DISCARD, 0, "no F_DISCARD");
-        // Without `F_LOG_ALL`, a monitor refuses to migrate the guest. So the monitor never copies
-        // memory while the server writes to it.
+        // Without `F_LOG_ALL`, a monitor refuses to migrate the guest: the server does not record
+        // which memory it writes.
         let offered = vm.frontend().get_protocol_features().expect("protocol features");
         assert_eq!(features & F_LOG_ALL, 0, "F_LOG_ALL");
         assert!(!offered.contains(VhostUserProtocolFeatures::LOG_SHMFD), "{offered:?}");
@@ -114,8 +114,8 @@ fn a_monitor_sees_the_properties_of_the_disk() {
     }
 }
 
-/// Transfers data with segments that do not end at block boundaries, on both rings. Some requests
-/// need several operations.
+/// Transfers data in segments that do not end at block boundaries, on both rings. Some requests are
+/// longer than one operation.
 #[test]
 fn data_may_be_split_at_any_byte() {
     for engine in ENGINES {
@@ -132,13 +132,13 @@ fn data_may_be_split_at_any_byte() {
         let to = [(DATA + 9, 4 << 20), (DATA + 9 + (4 << 20), 1), (DATA + 10 + (4 << 20), 1048575)];
         assert_eq!(vm.call(1, IN, 8, &to), (OK, (5 << 20) + 1));
         assert!(vm.read(DATA + 9, 5 << 20) == data);
-        // The request did not change the blocks around its range.
+        // The request did not change the neighbouring blocks.
         assert_eq!(vm.load(0, 4096), vec![0; 4096]);
         served.stop();
     }
 }
 
-/// Fills a ring with requests, several times in a row.
+/// Fills a ring with requests, several times.
 #[test]
 fn a_full_ring_of_requests_is_served() {
     for engine in ENGINES {
@@ -241,7 +241,7 @@ fn invalid_requests_get_an_error_status() {
     assert_eq!(vm.ranges(ZEROES, &[(0, 8, 0); 17]), IOERR);
     assert_eq!(vm.ranges(ZEROES, &[]), IOERR);
     assert_eq!(vm.call(0, DISCARD, 0, &[(DATA, 15)]).0, IOERR);
-    assert_eq!(vm.load(65_528, 4096), vec![0; 4096], "the server stopped working");
+    assert_eq!(vm.load(65_528, 4096), vec![0; 4096], "a refused request changed the disk");
     served.stop();
 }
 
@@ -277,7 +277,7 @@ fn a_guest_can_switch_the_write_cache() {
     vm.frontend().set_config(32, flags, &[1]).expect("the cache can be enabled");
     assert_eq!((vm.store(0, &[3; 512]), durable()), (OK, 2));
     vm.disconnect();
-    // A driver without the flush feature cannot send a flush.
+    // A driver without the flush feature sends no flushes, so its writes must be durable.
     let mut vm = Vm::new();
     vm.attach(&served, !F_FLUSH);
     assert_eq!((vm.store(0, &[4; 512]), durable()), (OK, 3));
@@ -310,7 +310,7 @@ fn a_changed_size_is_announced() {
     served.stop();
 }
 
-/// A guest that wants no interrupts gets none, with and without event indexes.
+/// A guest that disables interrupts gets none, with and without event indexes.
 #[test]
 fn interrupts_are_sent_only_if_the_guest_wants_them() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});

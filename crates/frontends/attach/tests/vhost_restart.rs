@@ -1,4 +1,4 @@
-//! Tests back ends and monitors that die with requests in flight.
+//! Tests vhost-user servers and monitors that die while requests are in flight.
 #![cfg(target_os = "linux")]
 
 mod vhost_support;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use vhost::VhostBackend;
 use vhost_support::*;
 
-/// A namespace that holds its operations until the test opens it.
+/// A namespace that holds back its operations until the test opens it.
 struct Gate {
     inner: Arc<dyn Namespace>,
     state: Arc<GateState>,
@@ -95,8 +95,8 @@ impl Drop for GateQueue {
     }
 }
 
-/// A server stops with requests in flight, as if it had been killed. The next server executes these
-/// requests in order, and the guest gets each answer once.
+/// A server stops while requests are in flight, as a killed server does. The next server executes
+/// these requests in order, and the guest gets each answer once.
 #[test]
 fn a_successor_completes_the_requests_in_flight() {
     for engine in ENGINES {
@@ -116,7 +116,7 @@ fn a_successor_completes_the_requests_in_flight() {
             open.push((vm.submit(0, OUT, sector, &[(at, 512)]), sector));
         }
         eventually("all requests are in flight", || state.submitted() == 5);
-        // Operations that never end cannot extend a stop beyond its limit.
+        // The operations never complete, so the stop gives up at its time limit.
         served.server.take().expect("it runs").stop().expect("it stops");
         assert_eq!(vm.used_within(0, Duration::ZERO), None);
         vm.disconnect();
@@ -124,7 +124,7 @@ fn a_successor_completes_the_requests_in_flight() {
         let (gate, state) = Gate::around(&inner);
         state.open();
         served.server = Some(Server::start(&served.config, gate).expect("it starts"));
-        // The monitor restarts each ring from the index of the used ring, as QEMU does.
+        // The monitor restarts each ring at the used ring's index, as QEMU does.
         vm.attach(&served, u64::MAX);
         for _ in 0..sectors.len() {
             let (id, written) = vm.used(0).expect("an answer");
@@ -142,8 +142,8 @@ fn a_successor_completes_the_requests_in_flight() {
     }
 }
 
-/// A monitor disconnects and reconnects. The server waits for the operations in flight without
-/// accessing the guest's memory, and then executes them again.
+/// A monitor disconnects and reconnects. The server first waits until the old operations have
+/// completed, without accessing the guest's memory. Then it executes their requests again.
 #[test]
 fn requests_in_flight_execute_again_after_a_monitor_reconnects() {
     for engine in ENGINES {
@@ -167,7 +167,8 @@ fn requests_in_flight_execute_again_after_a_monitor_reconnects() {
     }
 }
 
-/// A stopped ring finishes the requests that it has received, and reports its position.
+/// A ring that the monitor stops finishes the requests that the server has taken, and reports its
+/// index.
 #[test]
 fn a_stopped_ring_finishes_its_requests_and_can_restart() {
     for engine in ENGINES {
@@ -190,7 +191,7 @@ fn a_stopped_ring_finishes_its_requests_and_can_restart() {
     }
 }
 
-/// Before a server stops, it answers the requests that it has received.
+/// Before a server stops, it answers the requests that it has taken.
 #[test]
 fn a_stopping_server_answers_its_requests() {
     for engine in ENGINES {

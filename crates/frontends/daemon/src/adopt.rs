@@ -1,6 +1,6 @@
-//! Gives an orphaned server, whose supervisor was killed, a new supervisor. The new supervisor
-//! requests a channel over the server's control socket. From then on it works as if it had started
-//! the server itself.
+//! Gives a server whose supervisor was killed a new supervisor. The new supervisor requests a
+//! channel (a socket for messages) over the server's control socket, and then works as if it had
+//! started the server.
 
 use super::control::{self, ControlRequest};
 use super::folder::{Folder, Lock, Role};
@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time limit for the server's answer. The supervisor does not adopt a server that takes longer.
+/// Time limit for the server's answer. After it, the supervisor does not adopt the server.
 const WAIT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Finds the attachment with these settings that has a server but no supervisor. Returns its folder
@@ -28,8 +28,7 @@ pub(super) fn orphan(runtime: &Path, settings: &Settings) -> Option<(Folder, Loc
     })
 }
 
-/// Requests a channel to the server. The first message on the channel is the server's report that
-/// it is ready.
+/// Requests a channel to the server. The server first reports on it that the disk is ready.
 pub(super) fn channel(folder: &Folder) -> io::Result<Channel> {
     let stream = control::request(folder, &ControlRequest::Adopt, Some(WAIT_LIMIT))?;
     system::receive_channel(&stream)

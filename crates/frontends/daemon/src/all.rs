@@ -11,7 +11,7 @@ use farblock_program::output;
 use farblock_program::remote;
 use farblock_program::values::DiscoveryAddress;
 
-/// Attaches each namespace. A failure does not stop the others.
+/// Attaches each namespace. Continues with the next one after a failure.
 pub(super) fn run(
     address: &DiscoveryAddress,
     args: &AttachArgs,
@@ -44,7 +44,7 @@ pub(super) fn run(
     let (mut attached, mut failed) = (0, 0);
     for urls in &subsystems {
         args.urls.clone_from(urls);
-        // Connect with the options that the disk will use.
+        // List the namespaces with the same options with which the disks will connect.
         let namespaces = Settings::new(&args, global)
             .and_then(|settings| namespaces(urls, &settings.disk_options().connection));
         let disks = match namespaces {
@@ -76,7 +76,7 @@ pub(super) fn run(
     }
 }
 
-/// Groups URLs by subsystem. All URLs of a subsystem are paths to it.
+/// Groups URLs by subsystem: the URLs of one group are paths to the same namespaces.
 fn by_name(urls: Vec<Url>) -> Vec<Vec<Url>> {
     let mut found: Vec<Vec<Url>> = Vec::new();
     for url in urls {

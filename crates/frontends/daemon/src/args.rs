@@ -39,7 +39,7 @@ pub enum As {
 
 #[cfg(any(target_os = "linux", windows))]
 impl As {
-    /// The name of this way to attach, as on the command line.
+    /// The name of this variant on the command line.
     pub fn name(self) -> String {
         let value = self.to_possible_value().expect("no way is hidden");
         value.get_name().to_owned()

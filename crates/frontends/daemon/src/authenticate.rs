@@ -9,8 +9,8 @@ use farblock_program::output;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// Time limit for one attachment. It is long because each path needs modular exponentiations at
-/// both ends.
+/// Time limit for one attachment. It is long, because each path needs modular exponentiations (slow
+/// arithmetic on large numbers) at both ends.
 const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs the command.
@@ -32,8 +32,7 @@ fn authenticate(folder: &Folder) -> Result<()> {
     let name = folder.name();
     let answer = control::ask(folder, &ControlRequest::Authenticate, Some(WAIT_LIMIT));
     let answer = answer.map_err(|error| match error.kind() {
-        // A server of an earlier version closes the connection, because it does not know this
-        // request.
+        // A server of an earlier version does not know this request, and closes the connection.
         ErrorKind::UnexpectedEof => Failure::run(format_args!(
             "the server of {name} has exited, or is of an earlier version: detach {name} \
              and attach it again"

@@ -1,5 +1,6 @@
 //! Refuses a second writable attachment of the same namespace on this machine, unless `--shared`
-//! allows it. Two mounts of a file system, each with its own cache, would corrupt the namespace.
+//! allows it. Otherwise two mounts of the same file system, each with its own cache, would corrupt
+//! it.
 
 use super::folder::{Folder, Role};
 use super::record;
@@ -8,12 +9,12 @@ use super::system;
 use farblock_host::disk::KnownNamespace;
 use std::time::{Duration, Instant};
 
-/// The longest wait for the lock of this check, which another attachment may hold.
+/// The longest wait for the lock of this check, while another attachment starts.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Runs `act`, which makes this attachment the writer of its namespace. Returns an error if another
-/// attachment writes to that namespace.
+/// Runs `act`, which records that this attachment writes to its namespace. Returns an error if
+/// another attachment already writes to that namespace.
 pub(super) fn claim(
     folder: &Folder,
     settings: &Settings,
@@ -44,7 +45,7 @@ pub(super) fn claim(
     act()
 }
 
-/// Like [`claim`], for an attachment whose processes died and that is about to resume.
+/// Like [`claim`], for an attachment that resumes after its processes died.
 pub(super) fn claim_again(folder: &Folder, settings: &Settings) -> Result<(), String> {
     match record::known(folder) {
         Ok(known) => claim(folder, settings, &known, || Ok(())),
@@ -110,16 +111,16 @@ mod tests {
         begin(&named, false, false).expect("another disk");
         let _reads = begin(&known(1), true, false).expect("a read-only claim");
         let _shares = begin(&known(1), false, true).expect("a shared claim was requested");
-        // The first attachment may still write its record. But if its processes die, it cannot
-        // resume while another attachment writes.
+        // The first attachment was made before the shared one, so it may still write its record.
+        // But if its processes die, it cannot resume while another attachment writes.
         let recorder = Recorder::new(&first, &settings(false, false), true);
         recorder.namespace(&known(1)).expect("the record is written");
         assert!(claim_again(&first, &settings(false, false)).is_err());
-        // Dead and read-only attachments do not write.
+        // Neither dead nor read-only attachments count as writers.
         drop((lock, _shares));
         begin(&known(1), false, false).expect("no other process writes");
-        // For namespaces without identifiers, the check compares the subsystem name and the
-        // namespace ID.
+        // If the target reports no identifier of the namespace, the check compares the subsystem's
+        // name and the namespace ID.
         let nameless = KnownNamespace::default();
         let _first = begin(&nameless, false, false).expect("the first claim");
         assert!(begin(&nameless, false, false).is_err());

@@ -1,6 +1,6 @@
-//! Drops the server's rights before the server connects (docs/decisions/0035). The supervisor keeps
-//! its rights, because it must start the next server. No peer can attack the supervisor, because it
-//! has no connection.
+//! Drops the server's rights before the server connects to a target (docs/decisions/0035). The
+//! supervisor keeps its rights, because it must start the next server. A target cannot attack the
+//! supervisor, which has no connection.
 
 use super::folder::Folder;
 use super::settings::Settings;
@@ -21,8 +21,8 @@ use std::sync::Arc;
 const LINKS: usize = 40;
 
 /// A server's brokers: helper processes that perform privileged operations for it. If a broker
-/// dies, the server exits, and the supervisor starts both again. If a restart would break the disk,
-/// the server continues without the broker.
+/// dies, the server exits, and the supervisor starts both again. If programs would lose the disk by
+/// a restart of the server, the server continues without the broker.
 #[derive(Default)]
 pub(super) struct Brokers {
     keys: Option<Arc<Broker>>,
@@ -35,8 +35,8 @@ impl Brokers {
     }
 }
 
-/// Drops the rights that this way to attach does not need. The caller must have started no second
-/// thread yet. Logs the rights that the process cannot drop.
+/// Drops the rights that this kind of attachment (NBD, FUSE and so on) does not need. The caller
+/// must have started no second thread yet. Logs the rights that the process cannot drop.
 pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
     if ways::may_be_written_back_to(settings)
         && let Err(error) = farblock_frontend::stay_resident()
@@ -55,7 +55,8 @@ pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
             if ways::flushes_for_the_kernel(settings) {
                 flush_for_the_kernel();
             }
-            // Create the file with the host identity now, because every connection reads it.
+            // Create the host identity's file now: every connection reads it, and later this
+            // process may not.
             let _ = HostIdentity::of_this_host();
             if let Err(problem) = sandbox::enter_within(&paths(folder, settings)) {
                 sandbox::stay(&problem);
@@ -76,9 +77,9 @@ pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
 /// The devices that libibverbs and librdmacm open.
 const RDMA_DEVICES: &str = "/dev/infiniband";
 
-/// The paths that the server opens later. These are the folders of attachments (the server removes
-/// its own at the end), the folder of its socket, and the folders of its keys, which it reads for
-/// each connection. Its brokers open all other files.
+/// The paths that the server opens later. These are the runtime directory (the server removes its
+/// own folder there when it exits), the folder of its socket, and the folders of its keys, which it
+/// reads for each connection.
 fn paths(folder: &Folder, settings: &Settings) -> Paths {
     let mut own: Vec<PathBuf> = folder.0.parent().map(Path::to_owned).into_iter().collect();
     own.extend(settings.socket.as_deref().and_then(Path::parent).map(Path::to_owned));
@@ -99,9 +100,8 @@ fn paths(folder: &Folder, settings: &Settings) -> Paths {
 }
 
 /// Returns all folders through which a file is reached: its own folder, and the folder of each
-/// symbolic link in the path. Another process may later redirect a link to a sibling folder, for
-/// example to switch to new keys. The result leaves out the root directory, because access to it
-/// would include everything.
+/// symbolic link in the path. The administrator may later replace a link, for example to switch to
+/// new keys. The result omits the root directory, because access to it would include everything.
 fn ways_to(file: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = file.parent().map(Path::to_owned).into_iter().collect();
     let mut path = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
@@ -112,7 +112,7 @@ fn ways_to(file: &Path) -> Vec<PathBuf> {
         let Some((link, to)) = link else { break };
         let folder = link.parent().unwrap_or(Path::new("/"));
         folders.extend((folder != Path::new("/")).then(|| folder.to_owned()));
-        // Build the path without a trailing slash, which would make the kernel follow a link.
+        // A trailing slash would make the kernel follow a link, so build the path without one.
         let rest = path.strip_prefix(link).unwrap_or(Path::new(""));
         path = folder.join(to).components().chain(rest.components()).collect();
     }
@@ -120,9 +120,9 @@ fn ways_to(file: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Marks this thread, and the threads that it starts, as writeback helpers (`PR_SET_IO_FLUSHER`),
-/// so that they do not wait for writeback themselves. This needs a right that the server is about
-/// to drop.
+/// Marks this thread, and the threads that it starts later, with `PR_SET_IO_FLUSHER`: the kernel
+/// needs them to write back memory, so they must not wait for this writeback. This needs a right
+/// that the server is about to drop.
 fn flush_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!("cannot mark this process as a writeback helper: {error}");
@@ -150,15 +150,15 @@ fn has_key_in_keyring(settings: &Settings) -> bool {
     keys.flatten().any(in_keyring)
 }
 
-/// The arguments of the keyring broker. The broker returns only keys for this disk's subsystems, or
-/// keys for any subsystem if a URL names none.
+/// The arguments of the keyring broker: this disk's subsystems. The broker returns only keys for
+/// these, or keys for any subsystem if a URL names none.
 fn keys_part(settings: &Settings) -> Vec<&str> {
     let subsystems = settings.urls.iter().map(|url| url.subsystem.as_deref());
     let subsystems = subsystems.collect::<Option<Vec<_>>>().unwrap_or_default();
     [keys::PART, "--"].into_iter().chain(subsystems).collect()
 }
 
-/// The current confinement of this process, for status requests.
+/// The rights that this process has dropped and kept, for status requests.
 pub(super) fn seen() -> Option<Confinement> {
     Some(sandbox::seen())
 }
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(ways("far/key"), [of("far")]);
         assert_eq!(ways("sec/current/key"), [of("far"), of("sec"), of("sec/v1")]);
         assert_eq!(ways("at/key"), [of("at"), of("far"), of("sec"), of("sec/v1")]);
-        // These paths lead to a link loop, and to a missing file.
+        // These paths lead to a loop of links, and to a missing file.
         std::os::unix::fs::symlink("loop", of("at/loop")).expect("a link");
         assert_eq!(ways("at/loop"), [of("at")]);
         assert_eq!(ways("at/missing"), [of("at")]);
@@ -217,7 +217,8 @@ mod tests {
         }
         let of = |way| Settings { way, ..Settings::default() };
         assert!(ways::keeps_rights(&of(As::Fuse)).is_none() && ways::takes_rights(&of(As::Fuse)));
-        // NBD uses a device if the kernel has NBD.
+        // With `--as nbd`, the server needs rights if the kernel has an NBD client, because it then
+        // creates a device.
         assert!(ways::keeps_rights(&of(As::Nbd)).is_none());
         for way in [As::Ublk, As::Nvme] {
             assert!(ways::keeps_rights(&of(way)).is_some());

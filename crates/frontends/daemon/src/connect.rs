@@ -1,4 +1,5 @@
-//! Connects an attachment's disk after all commands of an earlier server have ended.
+//! Connects an attachment's disk, after all commands of an earlier server have completed or can no
+//! longer take effect.
 
 use super::folder::Folder;
 use super::record::{Recorder, predecessor};
@@ -7,11 +8,11 @@ use farblock_host::disk::Disk;
 use farblock_program::remote;
 use std::time::Duration;
 
-/// Connects a disk. Errors include the remedy. With `resume`, programs may already use the disk.
+/// Connects a disk. An error states what to do. With `resume`, programs already use the disk.
 pub(super) fn connect(settings: &Settings, folder: &Folder, resume: bool) -> Result<Disk, String> {
     let mut options = settings.disk_options();
     if resume {
-        // Make one attempt only: the supervisor retries, and can receive a detach request between
+        // Make one attempt. The supervisor retries, and can receive a detach request between
         // attempts.
         options.connect_wait = Duration::ZERO;
     }

@@ -1,4 +1,4 @@
-//! A server for tests, and a client that sends exactly the given bytes.
+//! An NBD server for tests, and a client that sends exactly the bytes that a test gives it.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
@@ -35,7 +35,7 @@ pub const ENOTSUP: u32 = 95;
 
 pub const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Portable];
 
-/// The longest wait for an answer. No expected answer takes so long.
+/// The longest wait for an answer. Every expected answer arrives sooner.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Opens the disk that a specification describes.
@@ -132,7 +132,11 @@ impl Client {
     pub fn expect_end(&mut self) {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
-            Ok(_) => assert!(rest.is_empty(), "{} bytes before the end", rest.len()),
+            Ok(_) => assert!(
+                rest.is_empty(),
+                "the server sent {} bytes before it closed the connection",
+                rest.len()
+            ),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}"),
         }
     }
@@ -216,7 +220,7 @@ impl Client {
             return Reply { cookie, errno, data };
         }
         assert_eq!(magic, 0x668e_33ef, "a wrong magic number");
-        assert!(self.structured, "an unrequested structured reply");
+        assert!(self.structured, "the server sent a structured reply without a request for it");
         let rest = self.take(16);
         assert_eq!(rest[..2], [0, 1], "the only chunk is not marked as the last");
         let (kind, cookie) = (number(&rest[2..4]), number(&rest[4..12]));
@@ -230,7 +234,7 @@ impl Client {
                 assert!(std::str::from_utf8(text).is_ok_and(|text| !text.is_empty()));
                 Reply { cookie, errno: number(&body[..4]) as u32, data: Vec::new() }
             }
-            other => panic!("a chunk of type {other}"),
+            other => panic!("unexpected chunk of type {other}"),
         }
     }
 }
@@ -250,7 +254,7 @@ pub fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// A disk that counts its reads and writes, and can change its size.
+/// A disk that counts its reads and writes, and whose size can change.
 pub struct Spy {
     pub disk: Arc<Elastic>,
     pub reads: Arc<AtomicUsize>,

@@ -13,11 +13,11 @@ pub struct Sluice {
 
 #[derive(Default)]
 struct SluiceShared {
-    /// The number of writes that the disk will still hold back.
+    /// The number of further writes that the disk will hold back.
     hold: AtomicUsize,
-    /// The number of writes that are held back.
+    /// The number of writes that the disk holds back now.
     held: AtomicUsize,
-    /// True if held writes count as not started, so that their queue can withdraw them.
+    /// True if held writes count as not started: their queue can withdraw them.
     unbegun: AtomicBool,
     /// The number of withdrawn writes.
     abandoned: AtomicUsize,
@@ -29,14 +29,14 @@ impl Sluice {
         Arc::new(Sluice { inner, shared: Arc::default() })
     }
 
-    /// Holds back the next `writes` writes. With `begun`, they count as started; otherwise their
-    /// queue can withdraw them.
+    /// Holds back the next `writes` writes. With `begun`, they count as started, so that their
+    /// queue cannot withdraw them.
     pub fn hold(&self, writes: usize, begun: bool) {
         self.shared.unbegun.store(!begun, Ordering::SeqCst);
         self.shared.hold.store(writes, Ordering::SeqCst);
     }
 
-    /// The number of writes that are held back.
+    /// The number of writes that the disk holds back now.
     pub fn held(&self) -> usize {
         self.shared.held.load(Ordering::SeqCst)
     }

@@ -1,5 +1,6 @@
-//! A virtual machine with one disk. It has memory, a monitor (the front end of the `vhost` crate),
-//! and a driver that puts exactly the given descriptors into a ring.
+//! A virtual machine for tests, with one vhost-user disk. It consists of memory, a monitor (the
+//! front end of the `vhost` crate), and a driver that puts exactly the given descriptors into a
+//! ring.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
@@ -50,7 +51,7 @@ pub const F_DISCARD: u64 = 1 << 13;
 pub const F_INDIRECT: u64 = 1 << 28;
 pub const F_EVENT_IDX: u64 = 1 << 29;
 
-/// The longest wait for an answer. No expected answer takes so long.
+/// The longest wait for an answer. Every expected answer arrives sooner.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 pub const MEMORY_BYTES: u64 = 64 << 20;
 /// The number of descriptors of a ring.
@@ -125,7 +126,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes the next request use this descriptor of a finished request.
+    /// Makes the next request start at this descriptor of a completed request.
     pub fn reuse(&mut self, descriptor: u16) {
         self.next = descriptor;
     }
@@ -200,7 +201,7 @@ impl Vm {
         self.frontend().set_mem_table(&[region]).expect("memory");
     }
 
-    /// Gets the in-flight records once, and passes them at every start, as QEMU does.
+    /// Gets the in-flight records once, and passes them to the server at every start, as QEMU does.
     fn keep_notes(&mut self) {
         if self.inflight.is_none() {
             let wanted = VhostUserInflight::new(0, 0, 2, SIZE);
@@ -237,7 +238,7 @@ impl Vm {
         self.frontend.as_mut().expect("connected")
     }
 
-    /// Disconnects without a message.
+    /// Closes the connection without a message to the server.
     pub fn disconnect(&mut self) {
         self.frontend = None;
     }
@@ -270,7 +271,8 @@ impl Vm {
     }
 
     /// Puts descriptors into a ring's table, one after the other, and the first descriptor into the
-    /// available ring. Each descriptor is linked to the next one unless it sets a link itself.
+    /// available ring. A descriptor with the flag `NEXT`, but without an index of the next, links
+    /// to the following descriptor.
     pub fn offer(&mut self, ring: usize, chain: &[Descriptor]) -> u16 {
         let head = self.rings[ring].next;
         for &(address, length, flags, next) in chain {
@@ -301,7 +303,7 @@ impl Vm {
         self.rings[ring].kick.write(1).expect("a kick");
     }
 
-    /// Waits for the next entry in the used ring. Returns `None` if no entry arrives in time.
+    /// Waits for the next entry in the used ring. `None` on timeout.
     pub fn used(&mut self, ring: usize) -> Option<Used> {
         self.used_within(ring, WAIT_LIMIT)
     }
@@ -329,7 +331,7 @@ impl Vm {
         self.memory.load(at, Ordering::SeqCst).expect("memory")
     }
 
-    /// Makes the header and status descriptors of a request. Each request has its own place for
+    /// The header and status descriptors for the next request. Each request has its own memory for
     /// them.
     pub fn frame(&self, ring: usize, kind: u32, sector: u64) -> (Descriptor, Descriptor) {
         let at = ring_at(ring) + HEADERS + u64::from(self.rings[ring].next) * 32;
@@ -341,14 +343,14 @@ impl Vm {
         ((at, 16, NEXT, 0), (at + 16, 1, WRITE, 0))
     }
 
-    /// Truncates the memory. The rings remain, but the data area is lost, so the test must not
-    /// access it.
+    /// Truncates the guest's memory file. The rings remain, but the test must no longer access the
+    /// data area.
     pub fn take_data_away(&self) {
         self.file.set_len(DATA / 2).expect("the file is truncated");
     }
 
-    /// Starts a request with these pieces of memory. Returns its head and the address of its
-    /// status.
+    /// Starts a request with these data segments. Returns its head and the address of its status
+    /// byte.
     pub fn submit(
         &mut self,
         ring: usize,
@@ -378,8 +380,7 @@ impl Vm {
         (head, status.0)
     }
 
-    /// Sends a request and waits for its end. Returns its status, and the number of bytes that the
-    /// device wrote.
+    /// Executes a request. Returns its status, and the number of bytes that the device wrote.
     pub fn call(
         &mut self,
         ring: usize,
