@@ -1,5 +1,6 @@
 //! The control socket of a disk's server, for `farblock list` and `farblock detach`. A request and
-//! an answer are one line of JSON each. Every user who can open the folder can use the socket.
+//! an answer are one line of JSON each. Only users who can open the attachment's folder can use the
+//! socket.
 
 use super::folder::Folder;
 use super::status::{Offer, Status};
@@ -12,17 +13,17 @@ use std::time::Duration;
 
 /// Maximum size of a request or an answer, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// Timeout for a client to send its request and to read the answer.
+/// Time limit for a client to send its request, and again to read the answer.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(5);
 const SOCKET: &str = "control";
 
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum ControlRequest {
     Status,
-    /// The status without the users. The search for users would read the open files of all
+    /// The status without the disk's users, for which the server would search the open files of all
     /// processes.
     Paths,
-    /// The whole status. Also makes the server start to measure latencies.
+    /// The whole status. The server also measures latencies from now on.
     Measure,
     /// Authenticates this host again on all paths.
     Authenticate,
@@ -33,7 +34,8 @@ pub(super) enum ControlRequest {
     AddPath {
         url: String,
     },
-    /// Makes the client the supervisor. The answer is a channel, not a line.
+    /// Makes the client the server's supervisor. The answer is a channel (see
+    /// [`messages`](super::messages)), not a line.
     #[cfg(target_os = "linux")]
     Adopt,
 }
@@ -41,7 +43,7 @@ pub(super) enum ControlRequest {
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Answer {
     Status(Box<Status>),
-    /// All paths, each with the error if its authentication failed.
+    /// The URLs of all paths, each with the error if the authentication on it failed.
     Authenticated(Vec<(String, Option<String>)>),
     Detached,
     PathAdded(Offer),
@@ -69,8 +71,8 @@ pub(super) fn receive<T: DeserializeOwned>(stream: &Stream) -> io::Result<T> {
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// Asks a server for its status. An older server closes the connection on an unknown request: this
-/// function then asks for a plain status. It does not ask again after a timeout.
+/// Asks a server for its status. An older server closes the connection on an unknown request. This
+/// function then sends the oldest status request, but not after a timeout.
 pub(super) fn status(
     folder: &Folder,
     request: &ControlRequest,
@@ -91,7 +93,7 @@ fn is_hung_up_on(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionReset | InvalidData | UnexpectedEof)
 }
 
-/// Sends a request and waits for the answer, for at most `patience`; `None` means without limit.
+/// Sends a request and waits for the answer, for at most `patience`; `None` waits forever.
 pub(super) fn ask(
     folder: &Folder,
     request: &ControlRequest,
@@ -128,7 +130,7 @@ mod tests {
         ] {
             assert_eq!(is_hung_up_on(&io::Error::from(kind)), is_asked, "{kind}");
         }
-        // A server that exits sends an empty answer.
+        // The answer is empty if the server exits before it answers.
         let nothing = serde_json::from_slice::<Answer>(b"").unwrap_err();
         assert!(is_hung_up_on(&io::Error::from(nothing)));
     }

@@ -22,17 +22,17 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a detach, including the flush and the wait for the last user.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Time limit for a forced detach, which flushes only briefly.
+/// Time limit for a forced detach, which waits only briefly for the flush.
 const FORCED_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time limit for unmounting everything that is stacked on a disk.
+/// Time limit to unmount the file systems and stop the devices on a disk.
 #[cfg(target_os = "linux")]
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit for the exit of an attachment's processes.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
-/// Time limit for the exit of processes that this command has not signalled.
+/// Time limit for the exit of processes that another command or the kernel ends.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs the command.
@@ -90,8 +90,8 @@ fn detach(folder: &Folder, args: &DetachArgs) -> Result<()> {
     clear(folder, force)
 }
 
-/// Unmounts the disk's file systems, and stops swap and other devices on the disk. With `force`,
-/// also writes back unwritten data if some uses remain.
+/// Unmounts the disk's file systems, and stops swap and other devices on the disk. If some uses
+/// remain, `force` makes it write back their cached data.
 #[cfg(target_os = "linux")]
 fn end_uses(folder: &Folder, force: bool) {
     let Some(status) = list::status(folder) else { return };
@@ -101,7 +101,7 @@ fn end_uses(folder: &Folder, force: bool) {
     }
 }
 
-/// Cleans up after dead processes.
+/// Cleans up an attachment whose processes are dead.
 fn clear(folder: &Folder, force: bool) -> Result<()> {
     let name = folder.name();
     let Some(lock) = folder.lock(Role::Supervisor) else {
@@ -160,8 +160,8 @@ pub(super) fn find(runtime: &Path, name: &str) -> Result<Folder> {
     })
 }
 
-/// Whether a path leads to the disk's device or file, or to the directory where the file is
-/// mounted. The path may be relative or contain links.
+/// Whether `path` is the disk's device or file, or the mountpoint of that file. The path may be
+/// relative or contain symbolic links.
 fn is_at(used: &Use, path: &Path) -> bool {
     let place = Path::new(&used.path);
     let full = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
@@ -176,8 +176,8 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
     let patience = if force { FORCED_TIMEOUT } else { DETACH_TIMEOUT };
     match control::ask(folder, &ControlRequest::Detach { force }, Some(patience)) {
         Ok(Answer::Detached) => {}
-        // The server lacks the rights to detach. Kill the server, then clean up with the rights of
-        // this process.
+        // The server has dropped the rights that it needs to detach. Kill it, and clean up with
+        // this process's rights.
         Ok(Answer::Refused(StopError::Failed(sentence))) if force => {
             output::note(&format!("{sentence}: killing its server"));
             end_processes(folder)?;
@@ -187,7 +187,8 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
         Ok(_) => {
             return Err(Failure::run(format_args!("the server of {name} has another version")));
         }
-        // The server exited: another command detached the disk, or it was killed.
+        // The server exited without an answer: another command detached the disk, or something
+        // killed it.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             return match folder.wait_for_end(END_TIMEOUT) {
                 true => {
@@ -246,7 +247,7 @@ fn end_processes(folder: &Folder) -> Result<()> {
         }
         return Err(Failure::run(format_args!("the daemon of {} does not exit", folder.name())));
     }
-    // The process that was not found may have exited by now.
+    // A process that could not be found may have exited by now.
     if folder.wait_for_end(END_TIMEOUT) {
         return Ok(());
     }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Time limit for a server's status.
 const WAIT_LIMIT: Duration = Duration::from_secs(3);
-/// Time limit for the status in a summary.
+/// Time limit for a server's status, for the summary of all attachments.
 #[cfg(target_os = "linux")]
 const BRIEF_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -32,15 +32,15 @@ pub struct Examined {
     pub state: &'static str,
     /// The attachment's problem, if it has one.
     pub trouble: Option<String>,
-    /// The operations that the target refuses, with the reason.
+    /// The commands that the target refuses, with the reason.
     pub refusal: Option<String>,
-    /// Whether the disk is write-protected although its settings do not include `--read-only`.
+    /// Whether the disk is write-protected although the attachment is not `--read-only`.
     pub is_protected: bool,
     /// The path or address at which programs use the disk, if the server reports it.
     pub used: Option<String>,
     /// The disk's users, as sentences.
     pub users: Vec<String>,
-    /// Swap on this disk that can hang the machine, with the advice.
+    /// A description of swap on this disk that can hang the machine, and advice.
     pub swap: Option<(String, &'static str)>,
     /// The paths to the disk.
     pub paths: Vec<Way>,
@@ -66,7 +66,7 @@ pub struct Way {
     pub error: Option<String>,
 }
 
-/// Returns the attachment with this name or path; `None` if there is none.
+/// Looks up an attachment by its name or the path of its disk. `None` if there is none.
 pub fn examined(given: Option<&Path>, name: &str) -> Result<Option<Examined>> {
     let runtime = runtime(given)?;
     let all = Folder::attached(&runtime);
@@ -88,7 +88,7 @@ pub struct Brief {
     pub trouble: Option<String>,
 }
 
-/// Returns the summaries of this user's attachments. The list is empty if the directory is
+/// Returns the summaries of this user's attachments, or an empty list if the runtime directory is
 /// unreadable.
 #[cfg(target_os = "linux")]
 pub fn brief() -> Vec<Brief> {
@@ -104,7 +104,7 @@ pub fn brief() -> Vec<Brief> {
     Folder::attached(&runtime).iter().map(brief).collect()
 }
 
-/// Returns a function that reports the states of all attachments in a folder.
+/// Returns a function that reports the states of all attachments in a runtime directory.
 #[cfg(target_os = "linux")]
 pub fn watch(given: Option<&Path>) -> Result<ReadAttached> {
     let runtime = runtime(given)?;
@@ -140,11 +140,11 @@ fn watched(folder: &Folder) -> AttachedStatus {
     }
 }
 
-/// Removes the locations of keys from an address, because everyone who may open the status page
-/// sees the address.
+/// Removes the file names of keys from a URL: every reader of the status page sees the URL.
 #[cfg(target_os = "linux")]
 fn without_keys(url: &str) -> String {
-    // A newer version may have written a URL with parameters that this version does not know.
+    // A newer version may have written a URL that this version cannot parse. Drop all its
+    // parameters.
     let bare = || url.split('?').next().unwrap_or_default().to_owned();
     url.parse::<Url>().map_or_else(|_| bare(), |url| url.without_keys().to_string())
 }
@@ -153,7 +153,7 @@ fn serves(folder: &Folder, path: &str) -> bool {
     ask(folder, WAIT_LIMIT).is_some_and(|it| it.offer.used.path == path)
 }
 
-/// The attachment's state, which is also known if its server is dead.
+/// The attachment's state, from its folder if its server does not answer.
 fn state(folder: &Folder, status: Option<&Status>) -> AttachmentState {
     match status {
         Some(status) => status.state,
@@ -181,7 +181,7 @@ fn unserved(folder: &Folder) -> Option<String> {
     }
 }
 
-/// A warning that the runtime directory is full; `None` while it has room.
+/// A warning if the file system of the runtime directory is full; otherwise `None`.
 pub fn no_room(given: Option<&Path>) -> Result<Option<String>> {
     Ok(list::full(&runtime(given)?))
 }
@@ -220,7 +220,7 @@ fn examine(folder: &Folder) -> Examined {
 /// Returns the path with this address, and the state that the server reports for it.
 fn way(url: &Url, said: &[super::status::Path], at: usize) -> Way {
     let text = url.to_string();
-    // Both lists have the same order. The server adds the namespace ID to a URL without one.
+    // Both lists have the same order. The URLs can differ: the server adds the namespace ID.
     let known = said.iter().find(|path| path.url == text).or(said.get(at)).cloned();
     Way {
         url: url.clone(),

@@ -14,8 +14,8 @@
 //!   control         the server's control socket
 //!   log, log.old    the log of both processes
 //! ```
-//! Locks, not process IDs, show which processes run and which to kill: the kernel may have assigned
-//! an ID to another process.
+//! Locks, not process IDs, show which processes run and which to kill: the kernel may have reused
+//! an ID for another process.
 
 use super::leftover;
 use super::settings::Settings;
@@ -38,7 +38,7 @@ const MAX_DERIVED: u32 = 1024;
 const MAX_LOG_BYTES: u64 = 4 << 20;
 /// Polling interval while waiting.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Time limit for the exit of an idle process.
+/// Time limit for the exit of a process that has nothing left to do.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Checks a name, which must also be valid as a file name, unit name and serial number.
@@ -54,7 +54,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Returns the runtime directory. Fails if the directory exists and other users can change it.
+/// Returns the runtime directory. Fails if other users can change an existing directory.
 pub(super) fn runtime(given: Option<&Path>) -> Result<PathBuf> {
     let variable = std::env::var_os("FARBLOCK_RUNTIME_DIR").map(PathBuf::from);
     let path = match (given, variable.filter(|path| path.is_absolute())) {
@@ -78,8 +78,8 @@ pub(super) fn runtime(given: Option<&Path>) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Fails if other users can change the folder or, with `closed`, read it. The content of the folder
-/// determines which devices root creates, removes and serves.
+/// Fails if other users can change the folder, or, with `closed`, read it. Root creates, removes
+/// and serves the devices that the folder's files name.
 fn check_private(folder: &Path, closed: bool) -> Result<()> {
     system::check_private(folder, closed).map_err(|problem| {
         Failure::run(format_args!(
@@ -97,18 +97,18 @@ pub(super) struct Folder(pub(super) PathBuf);
 pub(super) struct Lock(Descriptor);
 
 impl Lock {
-    /// Takes over a lock that another process passed on.
+    /// Takes over a lock from the process that passed this descriptor.
     pub(super) fn inherited(descriptor: Descriptor) -> Lock {
         Lock(descriptor)
     }
 
-    /// The descriptor of the lock, to pass the lock to another process.
+    /// The lock's descriptor, to pass the lock to another process.
     pub(super) fn descriptor(&self) -> &Descriptor {
         &self.0
     }
 }
 
-/// A process of an attachment.
+/// A kind of process of an attachment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     Supervisor,
@@ -123,7 +123,7 @@ impl Role {
         }
     }
 
-    /// The file with the process ID, which tells Linux users where to send signals.
+    /// The name of the file with the process ID. On Linux, users read it to send signals.
     pub(super) fn record(self) -> &'static str {
         match self {
             Role::Supervisor => "pid",
@@ -132,14 +132,14 @@ impl Role {
     }
 }
 
-/// The result of the search for a process to kill.
+/// The result of an attempt to kill a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
-    /// There is no such process.
+    /// No such process runs.
     Nobody,
     /// The process was killed.
     Ended,
-    /// The process exists, but its ID is unknown.
+    /// The process runs, but its ID is unknown.
     Unknown,
 }
 
@@ -162,7 +162,7 @@ impl Folder {
         };
         for candidate in names {
             let folder = Folder(runtime.join(&candidate));
-            // Skip a leftover folder: an attachment in it can only be resumed by its name.
+            // Skip the folder of a dead attachment: only an attach with its name may resume it.
             if name.is_none() && folder.0.exists() {
                 continue;
             }
@@ -179,7 +179,7 @@ impl Folder {
         })
     }
 
-    /// The refusal to attach another disk under this name.
+    /// The error for a second disk under this name.
     fn refused_twice(&self) -> Failure {
         let attached = self.read_json::<Settings>("settings.json");
         let url = attached.and_then(|it| it.urls.first().map(Url::without_keys));
@@ -251,7 +251,7 @@ impl Folder {
         self.write(role.record(), &system::own_process())
     }
 
-    /// Waits until both processes have exited. Returns false if they have not after `patience`.
+    /// Waits until the supervisor and the server have exited. Returns false after `patience`.
     pub(super) fn wait_for_end(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         loop {
@@ -293,7 +293,8 @@ impl Folder {
         system::append(&self.path("log"))
     }
 
-    /// Copies a long log and truncates it. Its writers append, so they continue at its new end.
+    /// Copies a long log to `log.old` and truncates it. Processes append to the log, so they
+    /// continue at its new end.
     pub(super) fn bound_log(&self) {
         let path = self.path("log");
         if fs::metadata(&path).is_ok_and(|log| log.len() > MAX_LOG_BYTES) {
@@ -305,11 +306,12 @@ impl Folder {
         }
     }
 
-    /// Removes the attachment. The caller holds its lock. If the folder still contains a mount, the
-    /// mount's directory stays.
+    /// Removes the attachment. The caller holds its lock. A directory in the folder that still has
+    /// a mount stays.
     pub(super) fn remove(&self, lock: Lock) {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
-        // Remove the lock files last: a folder without lock files belongs to no process.
+        // Remove the lock files last. A folder without them belongs to no process, and can be
+        // claimed.
         let (mut locks, mut first) = (Vec::new(), Vec::new());
         for entry in entries {
             let name = entry.file_name();
@@ -318,12 +320,13 @@ impl Folder {
         }
         let mut lock = Some(lock);
         for path in first.iter().chain(&locks) {
-            // Windows cannot remove a locked file, so release our lock first. Another process may
-            // lock the file before its removal. The file then stays.
+            // Windows cannot remove a locked file, so release the lock first. If another process
+            // takes the lock at this moment, the file stays.
             if cfg!(windows) && locks.contains(path) {
                 drop(lock.take());
             }
-            // Never descend into a mount: `remove_dir` removes only empty directories.
+            // `remove_dir` removes only empty directories, so this loop never deletes files of a
+            // mount.
             let removed = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
             if let Err(error) = removed {
                 tracing::debug!("cannot remove {}: {error}", path.display());
@@ -332,23 +335,24 @@ impl Folder {
         let _ = fs::remove_dir(&self.0);
     }
 
-    /// Removes the attachment, but keeps the record of controllers that may still execute commands.
+    /// Removes the attachment, but keeps the record of controllers whose targets may still execute
+    /// commands.
     pub(super) fn remove_unfinished(&self, lock: Lock) {
         leftover::keep(self);
         self.remove(lock);
     }
 
-    /// Removes the files that the attachment's processes held open until they exited. On Windows,
-    /// this is the log.
+    /// Removes the files that Windows could not remove while the attachment's processes had them
+    /// open: the log.
     pub(super) fn remove_rest(&self) {
-        // The folder disappears a moment after its locks. Wait for this, so that no folder remains
-        // once the command reports "detached".
+        // The last process releases its locks just before it removes the folder. Wait, so that the
+        // folder is gone when the command reports "detached".
         let _ = fs::remove_dir(&self.0);
         let deadline = Instant::now() + END_TIMEOUT;
         while cfg!(windows) && self.0.exists() && Instant::now() < deadline {
             match self.lock(Role::Supervisor) {
                 Some(lock) if !self.is_held(Role::Server) => self.remove(lock),
-                // Another process has claimed or removed the folder.
+                // The folder is gone, or another attachment has claimed it.
                 _ => return,
             }
             std::thread::sleep(LOOK_EVERY);
@@ -413,7 +417,7 @@ mod tests {
         symlink(&open, &link).expect("a link");
         refused(&link, "symbolic link");
         assert!(runtime(Some(&open)).is_ok());
-        // The checks also apply to the attachment's own folder.
+        // The attachment's own folder is checked, too.
         symlink(place.path(), open.join("x")).expect("a link");
         assert!(Folder::claim(&open, Some("x")).is_err());
         fs::create_dir(open.join("y")).expect("a folder");

@@ -1,6 +1,6 @@
-//! Resumes an attachment whose server does not start because its namespace identity is missing.
-//! `farblock attach --name NAME --uuid UUID` supplies the identity, and the supervisor's next
-//! server then starts.
+//! Resumes an attachment whose server cannot start, because the identity of its namespace is
+//! missing. `farblock attach --name NAME --uuid UUID` supplies the identity, and the supervisor
+//! then starts a server with it.
 
 use super::folder::{Folder, Role};
 use super::list;
@@ -12,11 +12,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Time limit for the next server: the supervisor's longest pause, and the time to connect.
+/// Time limit until the next server is ready: the supervisor's longest pause plus the time to
+/// connect.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Returns the attachment with these settings if it has a supervisor but its server cannot start.
+/// Finds the attachment with these settings, if it has a supervisor but its server cannot start.
 pub(super) fn in_vain(runtime: &Path, settings: &Settings) -> Option<Folder> {
     let folder = Folder(runtime.join(settings.name.as_ref()?));
     settings.uuid?;

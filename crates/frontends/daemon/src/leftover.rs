@@ -1,8 +1,8 @@
-//! Records of controllers that removed attachments used, and that may still execute commands. Such
-//! a command could take effect after a later attachment has written to the same disk. So a file
-//! beside the removed folder keeps the names of the controllers until they can do no more harm. The
-//! next attachment of the disk first resets these controllers. The commands `attach`, `list` and
-//! `detach` remove expired files, and the oldest files if there are too many.
+//! Records of the controllers that a removed attachment used, if their targets may still execute
+//! commands. Such a command could undo a write of a later attachment of the same disk. So a file
+//! beside the removed folder keeps the names of these controllers until the danger is over. The
+//! next attachment of the disk first resets them. The commands `attach`, `list` and `detach` remove
+//! expired files, and the oldest files if there are too many.
 
 use super::folder::{Folder, Role};
 use super::record::{CONTROLLERS, assumed, assumed_time, lives, lives_in};
@@ -14,11 +14,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The suffix of these files. Their names start with a dot, unlike names of attachments.
 const SUFFIX: &str = ".controllers";
-/// Maximum number of files. Some files never expire, because their controllers can do harm until a
-/// host resets them.
+/// Maximum number of files. A limit is necessary because some controllers are dangerous until a
+/// host resets them, so their files never expire.
 const MAX_FILES: usize = 1024;
 
-/// Keeps the file with the controllers of a folder that is about to be removed.
+/// Keeps the record of controllers of an attachment whose folder is about to be removed.
 pub(super) fn keep(folder: &Folder) {
     let path = folder.path(CONTROLLERS);
     let Ok(file) = File::options().append(true).open(&path) else { return };
@@ -26,7 +26,7 @@ pub(super) fn keep(folder: &Folder) {
     if lives_in(&path).is_ok_and(|lives| lives.is_empty()) {
         return;
     }
-    // The controllers count as lost from now on.
+    // The time until these controllers are harmless starts now.
     let now = SystemTime::now();
     let stamp = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let kept = runtime.join(format!(".{}-{stamp}{SUFFIX}", folder.name()));
@@ -35,7 +35,7 @@ pub(super) fn keep(folder: &Folder) {
     }
 }
 
-/// Returns the controllers of dead or removed attachments that may still execute commands.
+/// Returns the controllers of dead or removed attachments whose targets may still execute commands.
 pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerLife> {
     let Some(runtime) = folder.0.parent() else { return Vec::new() };
     sweep(runtime);
@@ -50,8 +50,8 @@ pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerL
             all.extend(lives(&other.path(CONTROLLERS), settings).unwrap_or_default());
         }
     }
-    // Skip records with a quiesce time of zero, which mark unflushed writes: only the attachment
-    // that sent these writes must report their loss.
+    // A quiesce time of zero marks writes that were not flushed. Skip such records: only the
+    // attachment that sent these writes must report their loss.
     all.retain(|life| !life.quiesce_time.is_zero());
     all
 }
@@ -78,11 +78,11 @@ pub(super) fn sweep(runtime: &Path) {
     }
 }
 
-/// Returns the time after which a file can be removed.
+/// The time, from its last change, after which a file can be removed.
 fn harmful_time(path: &Path) -> Duration {
     match lives_in(path) {
         Ok(lives) => lives.iter().map(|life| life.quiesce_time).max().unwrap_or_default(),
-        // A new attachment assumes the same time for an unreadable file.
+        // An attachment that finds an unreadable file assumes this time, too.
         Err(_) => assumed_time(&Settings::default()),
     }
 }
@@ -96,7 +96,7 @@ fn files(runtime: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns the age of a file at `now`; zero if the clock was set back.
+/// The age of a file at `now`, or zero if the clock was set back.
 fn age(path: &Path, now: SystemTime) -> Duration {
     let kept = fs::metadata(path).and_then(|file| file.modified());
     kept.ok().and_then(|kept| now.duration_since(kept).ok()).unwrap_or_default()
@@ -135,7 +135,7 @@ mod tests {
         let long_ago = SystemTime::now() - Duration::from_secs(4000);
         let kept = File::options().append(true).open(&file).expect("ours");
         kept.set_modified(long_ago).expect("ours");
-        // On Windows an open file does not disappear.
+        // On Windows, a file can only be removed after its lock is released.
         drop(kept);
         assert_eq!((found(&next), file.exists()), (Vec::new(), false));
     }
@@ -166,7 +166,7 @@ mod tests {
         sweep(place.path());
         assert!(over.iter().all(|path| !path.exists()), "{:?}", files(place.path()));
         assert!(not_over.iter().all(|path| path.exists()), "{:?}", files(place.path()));
-        // If there are too many files that only a reset can expire, `sweep` removes the oldest.
+        // These files never expire. If there are too many, `sweep` removes the oldest.
         let (forever, oldest) = (life(u64::MAX), 100_000);
         for number in 0..MAX_FILES as u64 {
             keep(&format!("forever{number}"), &forever, oldest - number);
@@ -178,7 +178,7 @@ mod tests {
         assert!(not_over.iter().all(|path| path.exists()), "a newer file was removed");
     }
 
-    /// An attachment must assume the worst about an unreadable file.
+    /// An attachment that cannot read a record must assume the worst.
     #[test]
     fn an_unreadable_controller_record_counts_as_the_worst_case() {
         let place = tempfile::tempdir().expect("a folder");

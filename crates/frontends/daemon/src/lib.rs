@@ -1,9 +1,10 @@
-//! `farblock attach`, `list`, `authenticate` and `detach`: remote disks as disks of this machine.
+//! `farblock attach`, `list`, `authenticate` and `detach`: serve remote disks as disks of this
+//! machine.
 //!
 //! An attachment has up to three processes. The command writes the settings, starts the supervisor,
 //! and waits until the disk is usable. The [`supervisor`] starts the server, and restarts it if it
-//! dies. The [`server`] connects to the disk and offers it in one of the [`ways`]. The processes
-//! share state through the attachment's [`folder`].
+//! dies. The [`server`] connects to the disk and offers it to programs: through ublk, NBD, FUSE or
+//! another of the [`ways`]. The processes share state through the attachment's [`folder`].
 //!
 //! Attachments work on Linux and Windows. On other systems the commands return an error. [`system`]
 //! hides the differences between Linux and Windows.
@@ -84,14 +85,14 @@ pub use {
 #[cfg(target_os = "linux")]
 pub use examined::{Brief, brief, watch};
 
-/// The functions with which this program asks the loop driver for the files of loop devices.
+/// The functions that query the loop driver for the backing files of loop devices.
 #[cfg(target_os = "linux")]
 pub const ABOUT_LOOP_DEVICES: farblock_frontend::users::loops::Ask = ways::ASK_ABOUT_LOOPS;
 
 #[cfg(any(target_os = "linux", windows))]
 use connect::connect;
 
-/// The way that `--as auto` would choose on this machine, with the reason.
+/// The way to attach that `--as auto` chooses on this machine, and the reason.
 #[cfg(target_os = "linux")]
 pub fn choice() -> String {
     let candidates = ways::candidates(&settings::Settings::default());

@@ -28,7 +28,7 @@ pub(super) const SILENT: &str = "its server does not answer";
 pub fn run(args: &ListArgs) -> Result<()> {
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
     leftover::sweep(&runtime);
-    // Servers measure latencies after the first `--metrics`.
+    // With `--metrics`, servers start to measure latencies.
     let asked = if args.metrics { ControlRequest::Measure } else { ControlRequest::Status };
     let look = |folder: &Folder| status_by(folder, &asked);
     let all: Vec<Status> = Folder::all(&runtime).iter().filter_map(look).collect();
@@ -50,13 +50,13 @@ pub fn names(folder: Option<&Path>) -> Result<Vec<String>> {
     Ok(Folder::attached(&runtime).iter().map(Folder::name).collect())
 }
 
-/// Returns the status of an attachment; `None` if the folder has no complete attachment. Cleans up
-/// after a dead daemon if no process uses the disk.
+/// Returns the status of an attachment; `None` if the attachment is being created or removed.
+/// Cleans up after a dead daemon if no process uses the disk.
 pub(super) fn status(folder: &Folder) -> Option<Status> {
     status_by(folder, &ControlRequest::Status)
 }
 
-/// Returns the status as [`status`] does, with this request to the server.
+/// Like [`status`], but sends this request to the server.
 fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     if folder.is_held(Role::Server) {
         if let Some(status) = said(folder, request) {
@@ -66,13 +66,13 @@ fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
         return gone(folder, AttachmentState::Restarting, trouble, Vec::new());
     }
     if folder.is_held(Role::Supervisor) {
-        // If the file system is full, the trouble file may be missing.
+        // A full file system may have prevented writing the file `trouble`.
         let trouble = folder.read("trouble").or_else(|| full(&folder.0));
         return gone(folder, AttachmentState::Restarting, trouble, Vec::new());
     }
     let why = why_gone(folder.read("trouble"));
     let name = folder.name();
-    // The lock keeps other processes from attaching a disk with this name.
+    // While this lock is held, no other process can attach a disk with this name.
     let lock = folder.lock(Role::Supervisor)?;
     match clean_up(folder, false) {
         Ok(()) => {
@@ -100,25 +100,25 @@ fn status_by(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     }
 }
 
-/// Whether a process or the kernel uses a device that no later server can repair.
+/// Whether programs or the kernel use a device that no later server can resume.
 fn is_broken(folder: &Folder) -> bool {
     !users_of_broken(folder).is_empty()
 }
 
-/// Returns the users of the attachment's device if it is broken: see [`ways::users_of_broken`].
+/// Describes the users of a device that no later server can resume (see [`ways::users_of_broken`]).
 pub(super) fn users_of_broken(folder: &Folder) -> Vec<String> {
     let settings = folder.read_json::<Settings>("settings.json");
     settings.map(|settings| ways::users_of_broken(folder, &settings)).unwrap_or_default()
 }
 
-/// The sentence about a file system that is full; `None` while it has room.
+/// The sentence about a full file system; `None` if it has room.
 pub(super) fn full(folder: &Path) -> Option<String> {
     system::is_full(folder)
         .then(|| format!("the file system of {} is full: free some space", folder.display()))
 }
 
-/// Returns the reason why a daemon is dead. If the daemon gave up, its last problem is the reason.
-/// Otherwise its last problem did not end it, because the daemon retries after a problem.
+/// The reason why a daemon is dead. A daemon that gave up wrote the reason. Any other problem that
+/// it wrote did not end it, because the daemon retries after a problem.
 fn why_gone(last: Option<String>) -> String {
     match last {
         Some(last) if last.starts_with(GIVEN_UP) => last,
@@ -127,7 +127,7 @@ fn why_gone(last: Option<String>) -> String {
     }
 }
 
-/// Returns the status that the server reports, with the server's processor time.
+/// The status that the server reports, and the server's processor time.
 fn said(folder: &Folder, request: &ControlRequest) -> Option<Status> {
     let status = control::status(folder, request, WAIT_LIMIT)?;
     let cpu_ms = status.server_pid.and_then(cpu_ms);
@@ -141,7 +141,6 @@ fn cpu_ms(pid: u32) -> Option<u64> {
     u64::try_from(OtherProcess::new(pid).ok()?.cpu_time().as_millis()).ok()
 }
 
-/// This system has no servers.
 #[cfg(not(any(target_os = "linux", windows)))]
 fn cpu_ms(_: u32) -> Option<u64> {
     None
@@ -159,7 +158,7 @@ pub(super) fn clean_up(folder: &Folder, force: bool) -> Result<(), StopError> {
     let settings = folder.read_json::<Settings>("settings.json");
     match (saved, settings) {
         (Some(saved), Some(settings)) => ways::clean_up(folder, &settings, &saved.state, force),
-        // The server died before it recorded the objects that it had created.
+        // The server died before it recorded which devices and mounts it had created.
         (None, Some(settings)) if force => {
             ways::clean_up(folder, &settings, &serde_json::Value::Null, force)
         }
@@ -258,8 +257,8 @@ fn table(all: &[Status]) -> String {
     format!("{}{between}{notes}", table.render(0))
 }
 
-/// Whether the server has dropped its rights, and the rights that it could not drop. `--json` also
-/// shows the reason why a server keeps its rights.
+/// Whether the server has dropped its rights, and those that it could not drop. Only `--json` shows
+/// why a server keeps all rights.
 fn sandbox(confinement: Option<&Confinement>) -> (&'static str, &[String]) {
     match confinement {
         None => ("-", &[]),

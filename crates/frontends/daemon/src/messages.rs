@@ -1,14 +1,14 @@
-//! Messages between a server, its supervisor, and the waiting `farblock attach` command, as JSON
-//! over a [`Channel`](super::system::Channel).
+//! Messages between an attachment's server, its supervisor, and the `farblock attach` command that
+//! waits for the disk. They are JSON over a [`Channel`](super::system::Channel).
 
 use super::status::Offer;
 use serde::{Deserialize, Serialize};
 
-/// A supervisor's message to a server: to serve now, or to end later.
+/// A supervisor's message to a server: serve the disk, or exit later.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) struct Order {
-    /// Resume the work of a dead server. The message carries the descriptor that the supervisor
-    /// kept.
+    /// Resume the work of a dead server, with the descriptor attached to the message. The
+    /// supervisor has kept it from the dead server.
     pub(super) resume: bool,
     /// Detach and exit as soon as no process uses the disk.
     #[serde(default)]
@@ -28,16 +28,16 @@ impl Order {
 /// A message from a server to its supervisor, or from a supervisor to the command that started it.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Report {
-    /// The disk is usable. The message carries the descriptor that the supervisor keeps for the
+    /// The disk is usable. The supervisor keeps the descriptor attached to the message, for the
     /// next server.
     Ready(Offer),
     /// The disk is not usable, for this reason. The sender exits.
     Failed(String),
-    /// Only this way to attach failed: the server had connected the disk, so another way may work.
+    /// The server connected to the disk, but this way to attach failed. Another way may work.
     WayFailed(String),
-    /// A progress line.
+    /// A line about progress, for the user.
     Status(String),
-    /// The server received a request to end, and waits for the last user.
+    /// A request to exit has arrived, and the server waits for the disk's last user.
     Ending(String),
     /// The disk is detached, and the sender exits.
     Detached,

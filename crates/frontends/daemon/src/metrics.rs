@@ -1,8 +1,8 @@
 //! Formats the states of attachments in Prometheus' text format, for node_exporter's textfile
-//! collector. Most hosts already run node_exporter, so farblock needs no daemon that listens.
+//! collector. Most hosts already run node_exporter, so farblock opens no listening socket.
 //!
-//! The number of label values is limited: they are attachment names, paths, and reasons from a
-//! short list.
+//! The number of different label values is limited. The values are attachment names, paths, and
+//! reasons from a short list.
 
 use super::status::{AttachmentState, Counts, Latency, Status};
 use farblock_block::latency_bound_us;
@@ -23,8 +23,8 @@ const PATH_STATES: [&str; 4] = ["connecting", "live", "reconnecting", "failed"];
 /// Prefix of all metric names.
 const PREFIX: &str = "farblock_host";
 
-/// The bounds of latency buckets, in microseconds. The highest bound exceeds the bounds of a
-/// target's latencies, because I/O that waits for a path takes seconds.
+/// The bounds of latency buckets, in microseconds. The highest bound exceeds the highest bound of a
+/// target's metrics, because I/O that waits for a path takes seconds.
 const BOUNDS_US: std::ops::RangeInclusive<u64> = 8..=1 << 26;
 
 type Labels<'a> = Vec<(&'static str, &'a str)>;

@@ -1,4 +1,4 @@
-//! `farblock attach` with another address of an attached disk adds a path to that disk, as the
+//! Adds a path to an attached disk when `farblock attach` is run with another address of it, as the
 //! kernel's NVMe host does.
 
 use super::control::{self, Answer, ControlRequest};
@@ -11,11 +11,11 @@ use farblock_program::error::{Failure, Result, os};
 use std::path::Path;
 use std::time::Duration;
 
-/// Time limit for the connection of the new path.
+/// Time limit for connecting the new path.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Adds the new addresses to the attachment of the same namespace. Returns `None` if there is no
-/// such attachment, or no new address.
+/// Adds the new addresses to the attachment of the same namespace. `None` if no attachment has this
+/// namespace, or all addresses are known.
 pub(super) fn add(runtime: &Path, settings: &Settings) -> Result<Option<Offer>> {
     if settings.shared || settings.read_only {
         return Ok(None);
