@@ -1,21 +1,19 @@
-//! The kernel's own NVMe host. It attaches a remote namespace as `/dev/nvmeXnY`, without a farblock
-//! process.
+//! Attaches a remote namespace as `/dev/nvmeXnY` through the kernel's own NVMe host. The disk needs
+//! no farblock process.
 //!
 //! **Purpose.** [`connect`] writes connection options to `/dev/nvme-fabrics`, as nvme-cli does, and
 //! finds the namespace's block device. The kernel reconnects without help, and the disk outlives
 //! the calling process. This module requires root and the kernel module `nvme-tcp`.
 //!
 //! **Contract.** The functions validate all options before they write anything, because a comma or
-//! line break in a name would add options. Errors are sentences for users. Linux 5.17 and later
-//! list the options that the kernel supports: an option that is not on this list is an error.
-//! [`Connection::disconnect`] refuses while the disk is in use and names the users, unless forced.
-//! [`Connection::find`] finds an earlier connection again.
+//! line break in a value could add options that the user did not request. Errors are sentences for
+//! users. Linux 5.17 and later list their options. An option that is not on this list is an error.
+//! [`Connection::disconnect`] fails while the disk is in use, unless forced, and names the users.
+//! [`Connection::find`] finds an existing connection.
 //!
 //! With multipath, the kernel makes one block device of a namespace, even over several connections.
-//! Disconnecting one of these connections removes only a path. This module still refuses while the
-//! disk is in use, because it cannot know how many paths the user needs.
-//!
-//! No data pass through this module: the kernel itself sends the I/O to the target.
+//! Disconnecting one of these connections removes only a path. Disconnecting fails even then if the
+//! disk is in use, because the user may need every path.
 //!
 //! **Not implemented:** TLS, discovery, and transports other than TCP.
 
@@ -40,18 +38,18 @@ const CONTROLLERS: &str = "/sys/class/nvme";
 
 /// Maximum length of an NQN in bytes (NVMe Base 2.3, 4.7).
 pub const MAX_NQN_BYTES: usize = 223;
-/// Maximum size of the kernel's answer about a connection, or of its option list, in bytes.
+/// Maximum size in bytes of the kernel's answer to a connect, and of its list of options.
 const MAX_ANSWER_BYTES: u64 = 4096;
 /// Time limit for a new controller's namespace to appear.
 const APPEAR_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit for short-lived users of a disk, such as udev, to close it.
+/// Time limit for programs such as udev, which open a new disk only briefly, to close it.
 const LOOKING: Duration = Duration::from_secs(2);
 /// Time limit for a controller's removal.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Polling interval.
 const STEP: Duration = Duration::from_millis(20);
 
-/// A secret for the kernel: `DHHC-1:…:`. It is never shown, and it is cleared on drop.
+/// A DH-HMAC-CHAP secret (`DHHC-1:…:`). `Debug` does not show it, and the drop clears it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
@@ -134,7 +132,7 @@ impl Options {
         }
     }
 
-    /// Returns the options in the kernel's syntax, in order. Fails if an option is invalid.
+    /// Returns the options as the kernel expects them. Fails if an option is invalid.
     fn words(&self) -> Result<Words, Error> {
         check_nqn("nqn", &self.nqn)?;
         self.hostnqn.as_deref().map_or(Ok(()), |nqn| check_nqn("hostnqn", nqn))?;
@@ -144,7 +142,7 @@ impl Options {
         if self.trsvcid == 0 {
             return invalid("trsvcid", &0, "is not a port");
         }
-        // The kernel's limits (fabrics.h).
+        // The kernel's limits from `fabrics.h`.
         if let Some(size) = self.queue_size.filter(|size| !(16..=1024).contains(size)) {
             return invalid("queue_size", &size, "is not in 16 to 1024");
         }
@@ -194,7 +192,7 @@ impl Options {
     }
 }
 
-/// Options in the kernel's syntax. All values are cleared on drop, because some are secrets.
+/// Options as the kernel expects them. The drop clears all values, because some are secrets.
 #[derive(PartialEq, Eq)]
 struct Words(Vec<(&'static str, String)>);
 
@@ -285,8 +283,7 @@ impl std::error::Error for Error {}
 pub struct Connection {
     /// The controller's number; for example, 3 is `/dev/nvme3`.
     pub instance: u32,
-    /// The NQN of the subsystem. It distinguishes this connection from a later one with the same
-    /// number.
+    /// The NQN of the subsystem. The kernel may reuse the number for another subsystem.
     pub nqn: String,
     /// The namespace ID.
     pub nsid: u32,
@@ -330,8 +327,8 @@ pub fn connect(options: &Options) -> Result<Connection, Error> {
 }
 
 impl Connection {
-    /// Finds a connection by its controller's number and subsystem. If the namespace is missing at
-    /// present, the result contains the given `device`.
+    /// Finds a connection by its controller's number and subsystem. If the namespace has no block
+    /// device at present, the result contains `device`.
     ///
     /// # Errors
     /// Fails if the controller does not exist, or its number now belongs to another subsystem.
@@ -384,7 +381,7 @@ impl Connection {
     /// Opens the device exclusively. Returns `None` if the device no longer exists.
     fn claim(&self) -> Result<Option<rustix::fd::OwnedFd>, Error> {
         let deadline = Instant::now() + LOOKING;
-        // Mounts stay, but processes such as udev may close the device soon.
+        // Retry: programs such as udev may close the device soon. Mounts do not go away.
         loop {
             match self.users() {
                 users if users.is_empty() => break,
@@ -411,12 +408,12 @@ fn open() -> Result<File, Error> {
     })
 }
 
-/// Returns the options that the kernel lists; an empty text on kernels without such a list.
+/// The kernel's list of options, or an empty text if the kernel has no such list.
 fn known_options() -> Result<String, Error> {
     let mut known = String::new();
     match open()?.take(MAX_ANSWER_BYTES).read_to_string(&mut known) {
         Ok(_) => Ok(known),
-        // Before Linux 5.17 the file is readable only after a connect.
+        // Before Linux 5.17 this file cannot be read before a connect.
         Err(error) => {
             tracing::debug!("the kernel does not list its options: {error}");
             Ok(String::new())
@@ -447,7 +444,7 @@ fn emit(Words(words): &Words) -> String {
     words.iter().map(word).collect::<Vec<_>>().join(",")
 }
 
-/// Returns the controller's number in `instance=3,cntlid=1`.
+/// Parses the controller's number in the kernel's answer, such as `instance=3,cntlid=1`.
 fn parse_answer(answer: &str) -> Option<u32> {
     let word = |word: &str| word.strip_prefix("instance=")?.parse().ok();
     answer.trim().split(',').find_map(word)
@@ -457,7 +454,7 @@ fn refusal(nqn: &str, error: io::Error) -> Error {
     match Errno::from_io_error(&error) {
         Some(Errno::ALREADY) => Error::Connected(nqn.to_owned()),
         Some(Errno::PERM | Errno::ACCESS) => Error::NotAllowed,
-        // The kernel has loaded the fabrics module, but has not found the transport's module.
+        // The kernel has the fabrics module, but cannot find the transport's module.
         Some(Errno::INVAL) if !Path::new(TRANSPORT).exists() => Error::NoModule,
         _ => Error::Target(nqn.to_owned(), error),
     }
@@ -491,7 +488,7 @@ fn shown(instance: u32, attribute: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim_end().to_owned())
 }
 
-/// Returns the block device of a controller's namespace, once the device exists.
+/// The block device of a controller's namespace, or `None` if it does not exist yet.
 fn device_of(instance: u32, nsid: u32) -> Option<PathBuf> {
     let controller = Path::new(CONTROLLERS).join(format!("nvme{instance}"));
     for entry in fs::read_dir(controller).ok()?.flatten() {
@@ -509,9 +506,8 @@ fn device_of(instance: u32, nsid: u32) -> Option<PathBuf> {
     None
 }
 
-/// Returns the name of the disk for an entry of a controller's folder. With multipath a controller
-/// has paths (`nvme0c1n2` is a path of subsystem 0 over controller 1), and the subsystem has the
-/// disk (`nvme0n2`).
+/// Returns the disk's name for an entry in a controller's sysfs folder. With multipath, that folder
+/// has paths: `nvme0c1n2` is the path of disk `nvme0n2` over controller 1.
 fn disk_name(name: &str, instance: u32) -> Option<String> {
     let (front, namespace) = name.strip_prefix("nvme")?.split_once('n')?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -620,7 +616,7 @@ mod tests {
         let words = Options { data_digest: true, ..options() }.words().expect("valid words");
         let refused = check_known(&words, known).expect_err("refused");
         assert!(matches!(refused, Error::UnknownOption("data_digest")), "{refused}");
-        // A kernel without a list of options is too old to authenticate.
+        // A kernel without a list of options is too old for authentication.
         assert!(check_known(&words, "").is_ok());
         let words = Options { dhchap_secret: Some(secret("DHHC-1:00:A:")), ..options() }.words();
         let refused = check_known(&words.expect("valid words"), "").expect_err("refused");

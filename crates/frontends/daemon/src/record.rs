@@ -1,5 +1,6 @@
-//! The records that a server writes for its successor before it relies on them: the namespace's
-//! identity, and the controllers that may still execute commands.
+//! The records that a server writes for its successor (the server that replaces it after a crash):
+//! the namespace's identity, and the controllers that may still execute commands. The server writes
+//! a record before it uses the namespace or controller.
 //!
 //! This version can read the files of older versions, and ignores unknown keys. It refuses a file
 //! of a newer version, because it would not understand all of it.
@@ -59,22 +60,23 @@ impl Identity {
     }
 }
 
-/// Parses an optional identifier. A missing value is valid, a malformed value is not.
+/// Parses an optional identifier. `None` if it is malformed; `Some(None)` if it is missing.
 fn maybe<const N: usize>(text: Option<&str>) -> Option<Option<[u8; N]>> {
     text.map_or(Some(None), |text| bytes(text).map(Some))
 }
 
-/// Records the disk's identity and its controllers.
+/// Writes the disk's identity and its controllers to the attachment's folder.
 pub(super) struct Recorder {
     folder: Folder,
     settings: Settings,
-    /// Whether this attachment has claimed the namespace.
+    /// Whether this attachment is recorded as a writer of the namespace (see
+    /// [`claim`](super::claim)).
     claimed: AtomicBool,
 }
 
 impl Recorder {
-    /// Creates a recorder. With `resume`, this server replaces a server that had claimed the
-    /// namespace.
+    /// Creates a recorder. With `resume`, this server replaces a dead server, which has already
+    /// claimed the namespace.
     pub(super) fn new(folder: &Folder, settings: &Settings, resume: bool) -> Recorder {
         let (folder, settings) = (folder.clone(), settings.clone());
         Recorder { folder, settings, claimed: AtomicBool::new(resume) }
@@ -104,7 +106,7 @@ impl Record for Recorder {
     }
 }
 
-/// The reason why a file is unusable.
+/// The reason why a record file is unusable.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unread {
     Missing,
@@ -113,7 +115,7 @@ pub(super) enum Unread {
     Newer(u64),
 }
 
-/// Reads a file. Fails if a newer version wrote it.
+/// Reads a record file. Fails if a newer version wrote it.
 fn read(path: &Path) -> Result<Value, Unread> {
     let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Unread::Missing,
@@ -137,8 +139,8 @@ pub(super) fn known(folder: &Folder) -> Result<KnownNamespace, Unread> {
     identity.known().ok_or_else(|| Unread::Broken("an identifier is malformed".to_owned()))
 }
 
-/// Reads the records of an earlier server. With `resume`, programs already use the disk, so the
-/// successor must not replace it with another disk.
+/// Reads the records of an earlier server. With `resume`, programs already use the disk, so fails
+/// unless the identity of its namespace is known.
 pub(super) fn predecessor(
     folder: &Folder,
     settings: &Settings,
@@ -146,7 +148,7 @@ pub(super) fn predecessor(
 ) -> Result<Predecessor, String> {
     let namespace = match resume.then(|| known(folder)).transpose() {
         Ok(namespace) => namespace,
-        // No record is needed: the user has supplied the UUID.
+        // The user has supplied the UUID, so the recorded identity is not necessary.
         Err(Unread::Missing | Unread::Broken(_)) if settings.uuid.is_some() => None,
         Err(unread) => return Err(unknown(folder, &unread)),
     };
@@ -190,8 +192,8 @@ fn controllers(
     lives(&path, settings)
 }
 
-/// Returns the controllers in a file. If the file is unreadable, assumes an unknown controller on
-/// every path, with the longest usual quiesce time.
+/// Reads the controllers from a file. If it is unreadable, assumes one unknown controller per path,
+/// with the longest usual quiesce time (the wait until its commands have no more effect).
 pub(super) fn lives(path: &Path, settings: &Settings) -> Result<Vec<ControllerLife>, String> {
     match lives_in(path) {
         Ok(lives) => Ok(lives),
@@ -212,7 +214,7 @@ pub(super) fn lives_in(path: &Path) -> Result<Vec<ControllerLife>, Unread> {
     lives.ok_or_else(|| Unread::Broken("a value is malformed".to_owned()))
 }
 
-/// Returns the unknown controllers that may exist, one for each path.
+/// One unknown controller for each path, for use when no readable record exists.
 pub(super) fn assumed(settings: &Settings) -> Vec<ControllerLife> {
     let quiesce_time = assumed_time(settings);
     let life = |url: &farblock_host::Url| ControllerLife {
@@ -224,7 +226,7 @@ pub(super) fn assumed(settings: &Settings) -> Vec<ControllerLife> {
     settings.urls.iter().map(life).collect()
 }
 
-/// The quiesce time to assume for controllers of which no readable record exists.
+/// The quiesce time of unknown controllers.
 pub(super) fn assumed_time(settings: &Settings) -> Duration {
     let options = settings.disk_options();
     let usual = farblock_host::Options::default().keep_alive;
@@ -278,8 +280,8 @@ mod tests {
             let namespace = Some(namespace);
             assert_eq!(read, Predecessor { namespace, controllers: lives.clone() });
         }
-        // A new attachment may use another namespace, but must wait for the commands of these
-        // controllers.
+        // A new attachment (without `resume`) may use another namespace. But it must wait until the
+        // commands of these controllers have ended.
         let read = predecessor(&recorder.folder, &settings(), false).expect("our own");
         assert_eq!(read, Predecessor { namespace: None, controllers: lives });
     }
@@ -322,7 +324,7 @@ mod tests {
             assert!(matches!(&lives[..], [life] if life.name.is_none()), "{lives:?}");
             assert!(!lives[0].quiesce_time.is_zero());
         }
-        // The format before files had versions.
+        // The oldest format, without a version.
         let url = settings().urls[0].to_string();
         let old = format!("[{{\"url\":\"{url}\",\"name\":[1,2,3],\"quiesce_ms\":4}}]");
         folder.write(CONTROLLERS, &old).expect("it is written");

@@ -1,9 +1,9 @@
-//! Stops the uses of a disk from the top down, like LVM's `blkdeactivate`: unmounts file systems,
-//! stops swap, and removes loop, device-mapper and RAID devices on it.
+//! Stops all uses of a disk, like LVM's `blkdeactivate`, starting with the highest layer: unmounts
+//! file systems, stops swap, and removes loop, device-mapper and RAID devices on the disk.
 //!
-//! This module never kills a process that uses the disk: it retries a busy step. Each step runs in
-//! a separate process, because it can wait for the disk, and so for the target, forever. The
-//! calling process never waits past the deadline.
+//! This module never kills a process that uses the disk. It retries a step that fails because of
+//! such a process. Each step runs in a separate process, because it may wait forever for an
+//! unreachable target. The calling process waits only until the deadline.
 
 use super::status::{Use, UseKind};
 use super::system;
@@ -24,13 +24,13 @@ const BLOCK_DEVICES: &str = "/sys/class/block";
 const MAX_DEPTH: usize = 16;
 /// Polling interval while a step runs.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Pause before the next attempt to stop busy uses.
+/// Pause before another attempt to stop all uses.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Time limit for writing back dirty data.
 const SYNC_TIME: Duration = Duration::from_secs(8);
 
-/// Returns the disk's block device, if it has one, and the loop devices that other programs created
-/// on its file.
+/// The disk's block device, if it has one, and the loop devices that other programs created on the
+/// disk's file.
 fn devices(used: &Use) -> (Option<PathBuf>, Vec<PathBuf>) {
     let own = (used.kind == UseKind::Device).then(|| PathBuf::from(&used.path));
     let mut others = used.directory().map(loop_device::below).unwrap_or_default();
@@ -58,8 +58,8 @@ pub(super) fn release(used: &Use, deadline: Instant) -> Vec<User> {
     }
 }
 
-/// Returns the users of the disk's block device, and the loop devices that other programs created
-/// on its file.
+/// The users of the disk's block device, and of loop devices that other programs created on the
+/// disk's file.
 fn users_of(used: &Use) -> Vec<User> {
     let (own, others) = devices(used);
     let users = own.iter().flat_map(|device| users::of_block_device(device));
@@ -71,7 +71,7 @@ fn users_of(used: &Use) -> Vec<User> {
 /// this fails or takes too long.
 pub(super) fn sync(used: &Use) -> bool {
     let release = Release { deadline: Instant::now() + SYNC_TIME };
-    // Sync all devices, even after a failure.
+    // A failure on one device must not keep the others from being synced.
     let (own, others) = devices(used);
     let synced = others.iter().chain(&own).map(|device| release.sync(device, 0));
     let synced: Vec<bool> = synced.collect();
@@ -91,7 +91,7 @@ impl Release {
         }
     }
 
-    /// Stops the uses of a device, starting with the devices above it.
+    /// Stops the uses of a device. First stops the devices on top of it.
     fn end_uses(&self, device: &Path, depth: usize) {
         for folder in folders(device) {
             let (Some(device), Some(number)) = (device_of(&folder), number_of(&folder)) else {
@@ -112,8 +112,8 @@ impl Release {
             if is_swap(&device) {
                 self.run("swapoff", &[device.as_os_str()]);
             }
-            // By now, mount propagation has removed most copies of these mounts in other mount
-            // namespaces. Unmount the rest.
+            // Unmounting has also removed most copies of these mounts in other mount namespaces
+            // (mount propagation). Unmount the remaining copies.
             self.unmount_elsewhere(&number);
         }
     }
@@ -124,8 +124,7 @@ impl Release {
         }
     }
 
-    /// Unmounts a file system after it has stopped everything that uses its files or is mounted
-    /// below it.
+    /// Unmounts a file system. First stops everything that uses its files, and all mounts below it.
     fn end_mount(&self, mounts: &[Mount], mount: &Mount, depth: usize) {
         let below = |path: &Path| path.starts_with(&mount.mountpoint);
         for device in loop_device::below(&mount.mountpoint) {
@@ -189,7 +188,7 @@ impl Release {
         self.finish(command)
     }
 
-    /// Runs a step. A step that has not finished by the deadline continues to wait in the kernel.
+    /// Runs a step. If it has not finished by the deadline, its process continues without this one.
     fn finish(&self, mut command: Command) -> bool {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = match command.spawn() {
@@ -252,8 +251,8 @@ fn holders(folder: &Path) -> Vec<PathBuf> {
     holders.map(|holder| Path::new("/dev").join(holder.file_name())).collect()
 }
 
-/// Returns the loop devices on a device (`major:minor`), and the loop devices on files of the
-/// device's file system, wherever that is mounted.
+/// Returns the loop devices on a device (`major:minor`), and those on files of the device's file
+/// system, in any mount namespace.
 fn loop_devices_above(number: &str, device: &Path) -> Vec<PathBuf> {
     let Some(number) = device_number(number) else { return Vec::new() };
     let is_above =

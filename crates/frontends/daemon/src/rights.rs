@@ -1,5 +1,6 @@
-//! Privileged operations on the kernel objects of an attachment. The server performs them itself,
-//! or a broker does if the server has dropped its rights (docs/decisions/0035).
+//! Privileged operations on an attachment's mounts and devices. If the server has dropped its
+//! rights, a broker (a helper process that keeps them) performs the operations for it
+//! (docs/decisions/0035).
 
 use super::folder::Folder;
 use super::settings::Settings;
@@ -11,18 +12,17 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The command-line word that starts this program as the broker of an attachment. The path of the
-/// attachment's folder follows it.
+/// The subcommand that starts this program as a broker. Its argument is the attachment's folder.
 pub(super) const PART: &str = "device";
 
-/// The privileged operations of one way to attach. The implementation does not trust requests: it
-/// determines itself which objects belong to this attachment.
+/// The privileged operations of one way to attach. An implementation does not trust requests: it
+/// checks itself which mounts and devices belong to this attachment.
 pub(super) trait Privileged: Send {
     type Request: Serialize + DeserializeOwned;
     type Answer: Serialize + DeserializeOwned;
 
-    /// Performs a request that arrived with these descriptors. May return a descriptor with the
-    /// answer.
+    /// Performs a request, which may come with descriptors. Returns an answer, and a descriptor if
+    /// the request opens one.
     fn carry_out(
         &mut self,
         request: Self::Request,
@@ -30,7 +30,7 @@ pub(super) trait Privileged: Send {
     ) -> (Self::Answer, Option<OwnedFd>);
 }
 
-/// The place where privileged operations run: this process or a broker.
+/// The performer of privileged operations: this process or a broker.
 pub(super) enum Rights<P: Privileged> {
     Own(Mutex<P>),
     Broker(Arc<Broker>),

@@ -28,9 +28,9 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use {super::args::As, farblock_program::broker::Broker};
 
-/// Interval between checks for remaining users, after a request to end.
+/// Interval between checks for users of the disk, after a request to exit.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Pause before a request retries a lock that another request holds.
+/// Pause before a status request retries a lock that another request holds.
 const OTHERS_TURN: Duration = Duration::from_millis(5);
 /// Time limit for a flush. If it expires, the detach fails.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
@@ -66,11 +66,12 @@ pub(super) struct DaemonShared {
     name: String,
     settings: Settings,
     folder: Folder,
-    /// `None` if the kernel connects (`--as nvme`).
+    /// `None` with `--as nvme`: the kernel connects.
     disk: Option<Disk>,
     /// `None` after the detach.
     attached: Mutex<Option<Box<dyn Attached>>>,
-    /// Whether the thread that locked `attached` is detaching the disk, which may take long.
+    /// Whether the thread that holds the lock on `attached` is detaching the disk, which may take
+    /// long.
     detaching: AtomicBool,
     events: Mutex<Sender<Event>>,
     /// Whether this server replaces a server that died: programs may use the disk already.
@@ -78,7 +79,7 @@ pub(super) struct DaemonShared {
     saved: Mutex<Saved>,
     /// The reason why the server could not write the state file.
     unsaved: Mutex<Option<String>>,
-    /// The trouble text, if a broker has exited and cannot be replaced.
+    /// The problem for the status, if a broker has exited and cannot be replaced.
     unbrokered: Mutex<Option<String>>,
 }
 
@@ -120,7 +121,7 @@ pub(super) fn run(folder: Folder) -> Result<()> {
         Ok(shared) => {
             let shared = Arc::new(shared);
             if let Err(failure) = serve(&shared, channel, &receiver, &events) {
-                // The disk may be in use: leave it for the next server.
+                // Programs may use the disk, so keep it for the next server.
                 if shared.resumed {
                     std::mem::forget(shared);
                 }
@@ -160,7 +161,7 @@ struct Offered<'a> {
 /// The reason why the server cannot offer a disk.
 struct Problem {
     sentence: String,
-    /// Whether the server had connected the disk and only this way to attach failed.
+    /// Whether the disk was connected, and only this way to attach failed.
     is_ways: bool,
 }
 
@@ -170,7 +171,7 @@ impl From<String> for Problem {
     }
 }
 
-/// Connects and offers the disk.
+/// Connects the disk, and offers it to programs.
 fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, Problem> {
     let Offered { folder, order, kept, .. } = offered;
     let settings: Settings = folder
@@ -215,9 +216,9 @@ fn offer(offered: Offered<'_>, events: Sender<Event>) -> Result<DaemonShared, Pr
         unbrokered,
     };
     match shared.save() {
-        // Fail, because no program uses the disk yet.
+        // No program uses the disk yet, so failing is harmless.
         Err(sentence) if !resumed => Err(sentence.into()),
-        // Continue after this error: users must not lose the disk because of it.
+        // Programs use the disk, and must not lose it because of this error.
         _ => Ok(shared),
     }
 }
@@ -256,7 +257,7 @@ fn serve(
     let mut channel = Arc::new(channel);
     watch_supervisor(&channel, events).map_err(cannot)?;
     let _watch = shared.disk.as_ref().map(|disk| watch_disk(disk, events));
-    // The size may have changed before this process started to watch it.
+    // The size may have changed before this process began to watch it.
     shared.show_size();
     let mut ending = None::<Vec<String>>;
     loop {
@@ -330,8 +331,8 @@ fn watch_supervisor(channel: &Arc<Channel>, events: &Sender<Event>) -> std::io::
 }
 
 impl DaemonShared {
-    /// Sends the offer to a supervisor, with the descriptor that the supervisor keeps for the next
-    /// server.
+    /// Reports to a supervisor that the disk is usable, and passes it the descriptor to keep for
+    /// the next server.
     fn tell_ready(&self, channel: &Channel) -> std::io::Result<()> {
         let keep = self.lock().as_ref().and_then(|attached| attached.keep());
         channel.send(&Report::Ready(self.offer()), keep.as_ref())
@@ -348,7 +349,7 @@ impl DaemonShared {
     #[cfg(target_os = "linux")]
     fn adopted(&self, channel: Channel, events: &Sender<Event>) -> std::io::Result<Arc<Channel>> {
         let channel = Arc::new(channel);
-        // Ignore an error: if that supervisor has exited, the watch of its channel reports it.
+        // Ignore an error: if this supervisor has exited, the watch of its channel reports that.
         let _ = self.tell_ready(&channel);
         watch_supervisor(&channel, events)?;
         tracing::warn!("a new supervisor has replaced the dead one");
@@ -359,17 +360,17 @@ impl DaemonShared {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Exits, so that the supervisor restarts the server with a new broker. If a restart cannot
-    /// work, the server continues.
+    /// Exits after the death of a broker, so that the supervisor restarts both. If a restarted
+    /// server could not resume the disk, this server continues without the broker.
     #[cfg(target_os = "linux")]
     fn broker_gone(&self) {
         let why = "the privileged helper process is dead";
-        // If no process keeps the descriptor of a mount open, the mount breaks.
+        // A mount whose descriptor no other process keeps would break.
         let is_kept = || self.lock().as_ref().is_some_and(|attached| attached.keep().is_some());
         let goes_on = self.settings.way != As::Fuse || is_kept();
         if goes_on && self.folder.is_held(Role::Supervisor) {
             tracing::error!("{why}: this process exits, so that the supervisor restarts both");
-            // Exit as if killed: users of the disk wait for the successor.
+            // Exit as if killed: the users of the disk then wait for the next server.
             std::process::exit(1);
         }
         tracing::error!("{why}: this process continues to serve without it");
@@ -422,8 +423,8 @@ impl DaemonShared {
         written
     }
 
-    /// Measures latencies from now until the process exits, because the time of the next scrape is
-    /// unknown.
+    /// Measures latencies from now until the process exits, because another scrape may follow at
+    /// any time.
     pub(super) fn measure(&self) {
         if let Some(disk) = &self.disk {
             disk.measure_latency(true);
@@ -435,8 +436,8 @@ impl DaemonShared {
     pub(super) fn authenticate(&self) -> Vec<(String, Option<String>)> {
         let Some(disk) = &self.disk else { return Vec::new() };
         let sentence = |url: &Url, error: farblock_host::Error| match error {
-            // The error contains no address, so add it. A target that refuses the secret may just
-            // close the connection.
+            // The error contains no address, so name the path. A target that rejects the secret may
+            // simply close the connection.
             farblock_host::Error::Lost(_) => format!(
                 "{} during the authentication: {error}; see farblock list for whether the path \
                  reconnects with its secret",
@@ -534,7 +535,7 @@ impl DaemonShared {
             paths: paths.into_iter().map(Into::into).collect(),
             pid: self.folder.pid().filter(|_| supervised),
             server_pid: Some(std::process::id()),
-            // The client measures the processor time itself.
+            // The client adds this value.
             cpu_ms: None,
             users,
             #[cfg(target_os = "linux")]
@@ -571,14 +572,15 @@ impl DaemonShared {
         let users = attached.users();
         let is_used = !users.is_empty();
         StopError::if_used(users, force)?;
-        // Flush first, while the server can still refuse the detach.
+        // Flush first: if the flush fails, the server can still refuse to detach.
         self.flush(force)?;
         attached.stop(force)?;
         if let Err(error) = self.flush(force) {
             tracing::error!("the flush after the detach failed: {error:?}");
         }
         if is_used {
-            // Users of the disk may still have commands in flight, so keep the controllers' names.
+            // The disk was in use, so its controllers may still execute commands: keep their
+            // record.
             leftover::keep(&self.folder);
         }
         *slot = None;
@@ -608,8 +610,8 @@ impl DaemonShared {
         }
     }
 
-    /// Tries to detach after a request to end. Returns true once the disk is detached. Reports the
-    /// obstacles when they change.
+    /// Tries to detach after a request to exit. Returns true once the disk is detached. Reports the
+    /// remaining users when they change.
     fn end_if_unused(&self, before: &mut Vec<String>, channel: &Channel) -> bool {
         let in_the_way = match self.detach(false) {
             Ok(()) => return true,
@@ -637,14 +639,14 @@ impl DaemonShared {
                 tracing::info!("{line}");
                 let _ = channel.send(&Report::Status(line), None);
             }
-            // Only the log reports these changes. After a loss, the next flush of a user fails.
+            // Only log these changes. After a loss of data, the next flush by a user fails.
             Change::Loss | Change::Contents | Change::Parts => {}
         }
     }
 }
 
 impl DaemonShared {
-    /// Shows the disk's size to its users if it changed, or if a dead server may have shown another
+    /// Shows the disk's size to its users, if it changed or if a dead server may have shown another
     /// size.
     fn show_size(&self) {
         let Some(disk) = &self.disk else { return };
@@ -667,7 +669,7 @@ impl DaemonShared {
         if is_new {
             let offer = self.offer();
             self.saved().offer = offer;
-            // The main loop retries after a failure.
+            // The main loop retries a failed save.
             let _ = self.save();
         }
     }

@@ -1,4 +1,4 @@
-//! `farblock service`: attaches disks at boot on systems without unit files.
+//! `farblock service`: a Windows service that attaches disks at boot.
 
 #[cfg(windows)]
 mod registration;

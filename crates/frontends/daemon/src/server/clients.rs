@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Pause after an accept error, for example when the process has no free descriptors.
+/// Pause after accepting a client failed, for example because no descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the socket until the process ends.
@@ -19,7 +19,7 @@ pub(super) fn serve(shared: &Arc<DaemonShared>) -> io::Result<()> {
         loop {
             let answered = listener.accept().and_then(|stream| {
                 let (listener, shared) = (Arc::clone(&listener), Arc::clone(&shared));
-                // Use one thread per client, because a detach may take long.
+                // One thread per client, because a detach may take long.
                 let thread = thread::Builder::new().name("control-client".to_owned());
                 thread.spawn(move || answer(&listener, &stream, &shared)).map(drop)
             });
@@ -62,7 +62,7 @@ fn answer(listener: &Listener, stream: &Stream, shared: &DaemonShared) {
             let ends = matches!(answer, Answer::Detached);
             let sent = control::send(stream, &answer);
             if ends {
-                // End only after the answer is sent: an earlier exit would lose the answer.
+                // Exit only after the answer is sent, or the client would not receive it.
                 shared.end();
             }
             sent

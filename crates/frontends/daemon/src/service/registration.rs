@@ -31,8 +31,8 @@ pub(super) fn install() -> Result<()> {
     let program = std::env::current_exe().map_err(|error| {
         Failure::run(format_args!("cannot find the path of this program: {}", os(&error)))
     })?;
-    // The administrator who runs this command creates the folder, so that no other user can choose
-    // the disks that the service attaches.
+    // Create the folder as the administrator who runs this command. Otherwise another user could
+    // create it, and choose the disks that the service attaches.
     let folder = settings::restored()?;
     system::make_private(&folder).map_err(|error| {
         Failure::run(format_args!("cannot create {}: {}", folder.display(), os(&error)))
@@ -92,7 +92,7 @@ fn stop(service: &Service) -> Result<()> {
     if state().map_err(|error| explain(&error))? == ServiceState::Stopped {
         return Ok(());
     }
-    // An error here means that the service is already stopping. The loop below waits for that.
+    // An error means that the service is already stopping, for which the loop below waits.
     let _ = service.stop();
     let deadline = Instant::now() + WAIT_LIMIT;
     while state().map_err(|error| explain(&error))? != ServiceState::Stopped {
@@ -111,7 +111,7 @@ fn manager(access: ServiceManagerAccess) -> Result<ServiceManager> {
     ServiceManager::local_computer(None::<&str>, access).map_err(|error| explain(&error))
 }
 
-/// Adds advice to the most common errors.
+/// Converts an error to a sentence, with advice for common errors.
 fn explain(error: &Error) -> Failure {
     let Error::Winapi(error) = error else { return Failure::run(error) };
     let code = error.raw_os_error().unwrap_or_default().cast_unsigned();

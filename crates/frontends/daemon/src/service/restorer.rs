@@ -1,4 +1,4 @@
-//! The attachments that the service manages.
+//! The attachments that the Windows service manages.
 
 use super::super::args::DetachArgs;
 use super::super::folder::{Folder, Role, check_name};
@@ -21,9 +21,10 @@ struct Wanted {
 enum RestoreState {
     /// The disk is not attached. The service retries until it is.
     Missing,
-    /// The service has attached the disk. If an administrator detaches the disk, it stays detached.
+    /// The service has attached the disk. If an administrator then detaches it, the service does
+    /// not attach it again.
     Attached,
-    /// The file is invalid, or the service is stopping.
+    /// The file is invalid, or the service is stopping. The service does nothing more.
     Over,
 }
 
@@ -55,8 +56,8 @@ impl<'a> Restorer<'a> {
             let lives = || folder.is_held(Role::Server) || folder.is_held(Role::Supervisor);
             wanted.state = match wanted.state {
                 RestoreState::Missing | RestoreState::Attached if lives() => RestoreState::Attached,
-                // A folder remains, so the processes of the attachment died: a detach removes the
-                // folder.
+                // The attachment's folder still exists, so its processes have died. (A detach would
+                // have removed the folder.)
                 RestoreState::Attached if folder.0.exists() => RestoreState::Missing,
                 state => state,
             };

@@ -1,6 +1,6 @@
-//! The service's process. It attaches the disks that files describe, retries until this succeeds,
-//! and detaches them when it stops. The disks have their own daemons, which survive the death of
-//! the service. A restarted service finds them.
+//! The service's process. It attaches the disks that configuration files describe, retries until
+//! this succeeds, and detaches them when it stops. Each disk has its own daemon. If the service
+//! dies, the daemons continue, and a restarted service finds them.
 
 use super::super::system;
 use super::NAME;
@@ -24,16 +24,16 @@ use windows_service::{define_windows_service, service_dispatcher};
 /// The pause between attempts to attach.
 const ATTACH_EVERY: Duration = Duration::from_secs(5);
 const DETACH_EVERY: Duration = Duration::from_millis(500);
-/// When the service stops, it retries for this time to detach disks that are in use. Disks that are
-/// still in use then stay attached.
+/// The time for which a stopping service retries to detach disks that are in use. After it, these
+/// disks stay attached.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time in which Windows expects the next report while the service stops. One attempt to detach
-/// the disks takes less.
+/// While the service stops, Windows expects a report within this time. One attempt to detach the
+/// disks takes less.
 const STOP_HINT: Duration = Duration::from_secs(60);
 
 define_windows_service!(service_main, serve);
 
-/// The command-line options, for the thread that Windows starts.
+/// The command-line options. Windows starts the service on another thread, which reads them here.
 static GLOBAL: OnceLock<Global> = OnceLock::new();
 
 /// `farblock service run`, the entry point for Windows.
@@ -83,7 +83,7 @@ fn serve_until_stopped(global: &Global) -> Result<(), String> {
     let status = Status(registered.map_err(|error| error.to_string())?);
     status.tell(ServiceState::Running, 0, 0);
     let ended = restore(global, &stop, &stopping, &status);
-    // Exit code 1 means that the log has the reason.
+    // Exit code 1: the log has the reason.
     status.tell(ServiceState::Stopped, 0, u32::from(ended.is_err()));
     ended.map_err(|failure| failure.sentence().to_owned())
 }
