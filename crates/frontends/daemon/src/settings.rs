@@ -1,5 +1,5 @@
-//! The settings of an attachment. They come from the command line and from a TOML file with the
-//! same names, and the server reads them as JSON.
+//! The settings of an attachment. They come from the command line, or from a TOML file with the
+//! same names. The server reads them as JSON.
 
 use super::args::{As, AttachArgs};
 use super::ways::HERE;
@@ -22,7 +22,7 @@ use uuid::Uuid;
 /// Maximum number of threads, as on the command line.
 const MAX_THREADS: u16 = 64;
 
-/// All settings of an attachment. The keys are the names of the options, with hyphens or
+/// All settings of an attachment. In a file, the keys are the names of the options, with hyphens or
 /// underscores.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -127,7 +127,7 @@ fn as_text<S: serde::Serializer, T: fmt::Display>(
     value.as_ref().map(T::to_string).serialize(to)
 }
 
-/// A time in a file: a number of seconds, or text with a unit.
+/// A time in a TOML file: a number of seconds, or text with a unit.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -192,7 +192,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Overrides values of the file with the options of the command line.
+    /// Overrides values from the file with options from the command line.
     fn take(&mut self, args: &AttachArgs, global: &Global) {
         fn over<T: Clone>(place: &mut Option<T>, given: &Option<T>) {
             if given.is_some() {
@@ -246,7 +246,7 @@ impl Settings {
         over(&mut self.congestion, &global.congestion);
     }
 
-    /// Makes the checks that need no I/O.
+    /// Checks everything that needs no I/O.
     fn check(&self) -> Result<(), String> {
         if self.urls.is_empty() {
             return Err(
@@ -277,7 +277,7 @@ impl Settings {
         self.check_way()
     }
 
-    /// Finds options that the chosen way does not support.
+    /// Returns an error for an option that the chosen way to attach does not support.
     fn check_way(&self) -> Result<(), String> {
         use As::{Auto, Fuse, Iscsi, Nbd, Ublk, VhostUser, Winspd};
         let way = self.way;
@@ -311,7 +311,7 @@ impl Settings {
             ("allow-other", self.allow_other, &[Fuse]),
             ("serial", self.serial.is_some(), &[VhostUser, Iscsi]),
             ("no-device", self.no_device, &[Auto, Nbd, Fuse]),
-            // The kernel's own host lacks these options.
+            // Only these ways have the option: the kernel's own NVMe host lacks it.
             ("spin", self.spin.is_some(), &[Auto, Ublk, Nbd, Fuse, VhostUser, Iscsi, Winspd]),
             ("congestion", self.congestion.is_some(), &[Auto, Ublk, Nbd, Fuse, VhostUser, Iscsi]),
             ("read-only", self.read_only, &[Auto, Ublk, Nbd, Fuse, VhostUser, Iscsi, Winspd]),
@@ -327,7 +327,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Makes paths absolute, because the daemon has another working directory.
+    /// Makes paths absolute, because the daemon runs in another directory.
     fn absolute(&mut self) -> Result<()> {
         let own = [&mut self.socket, &mut self.mountpoint];
         let keys = [&mut self.dhchap_secret, &mut self.dhchap_ctrl_secret, &mut self.tls_key];
@@ -376,7 +376,8 @@ impl Settings {
             policy: self.iopolicy.unwrap_or(usual.policy),
             uuid: self.uuid.map(Uuid::into_bytes),
             quiesce: self.quiesce.or(usual.quiesce),
-            // Do not give up a mounted disk: an operator may repair the target.
+            // Keep a disk in use even if its target breaks the protocol often: an operator may
+            // repair the target.
             breaches_max: usual.breaches_max,
         }
     }
@@ -396,7 +397,7 @@ impl Settings {
     }
 }
 
-/// The folder with the files for `--restore`.
+/// The folder with the configuration files for `--restore`.
 pub(super) fn restored() -> Result<PathBuf> {
     let elsewhere = std::env::var_os("FARBLOCK_ATTACH_DIR").map(PathBuf::from);
     elsewhere.map_or_else(super::system::configurations, Ok)

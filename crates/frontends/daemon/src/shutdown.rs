@@ -1,10 +1,11 @@
-//! Stops the uses of a disk (mounts, swap, stacked devices) when its supervisor must exit.
+//! Stops the uses of a disk (mounts, swap, stacked devices) when its supervisor has to exit during
+//! a shutdown.
 //!
-//! During a shutdown the disk must outlive its users. systemd stops all services, including the
-//! supervisor's, before it unmounts file systems that an administrator mounted. So the supervisor
-//! waits until the other services have stopped, and then stops the uses itself. At its deadline it
-//! writes back as much data as it can, logs the remaining users, and detaches the disk by force,
-//! before systemd kills it.
+//! During a shutdown, programs must finish their writes before the disk is detached. systemd stops
+//! all services, including the supervisor's, before it unmounts file systems that an administrator
+//! mounted. So the supervisor waits until the other services have stopped, and then stops the uses
+//! itself. At its deadline it writes back as much data as it can, logs the remaining users, and
+//! detaches the disk by force, before systemd kills it.
 
 use super::control::{self, ControlRequest};
 use super::folder::{Folder, Role};
@@ -15,34 +16,35 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// If the supervisor is a service, users of the disk get this time after a request to end. The
-/// service's unit allows five minutes (TimeoutStopSec).
+/// A supervisor that runs as a service gives the disk's users this time after a request to exit.
+/// Its unit allows five minutes (TimeoutStopSec).
 const SERVICE_TIME: Duration = Duration::from_secs(180);
-/// If a shell attached the disk, its users get this time during a shutdown: systemd may kill the
-/// shell's scope after 45 seconds.
+/// A supervisor that a shell started gives the disk's users this time during a shutdown. systemd
+/// may kill the shell's scope after 45 seconds.
 const SHELL_TIME: Duration = Duration::from_secs(30);
 /// Polling interval for users and for services that stop.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Time for one attempt to stop the uses. Then the supervisor checks the other services again.
+/// Time for one attempt to stop the uses. The supervisor then checks again whether other services
+/// still stop.
 const ROUND: Duration = Duration::from_secs(5);
 /// Time limit for the server's answer.
 const WAIT_LIMIT: Duration = Duration::from_secs(3);
 const FORCED_TIMEOUT: Duration = Duration::from_secs(30);
 const OWN_SERVICES: &str = "farblock-attach@";
 
-/// Ensures that a server exits in time after a request to end. With `is_service`, a service manager
-/// waits for the supervisor, and kills it after a time limit.
+/// Ensures that a server exits in time after a request to exit. With `is_service`, this process
+/// runs under a service manager, which kills it after a time limit.
 pub(super) fn see_to_end(folder: &Folder, is_service: bool) {
     let stopping = is_stopping();
     let time = match (is_service, stopping) {
         (true, _) => SERVICE_TIME,
         (false, true) => SHELL_TIME,
-        // Outside a shutdown the server waits for its users without limit.
+        // Without a shutdown, the server waits for its users without a time limit.
         (false, false) => return,
     };
     let deadline = Instant::now() + time;
     while folder.is_held(Role::Server) {
-        // The status is `None` if the server was too busy to answer in time.
+        // `None`: the server was too busy to answer in time.
         let status = status(folder);
         let now = Instant::now();
         if now >= deadline {
@@ -88,8 +90,8 @@ fn is_stopping() -> bool {
     systemctl(&["is-system-running"]).is_some_and(|said| said.trim() == "stopping")
 }
 
-/// Whether another service is stopping. Such a service may still write to the disk. The services of
-/// attachments do not count.
+/// Whether another service is stopping, which may still write to the disk. Services of attachments
+/// do not count: they wait for each other.
 fn do_others_stop() -> bool {
     let jobs = systemctl(&["list-jobs", "--plain", "--no-legend"]).unwrap_or_default();
     is_any_stopping(&jobs)
@@ -99,8 +101,8 @@ fn is_any_stopping(jobs: &str) -> bool {
     jobs.lines().any(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, unit, "stop", "running"] = words[..] else { return false };
-        // Scopes do not count: the scope of the shell that attached this disk waits for this
-        // process.
+        // Scopes do not count. This process may run in the scope of the shell that attached the
+        // disk, and that scope waits for this process.
         unit.ends_with(".service") && !unit.starts_with(OWN_SERVICES)
     })
 }

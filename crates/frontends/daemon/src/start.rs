@@ -29,7 +29,7 @@ use std::time::Duration;
 /// Time limit for a supervisor's exit after it reported a failure.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The first message to a supervisor, sent with its lock.
+/// The first message to a supervisor. Its lock is attached.
 #[derive(Serialize, Deserialize)]
 struct Begin {
     resume: bool,
@@ -48,7 +48,7 @@ pub fn run(args: &AttachArgs, global: &Global) -> Result<()> {
 }
 
 fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
-    // Do this first: no process that this function starts may inherit this descriptor.
+    // Take this descriptor first, so that no process that this function starts inherits it.
     let kept = if args.foreground { system::handed_over(KEPT) } else { None };
     let mut settings = Settings::new(args, global)?;
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
@@ -90,8 +90,8 @@ struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// Attaches the disk in one way (`settings.way`). The flag of the error is true if only this
-    /// way to attach failed, so that another way may work.
+    /// Attaches the disk in one way (`settings.way`). The flag beside the error is true if the disk
+    /// was connected, so that another way may work.
     fn attach(
         &self,
         settings: &Settings,
@@ -123,7 +123,7 @@ impl Launch<'_> {
         terminal.ready(&offer).map_err(others)
     }
 
-    /// Starts a supervisor for an orphaned server.
+    /// Starts a supervisor for a server whose supervisor has died.
     #[cfg(target_os = "linux")]
     fn adopt(&self, folder: Folder, lock: Lock, terminal: &mut Terminal) -> Result<()> {
         terminal.note = (!self.global.quiet).then(|| {
@@ -144,8 +144,8 @@ impl Launch<'_> {
     }
 }
 
-/// Clears or takes over leftovers with this name, and writes the settings. Returns true if this
-/// attach resumes an earlier attachment.
+/// Removes or takes over what a dead attachment with this name left behind, and writes the
+/// settings. Returns true if this attach resumes the dead attachment.
 fn prepare(folder: &Folder, settings: &Settings) -> Result<bool> {
     let resume = clear(folder, settings)?;
     if resume {
@@ -171,8 +171,8 @@ fn check_mountpoint(settings: &Settings, runtime: &Path) -> Result<()> {
     }
 }
 
-/// Adds a namespace ID to the URLs that lack one: the ID in another URL, or the ID of the target's
-/// only namespace.
+/// Adds a namespace ID to the URLs that lack one: the ID from another URL, or the ID of the only
+/// namespace that the target has.
 fn choose_namespace(settings: &mut Settings) -> Result<()> {
     if settings.urls.iter().all(|url| url.namespace.is_some()) {
         return Ok(());
@@ -180,7 +180,7 @@ fn choose_namespace(settings: &mut Settings) -> Result<()> {
     let options = settings.disk_options().connection;
     let mut chosen = settings.urls.iter().find_map(|url| url.namespace).map(Ok);
     for url in &settings.urls {
-        // One reachable path is enough.
+        // One path that answers is enough.
         if !matches!(chosen, Some(Ok(_) | Err(Failure::Usage(_)))) {
             chosen = Some(remote::resolve(url, &options));
         }
@@ -190,8 +190,9 @@ fn choose_namespace(settings: &mut Settings) -> Result<()> {
     Ok(())
 }
 
-/// Returns true if the caller can resume an attachment whose processes died, because its URLs and
-/// its way are the same. Otherwise removes the leftovers of that attachment, and returns false.
+/// Returns true if this attach can resume an attachment whose processes died: both have the same
+/// URLs and the same way to attach. Otherwise removes what the dead attachment left behind, and
+/// returns false.
 fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     let Some(saved) = folder.read_json::<Saved>("state.json") else { return Ok(false) };
     let Some(before) = folder.read_json::<Settings>("settings.json") else { return Ok(false) };
@@ -199,8 +200,8 @@ fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     if before.urls == settings.urls && before.way == settings.way {
         return match ways::users_of_broken(folder, &before).as_slice() {
             [] => Ok(true),
-            // Refuse: a new device beside the old one would look like a repair, but the old device
-            // stays broken.
+            // Refuse. With a new device beside the old one, the disk would look repaired, but
+            // programs would still use the broken device.
             users => Err(Failure::run(format_args!(
                 "{name} broke when its processes died, but is still in use: {}; all that its users \
                  write is lost: unmount or close it, then attach {name} again",
@@ -221,8 +222,8 @@ fn clear(folder: &Folder, settings: &Settings) -> Result<bool> {
     Ok(false)
 }
 
-/// Starts a supervisor that outlives this process, and waits until the disk is usable. The flag of
-/// the error is true if only this way to attach failed.
+/// Starts a supervisor that outlives this process, and waits until the disk is usable. The flag
+/// beside the error is true if the disk was connected, so that another way may work.
 fn in_background(
     folder: &Folder,
     lock: Lock,
@@ -265,7 +266,7 @@ fn in_background(
     }
 }
 
-/// Runs one of an attachment's processes.
+/// Runs one of the internal subcommands, which an attachment's processes use.
 pub fn part(args: PartArgs, global: &Global) -> Result<()> {
     system::keep_own_files();
     match args.part {
@@ -328,7 +329,7 @@ struct Client {
 
 impl Audience for Client {
     fn ready(&mut self, offer: &Offer) -> Result<()> {
-        // Ignore an error: if the client has exited, the disk still works.
+        // Ignore an error: the disk works even if the client no longer waits.
         if let Some(channel) = self.channel.take() {
             let _ = channel.send(&Report::Ready(offer.clone()), None);
         }
@@ -344,10 +345,10 @@ impl Audience for Client {
     }
 }
 
-/// The terminal or program that reads the command's output.
+/// The output of the command: a terminal or a program reads it.
 struct Terminal {
     json: bool,
-    /// The chosen way, with the reason.
+    /// The chosen way to attach, and the reason.
     note: Option<String>,
     way_failed: bool,
 }
@@ -366,7 +367,7 @@ impl Audience for Terminal {
             false => output::print(&format!("{}\n", offer.sentence())),
         };
         match printed {
-            // The reader has closed the output, but the disk is attached.
+            // The attach has succeeded, even if the reader has closed the output.
             Err(Failure::OutputClosed) => Ok(()),
             printed => printed,
         }

@@ -16,12 +16,12 @@ pub(super) const LOOP_ON: &str = "loop on ";
 pub(super) struct Use {
     pub(super) kind: UseKind,
     pub(super) path: String,
-    /// The object behind the path, for example the file of a loop device.
+    /// The object that the path shows, for example the file of a loop device.
     pub(super) behind: Option<String>,
 }
 
 impl Use {
-    /// The directory where the file is mounted, or the file under a loop device.
+    /// The mountpoint of the file, or the file under a loop device.
     #[cfg(target_os = "linux")]
     pub(super) fn directory(&self) -> Option<&std::path::Path> {
         let file = match self.kind {
@@ -48,7 +48,7 @@ pub(super) enum UseKind {
     Url,
 }
 
-/// The disk as an attachment offers it.
+/// A disk that programs can use: its path, size and settings.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Offer {
     pub(super) name: String,
@@ -79,20 +79,20 @@ pub(super) struct Status {
     pub(super) state: AttachmentState,
     /// Seconds since the last change of state.
     pub(super) since_seconds: u64,
-    /// The reason for a bad state.
+    /// The reason, if the state is not `live`.
     pub(super) trouble: Option<String>,
-    /// The operations that the target refuses although the disk is connected, with the reason.
+    /// The commands that the target refuses although the disk is connected, with the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) refusal: Option<String>,
     pub(super) paths: Vec<Path>,
-    /// The supervisor's process ID, if it runs.
+    /// The supervisor's process ID. `None` if no supervisor runs.
     pub(super) pid: Option<u32>,
     pub(super) server_pid: Option<u32>,
     /// The server's processor time in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cpu_ms: Option<u64>,
     pub(super) users: Vec<String>,
-    /// The server's confinement (Linux).
+    /// The rights that the server has dropped (Linux).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) confinement: Option<Confinement>,
     /// The busy-polling mode of the server's event loops.
@@ -139,7 +139,7 @@ pub(super) enum AttachmentState {
     Failed,
     /// The server died, and its successor is not ready yet; I/O waits where possible.
     Restarting,
-    /// The server works, but its mount or loop device no longer exists on this machine.
+    /// The server works, but its mount or loop device is gone from this machine.
     Unusable,
     /// The attachment's processes are dead.
     Stale,
@@ -177,10 +177,10 @@ pub(super) struct Path {
     pub(super) failures: BTreeMap<String, u64>,
     /// The reason for the last lost connection or failed connect.
     pub(super) error: Option<String>,
-    /// The number of the target's recent breaches of the protocol.
+    /// The number of times that the target recently broke the protocol.
     #[serde(default)]
     pub(super) breaches: u64,
-    /// The last breach, as a sentence.
+    /// The last such case, as a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) breach: Option<String>,
 }
@@ -222,10 +222,10 @@ impl From<PathStatus> for Path {
     }
 }
 
-/// Returns the state of a disk, the number of seconds since it changed, and the reason.
+/// Returns the state of a disk, the seconds since its last change, and the reason.
 pub(super) fn of_disk(disk: &Disk) -> (AttachmentState, u64, Option<String>) {
     let paths = disk.paths();
-    // The state of the disk changed with the latest change of a path.
+    // The disk's state last changed together with a path's state.
     let since = paths.iter().map(|path| path.since).min().unwrap_or_default();
     let trouble = trouble(&paths);
     match disk.state() {
@@ -247,14 +247,14 @@ pub(super) fn of_disk(disk: &Disk) -> (AttachmentState, u64, Option<String>) {
     }
 }
 
-/// The trouble text of a disk that the host has given up, with the last error, which may be out of
-/// date.
+/// The trouble text of a disk after the host has given up all paths. Includes the last error, which
+/// may be outdated.
 fn given_up(last: Option<String>) -> String {
     let last = last.map_or(String::new(), |last| format!("; before that: {last}"));
     format!("the host has given up the disk: detach it, and attach it again{last}")
 }
 
-/// Returns a sentence about targets that break the protocol repeatedly.
+/// A sentence about targets that have broken the protocol repeatedly.
 pub(super) fn breaches(paths: &[PathStatus]) -> Option<String> {
     let of_path = |path: &PathStatus| {
         let (count, how) = path.breaches.as_ref().filter(|(count, _)| *count > 1)?;
@@ -266,7 +266,7 @@ pub(super) fn breaches(paths: &[PathStatus]) -> Option<String> {
         .then(|| format!("{}; see the log of that target, or update it", all.join("; ")))
 }
 
-/// Returns the reason for a disk's bad state: the error of the path that was lost last.
+/// The reason for a disk's bad state: the error of the path that was lost last.
 fn trouble(paths: &[PathStatus]) -> Option<String> {
     let lost = paths.iter().filter(|path| path.state != PathState::Live && path.error.is_some());
     lost.min_by_key(|path| path.since)?.error.clone()
@@ -320,7 +320,7 @@ mod tests {
         breaking.breaches = Some((7, "it lies".to_owned()));
         let told = breaches(&[breaking]).expect("a sentence");
         assert!(told.contains("broken the protocol 7 times, most recently: it lies"), "{told}");
-        // The path has recovered from its error.
+        // A recovered path has no trouble.
         assert_eq!(trouble(&[path(PathState::Live, 1, "a pause")]), None);
     }
 }

@@ -1,4 +1,5 @@
-//! The supervisor, which runs a server and restarts it if it dies.
+//! The supervisor of an attachment: starts the server that serves the disk, and restarts it if it
+//! dies.
 //!
 //! ```text
 //! Starting -- ready --> Serving -- died --> Waiting -- pause over --> Restarting -- ready --+
@@ -8,8 +9,8 @@
 //!                       v                       v
 //!                      end (detached)         end (error: for longer than ctrl-loss-timeout)
 //! ```
-//! The supervisor only waits, and keeps the descriptor that a successor of the server needs
-//! (docs/decisions/0011). It has no connection and handles no data, so few causes can kill it. One
+//! The supervisor only waits, and keeps the descriptor that the next server needs
+//! (docs/decisions/0011). It has no network connection and handles no data, so it seldom dies. One
 //! thread makes all decisions. Each other thread waits for one kind of event and passes it on.
 
 use super::folder::{Folder, Lock, Role};
@@ -29,7 +30,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The pause before the restart of a server that had served for a while.
+/// The pause before the restart of a server that has served for a while.
 const FIRST_PAUSE: Duration = Duration::ZERO;
 /// The second pause. Each later pause is twice the previous one.
 const SECOND_PAUSE: Duration = Duration::from_millis(100);
@@ -38,20 +39,21 @@ const MAX_PAUSE: Duration = Duration::from_secs(10);
 const LOG_LOOK_EVERY: Duration = Duration::from_secs(600);
 /// Time limit for a server's exit after it has closed its channel.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
-/// Grace period for a server that must end before it is ready, because it may be creating a device.
+/// Time for a server to exit when the attach is cancelled before it is ready. The server may be
+/// creating a device, which it then removes.
 const START_TIMEOUT: Duration = Duration::from_secs(1);
 /// Polling interval for the server's exit.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The name under which systemd keeps the descriptor for the next supervisor.
 pub(super) const KEPT: &str = "farblock-connection";
-/// The pause starts again from [`FIRST_PAUSE`] after a server that served for this long.
+/// After a server that served for this long, pauses begin at [`FIRST_PAUSE`] again.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 
-/// Receives the result of the first server's start.
+/// Receives the result of the first server's start: for example, the waiting `farblock attach`.
 pub(super) trait Audience {
     fn ready(&mut self, offer: &Offer) -> Result<()>;
 
-    /// Records that only this way to attach failed, after the server had connected the disk.
+    /// Records that the server connected the disk, but this way to attach failed.
     /// [`Supervisor::run`] then returns the error.
     fn way_failed(&mut self) {}
 
@@ -68,23 +70,23 @@ pub(super) struct Supervisor<'a> {
     global: &'a Global,
     notifier: Notifier,
     events: Receiver<Event>,
-    /// A sender for the threads that wait for events.
+    /// Passed to the threads that wait for events.
     sender: Sender<Event>,
-    /// The time without a working server after which the supervisor gives up.
+    /// The supervisor gives up after this time without a working server. `None`: never.
     patience: Option<Duration>,
     /// The descriptor that the next server needs: for FUSE, the connection to the kernel. If this
-    /// process is a service, systemd keeps a copy for the next supervisor.
+    /// process is a service, systemd keeps a copy in case this process dies.
     kept: Option<Descriptor>,
     /// The channel to a server that another supervisor started.
     adopted: Option<Channel>,
-    /// Whether the supervisor has received a request to end.
+    /// Whether the supervisor has received a request to exit.
     ending: bool,
     /// Whether at least one server was ready.
     was_ready: bool,
     program: PathBuf,
 }
 
-/// The way in which a server ended.
+/// The result of a server's run.
 enum End {
     Detached,
     Died {
@@ -94,21 +96,21 @@ enum End {
     },
 }
 
-/// The way in which a server's process exited.
+/// The exit of a server's process.
 enum Ended {
     With(ExitStatus),
-    /// The process has exited. Its status is unknown, because it was not a child of this process.
+    /// The process has exited with an unknown status: another supervisor started it.
     Unseen,
     Not,
 }
 
-/// The prefix of the trouble text after a supervisor has given up.
+/// The trouble text starts with this prefix once the supervisor has given up.
 pub(super) const GIVEN_UP: &str = "given up: ";
 
 /// Events for the supervisor's thread.
 enum Event {
     Signal,
-    /// The client no longer waits for the disk.
+    /// The `farblock attach` command no longer waits for the disk.
     AudienceGone,
     /// A report from the server, with the descriptor to keep for the next server.
     Report(Report, Option<Descriptor>),
@@ -143,12 +145,13 @@ impl<'a> Supervisor<'a> {
         })
     }
 
-    /// Takes the descriptor that systemd kept after it had killed a supervisor and its server.
+    /// Takes the descriptor that systemd kept for a supervisor that was killed together with its
+    /// server.
     pub(super) fn take_back(&mut self, kept: Option<Descriptor>) {
         self.kept = kept;
     }
 
-    /// Starts with an existing server whose supervisor has exited.
+    /// Adopts a running server whose supervisor has died.
     #[cfg(target_os = "linux")]
     pub(super) fn adopt(&mut self) -> Result<()> {
         let channel = super::adopt::channel(&self.folder).map_err(|error| {
@@ -162,13 +165,14 @@ impl<'a> Supervisor<'a> {
         Ok(())
     }
 
-    /// Supervises until the disk is detached. With `resume`, the first server continues the work of
-    /// a dead server.
+    /// Supervises until the disk is detached. With `resume`, the first server takes over the disk
+    /// of a dead server.
     pub(super) fn run(mut self, mut resume: bool, audience: &mut dyn Audience) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         let mut dead_since = None;
         if !resume && self.kept.take().is_some() {
-            // The descriptor belongs to an attachment that no longer exists.
+            // The descriptor is of an attachment that no longer exists, so systemd need not keep
+            // it.
             self.notifier.forget(KEPT);
         }
         if let Some(channel) = audience.channel() {
@@ -212,7 +216,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Removes the kernel objects of a server that died before it reported them.
+    /// Removes the mounts and devices of a server that died before it reported the disk as ready.
     fn clear_away(&self) {
         let settings = self.folder.read_json::<Settings>("settings.json");
         let Some(settings) = settings.filter(|_| !self.folder.is_held(Role::Server)) else {
@@ -224,7 +228,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Records the reason why no server runs.
+    /// Records why no server runs, for `farblock list`.
     fn trouble(&self, why: &str) {
         tracing::error!("{why}");
         self.notifier.status(&format!("restarting: {why}"));
@@ -242,15 +246,15 @@ impl<'a> Supervisor<'a> {
         self.watch_server(&channel).map_err(failed)?;
         let (mut why, mut ready, mut detached) = (None, None, false);
         loop {
-            // Kill a server that was never ready: it has no users, and may wait for a target
-            // without end.
+            // Kill a server that was never ready: its disk has no users, and it may wait forever
+            // for a target.
             let give_up = self.ending && !self.was_ready && !resume;
             let look = if give_up { START_TIMEOUT } else { LOG_LOOK_EVERY };
             let event = self.events.recv_timeout(look);
             self.folder.bound_log();
             match event {
                 Err(RecvTimeoutError::Timeout) if give_up => {
-                    // A kill error means that the server is dead, which the loop detects later.
+                    // Killing fails only if the server is dead. The loop detects that later.
                     child.iter_mut().for_each(|child| drop(child.kill()));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -291,13 +295,13 @@ impl<'a> Supervisor<'a> {
             return Ok((Arc::new(channel), None));
         }
         let (channel, child) = self.spawn()?;
-        // A send error means that the server died, which the loop detects later.
+        // Sending fails only if the server is dead. The loop detects that later.
         let _ = channel.send(&Order::serve(resume), self.kept.as_ref());
         Ok((channel, Some(child)))
     }
 
-    /// Waits until a server that closed its channel has exited, up to a time limit: the kernel may
-    /// delay the exit because this process keeps the descriptor.
+    /// Waits until a server that closed its channel has exited, up to a time limit. The kernel may
+    /// delay the exit until the descriptor that this process keeps is closed.
     fn wait_for(&self, server: &mut Option<Child>) -> io::Result<Ended> {
         let deadline = Instant::now() + END_TIMEOUT;
         loop {
@@ -321,7 +325,7 @@ impl<'a> Supervisor<'a> {
         kept: Option<Descriptor>,
         audience: &mut dyn Audience,
     ) -> Result<()> {
-        // A resumed server sends the same descriptor again: keep only one copy.
+        // A resumed server sends the same descriptor again. Replace the old copy.
         self.kept = kept;
         if let Some(kept) = &self.kept {
             self.notifier.store(KEPT, kept);
@@ -349,18 +353,18 @@ impl<'a> Supervisor<'a> {
         Ok((Arc::new(channel), child))
     }
 
-    /// Asks a server to exit as soon as no process uses the disk.
+    /// Requests that a server exits as soon as no process uses the disk.
     fn end(&mut self, server: &Channel) {
         #[cfg(target_os = "linux")]
         if self.was_ready && !self.ending {
             self.see_to_end();
         }
         self.ending = true;
-        // A send error means that the server is dead, which the loop detects later.
+        // Sending fails only if the server is dead. The loop detects that later.
         let _ = server.send(&Order::end(), None);
     }
 
-    /// Stops the disk's uses if the machine is shutting down.
+    /// Starts to stop the disk's uses, if the machine is shutting down.
     #[cfg(target_os = "linux")]
     fn see_to_end(&self) {
         let (folder, is_service) = (self.folder.clone(), self.notifier.is_service());
@@ -381,7 +385,7 @@ impl<'a> Supervisor<'a> {
         thread::Builder::new().name("server".to_owned()).spawn(watch).map(drop)
     }
 
-    /// Watches for the exit of the client, which sends no more messages.
+    /// Watches whether the waiting `farblock attach` has exited. It sends no more messages.
     fn watch_audience(&self, channel: Arc<Channel>) -> io::Result<()> {
         let sender = self.sender.clone();
         let watch = move || {
@@ -396,8 +400,8 @@ impl<'a> Supervisor<'a> {
         let until = Instant::now() + pause;
         loop {
             match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                // Pass the request to the next server: only a server can find out whether the disk
-                // is in use.
+                // Tell the next server to exit: only a server can find out whether the disk is in
+                // use.
                 Ok(Event::Signal) => self.ending = true,
                 Ok(_) => {}
                 Err(_) => return,

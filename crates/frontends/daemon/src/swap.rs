@@ -1,8 +1,9 @@
-//! Refuses swap on an attached disk. The server needs memory to send swapped pages, but the kernel
-//! waits for this disk before it can free memory. The machine then hangs.
+//! Refuses swap on an attached disk, which could hang the machine. The kernel would wait for this
+//! disk in order to free memory, while the server needs memory to send the pages.
 //!
-//! The kernel cannot refuse swap on a device. So the supervisor, which keeps its rights, watches
-//! the kernel's table of swap devices, and runs swapoff while the swap is still empty.
+//! The kernel has no means to refuse swap on a device. So the supervisor, which keeps its rights,
+//! watches the kernel's table of swap areas. It runs swapoff as soon as one appears, while it is
+//! still empty.
 
 use super::folder::Folder;
 use super::server::Saved;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// The way whose disks the kernel itself serves, so that swap on them is safe.
+/// The way to attach that is safe for swap, because the kernel itself serves the disk.
 const SAFE_WAY: &str = "nvme";
 
 /// The reason to refuse swap, for the log and for users.
@@ -26,7 +27,7 @@ const WHY: &str = "a machine that is short of memory hangs if it swaps to a disk
 const ADVICE: &str = "run `swapoff` and swap to a local disk: a machine that is short of memory \
                       hangs if it swaps to a disk that one of its own processes serves";
 
-/// Starts a thread that removes swap on the disk from now on.
+/// Starts a thread that switches off swap on the disk whenever it appears.
 pub(super) fn refuse(folder: &Folder) {
     let folder = folder.clone();
     let watch = move || {
@@ -41,8 +42,7 @@ pub(super) fn refuse(folder: &Folder) {
 }
 
 fn watch(folder: &Folder) -> io::Result<()> {
-    // Open the table before the first check, because the kernel reports only changes after the
-    // open.
+    // Open the table first: the kernel reports only changes after the open, so no swap is missed.
     let table = File::open(SWAPS)?;
     loop {
         let saved = folder.read_json::<Saved>("state.json");
@@ -70,7 +70,7 @@ fn switch_off(swap: &Path) {
     tracing::error!("cannot switch off swap on {name} ({why}): {ADVICE}");
 }
 
-/// Returns the swap areas on the disk that can hang the machine.
+/// The active swap areas on the disk that can hang the machine.
 pub(super) fn on(offer: &Offer) -> Vec<PathBuf> {
     if offer.way == SAFE_WAY || offer.used.kind != UseKind::Device {
         return Vec::new();
@@ -78,7 +78,7 @@ pub(super) fn on(offer: &Offer) -> Vec<PathBuf> {
     swaps_on(Path::new(&offer.used.path))
 }
 
-/// Returns a warning if the disk holds swap space.
+/// A warning if the disk has a swap signature, although it must not be used for swap.
 pub(super) fn warning(offer: &Offer) -> Option<String> {
     let can_hang = offer.way != SAFE_WAY && offer.used.kind == UseKind::Device;
     let is_meant = || File::open(&offer.used.path).is_ok_and(|disk| has_signature(&disk));
@@ -100,7 +100,7 @@ const SIGNATURE_BYTES: usize = 10;
 const SIGNATURES: [&[u8; SIGNATURE_BYTES]; 2] = [b"SWAPSPACE2", b"SWAP-SPACE"];
 const PAGES_BYTES: [u64; 3] = [4096, 16_384, 65_536];
 
-/// Returns the problem and the advice, if the machine swaps to this disk.
+/// The problem and the advice, if the machine swaps to this disk.
 pub(super) fn trouble(offer: &Offer) -> Option<(String, &'static str)> {
     let swaps = on(offer);
     let names: Vec<String> = swaps.iter().map(|swap| swap.display().to_string()).collect();

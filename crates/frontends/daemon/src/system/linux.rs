@@ -1,5 +1,5 @@
-//! The Linux implementation: a socket pair for messages, `flock` for locks, and a Unix socket for
-//! control.
+//! The Linux implementation of [`system`](super): a socket pair for messages, `flock` for locks,
+//! and a Unix socket for control.
 
 mod holder;
 
@@ -44,18 +44,17 @@ impl Channel {
         Ok((Channel(ours), theirs))
     }
 
-    /// Starts a process with the other end of the channel.
+    /// Starts a process whose standard input is the other end of a new channel.
     pub(in super::super) fn start(mut command: Command) -> io::Result<(Channel, Child)> {
         let (ours, theirs) = Channel::pair()?;
         command.stdin(theirs).stdout(Stdio::null()).current_dir("/");
         Ok((ours, command.spawn()?))
     }
 
-    /// Returns the end that this process inherited.
+    /// The channel to the process that started this one.
     pub(in super::super) fn inherited() -> io::Result<Channel> {
         let input = io::stdin().as_fd().try_clone_to_owned()?;
-        // This call fails unless standard input is a socket. Farblock's own processes pass a
-        // socket.
+        // Fails unless standard input is a socket, as when a user runs an internal subcommand.
         rustix::net::sockopt::socket_type(&input)?;
         Ok(Channel(input))
     }
@@ -108,7 +107,7 @@ impl Channel {
     }
 }
 
-/// Sends the other end of a new channel to the client.
+/// Makes a new channel, and sends its other end to the client.
 pub(in super::super) fn send_channel(stream: &Stream) -> io::Result<Channel> {
     let (ours, theirs) = Channel::pair()?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -132,13 +131,12 @@ pub(in super::super) fn receive_channel(stream: &Stream) -> io::Result<Channel> 
     end.map(Channel).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Creates and locks a file. Returns `None` if another process has locked it, or on any other
-/// failure.
+/// Creates and locks a file. `None` if another process holds the lock, or on another failure.
 pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
     let mut options = File::options();
     let file = options.create(true).truncate(false).write(true).mode(0o600).open(path).ok()?;
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-    // Another process may have removed the folder and this file meanwhile.
+    // Another process may have removed this file before it was locked.
     path.exists().then(|| file.into())
 }
 
@@ -164,7 +162,7 @@ pub(in super::super) fn make_private(folder: &Path) -> io::Result<()> {
 /// Checks that no other user can change the folder or, with `closed`, read it. The error states the
 /// problem and the remedy.
 pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(), String> {
-    // Check the path itself, not the target of a link: another user may exchange the link.
+    // Check a link itself, not its target: another user may change the link.
     let found = fs::symlink_metadata(folder).map_err(|error| os(&error))?;
     let (ours, mode) = (rustix::process::geteuid().as_raw(), found.mode() & 0o777);
     if found.is_symlink() {
@@ -181,7 +179,7 @@ pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(),
         return Err(format!("other users have access (mode {mode:04o}): run chmod 700 on it"));
     }
     if closed {
-        // The caller has already checked the runtime directory above this folder.
+        // The caller has checked the runtime directory, which contains this folder.
         return Ok(());
     }
     match farblock_admin_api::step_of_others(folder).map_err(|error| os(&error))? {
@@ -193,7 +191,7 @@ pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(),
 /// Whether the folder's file system is full.
 pub(in super::super) fn is_full(folder: &Path) -> bool {
     let room = rustix::fs::statvfs(folder);
-    // A file system that does not count files reports a total of 0.
+    // Some file systems do not count files, and report a total of 0.
     room.is_ok_and(|room| room.f_bavail == 0 || room.f_files > 0 && room.f_favail == 0)
 }
 
@@ -216,7 +214,7 @@ pub(in super::super) fn runtime() -> Result<PathBuf> {
     })
 }
 
-/// The folder with the files for `--restore`.
+/// The folder with the configuration files for `--restore`.
 pub(in super::super) fn configurations() -> Result<PathBuf> {
     Ok("/etc/farblock/attach.d".into())
 }
@@ -237,17 +235,17 @@ impl Listener {
         Ok(self.0.accept()?.0)
     }
 
-    /// Admits every client: the mode of the socket file already limits who can connect.
+    /// Admits every client: the socket file's mode limits who can connect.
     pub(in super::super) fn admit(&self, _: &Stream) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// Connects to a [`Listener`] bound to this path. Fails at once if its backlog is full.
+/// Connects to the [`Listener`] at this path. Fails at once if too many clients wait there.
 pub(in super::super) fn connect(path: &Path) -> io::Result<Stream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // A blocking connect would wait until a stopped server continues.
+    // A blocking connect would hang while the server is stopped (SIGSTOP).
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?).map_err(|error| match error {
         Errno::AGAIN => io::ErrorKind::TimedOut.into(),
         _ => io::Error::from(error),
@@ -261,27 +259,27 @@ pub(in super::super) fn connect(path: &Path) -> io::Result<Stream> {
 /// the work.
 pub(in super::super) fn make_daemon(_: &mut Command) {}
 
-/// Makes this process independent of its parent. Must be the first call of a process that outlives
-/// its parent.
+/// Makes this process independent of its parent and its terminal. A daemon must call this first.
 pub(in super::super) fn begin_daemon() -> io::Result<()> {
     // Leave the terminal and its signals.
     rustix::process::setsid()?;
     Ok(())
 }
 
-/// Hides systemd's notification socket from a command.
+/// Keeps systemd's notification socket from a command: only the supervisor may notify systemd.
 pub(in super::super) fn make_server(command: &mut Command) {
     Notifier::hide_from(command);
 }
 
-/// Returns the descriptor that systemd kept under this name for an earlier supervisor, if the
-/// descriptor still works. See [`notify::handed_over`] for when to call this.
+/// Returns the descriptor that an earlier supervisor gave systemd under this name, if it is still
+/// usable. See [`notify::handed_over`] for when to call this.
 pub(in super::super) fn handed_over(name: &str) -> Option<Descriptor> {
     let taken = notify::handed_over().into_iter().filter(|(its_name, _)| its_name == name);
     taken.map(|(_, descriptor)| descriptor).find(notify::lives)
 }
 
-/// Keeps child processes from inheriting this process's standard files. Linux needs no action.
+/// Keeps child processes from inheriting this process's standard files. On Linux, that needs no
+/// action.
 pub(in super::super) fn keep_own_files() {}
 
 /// The ID of this process, for users.
@@ -289,9 +287,9 @@ pub(in super::super) fn own_process() -> String {
     format!("{}\n", std::process::id())
 }
 
-/// Returns a path of this program that works even if its file was removed.
+/// A path of this program that works even if its file was removed.
 pub(in super::super) fn program(path: &Path) -> &Path {
-    // A newer version may have replaced the file, which is also usable.
+    // A newer version of the file is usable, too.
     if path.exists() { path } else { Path::new("/proc/self/exe") }
 }
 

@@ -1,5 +1,5 @@
-//! Finds the process that holds a file lock, from the lock information in `/proc`. This is safer
-//! than a recorded process ID, which may be missing, or belong to another process by now.
+//! Finds the process that holds a file lock in the information that `/proc` has about locks. A
+//! recorded process ID would be unsafe: it may be missing, or the kernel may have reused it.
 
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
@@ -8,9 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::{fs, io};
 
-/// Kills the processes that hold the lock of this file. Returns true if there was such a process.
+/// Kills the processes that hold the lock on this file. Returns false if there is none.
 pub(in super::super::super) fn kill_holder(lock: &Path, _: &str) -> bool {
-    // Use the path in the form that links in /proc have.
+    // The links in `/proc` contain canonical paths.
     let Ok(lock) = lock.canonicalize() else { return false };
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -18,9 +18,10 @@ pub(in super::super::super) fn kill_holder(lock: &Path, _: &str) -> bool {
         > 0
 }
 
-/// Kills the process if `is_it` returns true. Never kills a later process with the same ID.
+/// Kills the process if `is_it` returns true. Never kills another process that got the same ID
+/// later.
 fn kill_if(pid: Pid, is_it: impl FnOnce(Pid) -> bool) -> bool {
-    // Open the pidfd first: then the check sees this process or none, but not a later process.
+    // Open the pidfd first. It still refers to this process if the ID is reused after the check.
     let process = rustix::process::pidfd_open(pid, PidfdFlags::empty());
     if !is_it(pid) {
         return false;
@@ -34,13 +35,13 @@ fn kill_if(pid: Pid, is_it: impl FnOnce(Pid) -> bool) -> bool {
     killed.is_ok()
 }
 
-/// Whether a process has this file open and locked. This reads only links, because a request to the
-/// file systems of the process's other files could hang.
+/// Whether a process has this file open and locked. Only reads links: opening the process's other
+/// files could hang, if their file system does not answer.
 fn holds(pid: Pid, lock: &Path) -> bool {
     let process = Path::new("/proc").join(pid.to_string());
     let descriptors = match fs::read_dir(process.join("fd")) {
         Ok(descriptors) => descriptors.flatten(),
-        // Only root can list the descriptors of a process that has read a key.
+        // Only root can list the descriptors of a process that has read a key (it is not dumpable).
         Err(error) => return error.kind() == io::ErrorKind::PermissionDenied && took(pid, lock),
     };
     let mut ours =
@@ -51,9 +52,8 @@ fn holds(pid: Pid, lock: &Path) -> bool {
     })
 }
 
-/// Whether a process took this lock itself and the lock is still held. `/proc/locks`, which every
-/// user can read, lists the process that took a lock. A server takes its lock itself, and never
-/// passes it on.
+/// Whether a process took this lock, and the lock is still held. Reads `/proc/locks`, which lists
+/// the process that took a lock. A server takes its lock itself, and passes it to no other process.
 fn took(pid: Pid, lock: &Path) -> bool {
     let (Ok(file), Ok(locks)) = (fs::metadata(lock), fs::read_to_string("/proc/locks")) else {
         return false;
@@ -92,7 +92,7 @@ mod tests {
         assert!(!took(own, &place.path().join("another")) && !took(own, &place.path().join("no")));
         drop(locked);
         assert!(!took(own, &path));
-        // A shared lock does not count.
+        // A shared lock is not this lock.
         let file = fs::File::open(&path).expect("it opens");
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared).expect("a lock");
         assert!(!took(own, &path));
@@ -128,7 +128,7 @@ mod tests {
         let mut looks = start(fs::File::open(&path).expect("it opens").into()).expect("it starts");
         drop(locked);
         assert!(!holds(own, &path) && is_locked(&path));
-        // The function ignores the recorded process ID.
+        // The recorded process ID, which is the second child's, has no effect.
         assert!(kill_holder(&path, &looks.id().to_string()));
         assert_eq!(has.wait().expect("a child").code(), None, "the process was not killed");
         assert!(!is_locked(&path) && !kill_holder(&path, &looks.id().to_string()));
