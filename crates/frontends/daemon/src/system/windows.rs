@@ -1,10 +1,10 @@
-//! The Windows implementation: pipes, exclusively opened files, and a port of 127.0.0.1 with a
-//! secret.
+//! The Windows implementation of [`system`](super): pipes for messages, exclusively opened files
+//! for locks, and a port of 127.0.0.1 with a secret for control.
 //!
 //! **The control socket is a TCP port of 127.0.0.1.** A file holds the port number and 32 random
 //! bytes that a client must send first. Only users who can open the folder can read that file. A
-//! named pipe would need its own security descriptor and timeouts. Unix sockets are missing in
-//! Windows before 1803 and in the standard library.
+//! named pipe would need its own security descriptor and timeouts. Unix sockets need Windows 1803,
+//! and Rust's standard library does not support them on Windows.
 
 mod calls;
 
@@ -40,16 +40,16 @@ const SECRET_BYTES: usize = 32;
 const GENERIC_WRITE: u32 = 0x4000_0000;
 const DELETE: u32 = 0x0001_0000;
 const FILE_FLAG_DELETE_ON_CLOSE: u32 = 0x0400_0000;
-/// Number of attempts to lock a file that another process has open.
+/// Number of attempts to lock a file that another process has open for a moment.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Two pipes to another process: its standard input and output. A message is a line of JSON. It may
-/// carry a handle for a process that this process started.
+/// Two pipes to another process: its standard input and output. A message is a line of JSON. A
+/// message to a child process may carry a handle.
 pub(in super::super) struct Channel {
     from: Mutex<BufReader<Box<dyn Read + Send>>>,
     to: Mutex<Box<dyn Write + Send>>,
-    /// The process that receives handles.
+    /// The child process, which can receive handles. `None` in the child.
     peer: Option<OwnedHandle>,
 }
 
@@ -65,11 +65,11 @@ impl Channel {
         Channel { from: Mutex::new(BufReader::new(from)), to: Mutex::new(Box::new(to)), peer: None }
     }
 
-    /// Starts a process with the other end of the channel.
+    /// Starts a process with the other ends of two new pipes.
     pub(in super::super) fn start(mut command: Command) -> io::Result<(Channel, Child)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // A running process prevents the removal of its working directory, so choose a directory
-        // that stays.
+        // Windows cannot remove a directory in which a process runs, so run the child in one that
+        // stays.
         if let Some(root) = std::env::var_os("SystemRoot") {
             command.current_dir(root);
         }
@@ -80,7 +80,7 @@ impl Channel {
         Ok((channel, child))
     }
 
-    /// Returns the end that this process inherited.
+    /// The channel to the process that started this one.
     pub(in super::super) fn inherited() -> io::Result<Channel> {
         if io::stdin().is_terminal() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -119,7 +119,7 @@ impl Channel {
             return Ok(None);
         }
         let packet: Packet<T> = serde_json::from_slice(&line)?;
-        // Only a parent duplicates handles into its child, so reject a handle number from a child.
+        // Only a parent duplicates handles into its child. A handle number from a child is invalid.
         if packet.handle.is_some() && self.peer.is_some() {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -127,8 +127,8 @@ impl Channel {
     }
 }
 
-/// Locks a folder by means of a file in it, which Windows removes on unlock. Returns `None` if
-/// another process has locked the folder, or on any other failure.
+/// Locks a folder through a file in it, which Windows removes on unlock. `None` if another process
+/// holds the lock, or on another failure.
 pub(in super::super) fn lock_folder(folder: &Path) -> Option<Descriptor> {
     let mut options = File::options();
     options.create(true).truncate(false).write(true).share_mode(0);
@@ -136,8 +136,7 @@ pub(in super::super) fn lock_folder(folder: &Path) -> Option<Descriptor> {
     options.open(folder.join(".lock")).ok().map(OwnedHandle::from)
 }
 
-/// Creates and locks a file. Returns `None` if another process has locked it, or on any other
-/// failure.
+/// Creates and locks a file. `None` if another process holds the lock, or on another failure.
 pub(in super::super) fn lock(path: &Path) -> Option<Descriptor> {
     for attempt in 0..LOCK_TRIES {
         let mut options = File::options();
@@ -176,8 +175,8 @@ pub(in super::super) fn make_private(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Checks nothing: [`base`] ensures that default folders are private, and users are responsible for
-/// other folders that they name.
+/// Checks nothing: [`base`] ensures that the default folders are private, and the user is
+/// responsible for folders that the user names.
 pub(in super::super) fn check_private(_: &Path, _: bool) -> Result<(), String> {
     Ok(())
 }
@@ -192,7 +191,7 @@ pub(in super::super) fn append(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).open(path)
 }
 
-/// Returns the base directory: the machine's directory for an administrator, otherwise the user's.
+/// The base directory for attachments: the machine's for an administrator, otherwise the user's.
 pub(in super::super) fn base() -> Result<PathBuf> {
     let elevated = calls::is_elevated();
     let place = calls::data_folder(elevated).map_err(|error| {
@@ -202,7 +201,7 @@ pub(in super::super) fn base() -> Result<PathBuf> {
         ))
     })?;
     let base = place.join("farblock");
-    // Every user can create folders in %ProgramData%, and then owns them.
+    // Any user may have created this folder in %ProgramData%, and would then own it.
     if elevated && base.exists() {
         let trusted = calls::is_trusted(&base).map_err(|error| {
             Failure::run(format_args!(
@@ -226,7 +225,7 @@ pub(in super::super) fn runtime() -> Result<PathBuf> {
     Ok(base()?.join("run"))
 }
 
-/// The folder with the files for `--restore`.
+/// The folder with the configuration files for `--restore`.
 pub(in super::super) fn configurations() -> Result<PathBuf> {
     Ok(base()?.join("attach.d"))
 }
@@ -258,7 +257,7 @@ impl Listener {
     pub(in super::super) fn admit(&self, mut stream: &Stream) -> io::Result<()> {
         let mut said = vec![0; self.secret.len()];
         stream.read_exact(&mut said)?;
-        // Compare in constant time.
+        // A comparison in constant time does not reveal how many bytes of a guess are right.
         let pairs = said.iter().zip(self.secret.as_bytes());
         match pairs.fold(0, |differs, (said, right)| differs | (said ^ right)) {
             0 => Ok(()),
@@ -287,7 +286,7 @@ pub(in super::super) fn begin_daemon() -> io::Result<()> {
     Ok(())
 }
 
-/// Detaches a command from this process's console: Ctrl-C then reaches only the supervisor, which
+/// Detaches a command from this process's console. Ctrl-C then reaches only the supervisor, which
 /// asks the server to exit.
 pub(in super::super) fn make_server(command: &mut Command) {
     command.creation_flags(CREATE_NO_WINDOW);
@@ -298,7 +297,7 @@ pub(in super::super) fn program(path: &Path) -> &Path {
     path
 }
 
-/// Replaces the connection to systemd, which Windows does not have.
+/// Stands in for the connection to systemd.
 pub(in super::super) struct Notifier;
 
 impl Notifier {

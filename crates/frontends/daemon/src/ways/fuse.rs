@@ -1,9 +1,9 @@
-//! A file in a FUSE mount and, for root, a loop device on it.
+//! Offers a disk as a file in a FUSE mount and, for root, as a loop device on this file.
 //!
 //! On kernels that can resend unanswered requests (Linux 6.9), the mount outlives its server: the
-//! supervisor keeps the connection to the kernel, and the successor resumes it. I/O on a loop
-//! device then only takes longer. On older kernels the mount breaks with the server, and a loop
-//! device on it fails all I/O. The successor then creates a new mount and device.
+//! supervisor keeps the connection to the kernel, and the next server resumes it. Meanwhile I/O
+//! waits. On older kernels the mount breaks when the server dies, and a loop device on it fails all
+//! I/O. The next server then creates a new mount and device.
 
 mod root;
 
@@ -30,7 +30,7 @@ struct Fuse {
     made: Option<PathBuf>,
 }
 
-/// Checks that this process can create loop devices. Returns the reason if not.
+/// Checks that this process can create loop devices. The error is the reason why not.
 pub(super) fn device_available() -> Result<(), String> {
     if !is_root() {
         return Err("only root can create loop devices".to_owned());
@@ -76,7 +76,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     Ok(Box::new(fuse))
 }
 
-/// Resumes the mount of a server that died.
+/// Resumes the mount of a dead server.
 fn resume(
     start: &Start<'_>,
     mut config: Config,
@@ -155,8 +155,7 @@ impl Attached for Fuse {
     }
 
     fn resized(&mut self, _: u64) -> Result<(), String> {
-        // Resize the server before the loop device, because the loop driver asks the kernel for the
-        // file's size.
+        // Resize the mounted file first: the loop driver adopts the file's size.
         self.server.resized().map_err(|error| farblock_program::error::os(&error))?;
         self.mounts.resize(self.device.as_deref()).map_err(String::from)
     }
@@ -164,7 +163,8 @@ impl Attached for Fuse {
     fn stop(&mut self, force: bool) -> Result<(), StopError> {
         StopError::if_used(self.users(), force)?;
         if let Some(device) = &self.device {
-            // Another program may have detached the device and reused it for another file.
+            // Another program may have detached the device from the file, and attached it to
+            // another.
             if self.mounts.has(device) {
                 match self.mounts.detach(device, force) {
                     Ok(()) => {}
@@ -189,8 +189,8 @@ impl Attached for Fuse {
     }
 }
 
-/// Returns the users of loop devices on a broken mount. All their I/O fails, because a new server
-/// creates another mount and device.
+/// The users of loop devices on a broken mount. All their I/O fails, and continues to fail: the
+/// next server creates another mount and device.
 pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<String> {
     let path = mountpoint(folder, settings);
     if !fuse::is_broken(&path) {
@@ -200,8 +200,8 @@ pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<Strin
     devices.iter().flat_map(|device| users_of(device)).collect()
 }
 
-/// Unmounts a mount without a server, and detaches its loop device. All I/O on the device already
-/// fails, so this loses no more data. Unless forced, a mount stays if a process keeps it for the
+/// Unmounts the mount of a dead server, and detaches its loop device. This loses no data, because
+/// all I/O on the device already fails. Without `force`, keeps a mount that a process keeps for the
 /// next server.
 pub(super) fn clean_up(
     folder: &Folder,

@@ -1,5 +1,5 @@
-//! An iSCSI target for initiators on this machine. The target ends with its process, but initiators
-//! log in again as soon as a successor listens.
+//! Offers a disk through an iSCSI target for initiators on this machine. If the server dies,
+//! initiators log in again as soon as the next server listens.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, until_free};

@@ -1,12 +1,11 @@
 //! Creates and changes loop devices on a disk's file, in a small separate process.
 //!
-//! During its calls, the loop driver asks the file system of the file, and holds locks that all
+//! During its calls, the loop driver queries the file system of the file, and holds locks that all
 //! loop devices share. Here the server itself is that file system. Suppose that the server made
-//! such a call and were killed. It could exit only after the file system's answer, which it can no
-//! longer give. As long as it does not exit, its connection to the kernel stays open, so the call
-//! never returns, and it blocks all loop devices. A separate process does not have that connection:
-//! when the server dies, the connection closes and the call fails. For the same reason, `stat` of a
-//! file that the server serves runs in the separate process.
+//! such a call and were killed. Its exit would wait for the call, and the call for an answer that
+//! only the server could give. This would block all loop devices. So a separate process makes these
+//! calls: when the server dies, its connection to the kernel closes, and the call fails. For the
+//! same reason, `stat` of a file that the server serves runs in the separate process.
 
 mod backings;
 
@@ -33,12 +32,12 @@ enum Task {
         device: PathBuf,
         force: bool,
     },
-    /// Make the kernel read the new size of the file, and of the device if given.
+    /// Make the kernel read the new size of the file, and of the loop device if there is one.
     Resize {
         file: PathBuf,
         device: Option<PathBuf>,
     },
-    /// Report the files or devices below loop devices.
+    /// Report the backing files of loop devices.
     Backings {
         devices: Vec<PathBuf>,
     },
@@ -87,7 +86,7 @@ pub(super) fn resize(file: &Path, device: Option<&Path>) -> Result<(), Problem> 
     ask(&Task::Resize { file: file.to_path_buf(), device }).map(drop)
 }
 
-/// Runs a process for the task.
+/// Runs a separate process for the task.
 fn ask(task: &Task) -> Result<Option<PathBuf>, Problem> {
     let failed = |error: io::Error| {
         Problem::Failed(format!("cannot run the helper process for a loop device: {}", os(&error)))
@@ -105,7 +104,7 @@ fn command(task: &Task) -> io::Result<Command> {
     let program = std::env::current_exe()?;
     let task = serde_json::to_string(task).expect("our own types are JSON");
     let mut command = Command::new(system::program(&program));
-    // Signals of a terminal must reach only the supervisor.
+    // Signals from a terminal must reach only the supervisor.
     command.args(ARGUMENTS).arg(&task).process_group(0);
     command.stdin(Stdio::null()).stderr(Stdio::inherit());
     Ok(command)

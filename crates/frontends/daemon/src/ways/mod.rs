@@ -1,9 +1,9 @@
 //! The *ways* to offer a disk to this machine (ublk, NBD, FUSE, …), one file for each, and the
 //! choice among them.
 //!
-//! A way is a function `start(&Start) -> Result<Box<dyn Attached>, String>`. If the objects that it
-//! creates can outlive its process, the way also has a function `clean_up`. [`start`], [`clean_up`]
-//! and [`candidates`] list all ways.
+//! A way is a function `start(&Start) -> Result<Box<dyn Attached>, String>`. If it creates devices
+//! or mounts that outlive its process, the way also has a function `clean_up`. [`start`],
+//! [`clean_up`] and [`candidates`] list all ways.
 
 #[cfg(target_os = "linux")]
 mod fuse;
@@ -58,7 +58,7 @@ pub(super) struct Start<'a> {
     pub(super) settings: &'a Settings,
     /// Whether programs may use the disk already.
     pub(super) resume: bool,
-    /// The records of a dead server that this server replaces.
+    /// The records of a dead server, which this server replaces.
     pub(super) predecessor: Option<Predecessor>,
     pub(super) disk: OnceCell<Disk>,
     /// The process that performs privileged operations if this process has dropped its rights.
@@ -70,14 +70,14 @@ pub(super) struct Start<'a> {
 pub(super) struct Predecessor {
     /// The server's [`Attached::state`].
     pub(super) state: Value,
-    /// The descriptor of the server's [`Attached::keep`], which the supervisor kept.
+    /// The descriptor from the server's [`Attached::keep`]. The supervisor has kept it.
     #[cfg_attr(windows, expect(dead_code, reason = "no way of Windows keeps anything"))]
     pub(super) kept: Option<Descriptor>,
 }
 
 impl Start<'_> {
-    /// Returns the disk, and connects it on the first call. A way that never calls this has no
-    /// connections in this process, because the kernel connects.
+    /// Returns the disk, and connects it on the first call. The way `nvme` never calls this: the
+    /// kernel connects.
     pub(super) fn disk(&self) -> Result<&Disk, String> {
         if self.disk.get().is_none() {
             let disk = super::connect(self.settings, self.folder, self.resume)?;
@@ -90,8 +90,8 @@ impl Start<'_> {
         Ok(Arc::new(self.disk()?.clone()))
     }
 
-    /// Returns the address on which a network server listens. A successor uses the first server's
-    /// address, even if the system had chosen the port (0).
+    /// Returns the address on which a network server listens. A restarted server uses the first
+    /// server's address, even if the system chose the port (port 0).
     fn address(&self, wanted: SocketAddr) -> SocketAddr {
         let state = self.predecessor.as_ref().map(|predecessor| &predecessor.state["address"]);
         let before = state.and_then(|address| address.as_str()?.parse::<SocketAddr>().ok());
@@ -117,27 +117,28 @@ fn until_free<T, E: fmt::Display>(
     }
 }
 
-/// A disk that a server offers. Call [`Attached::stop`] before the drop, otherwise parts of it may
+/// A disk that a server offers. Call [`Attached::stop`] before the drop, or devices and mounts may
 /// remain.
 pub(super) trait Attached: Send {
     /// The disk's path or address.
     fn used(&self) -> Use;
 
-    /// The state, problem and geometry of the disk, if the kernel itself connects to the target, so
-    /// that there is no [`Disk`].
+    /// The state, problem and geometry of the disk, if the kernel connects to the target instead of
+    /// a [`Disk`].
     fn condition(&self) -> Option<Condition> {
         None
     }
 
-    /// The state for a successor and for [`clean_up`]. The server calls this once, after the start.
+    /// The state that the next server and [`clean_up`] need. The server calls this once, after the
+    /// start.
     fn state(&self) -> Value;
 
-    /// A descriptor that another process must keep open for a successor.
+    /// The descriptor that the supervisor must keep for the next server.
     fn keep(&self) -> Option<Descriptor> {
         None
     }
 
-    /// The users, each as a part of a sentence, for example `fio (process 7) has /dev/loop0 open`.
+    /// The users as phrases, for example `fio (process 7) has /dev/loop0 open`.
     fn users(&self) -> Vec<String>;
 
     /// The reason why this machine can no longer use the disk; `None` if it can.
@@ -145,25 +146,24 @@ pub(super) trait Attached: Send {
         None
     }
 
-    /// Shows a new size to users that the server itself does not notify. After an error, users do
-    /// not see the new size.
+    /// Shows a new size to the disk's users. After an error, they do not see it.
     fn resized(&mut self, _bytes: u64) -> Result<(), String> {
         Ok(())
     }
 
-    /// Stops offering the disk, unless it is in use and `force` is false. After an error, the
+    /// Stops offering the disk. Without `force`, only if it is not in use. After an error, the
     /// server continues to offer the disk.
     fn stop(&mut self, force: bool) -> Result<(), StopError>;
 }
 
-/// The condition of a disk whose target the kernel itself connects to.
+/// The condition of a disk that the kernel itself connects.
 pub(super) struct Condition {
     pub(super) state: AttachmentState,
     pub(super) trouble: Option<String>,
     pub(super) geometry: Geometry,
 }
 
-/// The reason why a server still offers a disk.
+/// The reason why a disk was not detached.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum StopError {
     /// The disk's users.
@@ -208,8 +208,8 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     }
 }
 
-/// Returns the reason why the server keeps its rights with this way to attach: it manages kernel
-/// objects itself. Returns `None` if it drops its rights.
+/// The reason why the server keeps its rights with this way to attach: it creates and removes
+/// devices itself. `None` if it drops its rights.
 #[cfg(target_os = "linux")]
 pub(super) fn keeps_rights(settings: &Settings) -> Option<&'static str> {
     match settings.way {
@@ -219,14 +219,14 @@ pub(super) fn keeps_rights(settings: &Settings) -> Option<&'static str> {
     }
 }
 
-/// Whether the kernel writes dirty memory back through the server with this way to attach.
+/// Whether the kernel writes dirty memory back through the server of this way to attach.
 #[cfg(target_os = "linux")]
 pub(super) fn flushes_for_the_kernel(settings: &Settings) -> bool {
     takes_rights(settings)
 }
 
 /// Whether the kernel may write dirty memory to a disk that this process serves. The process must
-/// then not wait for memory.
+/// then not wait for free memory.
 #[cfg(target_os = "linux")]
 pub(super) fn may_be_written_back_to(settings: &Settings) -> bool {
     settings.way == As::Ublk || flushes_for_the_kernel(settings)
@@ -242,7 +242,8 @@ pub(super) fn takes_rights(settings: &Settings) -> bool {
     }
 }
 
-/// Runs a broker that performs this way's privileged operations until the server exits.
+/// Runs a broker (a process with root's rights), which performs this way's privileged operations
+/// until the server exits.
 #[cfg(target_os = "linux")]
 pub(super) fn with_rights(folder: &Folder, settings: &Settings) -> Result<()> {
     match settings.way {
@@ -252,7 +253,7 @@ pub(super) fn with_rights(folder: &Folder, settings: &Settings) -> Result<()> {
     }
 }
 
-/// Does nothing: on Windows, no way leaves objects after its process has exited.
+/// Does nothing: on Windows, no device outlives its server.
 #[cfg(windows)]
 pub(super) fn clean_up(_: &Folder, _: &Settings, _: &Value, _: bool) -> Result<(), StopError> {
     Ok(())
@@ -261,7 +262,7 @@ pub(super) fn clean_up(_: &Folder, _: &Settings, _: &Value, _: bool) -> Result<(
 /// A candidate for `--as auto`.
 pub(super) struct Candidate {
     pub(super) way: As,
-    /// Whether the candidate offers the disk without a block device.
+    /// Whether this candidate creates no block device.
     pub(super) no_device: bool,
     /// The reason for this choice, as a sentence.
     pub(super) why: String,
@@ -280,14 +281,14 @@ pub(super) fn candidates(settings: &Settings) -> Vec<Candidate> {
     vec![Candidate { way, no_device: settings.no_device, why: why.to_owned() }]
 }
 
-/// Accepts all settings: on Windows every way works as requested.
+/// Accepts all settings: on Windows, every way can create what was requested.
 #[cfg(windows)]
 pub(super) fn check(_: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// Cleans up after a server that has no successor. The error is the reason why this failed: the
-/// disk is in use and `force` is false, or an operation failed.
+/// Cleans up after a dead server that no other server replaces. Fails if an operation fails, or if
+/// the disk is in use and `force` is false.
 #[cfg(target_os = "linux")]
 pub(super) fn clean_up(
     folder: &Folder,
@@ -304,8 +305,8 @@ pub(super) fn clean_up(
     }
 }
 
-/// Returns the users of a device that broke when the last processes of an attachment died. No later
-/// process can repair the device for them.
+/// The users of a device that broke when an attachment's processes died. No later server can repair
+/// the device.
 #[cfg(target_os = "linux")]
 pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<String> {
     match settings.way {
@@ -314,14 +315,13 @@ pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<Strin
     }
 }
 
-/// Does nothing: on Windows, no way leaves objects after its process has exited.
+/// Does nothing: on Windows, no device outlives its server.
 #[cfg(windows)]
 pub(super) fn users_of_broken(_: &Folder, _: &Settings) -> Vec<String> {
     Vec::new()
 }
 
-/// Returns the candidates for `--as auto`, the best first. The command tries a later one if the
-/// earlier ones fail.
+/// Returns the candidates for `--as auto`, the best first. The command tries each until one works.
 #[cfg(target_os = "linux")]
 pub(super) fn candidates(settings: &Settings) -> Vec<Candidate> {
     let candidate = |way, no_device, why| Candidate { way, no_device, why };
@@ -364,8 +364,8 @@ pub(super) fn candidates(settings: &Settings) -> Vec<Candidate> {
     found
 }
 
-/// Returns an error if this process is root in a container that cannot create devices. Otherwise
-/// returns `available`.
+/// Returns `available`, or an error if this process is root in a container that cannot create
+/// devices.
 #[cfg(target_os = "linux")]
 fn administrators(available: Result<(), String>) -> Result<(), String> {
     match is_root() && !farblock_attach::fuse::is_administrator() {
@@ -411,7 +411,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Returns the users of a block device, as text.
+/// The users of a block device, as phrases.
 #[cfg(target_os = "linux")]
 fn users_of(device: &Path) -> Vec<String> {
     farblock_frontend::users::of_block_device(device).iter().map(ToString::to_string).collect()

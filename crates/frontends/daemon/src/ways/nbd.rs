@@ -1,8 +1,9 @@
-//! An NBD server and, for root on Linux, a block device of the kernel's NBD client.
+//! Offers a disk through an NBD server and, for root on Linux, as a block device of the kernel's
+//! NBD client.
 //!
-//! The device outlives the server: its I/O waits until a successor gives it new connections. The
-//! socket does not outlive the server: connected programs see it close, and find the successor at
-//! the same address.
+//! The device outlives the server: its I/O waits until the next server gives it new connections.
+//! The listening socket does not: clients are disconnected, and find the next server at the same
+//! address.
 
 #[cfg(target_os = "linux")]
 mod device;
@@ -31,7 +32,7 @@ struct Nbd {
     server: Option<Server>,
     device: Option<Device>,
     export: String,
-    /// The reason why there is no device although the user wanted one.
+    /// The reason why a wanted block device is missing.
     instead: Option<String>,
 }
 
@@ -45,8 +46,8 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     let wants_device = wants_device(settings);
     let before =
         start.predecessor.as_ref().and_then(|predecessor| device::found(&predecessor.state));
-    // If the first server had no device, its successor creates none either, even if the kernel has
-    // loaded the module since.
+    // If the first server had no device, do not create one now, even if the kernel has loaded the
+    // NBD module since.
     let had_none = start.predecessor.as_ref().is_some_and(|it| it.state["index"].is_null());
     let available = device::available();
     let with_device = before.is_some() || wants_device && !had_none && available.is_ok();

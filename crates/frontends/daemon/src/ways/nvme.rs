@@ -1,5 +1,5 @@
-//! The kernel's own NVMe host, configured through `/dev/nvme-fabrics`. No data pass through this
-//! process; it only reports the state of the kernel's connections.
+//! Attaches a disk through the kernel's own NVMe host (`/dev/nvme-fabrics`). This process only
+//! reports the state of the kernel's connections.
 
 use super::super::nvme_fabrics::{self, Connection, Options, Secret};
 use super::super::record::Recorder;
@@ -99,7 +99,7 @@ fn record(start: &Start<'_>, device: &Path) -> Result<(), String> {
     }
 }
 
-/// Translates a URL and the settings for the kernel, which uses whole seconds.
+/// Converts a URL and the settings to the kernel's options, with times in whole seconds.
 fn options(start: &Start<'_>, url: &Url) -> Result<Options, String> {
     let settings = start.settings;
     let nqn = url.subsystem.as_deref().ok_or_else(|| format!("{url} names no subsystem"))?;
@@ -155,7 +155,7 @@ fn set_policy(nqn: &str, policy: Policy) -> Result<(), String> {
     Err(format!("the kernel does not list {nqn} in {SUBSYSTEMS}"))
 }
 
-/// Returns the saved form of a connection, which [`connections_in`] reads.
+/// Converts a connection to its saved form, which [`connections_in`] reads.
 fn saved(connection: &Connection) -> Value {
     json!({
         "instance": connection.instance,
@@ -165,7 +165,7 @@ fn saved(connection: &Connection) -> Value {
     })
 }
 
-/// Returns the connections of a saved state that still exist.
+/// The connections in a saved state that still exist.
 fn connections_in(state: &Value) -> Vec<Connection> {
     let one = |entry: &Value| {
         let instance = u32::try_from(entry["instance"].as_u64()?).ok()?;

@@ -1,7 +1,7 @@
-//! A block device of the kernel's ublk driver.
+//! Offers a disk as a block device of the kernel's ublk driver.
 //!
-//! The device outlives the server: new I/O, and I/O that the dead server had not answered, waits
-//! for a successor.
+//! The device outlives the server: new I/O, and I/O that the dead server did not answer, waits for
+//! the next server.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence, users_of};
@@ -18,7 +18,7 @@ struct Ublk {
     server: Server,
 }
 
-/// Checks that this process can use the kernel's driver. Returns the reason if not.
+/// Checks that this process can use the kernel's driver. The error is the reason why not.
 pub(super) fn available() -> Result<(), String> {
     match File::options().read(true).write(true).open(CONTROL) {
         Ok(_) => Ok(()),
@@ -37,8 +37,8 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
         polling: settings.spin(),
         read_only: settings.read_only,
         identifier: start.name.clone(),
-        // There is no need to wait: a dead server's late commands have ended before its successor
-        // resumes the disk.
+        // Do not wait: connecting the disk has already waited until the dead server's commands have
+        // ended.
         settle: Duration::ZERO,
         ..Config::default()
     };
@@ -50,7 +50,8 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     Ok(Box::new(Ublk { server: server.map_err(sentence)? }))
 }
 
-/// Returns the device of a saved state, if it still exists. [`Server::recover`] checks its owner.
+/// The device in a saved state, if it still exists. [`Server::recover`] checks that it belongs to
+/// this disk.
 fn device_in(state: &Value) -> Option<u32> {
     let id = u32::try_from(state["id"].as_u64()?).ok()?;
     Path::new(&format!("/sys/block/ublkb{id}")).exists().then_some(id)
@@ -81,7 +82,7 @@ impl Attached for Ublk {
     }
 
     fn resized(&mut self, _: u64) -> Result<(), String> {
-        // The kernel notifies users of the new size only after this call.
+        // Only this call makes the kernel notify users of the new size.
         self.server.resized().map_err(sentence)
     }
 

@@ -1,6 +1,6 @@
-//! A socket for a virtual machine's disk. The virtual machine monitor keeps the memory in which the
-//! server records the requests in flight. When the server dies, the monitor reconnects, and the
-//! successor continues these requests.
+//! Offers a disk through a socket for a virtual machine monitor, such as QEMU. The monitor keeps
+//! the memory in which the server records the requests in flight. If the server dies, the monitor
+//! reconnects, and the next server executes these requests.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence};

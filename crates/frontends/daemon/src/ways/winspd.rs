@@ -1,5 +1,5 @@
-//! A Windows disk through WinSpd's driver. When the process exits, Windows removes the disk, and a
-//! successor creates another disk.
+//! Offers a disk as a Windows disk through WinSpd's driver. When the server exits, Windows removes
+//! the disk, and the next server creates a new one.
 
 use super::super::status::{Use, UseKind};
 use super::{Attached, Start, StopError, sentence};
@@ -10,7 +10,7 @@ struct WinSpd {
     server: Option<Server>,
 }
 
-/// Checks that WinSpd is installed. Returns the reason if not.
+/// Checks that WinSpd is installed. The error is the reason why not.
 pub(super) fn available() -> Result<(), String> {
     Server::available().map_err(sentence)
 }
@@ -27,7 +27,7 @@ pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
 impl Attached for WinSpd {
     fn used(&self) -> Use {
         let path = self.server.as_ref().map(Server::location).unwrap_or_default();
-        // The licence of WinSpd requires this notice.
+        // WinSpd's licence requires that users see this notice.
         Use { kind: UseKind::Device, path, behind: Some(NOTICE.to_owned()) }
     }
 
@@ -35,7 +35,7 @@ impl Attached for WinSpd {
         Value::Null
     }
 
-    /// Returns no users: Windows does not list the users of a disk.
+    /// Returns an empty list: Windows does not list a disk's users.
     fn users(&self) -> Vec<String> {
         Vec::new()
     }

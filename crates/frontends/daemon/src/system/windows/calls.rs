@@ -1,5 +1,5 @@
-//! Windows calls that neither the standard library nor a well-maintained crate offers: handles for
-//! other processes, private folders, and folder owners.
+//! Windows calls that Rust's standard library lacks, and no well-maintained crate offers: handles
+//! for other processes, private folders, and folder owners.
 
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -38,7 +38,7 @@ use windows_sys::Win32::UI::Shell::{
 /// users have no access, whatever the parent folder allows.
 const PRIVATE: &str = "D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW)";
 
-/// Size of the identity of a user with the longest SID, in bytes.
+/// Size of a `TOKEN_USER` with the longest SID, in bytes.
 const USER_BYTES: usize = 128;
 
 fn wide(text: impl AsRef<std::ffi::OsStr>) -> Vec<u16> {
@@ -49,14 +49,14 @@ fn done(result: i32) -> io::Result<()> {
     if result == 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The number of a handle that [`give`] created in another process. The number travels only over
-/// the pipe between the two processes, and this value cannot be copied. So its owner takes the
-/// handle only once.
+/// A handle's number in another process, for which [`give`] duplicated it. Only the pipe between
+/// both processes carries this number, and this value cannot be copied. So the other process takes
+/// the handle exactly once.
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Given(usize);
 
-/// Duplicates a handle into a process that this process started.
+/// Duplicates a handle into a child process.
 pub(super) fn give(handle: &OwnedHandle, process: &OwnedHandle) -> io::Result<Given> {
     let mut theirs: HANDLE = ptr::null_mut();
     let (handle, process) = (handle.as_raw_handle(), process.as_raw_handle());
@@ -75,7 +75,7 @@ pub(super) fn give(handle: &OwnedHandle, process: &OwnedHandle) -> io::Result<Gi
     done(given).map(|()| Given(theirs.addr()))
 }
 
-/// Takes a handle that the parent duplicated into this process. No other process can send one.
+/// Takes a handle that the parent process duplicated into this process.
 ///
 /// # Errors
 /// Fails if the number is not a handle of this process.
@@ -88,8 +88,8 @@ pub(super) fn take(given: Given) -> io::Result<OwnedHandle> {
     Ok(unsafe { OwnedHandle::from_raw_handle(handle) })
 }
 
-/// Keeps child processes from inheriting the standard handles by accident. Otherwise children would
-/// keep pipes open, and the readers of the pipes would wait without end.
+/// Keeps child processes from inheriting the standard handles. They would keep the other ends of
+/// pipes open, and the readers of these pipes would wait forever.
 pub(in super::super::super) fn keep_own_files() {
     for which in [STD_INPUT_HANDLE, STD_OUTPUT_HANDLE, STD_ERROR_HANDLE] {
         // SAFETY: plain calls, which refuse a value that is not a handle.
@@ -97,16 +97,16 @@ pub(in super::super::super) fn keep_own_files() {
     }
 }
 
-/// The ID and the start time of this process. The start time distinguishes processes, because
-/// Windows reuses IDs.
+/// The ID and the start time of this process. Windows reuses IDs, so only both together identify a
+/// process.
 pub(in super::super::super) fn own_process() -> String {
     // SAFETY: a plain call; its pseudo handle need not be closed.
     let started = started(unsafe { GetCurrentProcess() });
-    // Without a start time, record 0, which never matches: no process then kills this one.
+    // A start time of 0 matches no process. So [`kill_holder`] cannot kill this one.
     format!("{} {}\n", std::process::id(), started.unwrap_or_default())
 }
 
-/// The time at which a process started, in Windows' units; `None` if unknown.
+/// The time at which a process started, in units of 100 ns; `None` if unknown.
 fn started(process: HANDLE) -> Option<u64> {
     let none = FILETIME { dwLowDateTime: 0, dwHighDateTime: 0 };
     let (mut created, mut exited, mut kernel, mut user) = (none, none, none, none);
@@ -118,8 +118,7 @@ fn started(process: HANDLE) -> Option<u64> {
     (told != 0 && time != 0).then_some(time)
 }
 
-/// Kills the recorded holder of a lock if that process still runs. Returns true if it has killed
-/// the process.
+/// Kills the process that recorded itself as holder of a lock. Returns false if it no longer runs.
 pub(in super::super::super) fn kill_holder(_: &Path, record: &str) -> bool {
     let mut words = record.split_whitespace();
     let pid = words.next().and_then(|word| word.parse::<u32>().ok());
@@ -138,7 +137,7 @@ pub(in super::super::super) fn kill_holder(_: &Path, record: &str) -> bool {
     }
 }
 
-/// Creates a folder that is private from the start.
+/// Creates a folder that no other user can access, from its creation on.
 pub(super) fn make_private(folder: &Path) -> io::Result<()> {
     let mut descriptor: PSECURITY_DESCRIPTOR = ptr::null_mut();
     let (text, path) = (wide(PRIVATE), wide(folder));
@@ -189,8 +188,8 @@ pub(super) fn is_elevated() -> bool {
     asked != 0 && elevation.TokenIsElevated != 0
 }
 
-/// Returns the data folder of the machine or of the user. Asks Windows and ignores the environment,
-/// which comes from the parent and differs in a service.
+/// Returns the data folder of the machine or of the user. Asks Windows instead of the environment,
+/// which differs in a service.
 pub(super) fn data_folder(machine: bool) -> io::Result<PathBuf> {
     let id = if machine { FOLDERID_ProgramData } else { FOLDERID_LocalAppData };
     let mut text: *mut u16 = ptr::null_mut();

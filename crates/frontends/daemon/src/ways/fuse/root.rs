@@ -12,10 +12,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Requests for operations on a mount. They cannot name a mountpoint.
+/// Requests for operations on a mount. They contain no mountpoint, so that a server can request
+/// nothing for another mount.
 #[derive(Serialize, Deserialize)]
 pub(in super::super) enum MountRequest {
-    /// Removes the remains of a dead server. Creates the mountpoint unless the user named one.
+    /// Removes what a dead server left behind. Creates the mountpoint if the user did not name one.
     Make,
     Prepare,
     Mount {
@@ -27,7 +28,7 @@ pub(in super::super) enum MountRequest {
         device: String,
     },
     DetachAll,
-    /// Asks whether this loop device is on the file.
+    /// Checks whether this loop device is on the mounted file.
     IsOn {
         device: PathBuf,
     },
@@ -49,7 +50,7 @@ pub(in super::super) enum Answer {
     /// Whether farblock created the mountpoint.
     Made(bool),
     Prepared(PathBuf),
-    /// The answer carries the connection to the kernel.
+    /// The file system is mounted. The connection to the kernel is attached to the answer.
     Mounted,
     /// The users, each with process ID, command, use, and loop device.
     Users(Vec<(Option<u32>, String, String, Option<PathBuf>)>),
@@ -61,7 +62,7 @@ pub(in super::super) enum Answer {
     Refused(String),
 }
 
-/// The serializable form of the library's [`Way`].
+/// A [`Way`] to unmount that a request can contain.
 #[derive(Serialize, Deserialize, Clone, Copy)]
 pub(in super::super) enum How {
     IfUnused,
@@ -100,12 +101,12 @@ impl Root {
         }
     }
 
-    /// The path of the file. This function builds it without a request to the mount.
+    /// The path of the mounted file. Does not access the mount, whose server may be dead.
     fn file(&self) -> PathBuf {
         self.own.path().join(&self.name)
     }
 
-    /// Whether this loop device is on the file.
+    /// Whether this loop device is on the mounted file.
     fn has(&self, device: &Path) -> bool {
         loop_device::is_below(device, &self.own.path())
     }
@@ -178,7 +179,7 @@ impl Privileged for Root {
     }
 }
 
-/// Sends requests to [`Root`].
+/// Sends requests to [`Root`], which performs them with root's rights.
 pub(super) struct Mounts(Rights<Root>);
 
 impl Mounts {
@@ -193,12 +194,12 @@ impl Mounts {
         }
     }
 
-    /// Removes the remains of a dead server. Returns true if farblock created the mountpoint.
+    /// Removes what a dead server left behind. Returns true if farblock created the mountpoint.
     pub(super) fn make(&self) -> Result<bool, String> {
         Ok(matches!(self.ask(MountRequest::Make)?.0, Answer::Made(true)))
     }
 
-    /// Creates a loop device on the file.
+    /// Creates a loop device on the mounted file.
     pub(super) fn attach(
         &self,
         block_size: u32,
@@ -216,12 +217,12 @@ impl Mounts {
         self.loops(MountRequest::DetachLoop { device: device.to_path_buf(), force }).map(drop)
     }
 
-    /// Makes the kernel read the new size of the file and of its loop device.
+    /// Makes the kernel read the new size of the mounted file and of its loop device.
     pub(super) fn resize(&self, device: Option<&Path>) -> Result<(), loops::Problem> {
         self.loops(MountRequest::Resize { device: device.map(Path::to_path_buf) }).map(drop)
     }
 
-    /// Whether this loop device is on the file. Returns true if there is no answer.
+    /// Whether this loop device is on the mounted file. Without an answer, true.
     pub(super) fn has(&self, device: &Path) -> bool {
         let request = MountRequest::IsOn { device: device.to_path_buf() };
         !matches!(self.ask(request), Ok((Answer::On(false), _)))

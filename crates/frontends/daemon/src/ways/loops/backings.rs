@@ -1,7 +1,7 @@
-//! Asks the loop driver for the files below loop devices, in a separate process.
+//! Queries the loop driver for the backing files of loop devices, in a separate process.
 //!
-//! A query may wait for the disk below without end. This module makes no further query for a device
-//! with an unanswered query, so that few processes wait.
+//! A query may wait forever for the disk under a loop device. So this module makes no further query
+//! for that device until the first is answered. This limits the number of waiting processes.
 
 use super::super::super::system;
 use super::{ARGUMENTS, Task, command};
@@ -28,11 +28,11 @@ const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// server's status.
 const PROCESS_TIME: Duration = Duration::from_secs(2);
 
-/// The functions with which farblock asks the loop driver.
+/// The functions with which farblock queries the loop driver.
 pub(in super::super::super) const ASK: Ask = Ask { backings: ask, only_asks };
 
-/// The serializable form of the library's [`DriverAnswer`]. A missing value means that the driver
-/// has not answered.
+/// The driver's answer about a device, in a form that a process can send. Without an answer there
+/// is no value.
 #[derive(Serialize, Deserialize, Clone, Copy)]
 enum Below {
     File { device: u64, inode: u64 },
@@ -62,9 +62,10 @@ impl From<Below> for DriverAnswer {
 /// A process with unanswered queries.
 struct Waiting {
     process: Child,
-    /// Devices without an answer, with the sequence number at the time of the query.
+    /// Devices without an answer. The number is the device's sequence number at the time of the
+    /// query.
     devices: Vec<(PathBuf, Option<u64>)>,
-    /// Receives the line with the answers.
+    /// Receives the line that contains the answers.
     told: mpsc::Receiver<String>,
 }
 
@@ -84,7 +85,7 @@ fn ask(devices: &[PathBuf]) -> Vec<DriverAnswer> {
     devices.iter().map(|device| answers.remove(device).unwrap_or(DriverAnswer::Silent)).collect()
 }
 
-/// Starts a process that makes queries about these devices, if there are any.
+/// Starts a process that queries these devices. `None` if there are none.
 fn start(devices: Vec<PathBuf>) -> Option<Waiting> {
     if devices.is_empty() {
         return None;
@@ -105,8 +106,8 @@ fn start(devices: Vec<PathBuf>) -> Option<Waiting> {
 }
 
 impl Waiting {
-    /// Waits for the answers until the deadline. On a busy machine, these may be answers to an
-    /// earlier call. Ignores answers about devices that have changed since their query.
+    /// Waits for the answers until the deadline. The answers may be to queries of an earlier call.
+    /// Ignores those about devices that have changed since.
     fn collect(&mut self, deadline: Instant, answers: &mut BTreeMap<PathBuf, DriverAnswer>) {
         let time = deadline.saturating_duration_since(Instant::now());
         let Ok(line) = self.told.recv_timeout(time) else { return };
@@ -149,7 +150,7 @@ fn backing(device: &Path) -> Option<Underlying> {
     loop_device::backing(&device).ok().as_ref().map(Backing::underlying)
 }
 
-/// Whether a process runs this program and only makes queries.
+/// Whether a process is such a separate process, which only makes queries.
 fn only_asks(pid: u32) -> bool {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let arguments = fs::read(process.join("cmdline")).unwrap_or_default();

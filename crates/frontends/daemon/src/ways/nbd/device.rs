@@ -17,7 +17,7 @@ const MAX_DEFAULT_CONNECTIONS: usize = 4;
 /// descriptors.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Checks that this process can create NBD devices. Returns the reason if not.
+/// Checks that this process can create NBD devices. The error is the reason why not.
 pub(in super::super) fn available() -> Result<(), String> {
     if !is_root() {
         return Err("only root can create NBD devices".to_owned());
@@ -28,7 +28,7 @@ pub(in super::super) fn available() -> Result<(), String> {
     Ok(())
 }
 
-/// The default address of a server without a device.
+/// The address of a server without a device, if the user names none.
 pub(super) fn usual_address(folder: &Folder) -> Address {
     Address::Unix(folder.path("nbd.sock"))
 }
@@ -114,7 +114,7 @@ fn ask(
     }
 }
 
-/// Returns the privileged operations for the broker of a server with a device.
+/// The privileged operations that the broker performs for a server with a device.
 pub(in super::super) fn root(folder: &Folder) -> Root {
     Root::new(folder)
 }

@@ -1,5 +1,5 @@
-//! The device of an NBD client on systems other than Linux. These kernels have no NBD client, so no
-//! value of [`Device`] exists.
+//! A stand-in for NBD devices on systems whose kernel has no NBD client. No value of [`Device`]
+//! exists there.
 
 use super::super::super::folder::Folder;
 use super::super::{Start, StopError};

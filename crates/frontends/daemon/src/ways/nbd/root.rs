@@ -1,4 +1,4 @@
-//! Root's operations on a device of the kernel's NBD client.
+//! Operations on a device of the kernel's NBD client that need root's rights.
 
 use super::super::super::folder::Folder;
 use super::super::super::rights::Privileged;
@@ -8,12 +8,12 @@ use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Time limit for I/O that waits for the successor of a dead server.
+/// The time for which I/O waits for the next server after a server died.
 const WAIT: Duration = Duration::from_secs(24 * 3600);
 const IDENTIFIER: &str = "farblock-";
 
-/// Requests for operations on a device. A request may carry the kernel's ends of connections. A
-/// request cannot claim the device of another attachment.
+/// Requests for operations on a device. The sockets for the kernel may be attached to a request. No
+/// request has an effect on another attachment's device.
 #[derive(Serialize, Deserialize)]
 pub(in super::super) enum DeviceRequest {
     Connect { bytes: u64, block_size: u32, flags: u16 },
@@ -59,7 +59,7 @@ impl Root {
         let device = Device { index };
         let is_ours = match self.ours {
             Some((ours, false)) => ours == index,
-            // Check each time: the index may belong to another disk by now.
+            // Check at each request: the device with this index may belong to another disk by now.
             _ => system(&device.path(), "backend").as_ref() == Some(&self.identifier),
         };
         if !is_ours {
