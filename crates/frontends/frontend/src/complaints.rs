@@ -5,8 +5,8 @@ use farblock_reactor::notices::Notices;
 use farblock_reactor::os;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// A server's warnings about its peers. In each period, logs a few warnings per kind and peer, and
-/// then only the number of further warnings ([`farblock_reactor::notices`]).
+/// A server's warnings about its peers. In each period, logs a few warnings of each kind about each
+/// peer. Then logs only the number of further warnings ([`farblock_reactor::notices`]).
 #[derive(Default)]
 pub struct Complaints(Notices<&'static str>);
 
@@ -14,8 +14,8 @@ impl Complaints {
     /// Logs a warning about a peer, or only counts it. `kind` groups the warnings. All peers
     /// without an IP address count as one peer.
     pub fn say(&self, kind: &'static str, peer: &str, log: impl FnOnce()) {
-        // The next logged warning, or the drop of `self`, also reports the number of suppressed
-        // warnings.
+        // The number of suppressed warnings is logged with the next warning, or when `self` is
+        // dropped.
         self.0.say(kind, address(peer), os::now(), log);
     }
 }
@@ -26,7 +26,7 @@ impl Drop for Complaints {
     }
 }
 
-/// The IP address of a peer, without a port. Peers without an IP address get 0.0.0.0.
+/// The IP address of a peer without its port; 0.0.0.0 if the peer has no IP address.
 fn address(peer: &str) -> IpAddr {
     let with_port = peer.parse::<SocketAddr>().map(|peer| peer.ip());
     with_port.or_else(|_| peer.parse()).unwrap_or(Ipv4Addr::UNSPECIFIED.into())

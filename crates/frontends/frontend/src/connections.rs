@@ -3,11 +3,11 @@
 use farblock_reactor::{TaskId, TaskMap};
 use slab::Slab;
 
-/// The number of a connection in its thread's table. A later connection may get the same number.
+/// The number of a connection in its thread's table. A later connection may reuse the number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnectionKey(pub u32);
 
-/// A table of connections, indexed by key and by the task that receives a connection's events.
+/// A table of connections. Finds a connection by its key, or by the task that receives its events.
 pub struct Connections<C> {
     entries: Slab<Box<C>>,
     by_task: TaskMap<ConnectionKey>,
@@ -52,8 +52,8 @@ impl<C> Connections<C> {
         self.entries.get_mut(key.0 as usize).map(|entry| &mut **entry)
     }
 
-    /// The connection with this key. The caller must have an event or operation of the connection,
-    /// which ensures that the connection exists.
+    /// The connection with this key. The caller must handle an event or operation of this
+    /// connection: a connection exists until its last event and operation.
     ///
     /// # Panics
     /// Panics if there is no such connection.

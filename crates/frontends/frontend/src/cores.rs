@@ -1,5 +1,5 @@
-//! Starts and joins a server's threads. Each thread has a reactor and a queue into the namespace.
-//! Either all threads start or none.
+//! Starts and joins a server's threads. Each thread has an event loop and a queue into the
+//! namespace. If one thread fails to start, none runs.
 //!
 //! ```text
 //! each thread:  makes reactor, queue, core ──> reports ready ──gate──> runs ──> exits
@@ -18,8 +18,8 @@ use std::thread::{self, JoinHandle};
 /// The configuration of a server's threads.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The prefix of the thread names, before the thread's number. CPU accounting groups by this
-    /// prefix.
+    /// The prefix of the thread names, before the thread's number. CPU accounting groups threads by
+    /// it.
     pub prefix: &'static str,
     /// The number of threads.
     pub count: usize,
@@ -29,14 +29,14 @@ pub struct Plan {
     pub begin: fn(),
 }
 
-/// The resources that one thread gets.
+/// The resources that [`Cores::start`] gives each thread.
 pub struct Seat {
     /// The thread's number, from 0.
     pub index: usize,
     /// The number of threads.
     pub count: usize,
-    /// The queue into the namespace. Drop the queue before the reactor: the drop of the queue may
-    /// still use the reactor.
+    /// The queue into the namespace. Drop the queue before the reactor: dropping the queue may use
+    /// the reactor.
     pub queue: Box<dyn Queue>,
     /// The task that the queue wakes when operations may have completed.
     pub queue_task: TaskId,
@@ -71,7 +71,7 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// A server thread's state and main loop. The thread makes its core from its [`Seat`].
+/// A thread of a server: its state and its main loop. The thread makes its core from its [`Seat`].
 pub trait Core: Sized {
     /// Runs until the server stops it.
     ///
@@ -88,8 +88,8 @@ pub struct Cores {
 
 impl Cores {
     /// Starts all threads. Each thread makes its core with `make`. When all cores exist, this
-    /// function calls `ready` with the wakers of all threads, and then the cores run. A thread that
-    /// fails calls `failed` with its number, so that the other threads do not wait for it.
+    /// function calls `ready` with the wakers of all threads, and then the cores run. If a thread
+    /// fails later, it calls `failed` with its number.
     ///
     /// # Errors
     /// Fails if the namespace cannot be opened, or an event loop or a thread cannot be started. No
@@ -180,7 +180,7 @@ struct Start {
     index: usize,
     plan: Plan,
     namespace: Arc<dyn Namespace>,
-    /// The thread waits until this is set. `true`: run the core; `false`: exit.
+    /// Set once all threads have started (`true`: run the core) or one has failed (`false`: exit).
     gate: Arc<OnceLock<bool>>,
     sender: Sender<Result<(Waker, EngineKind), StartError>>,
 }
@@ -227,8 +227,8 @@ impl Start {
     }
 }
 
-/// Calls the function with the thread's number when this guard is dropped, even by a panic. A
-/// disarmed guard does nothing.
+/// A guard that calls the function with the thread's number when dropped, even by a panic, unless
+/// it was disarmed.
 struct TellsOfFailure<F: Fn(usize)>(Option<Arc<F>>, usize);
 
 impl<F: Fn(usize)> Drop for TellsOfFailure<F> {

@@ -3,7 +3,7 @@
 use farblock_block::{Geometry, Namespace};
 use std::sync::Arc;
 
-/// A namespace, and the flag by which a server refuses writes.
+/// A namespace, and whether the server refuses writes to it.
 #[derive(Clone)]
 pub struct Disk {
     namespace: Arc<dyn Namespace>,
@@ -24,7 +24,7 @@ impl Disk {
         &self.namespace
     }
 
-    /// The namespace's current geometry. It is also read-only if the server refuses writes.
+    /// The namespace's current geometry. It is read-only if the server refuses writes.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         let mut geometry = self.namespace.geometry();

@@ -1,12 +1,15 @@
 //! The code that all disk servers share, whatever their protocol.
 //!
-//! **Overview.** [`Cores`] starts a server's threads, each with a reactor and a queue into the
-//! namespace: all threads or none. [`Mailboxes`] carry messages to these threads. [`Connections`]
-//! is a thread's table of connections. [`Turns`] lists the connections that have work at the end of
-//! a round of the event loop. [`Complaints`] limits a server's warnings about its peers. [`Line`]
-//! detects that a client has disconnected. [`Disk`] is the served namespace, and [`GeometryWatch`]
-//! reports its changes to the server. [`pieces`] turns a request for any range of bytes into
-//! operations on whole blocks. [`writes`] delays other writes during a read-modify-write.
+//! **Overview.** [`Cores`] starts a server's threads, each with an event loop and a queue into the
+//! namespace. [`Mailboxes`] carry messages to these threads. [`Connections`] is a thread's table of
+//! connections.
+//!
+//! [`Turns`] lists the connections that have work at the end of a round of the event loop.
+//! [`Complaints`] limits a server's warnings about its peers. [`Line`] detects that a client has
+//! disconnected. [`Disk`] is the served namespace, and [`GeometryWatch`] reports its changes to the
+//! server. [`pieces`] turns a request for any range of bytes into operations on whole blocks.
+//! [`writes`] delays all other writes while the server changes a part of a block
+//! (read-modify-write).
 //!
 //! **Not implemented.** Protocols and connection states: each frontend has its own.
 
@@ -22,7 +25,7 @@ pub mod modules;
 pub mod pieces;
 #[cfg(target_os = "linux")]
 mod resident;
-/// The synchronization types that [`mailboxes`] uses.
+/// The synchronization types of [`mailboxes`]; `tests/mailboxes.rs` replaces them with loom's.
 mod sync {
     pub(crate) use farblock_reactor::Waker;
     pub(crate) use std::sync::{Mutex, MutexGuard};

@@ -4,6 +4,6 @@
 /// several operations, so that their buffers fit the pool.
 pub const PIECE_BYTES: u32 = 1 << 20;
 
-/// The maximum number of merges (partial-block writes) that a thread executes in a row. All other
-/// writes wait meanwhile.
+/// The maximum number of merges (writes of partial blocks) that a thread executes in a row, while
+/// all other writes wait.
 pub const MERGES_PER_TURN: usize = 32;

@@ -2,25 +2,26 @@
 
 use std::net::TcpStream;
 
-/// A second descriptor of a connection's socket. The descriptor shows that the client has
-/// disconnected, even while the client's last data or the end of the stream is unread. The socket
-/// closes only after both descriptors are dropped.
+/// A second descriptor of a connection's socket. Through it the server notices that the client has
+/// disconnected, even if it has not read the client's last data. The socket closes only after both
+/// descriptors are dropped.
 #[derive(Debug)]
 pub struct Line(Option<TcpStream>);
 
 impl Line {
     /// Duplicates the descriptor. If that fails, the client counts as connected until the server
-    /// has read its last bytes.
+    /// has read the end of the stream.
     #[must_use]
     pub fn of(stream: &TcpStream) -> Line {
         let copy = stream.try_clone().ok();
-        // On this system `Line::is_cut` reads from the socket, and the read must not block.
+        // `Line::is_cut` reads from the socket on this system, which must not block.
         #[cfg(not(target_os = "linux"))]
         let copy = copy.filter(|copy| copy.set_nonblocking(true).is_ok());
         Line(copy)
     }
 
-    /// True if the system has seen the client disconnect. A silent client counts as connected.
+    /// True if the system has seen the client disconnect. A client that sends nothing counts as
+    /// connected.
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn is_cut(&self) -> bool {
@@ -32,7 +33,7 @@ impl Line {
     }
 
     /// True if the system has seen the client disconnect, and the server has read all its data. A
-    /// silent client counts as connected.
+    /// client that sends nothing counts as connected.
     #[cfg(not(target_os = "linux"))]
     #[must_use]
     pub fn is_cut(&self) -> bool {

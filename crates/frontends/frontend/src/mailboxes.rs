@@ -1,5 +1,4 @@
-//! Mailboxes for a server's threads. Each thread has a mailbox, to which the other threads post
-//! messages.
+//! Mailboxes for messages between a server's threads. Each thread reads its own mailbox.
 
 // These types come from the standard library and the reactor. `tests/mailboxes.rs` replaces them
 // with loom's types to try every order of threads.
@@ -12,8 +11,7 @@ pub struct Mailboxes<M> {
 }
 
 struct Mailbox<M> {
-    /// The unread messages. `None` after the mailbox's thread has ended, because no thread would
-    /// read more.
+    /// The unread messages. `None` after the thread that reads the mailbox has exited.
     messages: Mutex<Option<Vec<M>>>,
     waker: Waker,
 }
@@ -31,7 +29,7 @@ impl<M> Default for Mailboxes<M> {
 }
 
 impl<M> Mailboxes<M> {
-    /// Makes a mailbox for each thread. Each waker wakes the thread that reads the mailbox.
+    /// Makes a mailbox for each thread. The waker with the same index wakes that thread.
     ///
     /// # Panics
     /// Panics if the mailboxes are already open.
@@ -51,7 +49,7 @@ impl<M> Mailboxes<M> {
         &self.all.get().expect("opened before any thread runs")[core]
     }
 
-    /// Sends a message to a thread. Drops the message if the thread has ended.
+    /// Sends a message to a thread. Drops the message if the thread has exited.
     ///
     /// # Panics
     /// Panics if the thread does not exist.
@@ -77,11 +75,12 @@ impl<M> Mailboxes<M> {
         self.of(core).lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Closes the mailbox of a thread that has ended. Drops unread and later messages; the drop
-    /// shows the sender that no answer will come.
+    /// Closes the mailbox of a thread that exits. Drops unread and later messages. A sender that
+    /// waits for an answer notices the drop.
     pub fn close(&self, core: usize) {
         if self.all.get().is_some() {
-            // Drop them after the lock is released: dropping a message may post another.
+            // Drop the messages without the lock, because the drop of a message may post another
+            // message.
             let unread = self.of(core).lock().take();
             drop(unread);
         }

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Loads a module if its device file is missing and this process is root. The caller learns the
-/// result when it opens the device.
+/// Loads a module if its device file is missing and this process is root. If loading fails, the
+/// caller's open of the device fails.
 pub fn load_for(device: &Path, module: &str) {
     if device.exists() || !rustix::process::geteuid().is_root() {
         return;

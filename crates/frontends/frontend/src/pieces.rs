@@ -1,4 +1,4 @@
-//! Turns a request for any range of bytes into operations on whole blocks.
+//! Divides a request for any range of bytes into operations on whole blocks.
 //!
 //! [`cut`] divides a range into pieces. Each piece is one operation ([`Piece::begin`]). A write of
 //! less than a block is a read and then a write ([`Piece::end`]); no other write may run between
@@ -8,17 +8,18 @@ use crate::limits;
 use farblock_block::{Command, Completion, Geometry, Op};
 use farblock_reactor::{Buffer, BufferPool};
 
-/// The part of a request that one block operation executes, or one read-modify-write of a block.
+/// A part of a request: one block operation, or the read-modify-write of one block.
 pub struct Piece {
     /// The piece's first block.
     pub lba: u64,
     /// The number of blocks.
     pub blocks: u32,
-    /// The offset of the request's bytes in the first block. Above 0 only for a piece of one block.
+    /// The offset of the request's bytes in the first block. Only a piece of one block has an
+    /// offset above 0.
     pub start: u32,
     /// The number of the request's bytes in this piece.
     pub length: u32,
-    /// The data, in whole blocks. `None` while the namespace reads or writes it.
+    /// The data, in whole blocks. `None` while an operation has the buffer.
     pub buffer: Option<Buffer>,
     step: Step,
 }
@@ -26,9 +27,9 @@ pub struct Piece {
 /// The current step of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// The command runs on the piece's whole blocks.
+    /// The command runs on whole blocks.
     Whole,
-    /// The namespace reads the block that the command writes in part.
+    /// The namespace reads the block that the request changes in part.
     ReadBlock,
     /// The namespace writes the changed block.
     WriteBlock,
@@ -58,9 +59,8 @@ impl Piece {
         Op { fua: fua && command.writes(), ..op }
     }
 
-    /// Handles a completed operation, takes its buffer, and returns the next operation. Returns
-    /// `None` when the piece is done, successfully or not. After a successful read, the piece holds
-    /// the data.
+    /// Handles a completed operation, takes its buffer, and returns the next operation. `None` when
+    /// the piece is done, successfully or not. The buffer of a successful read then has the data.
     pub fn end(&mut self, done: &mut Completion, fua: bool, pool: &BufferPool) -> Option<Op> {
         let buffer = done.buffer.take();
         match std::mem::replace(&mut self.step, Step::Whole) {
@@ -83,8 +83,8 @@ impl Piece {
     }
 }
 
-/// The maximum number of blocks of one operation, by [`limits::PIECE_BYTES`] and the namespace's
-/// limit.
+/// The maximum number of blocks of one operation: the smaller of [`limits::PIECE_BYTES`] and the
+/// namespace's limit.
 pub fn piece_blocks(geometry: &Geometry) -> u32 {
     let blocks = limits::PIECE_BYTES / geometry.block_size;
     if geometry.max_blocks == 0 { blocks } else { blocks.min(geometry.max_blocks) }
@@ -104,13 +104,13 @@ pub fn cut(
     let most = if command.moves_data() { piece_blocks(geometry) } else { u32::MAX };
     let (mut offset, mut left) = (offset, length);
     while left > 0 {
-        // The block size is a power of two that fits into 32 bits.
+        // The result is smaller than the block size, so it fits into 32 bits.
         let start = (offset & u64::from(block_size - 1)) as u32;
         let blocks = if start > 0 || left < block_size { 1 } else { (left / block_size).min(most) };
         let length = if blocks == 1 { (block_size - start).min(left) } else { blocks * block_size };
         let lba = offset / u64::from(block_size);
         let piece = Piece { lba, blocks, start, length, buffer: None, step: Step::Whole };
-        // A deallocation may not include a block that the request covers only in part.
+        // A deallocation must not free data of a block that the request covers only in part.
         if command != Command::Deallocate || !piece.is_part(block_size) {
             pieces.push(piece);
         }
@@ -123,7 +123,7 @@ pub fn cut(
 mod tests {
     use super::*;
 
-    /// Pieces cover the range once, in order, and none exceeds its limit.
+    /// The pieces cover the range exactly, in order, and each piece is within its limit.
     #[test]
     fn pieces_cover_the_range() {
         for (block_size, max_blocks) in [(512, 0), (512, 3), (4096, 0), (4096, 1), (65_536, 7)] {

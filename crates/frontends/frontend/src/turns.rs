@@ -1,5 +1,5 @@
-//! Lists the connections that have work at the end of a tick (one round of the event loop). Each
-//! listed connection gets one turn, however often it was listed, and sends all its output at once.
+//! A list of the connections that have work at the end of a tick (one round of the event loop).
+//! Each of them then gets one *turn*: it does this work, and sends its output with one system call.
 
 use crate::connections::{ConnectionKey, Connections};
 use farblock_reactor::{Reactor, TaskId};
@@ -9,12 +9,12 @@ use farblock_reactor::{Reactor, TaskId};
 pub struct Turns {
     listed: Vec<ConnectionKey>,
     is_listed: Vec<bool>,
-    /// An empty vector, which each round swaps with `listed`. So neither vector is allocated again.
+    /// An empty vector. Each tick swaps it with `listed`, so that neither is allocated again.
     spare: Vec<ConnectionKey>,
 }
 
 impl Turns {
-    /// Lists a connection for a turn. Does nothing if the connection is already listed.
+    /// Adds a connection to the list, if it is not there already.
     pub fn list(&mut self, key: ConnectionKey) {
         let index = key.0 as usize;
         if index >= self.is_listed.len() {
@@ -31,12 +31,13 @@ impl Turns {
         self.listed.is_empty()
     }
 
-    /// Takes the listed connections. The caller returns the vector with [`Turns::end_round`].
+    /// Takes all connections from the list. The caller returns the vector with
+    /// [`Turns::end_round`].
     pub fn begin_round(&mut self) -> Vec<ConnectionKey> {
         std::mem::replace(&mut self.listed, std::mem::take(&mut self.spare))
     }
 
-    /// Takes back the vector of [`Turns::begin_round`] after all turns.
+    /// Returns the vector of [`Turns::begin_round`] for reuse.
     pub fn end_round(&mut self, mut round: Vec<ConnectionKey>) {
         round.clear();
         self.spare = round;
@@ -51,7 +52,7 @@ impl Turns {
     }
 }
 
-/// The state of a thread that its connections use during their turns.
+/// The part of a thread's state that its connections use in their turns.
 pub trait TickContext {
     /// The thread's list of turns.
     fn turns(&mut self) -> &mut Turns;
@@ -60,7 +61,7 @@ pub trait TickContext {
     fn reactor(&self) -> &Reactor;
 }
 
-/// A connection that works at the end of each tick in which it is listed.
+/// A connection that may have work at the end of a tick.
 pub trait TickConnection {
     /// The state of the thread that owns the connection.
     type Context: TickContext;
@@ -76,13 +77,13 @@ pub trait TickConnection {
 }
 
 impl<C: TickConnection> Connections<C> {
-    /// Gives a connection its turn. Removes the connection and returns true if
-    /// [`TickConnection::is_gone`] and the connection is not listed for another turn.
+    /// Gives a connection its turn. If it [is gone](TickConnection::is_gone) and not listed for
+    /// another turn, removes it and returns true.
     pub fn finish_tick(&mut self, key: ConnectionKey, cx: &mut C::Context) -> bool {
         cx.turns().take(key);
         let Some(connection) = self.get_mut(key) else { return false };
         connection.finish_tick(cx);
-        // Keep a connection that is listed again: its next turn must find it.
+        // A connection that is listed again must exist in its next turn.
         if !connection.is_gone() || cx.turns().has(key) {
             return false;
         }
@@ -104,7 +105,7 @@ mod tests {
         keys.iter().for_each(|&key| turns.list(key));
         let round = turns.begin_round();
         assert_eq!(round, [ConnectionKey(3), ConnectionKey(0)]);
-        // Connection 3 has its turn. Connection 0 is listed again, although it is already listed.
+        // Connection 3 has its turn. Connection 0 is added, but is already on the list.
         turns.take(ConnectionKey(3));
         turns.list(ConnectionKey(0));
         turns.list(ConnectionKey(3));

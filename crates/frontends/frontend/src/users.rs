@@ -1,5 +1,5 @@
-//! Finds the users of a file or a block device in `/proc` and `/sys`, so that a server can check
-//! for users before it removes a disk.
+//! Finds the users of a file or a block device in `/proc` and `/sys`. A server checks for users
+//! before it removes a disk.
 
 pub mod loops;
 
@@ -19,14 +19,14 @@ pub struct User {
     pub pid: Option<u32>,
     /// The name of the process's command. Empty if the kernel is the user.
     pub command: String,
-    /// The use of the disk, as the end of a sentence.
+    /// The use of the disk, as the end of a sentence: `has /dev/loop0 open`.
     pub what: String,
     /// The loop device, if the user is a loop device.
     pub device: Option<PathBuf>,
 }
 
 impl User {
-    /// A use of the disk by the kernel; `what` describes it.
+    /// A use of the disk by the kernel. `what` is a complete sentence.
     #[must_use]
     pub fn kernel(what: String) -> User {
         User { pid: None, command: String::new(), what, device: None }
@@ -70,8 +70,8 @@ impl fmt::Display for Listed<'_> {
 }
 
 /// Finds processes that use a file at or below one of these paths: as an open or mapped file, as
-/// their program, or as their root or working directory. This function only reads links in `/proc`,
-/// so it never waits for a server that does not respond.
+/// their program, or as their root or working directory. Reads only links in `/proc`, so it never
+/// waits for a file system that does not answer.
 pub fn processes(paths: &[PathBuf]) -> Vec<User> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -106,7 +106,7 @@ fn use_of(process: &Path, paths: &[PathBuf]) -> Option<String> {
         }
     }
     let maps = fs::read(process.join("maps")).unwrap_or_default();
-    // The path is the sixth field of a line, and the only field with a slash.
+    // The path is the sixth field of a line. No other field contains a slash.
     let mapped = maps.split(|&byte| byte == b'\n').find_map(|line| {
         let path = &line[line.iter().position(|&byte| byte == b'/')?..];
         Some(Path::new(OsStr::from_bytes(path))).filter(|path| below(path))
@@ -123,7 +123,7 @@ pub struct Mount {
     pub mountpoint: PathBuf,
     /// The file system type.
     pub kind: String,
-    /// The mounted source.
+    /// The mounted device or name.
     pub source: PathBuf,
 }
 
@@ -199,7 +199,7 @@ fn unescape(word: &[u8]) -> PathBuf {
 }
 
 /// Finds the users of a block device and its partitions: mounts in any mount namespace, swap,
-/// devices on top of the block device (also loop devices), and processes that have it open.
+/// devices on top of it (also loop devices), and processes that have it open.
 #[must_use]
 pub fn of_block_device(path: &Path) -> Vec<User> {
     let Some(name) = path.file_name() else { return Vec::new() };
@@ -213,8 +213,8 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
             device_number(&number).is_some_and(|number| it.is_on_device(number, &device))
         };
         users.extend(loops.iter().filter(above).map(|it| User::loop_device(it, &device)));
-        // If this mount namespace has the device mounted, do not search others: most of them have
-        // the same mounts.
+        // If this mount namespace has the device mounted, do not search others: most of them are
+        // copies with the same mounts.
         if !number.is_empty() && !mounts.iter().any(|mount| mount.device == number) {
             users.extend(elsewhere(&number));
         }
@@ -223,15 +223,15 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
     users
 }
 
-/// Finds the swap areas on a block device, on its partitions, on devices on top of these (also loop
-/// devices), and in file systems on any of them. Returns the names in the kernel's table.
+/// Finds the swap areas on a block device, its partitions and devices on top of these (also loop
+/// devices), and the swap files in their file systems. Returns the names in the kernel's table.
 #[must_use]
 pub fn swaps_on(path: &Path) -> Vec<PathBuf> {
     let Some(name) = path.file_name() else { return Vec::new() };
     let (folder, swaps) =
         (Path::new(BLOCK_DEVICES).join(name), fs::read(SWAPS).unwrap_or_default());
     let found = swaps_among(&stack(&folder, &[]), &swaps);
-    // A driver may take long to answer, so ask about loop devices only if they can matter.
+    // Query the loop driver, which may take long, only if some swap area is not found yet.
     if swap_names(&swaps).count() == found.len() {
         return found;
     }
@@ -255,9 +255,8 @@ fn swaps_among(folders: &[PathBuf], swaps: &[u8]) -> Vec<PathBuf> {
     swap_names(swaps).filter(lies_there).collect()
 }
 
-/// The sysfs folders of a device, its partitions, and all devices on top of these. Of the loop
-/// devices `loops`, includes those that are on one of these devices, or on a file of its file
-/// system.
+/// The sysfs folders of a device, its partitions, and all devices on top of these. Includes each of
+/// `loops` that is on one of these devices, or on a file in the device's file system.
 fn stack(folder: &Path, loops: &[LoopDevice]) -> Vec<PathBuf> {
     let mut found = with_partitions(folder);
     let mut at = 0;
@@ -284,7 +283,7 @@ fn stack(folder: &Path, loops: &[LoopDevice]) -> Vec<PathBuf> {
     found
 }
 
-/// The maximum number of devices that [`stack`] returns. It ignores further devices.
+/// The maximum number of devices that [`stack`] returns.
 const MAX_STACK: usize = 1024;
 
 /// Finds the users of a regular file: swap, loop devices, and processes that have the file open.
@@ -319,14 +318,14 @@ fn number_of(folder: &Path) -> String {
     fs::read_to_string(folder.join("dev")).unwrap_or_default().trim_end().to_owned()
 }
 
-/// Lists the kernel's uses of the devices with these sysfs folders.
+/// The kernel's uses of the devices with these sysfs folders.
 fn system_users(folders: &[PathBuf], mounts: &[Mount], swaps: &[u8]) -> Vec<User> {
     let mut users = Vec::new();
     for (folder, device) in folders.iter().filter_map(|it| Some((it, device_of(it)?))) {
         let number = number_of(folder);
         for mount in mounts {
-            // Also compare the source, because some file systems (btrfs) report a device number of
-            // their own.
+            // Some file systems (btrfs) report their own device number, so compare the source as
+            // well.
             if mount.device == number || mount.source == device {
                 let at = mount.mountpoint.display();
                 users.push(User::kernel(format!("{} is mounted at {at}", device.display())));
@@ -386,7 +385,7 @@ mod tests {
         assert_eq!(unescape(b"a\\b\\04"), Path::new("a\\b\\04"));
     }
 
-    /// A copy of the sysfs files of a disk with a partition, and of a loop device.
+    /// Makes the sysfs files of a disk with a partition, and of a loop device.
     fn system() -> tempfile::TempDir {
         let system = tempfile::tempdir().expect("a folder");
         for (path, text) in [

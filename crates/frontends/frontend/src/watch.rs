@@ -5,12 +5,12 @@ use farblock_block::{Change, Geometry, Watch};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-/// Watches a disk's geometry (its size and whether it is writable) for a server. Dropping this
-/// value stops the watch.
+/// Watches a disk's geometry (size, block size, abilities) for a server. Dropping this value stops
+/// the watch.
 ///
-/// The watch calls the server on its own thread, so the server's callback may wait for a
-/// kernel or a client. A namespace that never changes gets no thread. The watch does not report a
-/// namespace that becomes unavailable: failing operations show that.
+/// The watch calls the server's callback on its own thread, so the callback may wait for the kernel
+/// or a client. A namespace that never changes needs no thread. The watch does not report that a
+/// namespace is unreachable: operations then fail or wait.
 #[derive(Debug)]
 pub struct GeometryWatch {
     watch: Option<Watch>,
@@ -18,8 +18,8 @@ pub struct GeometryWatch {
 }
 
 impl GeometryWatch {
-    /// Starts the watch, which calls `changed` whenever the geometry differs from the last one
-    /// seen. The first comparison is with `known`, the server's initial geometry.
+    /// Starts the watch, which calls `changed` whenever the geometry has changed. `known` is the
+    /// geometry that the server knows: a difference at the start also counts as a change.
     #[must_use = "dropping this ends the watch"]
     pub fn start(
         thread_name: &'static str,
@@ -33,7 +33,7 @@ impl GeometryWatch {
         let (sender, told) = mpsc::channel();
         let watch = changes.watch(move |change| {
             if change == Change::Geometry {
-                // Sending fails only if the thread was not started.
+                // Fails only if the thread does not exist.
                 let _ = sender.send(());
             }
         });
@@ -59,14 +59,14 @@ fn run(disk: &Disk, mut known: Geometry, told: &mpsc::Receiver<()>, mut changed:
         if told.recv().is_err() {
             return;
         }
-        // One comparison covers all notifications so far.
+        // The comparison below covers all notifications that have arrived.
         while told.try_recv().is_ok() {}
     }
 }
 
 impl Drop for GeometryWatch {
     fn drop(&mut self) {
-        // The thread ends once the sender is dropped.
+        // Dropping the sender makes the thread exit.
         self.watch = None;
         if let Some(thread) = self.thread.take()
             && let Err(panic) = thread.join()

@@ -1,15 +1,16 @@
-//! Writes partial blocks: reads the block, changes it and writes it back, while no other write
-//! runs.
+//! Writes partial blocks. The server reads the block, changes it and writes it back, and no other
+//! write may run meanwhile.
 //!
 //! The server passes writes of whole blocks directly to the namespace. A client that does not know
 //! the block size may write part of a block. The server then *merges*: it reads the block, changes
 //! it and writes it back. Between the read and the write no other write of this server may run,
 //! from any client on any core, because the merge would undo it. (The server cannot exclude writes
 //! of other hosts to a remote namespace.) So a merge waits until no write is in flight on any core,
-//! and writes wait until the merge is done. Merges are slow, but rare. They cost each write of
-//! whole blocks only the update of a counter.
+//! and writes wait until the merge is done. Merges are slow, but rare. Without merges, a write of
+//! whole blocks only updates a counter.
 //!
-//! Cores coordinate by messages. Each has a [`Gate`], and the first core has the [`Arbiter`]:
+//! Cores (threads) coordinate by messages. Each core has a [`Gate`] that holds back its writes, and
+//! the first core has the [`Arbiter`] that lets one core merge at a time:
 //!
 //! ```text
 //! Open ──Close──> Closing ──last write done──> Closed ──Grant──> (merges) ──Open──> Open
@@ -47,7 +48,7 @@ pub enum Report {
 pub struct Arbiter {
     cores: usize,
     waiting: VecDeque<usize>,
-    /// `None`: the gates are open. `Some`: the gates are closing, and this many are closed.
+    /// `None`: all gates are open. `Some`: the gates are closing, and this many have closed.
     closed: Option<usize>,
 }
 
@@ -75,7 +76,7 @@ impl Arbiter {
                 (0..self.cores).for_each(|core| order(core, Order::Open));
             }
         }
-        // After one core's merges and before the next core's, waiting writes may run.
+        // Waiting writes run after one core's merges, before the next core closes the gates again.
         if self.closed.is_none() && !self.waiting.is_empty() {
             self.closed = Some(0);
             (0..self.cores).for_each(|core| order(core, Order::Close));
@@ -91,18 +92,19 @@ enum GateState {
     Closing,
     /// No write is in flight.
     Closed,
-    /// This core may execute this many more merges before other cores get a turn.
+    /// This core may execute this many more merges in its turn.
     Merging(usize),
 }
 
-/// Admits the writes and merges of one core. A value of type `T` identifies a write or merge.
+/// Holds back or admits the writes and merges of one core. A value of type `T` identifies a write
+/// or merge.
 #[derive(Debug)]
 pub struct Gate<T> {
     state: GateState,
     in_flight: usize,
     parked: VecDeque<T>,
     merges: VecDeque<T>,
-    /// True after this core has asked the arbiter for a turn to merge.
+    /// True while this core waits for a turn to merge.
     wants: bool,
 }
 
@@ -120,8 +122,8 @@ impl<T> Gate<T> {
         Gate { state: GateState::Open, in_flight: 0, parked, merges, wants: false }
     }
 
-    /// Admits a write of whole blocks. Returns the write if it may start now; otherwise
-    /// [`next_parked`](Self::next_parked) returns the write later.
+    /// Admits a write of whole blocks, or parks it. Returns the write if it may start now.
+    /// Otherwise [`next_parked`](Self::next_parked) returns it later.
     pub fn enter(&mut self, write: T) -> Option<T> {
         if self.state == GateState::Open {
             self.in_flight += 1;
@@ -213,7 +215,7 @@ mod tests {
     use farblock_random::Random;
     use std::collections::VecDeque;
 
-    /// Cores that exchange messages, which arrive in order after any delay.
+    /// Simulates cores that exchange messages, which arrive in order after a random delay.
     struct World {
         arbiter: Arbiter,
         gates: Vec<Gate<u32>>,

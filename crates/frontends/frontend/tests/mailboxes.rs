@@ -1,6 +1,5 @@
-//! In every order of threads, a thread either reads a message, or the message is dropped after the
-//! thread has ended. These tests run the mailboxes and wakers with loom's locks and atomics, which
-//! try every order.
+//! Tests the mailboxes and wakers with loom, which tries every order of threads. In each order, a
+//! thread reads a message, or the message is dropped after the thread has exited.
 #![cfg(target_os = "linux")]
 
 #[path = "../../../loops/reactor/tests/loom_loop/mod.rs"]
@@ -25,7 +24,7 @@ use sync::Arc;
 enum Message {
     /// Work for the thread. A weak reference shows whether the work was dropped.
     Work(std::sync::Arc<()>),
-    /// A message that, when dropped, sends a message to another thread.
+    /// A message whose drop sends a message to another thread.
     Telling(Teller),
     Answer,
 }
@@ -60,7 +59,7 @@ fn server(threads: usize) -> (Vec<Loop>, Arc<Mailboxes<Message>>) {
     (loops, Arc::new(mailboxes))
 }
 
-/// Starts a thread that posts work. The returned weak reference is dead once the work was dropped.
+/// Starts a thread that posts work. The weak reference shows whether the work was dropped.
 fn post_work(mailboxes: &Arc<Mailboxes<Message>>, core: usize) -> (JoinHandle<()>, Weak<()>) {
     let (mailboxes, work) = (Arc::clone(mailboxes), std::sync::Arc::new(()));
     let dropped = std::sync::Arc::downgrade(&work);
@@ -92,8 +91,8 @@ fn a_broadcast_message_reaches_each_thread() {
     });
 }
 
-/// A message that no thread reads is dropped, whether it was posted before, during or after the end
-/// of its thread. So its sender sees that no answer will come.
+/// A message that its thread does not read is dropped, whether it was posted before, during or
+/// after the thread's exit. The sender notices the drop.
 #[test]
 fn a_message_posted_while_its_thread_ends_is_dropped() {
     in_every_order(|| {
@@ -110,7 +109,7 @@ fn a_message_posted_while_its_thread_ends_is_dropped() {
     });
 }
 
-/// A message that is dropped unread may post another message, even to the ending thread.
+/// A message that is dropped unread may post another message, even to the exiting thread.
 #[test]
 fn a_dropped_message_may_post_to_any_thread() {
     in_every_order(|| {
@@ -133,7 +132,7 @@ fn unread_messages_are_dropped_with_the_mailboxes() {
     in_every_order(|| {
         let (loops, mailboxes) = server(1);
         let (thread, dropped) = post_work(&mailboxes, 0);
-        // Either thread may hold the last reference, and then drops the loops and the mailboxes.
+        // The last reference to the loops and mailboxes may be in either thread.
         drop((loops, mailboxes));
         thread.join().unwrap();
         assert_eq!(dropped.strong_count(), 0, "a message outlives its mailbox");

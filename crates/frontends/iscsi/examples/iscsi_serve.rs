@@ -1,4 +1,4 @@
-//! Serves a disk over iSCSI until standard input has a line or ends.
+//! Serves a disk over iSCSI until a line arrives on standard input, or standard input closes.
 //!
 //!     iscsi_serve SPEC HOST:PORT [--block 512] [--engine auto|uring|portable] [--name IQN]
 //!                 [--serial TEXT] [--read-only]

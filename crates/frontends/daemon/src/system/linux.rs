@@ -160,7 +160,7 @@ pub(in super::super) fn make_private(folder: &Path) -> io::Result<()> {
 }
 
 /// Checks that no other user can change the folder or, with `closed`, read it. The error states the
-/// problem and the remedy.
+/// problem and what to do.
 pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(), String> {
     // Check a link itself, not its target: another user may change the link.
     let found = fs::symlink_metadata(folder).map_err(|error| os(&error))?;

@@ -1,10 +1,10 @@
-//! Finds loop devices and the files or devices below them.
+//! Finds loop devices and their backing files or devices.
 //!
-//! Only the loop driver reports the file of a device reliably. The path in sysfs may name another
-//! file: after a rename, or if another mount namespace made the device. A process that asks the
-//! driver must open the loop device. The open and the question may both wait for the disk below,
-//! and then no signal ends the process. So a process that serves a disk asks through another
-//! process ([`ask_apart`]).
+//! Only the loop driver reports a device's backing file reliably. The path in sysfs may name
+//! another file: after a rename, or if another mount namespace made the device. To query the
+//! driver, a process must open the loop device. The open and the query may wait for the disk below
+//! it, and then even SIGKILL does not end the process. So a process that serves a disk makes
+//! queries through another process ([`ask_apart`]).
 
 use farblock_reactor::loop_device::{self, Underlying};
 use std::collections::BTreeMap;
@@ -12,23 +12,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// A loop device that has a file or device below.
+/// A loop device that has a backing file or device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoopDevice {
     /// The path of the loop device, such as `/dev/loop3`.
     pub device: PathBuf,
     /// The loop device's own device number.
     pub number: u64,
-    /// The file or device below; `None` if the driver was not asked, refused, or did not answer in
-    /// time.
+    /// The backing file or device. `None` if the driver was not queried, refused, or did not answer
+    /// in time.
     pub backing: Option<Underlying>,
-    /// The path of the file below, as sysfs reports it.
+    /// The path of the backing file, as sysfs reports it.
     pub path: PathBuf,
 }
 
 impl LoopDevice {
-    /// True if this loop device is on the block device with this number and path. Compares paths if
-    /// `backing` is `None`.
+    /// True if this loop device is on the block device with this number and path. Compares only
+    /// paths if `backing` is `None`.
     #[must_use]
     pub fn is_on_device(&self, number: u64, device: &Path) -> bool {
         match self.backing {
@@ -62,7 +62,7 @@ impl LoopDevice {
 /// The driver's answer about a loop device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DriverAnswer {
-    /// The file or device below the loop device.
+    /// The backing file or device.
     On(Underlying),
     /// The driver refused this process.
     Refused,
@@ -79,33 +79,34 @@ impl DriverAnswer {
     }
 }
 
-/// Functions that ask the driver about loop devices from another process.
+/// Functions that query the loop driver through another process.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
     /// Returns an answer for each device.
     pub backings: fn(&[PathBuf]) -> Vec<DriverAnswer>,
-    /// True if the process with this id has the device open only to ask the driver. Such a process
-    /// is no user of the device.
+    /// True if the process with this ID has the device open only to query the driver. Such a
+    /// process does not count as a user of the device.
     pub only_asks: fn(u32) -> bool,
 }
 
 static ASK: OnceLock<Ask> = OnceLock::new();
 
-/// Makes [`all`] ask the driver. Without this call, [`all`] identifies files by their paths alone.
+/// Makes [`all`] query the driver with these functions. Otherwise [`all`] knows only paths from
+/// sysfs.
 pub fn ask_apart(ask: Ask) {
     let _ = ASK.set(ask);
 }
 
-/// True if the process has devices open only to ask the driver about them.
+/// True if the process has loop devices open only to query the driver.
 pub(super) fn only_asks(pid: u32) -> bool {
     ASK.get().is_some_and(|ask| (ask.only_asks)(pid))
 }
 
-/// The driver's answers by device, each with the device's sequence number when the driver answered.
+/// The driver's answers by device, each with the device's sequence number at that time.
 static KNOWN: Mutex<BTreeMap<PathBuf, (u64, DriverAnswer)>> = Mutex::new(BTreeMap::new());
 
-/// All loop devices that have a file. Asks the driver only about devices that changed since the
-/// last call.
+/// All loop devices that have a backing file. Queries the driver only about devices that have
+/// changed since the last call.
 #[must_use]
 pub fn all() -> Vec<LoopDevice> {
     let mut found = in_folder(Path::new(super::BLOCK_DEVICES));
@@ -135,8 +136,7 @@ pub fn all() -> Vec<LoopDevice> {
     found
 }
 
-/// The device's sequence number, which changes whenever the device gets or loses its file (Linux
-/// 5.15).
+/// The device's sequence number, which changes whenever its backing file changes (Linux 5.15).
 #[must_use]
 pub fn sequence(device: &Path) -> Option<u64> {
     let folder = Path::new(super::BLOCK_DEVICES).join(device.file_name()?);
