@@ -4,12 +4,13 @@
 //! namespace. [`Mailboxes`] carry messages to these threads. [`Connections`] is a thread's table of
 //! connections.
 //!
-//! [`Turns`] lists the connections that have work at the end of a round of the event loop.
-//! [`Complaints`] limits a server's warnings about its peers. [`Line`] detects that a client has
-//! disconnected. [`Disk`] is the served namespace, and [`GeometryWatch`] reports its changes to the
-//! server. [`pieces`] turns a request for any range of bytes into operations on whole blocks.
-//! [`writes`] delays all other writes while the server changes a part of a block
-//! (read-modify-write).
+//! [`Turns`] lists the connections that have work at the end of a round of the event loop. [`Line`]
+//! detects that a client has disconnected. [`Complaints`] limits a server's warnings about its
+//! peers.
+//!
+//! [`Disk`] is the served namespace, and [`GeometryWatch`] reports its changes to the server.
+//! [`pieces`] divides a request for any range of bytes into operations on whole blocks. [`writes`]
+//! delays all other writes while the server changes a part of a block (read-modify-write).
 //!
 //! **Not implemented.** Protocols and connection states: each frontend has its own.
 

@@ -1,23 +1,21 @@
-//! Runs COMPARE AND WRITE alone. While the command reads, compares and writes, the namespace
-//! executes no other change of any session. Otherwise the command would not be atomic for other
-//! sessions.
+//! Makes COMPARE AND WRITE atomic for all sessions. While the command reads, compares and writes,
+//! the target submits no other change of blocks to the namespace.
 //!
 //! So the command waits until the changes in flight have completed, and other changes wait until
-//! the command has completed. The command is slow, but rare. It costs each other change only the
-//! update of a counter. (The target cannot exclude the changes of other hosts to a remote
-//! namespace.)
+//! the command has completed. The command is slow, but rare. Without it, each change only updates a
+//! counter. (The target cannot exclude the changes of other hosts to a remote namespace.)
 
 use farblock_block::Op;
 use std::collections::VecDeque;
 
-/// Admits exclusive operations (COMPARE AND WRITE) and other changes. A value of type `W`
-/// identifies an exclusive operation.
+/// Decides when exclusive operations (COMPARE AND WRITE) and other changes may start. A value of
+/// type `W` identifies an exclusive operation.
 pub(crate) struct Alone<W> {
     /// The number of changes in flight in the namespace.
     in_flight: usize,
     waiting: VecDeque<W>,
     is_taken: bool,
-    /// Changes that wait for the exclusive operation to end.
+    /// Changes that wait until the exclusive operation has completed.
     parked: VecDeque<Op>,
 }
 
@@ -29,7 +27,7 @@ impl<W> Default for Alone<W> {
 
 impl<W> Alone<W> {
     /// Admits an operation that is not exclusive. Returns the operation if it may start now.
-    /// Otherwise keeps it, and [`Self::end`] returns it.
+    /// Otherwise keeps it until [`Self::end`] returns it.
     pub(crate) fn enter(&mut self, op: Op) -> Option<Op> {
         if !op.command.writes() {
             return Some(op);
@@ -62,8 +60,8 @@ impl<W> Alone<W> {
         Some(next)
     }
 
-    /// Ends the exclusive operation. Returns the changes that waited for its end; they start before
-    /// the next exclusive operation.
+    /// Ends the exclusive operation. Returns the changes that waited. They start before the next
+    /// exclusive operation.
     pub(crate) fn end(&mut self) -> VecDeque<Op> {
         debug_assert!(self.is_taken && self.in_flight == 0);
         self.is_taken = false;
@@ -73,8 +71,8 @@ impl<W> Alone<W> {
 }
 
 impl<W> Drop for Alone<W> {
-    /// Abandons the parked operations. They exist only after the event loop has failed; then their
-    /// queue is dropped, and no initiator expects an answer.
+    /// Abandons the parked operations. There are some only after the event loop has failed, when no
+    /// initiator expects an answer any more.
     fn drop(&mut self) {
         self.parked.drain(..).for_each(|op| drop(op.abandon()));
     }

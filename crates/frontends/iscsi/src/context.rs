@@ -1,4 +1,4 @@
-//! The state of the core (the target's thread) that the connections use.
+//! The part of the core's state that its connections use. The core is the target's only thread.
 
 use crate::alone::Alone;
 use crate::login::Initiator;
@@ -11,18 +11,18 @@ use farblock_reactor::Reactor;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-/// An action that a session requests from the core because it concerns other sessions.
+/// An action that a session requests from the core, because the action concerns other sessions.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Admit the session of this connection. Its login is complete, but it must wait for the
-    /// operations of disconnected sessions.
+    /// Complete the login on this connection once the operations of disconnected sessions have
+    /// completed.
     Admit(ConnectionKey),
-    /// Abort tasks. Answer the request once these tasks have ended.
+    /// Abort tasks. Answer this connection's request once these tasks have ended.
     Manage(ConnectionKey, Management),
-    /// Queue a unit attention for this initiator.
+    /// Queue a unit attention for all sessions of this initiator.
     Notice(Initiator, Sense),
-    /// Check the waiting logins again: a connection has closed, or the last operation of a closed
-    /// connection has completed.
+    /// Check again whether a waiting login can complete: a connection has closed, or a closed
+    /// connection's last operation has completed.
     Departed,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Abort {
     Logout,
 }
 
-/// A barrier: a request to abort tasks, which the target answers once these tasks have ended.
+/// A pending request to abort tasks, which the target answers once these tasks have ended.
 pub(crate) struct Barrier {
     pub(crate) id: u32,
     pub(crate) from: ConnectionKey,
@@ -60,16 +60,16 @@ pub(crate) struct Barrier {
 
 /// The state of the core that the connections use.
 pub(crate) struct Context {
-    // Drop the queue before the reactor, because the queue's drop may deregister it from the
-    // reactor.
+    // Drop the queue before the reactor: the queue may be registered with the reactor, and
+    // deregisters itself when dropped.
     pub(crate) queue: Box<dyn Queue>,
     pub(crate) reactor: Reactor,
     pub(crate) unit: Unit,
-    /// The time at the start of the tick. All work of the tick uses this time.
+    /// The time at the start of the tick, used for the whole tick.
     pub(crate) now: Instant,
     pub(crate) is_stopping: bool,
-    /// True after the size has changed. New sessions then get a unit attention, because their
-    /// initiators may still use the old size.
+    /// True after the size has changed. Each new session then gets a unit attention, because its
+    /// initiator may still use the old size.
     pub(crate) resized: bool,
     /// True if operations may have completed since the core last polled the queue.
     pub(crate) dirty: bool,
@@ -84,13 +84,14 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Logs a warning about an initiator, or only counts the warning if there were too many.
+    /// Logs a warning about an initiator. If there were too many warnings of this kind, only counts
+    /// it.
     pub(crate) fn complain(&self, kind: &'static str, peer: SocketAddr, log: impl FnOnce()) {
         self.complaints.say(kind, &peer.to_string(), log);
     }
 
     /// Submits an operation to the namespace. An operation that changes blocks waits while an
-    /// exclusive task runs or waits.
+    /// exclusive task (COMPARE AND WRITE) runs or waits.
     pub(crate) fn submit(&mut self, op: Op) {
         if let Some(op) = self.alone.enter(op) {
             self.submit_alone(op);
@@ -129,7 +130,7 @@ impl Context {
         !self.actions.is_empty()
     }
 
-    /// Records the end of a task that these barriers wait for.
+    /// Records that a task has ended, for which the abort requests with these numbers wait.
     pub(crate) fn passed(&mut self, barriers: &[u32]) {
         for barrier in self.barriers.iter_mut().filter(|barrier| barriers.contains(&barrier.id)) {
             barrier.waiting -= 1;

@@ -1,10 +1,10 @@
-//! The target's only thread. It owns the reactor, the sessions, the unit that they share, and the
-//! queue into the namespace. So an action of one session on another (a reset, a reservation, a
-//! session that replaces another) needs no lock.
+//! The target's only thread. It owns the event loop, the sessions, the logical unit that they
+//! share, and the queue into the namespace. So a session can affect another session (by a reset or
+//! a reservation, or by replacing it) without a lock.
 //!
-//! A tick (one round of the event loop) handles events of connections, then block operations,
-//! completions and answers, each in batches. At the end of the tick, each connection with output
-//! does one send.
+//! A tick (one round of the event loop) first handles events of connections, then block operations,
+//! completions and answers. It handles each kind as a batch. At its end, each connection with
+//! output does one send.
 
 use crate::alone::Alone;
 use crate::connection::{Connection, token_owner};
@@ -33,7 +33,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Makes the state of the core that the calling thread runs.
+    /// Makes the state of the calling thread's core.
     pub(crate) fn new(
         seat: Seat,
         shared: Arc<PortalShared>,
@@ -69,8 +69,8 @@ impl Sessions {
         })
     }
 
-    /// Passes completions to connections, and answers to initiators. Returns true if more work is
-    /// ready at once.
+    /// Handles completions of the namespace, and sends answers to initiators. Returns true if more
+    /// work is ready.
     fn settle(&mut self, done: &mut Vec<Completion>) -> bool {
         for _ in 0..limits::ROUNDS_PER_TICK {
             if std::mem::take(&mut self.cx.dirty) {
@@ -134,9 +134,8 @@ impl Sessions {
 
     /// Admits a session once the operations of disconnected sessions have completed. Otherwise
     /// these operations might undo the new session's writes. The session waits for the operations
-    /// of all initiators, because a machine that takes over the disk logs in with another name.
-    /// Checks for disconnections first, because this login may arrive before the disconnection
-    /// event of an old connection.
+    /// of all initiators: another machine that takes over the disk logs in with another name. First
+    /// checks for disconnections, because the event of a disconnection may arrive after this login.
     fn admit(&mut self, key: ConnectionKey) {
         let Some(new) = self.connections.get(key) else { return };
         let who = new.initiator().clone();
@@ -181,7 +180,7 @@ impl Sessions {
         self.pass_barriers();
     }
 
-    /// Answers the requests whose aborted tasks have all ended.
+    /// Answers the abort requests whose tasks have all ended.
     fn pass_barriers(&mut self) {
         while let Some(index) = self.cx.barriers.iter().position(|barrier| barrier.waiting == 0) {
             let Barrier { from, request, .. } = self.cx.barriers.remove(index);
@@ -200,7 +199,7 @@ impl Sessions {
         }
     }
 
-    /// Adopts a new size or write protection of the namespace.
+    /// Adopts the namespace's new size or write protection.
     fn resized(&mut self) {
         self.cx.resized = true;
         let geometry = self.shared.geometry();
@@ -230,7 +229,7 @@ impl Sessions {
                     tracing::warn!("cannot accept an iSCSI initiator: {error}");
                 });
             }
-            // The core itself closed the listener, so its end needs no action.
+            // The core itself has closed the listener, so do nothing.
             _ => {}
         }
     }

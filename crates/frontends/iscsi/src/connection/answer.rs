@@ -1,4 +1,4 @@
-//! Sends headers and data with their digests, and the answers to SCSI commands.
+//! Sends PDUs with their digests, and the answers to SCSI commands.
 
 use super::Connection;
 use crate::context::Context;
@@ -13,7 +13,7 @@ use zerocopy::{Immutable, IntoBytes};
 const PADDING: [u8; 3] = [0; 3];
 
 /// The residual of a command, as a flag and a number of bytes. `expected` is the length that the
-/// initiator announced; `there` is the number of bytes that the command could move.
+/// initiator announced; `there` is the number of bytes that the command would transfer.
 fn residual(expected: u64, there: u64) -> (u8, u32) {
     let bytes = |count| u32::try_from(count).unwrap_or(u32::MAX);
     match there.cmp(&expected) {
@@ -23,7 +23,7 @@ fn residual(expected: u64, there: u64) -> (u8, u32) {
     }
 }
 
-/// A read whose data the connection is sending.
+/// A read command whose data the connection is sending.
 struct Sending {
     tag: u32,
     /// The number of bytes queued so far.
@@ -88,7 +88,7 @@ impl Connection {
         }
     }
 
-    /// Sends the status of a command.
+    /// Sends a SCSI response with the status of a command.
     fn put_response(
         &mut self,
         slot: Slot,
@@ -136,7 +136,7 @@ impl Connection {
         self.put_response(slot, code, residual, sense);
     }
 
-    /// Answers a successful command that sends no data to the initiator.
+    /// Answers a command that succeeded and returns no data.
     pub(super) fn answer_taken(&mut self, cx: &Context, slot: Slot) {
         let task = self.entry(slot);
         let taken = task.command.wants_bytes(cx.unit.geometry.block_size);
@@ -144,7 +144,7 @@ impl Connection {
         self.put_response(slot, status::GOOD, residual, None);
     }
 
-    /// Answers a command with data that the target itself made.
+    /// Answers a command with data from the target itself, not from the namespace.
     pub(super) fn answer_bytes(&mut self, slot: Slot, data: &[u8]) {
         let task = self.entry(slot);
         let (tag, expected) = (task.tag, task.expected);
@@ -168,8 +168,8 @@ impl Connection {
         }
     }
 
-    /// Answers a read. Takes the buffers from the task. They count against the session's limit
-    /// until they are sent.
+    /// Answers a read command. The buffers move from the task to the output, and count against the
+    /// session's limit until they are sent.
     pub(super) fn answer_read(&mut self, cx: &Context, slot: Slot) {
         let block_size = cx.unit.geometry.block_size;
         let task = self.entry(slot);
@@ -194,7 +194,7 @@ impl Connection {
             unsent -= buffer.len();
             self.put_piece(buffer, &mut sending);
         }
-        // Release the buffers whose data is not sent.
+        // Stop counting the buffers whose data the initiator did not request.
         self.admission.held_bytes -= unsent;
         self.entry(slot).pieces = pieces;
     }
@@ -203,8 +203,7 @@ impl Connection {
     fn put_piece(&mut self, buffer: Buffer, sending: &mut Sending) {
         let bytes = (buffer.len() as u32).min(sending.moves - sending.offset);
         if self.parameters.data_digest {
-            // Compute the checksums first, because the buffer cannot be read after the batch owns
-            // it.
+            // Compute the checksums first: after the batch owns the buffer, it cannot be read.
             let (mut done, mut bursts) = (0, sending.bursts);
             while done < bytes {
                 let (now, _) = bursts.next(bytes - done);

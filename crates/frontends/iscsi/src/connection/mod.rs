@@ -1,4 +1,5 @@
-//! One connection, which is one session, from accept to the completion of its last operation.
+//! One iSCSI connection from its accept to the completion of its last operation. Each connection is
+//! also one session.
 //!
 //! ```text
 //! Open (login, then full feature phase) ──logged out, refused, rejected──> Draining ──all sent──┐
@@ -26,8 +27,9 @@ use receive::Phase;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// The width of a field in a block operation's token, in bits. The lowest field holds the piece,
-/// the next field the slot, and the remaining bits the connection.
+/// The width of a field in a block operation's token, in bits. The lowest field is the piece (the
+/// part of a command that one operation transfers), the next field the slot of the task, and the
+/// remaining bits the connection.
 const TOKEN_FIELD_BITS: u32 = 16;
 
 /// Makes the token of a block operation. The token identifies the task when the operation
@@ -44,7 +46,7 @@ pub(super) fn token_owner(token: u64) -> (ConnectionKey, Slot, usize) {
     (connection, slot, usize::from(token as u16))
 }
 
-/// The state of a connection; see the module's diagram.
+/// The state of a connection; the diagram above shows the transitions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SessionState {
     /// The target reads and answers requests.
@@ -60,13 +62,13 @@ enum SessionState {
 /// The phase of a session.
 enum Session {
     LoggingIn(Box<Login>),
-    /// The login request is complete. Its answer waits until the namespace has completed the
-    /// operations of disconnected sessions.
+    /// The login request is complete. Its answer waits until the operations of disconnected
+    /// sessions have completed.
     Admitting(Box<(Login, LoginRequest, Answer)>),
     FullFeature,
 }
 
-/// The arriving PDU, and the part of it that has arrived.
+/// The PDU that is arriving, as far as it has arrived.
 struct Input {
     phase: Phase,
     bhs: Bhs,
@@ -74,26 +76,26 @@ struct Input {
     crc: u32,
     /// The data of a login, ping or text request ([`Destination::Request`]).
     collected: Vec<u8>,
-    /// Received bytes that are not parsed yet; they start at this offset in the buffer.
+    /// Received bytes that are not parsed yet, in the buffer from this offset on.
     unread: Option<(Buffer, usize)>,
     receiving: bool,
-    /// True if the last PDU's data was large enough to receive directly, so the next PDU's data may
-    /// be, too.
+    /// True if the last PDU's data was large enough to receive directly into its buffer. The next
+    /// PDU's data may be as large.
     expects_large: bool,
     /// The parts received so far of a text request that spans several PDUs.
     text: Pieces,
 }
 
 struct Output {
-    /// The gathered output.
+    /// The output that the next send will transmit.
     batch: SendBatch,
     spare: SendBatch,
-    /// The checksums of the data of PDUs that send one buffer.
+    /// The data checksums of the PDUs that send one buffer.
     checksums: Vec<u32>,
     sending: bool,
 }
 
-/// The session's sequence numbers, and the numbers of tasks that limit the command window.
+/// The session's sequence numbers, and the counts of tasks that limit the command window.
 #[derive(Default)]
 struct Numbers {
     stat_sn: u32,
@@ -103,14 +105,14 @@ struct Numbers {
     immediate: u32,
 }
 
-/// The state that decides when tasks may start in the namespace.
+/// Decides when tasks may start in the namespace.
 #[derive(Default)]
 struct Admission {
-    /// Tasks that wait for buffers or for their turn, in order.
+    /// The tasks that wait for buffers, or for an ordered task, in order.
     waiting: VecDeque<Slot>,
     /// The number of tasks that have started.
     admitted: usize,
-    /// True if one of the started tasks is ordered, and so runs without other tasks.
+    /// True if the started task is ordered. It runs without other tasks of the session.
     is_ordered: bool,
     held_bytes: usize,
 }
@@ -187,12 +189,12 @@ impl Connection {
         connection
     }
 
-    /// The initiator's identity; empty until it has logged in.
+    /// The initiator's identity; empty before the login.
     pub(super) fn initiator(&self) -> &Initiator {
         &self.initiator
     }
 
-    /// True if no initiator expects an answer.
+    /// True if the stream is closing or closed, so that no answer can be sent.
     pub(super) fn is_closed(&self) -> bool {
         matches!(self.state, SessionState::Closed | SessionState::Gone)
     }
@@ -211,7 +213,7 @@ impl Connection {
         self.free.len() < self.tasks.len()
     }
 
-    /// True if this session has logged in, uses the unit and is not closed.
+    /// True if this session has logged in for normal use (not for discovery), and is not closed.
     pub(super) fn is_session(&self) -> bool {
         let full = matches!(self.session, Session::FullFeature);
         full && !self.parameters.discovery && !self.is_closed()
@@ -222,7 +224,7 @@ impl Connection {
         matches!(self.session, Session::Admitting(_)) && self.state == SessionState::Open
     }
 
-    /// Queues a unit attention for the session's next command. Does nothing without a session.
+    /// Queues a unit attention for the session's next command. Does nothing before the login.
     pub(super) fn attention(&mut self, what: Sense) {
         if self.is_session() && !self.attentions.contains(&what) {
             if self.attentions.len() == limits::MAX_UNIT_ATTENTIONS {
@@ -288,7 +290,8 @@ impl Connection {
         self.close(cx);
     }
 
-    /// Requests a logout, and closes the connection if the initiator does not log out in time.
+    /// Requests a logout from the initiator. Closes the connection if the logout does not arrive in
+    /// time.
     pub(super) fn drain(&mut self, cx: &mut Context) {
         if self.state != SessionState::Open {
             return;
@@ -322,8 +325,8 @@ impl Connection {
         }
     }
 
-    /// Closes the connection if the initiator has disconnected, even if unread data is left. The
-    /// target does not execute unread requests; it has answered none of them.
+    /// Closes the connection if the initiator has disconnected, even before the target has read all
+    /// its data. The target discards unread requests, to which it has sent no answer.
     pub(super) fn close_if_left(&mut self, cx: &mut Context) {
         if self.line.as_ref().is_some_and(Line::is_cut) {
             self.close(cx);
@@ -338,7 +341,7 @@ impl Connection {
         }
         self.state = SessionState::Closed;
         cx.reactor.set_timer(self.task, None);
-        // Drop the second descriptor, which would keep the connection open.
+        // While this second descriptor is open, the connection stays open.
         self.line = None;
         cx.reactor.close(self.stream);
         cx.turns.list(self.key);
@@ -401,7 +404,8 @@ impl TickConnection for Connection {
         if self.state == SessionState::Open {
             self.arm_receive(cx);
             if cx.has_actions() {
-                // More input may be waiting. Parse it after the core has executed its actions.
+                // The rest of the input waits until the core has executed the connection's actions.
+                // Parse it then.
                 cx.turns.list(self.key);
             }
         }

@@ -27,7 +27,7 @@ pub(super) enum Phase {
 /// The destination of a PDU's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Destination {
-    /// No destination: the target drops the data.
+    /// The target discards the data.
     Nowhere,
     /// The request in the same PDU.
     Request,
@@ -48,10 +48,10 @@ impl Connection {
         }
     }
 
-    /// Parses received bytes until none is left or a limit stops the parsing.
+    /// Parses received bytes until none remain or a limit stops the parsing.
     pub(super) fn process_unread(&mut self, cx: &mut Context) {
         match self.input.unread.take() {
-            // No bytes are unread, but a request may have waited for resources.
+            // No bytes remain, but a request may have waited for resources that are available now.
             None => self.process(cx, &mut [].as_slice()),
             Some((buffer, start)) => {
                 let mut input = &buffer[start..];
@@ -67,7 +67,7 @@ impl Connection {
         }
     }
 
-    /// Parses `input` until it is empty or another action must happen first.
+    /// Parses `input` until it is empty or the parser must wait.
     fn process(&mut self, cx: &mut Context, input: &mut &[u8]) {
         while self.state == SessionState::Open && !self.is_held_up(cx) {
             let goes_on = match self.input.phase {
@@ -83,15 +83,15 @@ impl Connection {
         }
     }
 
-    /// True if the connection must not parse more input for now.
+    /// True if the connection must not parse more input now.
     fn is_held_up(&self, cx: &Context) -> bool {
         cx.has_actions()
             || matches!(self.session, Session::Admitting(_))
             || self.output.batch.len() > limits::OUTBOX_BYTES
     }
 
-    /// Collects a header, of which `count` bytes have arrived. Returns false if it needs more
-    /// bytes.
+    /// Collects a header, of which `count` bytes have arrived. Returns false if more bytes must
+    /// arrive first.
     fn header(&mut self, count: usize, input: &mut &[u8]) -> bool {
         let count = count + take(&mut self.input.bhs[count..], input);
         if count < BHS_BYTES {
@@ -140,7 +140,8 @@ impl Connection {
             return false;
         }
         if u32::from_le_bytes(digest) != self.input.crc {
-            // Close the connection, because the header's length field may also be wrong.
+            // The length in a header with a wrong digest may also be wrong, so the next PDU cannot
+            // be found.
             let peer = self.peer;
             cx.complain("iSCSI protocol errors", peer, || {
                 tracing::warn!(
@@ -176,7 +177,7 @@ impl Connection {
         self.state == SessionState::Open
     }
 
-    /// Consumes a PDU's data. Returns false if it needs more bytes.
+    /// Consumes a PDU's data. Returns false if more bytes must arrive first.
     fn data(
         &mut self,
         cx: &mut Context,
@@ -258,8 +259,8 @@ impl Connection {
             }
         }
         if std::mem::take(&mut self.input.expects_large) {
-            // Receive little more than the next header, so that the target can then receive the
-            // data directly.
+            // Receive little more than the next header, so that the target can receive the data
+            // after it directly into its buffer.
             cx.reactor.recv_at_most(self.stream, (2 * BHS_BYTES) as u32);
         } else {
             cx.reactor.recv(self.stream);

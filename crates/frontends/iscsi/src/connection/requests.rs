@@ -1,4 +1,5 @@
-//! Handles requests other than SCSI commands: logins, pings, texts, task management, logouts.
+//! Handles iSCSI requests other than SCSI commands: logins, pings, text requests, task management
+//! and logouts.
 
 use super::receive::Destination;
 use super::{Connection, Session, SessionState};
@@ -13,12 +14,12 @@ use crate::wire::{AnyRequest, IMMEDIATE, LoginRequest, LoginResponse, LogoutRequ
 use crate::wire::{NO_TAG, OPCODE, Response, TaskRequest};
 use crate::wire::{data_bytes, flag, function, length, outcome, reject, request, response};
 
-/// The decision whether to execute a numbered request.
+/// Whether the target executes a numbered request.
 enum Turn {
     Now,
     /// The request's number is outside of the window or a duplicate: drop the request.
     Ignored,
-    /// The initiator skipped a number. On a single connection, the skipped command cannot arrive
+    /// The initiator skipped a number. With a single connection, the missing command cannot arrive
     /// later.
     Broken,
 }
@@ -67,7 +68,7 @@ impl Connection {
         }
     }
 
-    /// Decides by a request's command number whether to execute the request.
+    /// Checks the request's command number, and decides whether to execute the request.
     fn take_turn(&mut self, opcode: u8) -> Turn {
         let header: AnyRequest = view(&self.input.bhs);
         let numbered = matches!(
@@ -96,7 +97,7 @@ impl Connection {
         Turn::Now
     }
 
-    /// Handles a complete PDU. `intact` is true if the data digest matches.
+    /// Handles a PDU that has arrived completely. `intact` is true if its data digest matches.
     pub(super) fn end_pdu(&mut self, cx: &mut Context, intact: bool) {
         let opcode = self.input.bhs[0] & OPCODE;
         if self.input.bhs[0] == IGNORED || self.state != SessionState::Open {
@@ -132,8 +133,8 @@ impl Connection {
         }
     }
 
-    /// Rejects the PDU, logs a warning, and closes the connection, because its later bytes are not
-    /// reliable.
+    /// Rejects the PDU, logs a warning and closes the connection. After a protocol error, the
+    /// target cannot trust later bytes.
     pub(super) fn protocol_error(&mut self, cx: &mut Context, reason: &str) {
         let peer = self.peer;
         cx.complain("iSCSI protocol errors", peer, || {
@@ -155,7 +156,8 @@ impl Connection {
         let is_first = login.initiator.name.is_empty();
         let answer = login.handle(&request, &data, &cx.unit.identity.target);
         if is_first {
-            // The login is itself immediate, so the first command has the same number.
+            // The login is an immediate command and uses up no number, so the first command has the
+            // same number.
             self.numbers.exp_cmd_sn = request.cmd_sn.get();
             self.numbers.stat_sn = request.exp_stat_sn.get();
         }
@@ -191,7 +193,7 @@ impl Connection {
         };
         let (login, request, answer) = *complete;
         let number = cx.session_number();
-        // This answer is the last PDU without digests.
+        // The negotiated digests apply only after this answer.
         self.answer_login(&request, &answer, number);
         self.parameters = login.parameters;
         cx.reactor.set_timer(self.task, None);
@@ -270,8 +272,8 @@ impl Connection {
         pdu.flags = flags;
         pdu.lun = header.lun;
         pdu.data_length = length(out.len());
-        // While the text continues, the answer has a target tag, which the initiator repeats in its
-        // next PDU.
+        // If the initiator will send more text, the answer has a target tag. The initiator's next
+        // PDU repeats this tag.
         pdu.target_tag = if flags == 0 { 1 } else { NO_TAG }.into();
         self.put_header(&pdu);
         self.put_data(&out);
@@ -301,15 +303,15 @@ impl Connection {
         }
         let task = header.referenced_tag.get();
         let what = match function {
-            // The target has already answered a task that it does not find, because all earlier
-            // requests have arrived.
+            // All earlier requests have arrived. So if the target does not know the task, it has
+            // already answered it.
             function::ABORT_TASK if self.find(task).is_none() => {
                 self.answer_function(tag, outcome::NO_TASK);
                 return;
             }
             function::ABORT_TASK => Abort::Task,
             function::ABORT_TASK_SET => Abort::Session,
-            // Each initiator has its own task set, so this request aborts the session's tasks only.
+            // Each session has its own task set, so this request aborts only the session's tasks.
             function::CLEAR_TASK_SET => Abort::Session,
             function::LUN_RESET | function::TARGET_WARM_RESET => Abort::Everything,
             function::TASK_REASSIGN => {
@@ -334,7 +336,8 @@ impl Connection {
         let header: LogoutRequest = view(&self.input.bhs);
         let tag = header.task_tag.get();
         match header.reason & !flag::FINAL {
-            // Reason 0 closes the session, and reason 1 closes its only connection.
+            // Reason 0 closes the session. Reason 1 closes this connection, which is the session's
+            // only one.
             0 | 1 => {
                 let request = Management { tag, what: Abort::Logout, task: NO_TAG };
                 cx.ask(Action::Manage(self.key, request));
@@ -344,7 +347,7 @@ impl Connection {
         }
     }
 
-    /// Answers a task management or logout request whose aborted tasks have ended.
+    /// Answers a task management or logout request once the aborted tasks have ended.
     pub(super) fn answer_management(&mut self, cx: &mut Context, request: Management) {
         match request.what {
             Abort::Logout => {
@@ -394,5 +397,5 @@ impl Connection {
     }
 }
 
-/// An invalid opcode that replaces the opcode of a PDU that the target ignores.
+/// Replaces the opcode of a PDU that the target ignores. No request has this opcode.
 const IGNORED: u8 = 0xff;

@@ -15,15 +15,15 @@ use farblock_reactor::allowance;
 const ORDERED: u8 = 2;
 
 impl Connection {
-    /// Finds the task with this initiator tag. Ignores aborted tasks.
+    /// Finds the task with this initiator task tag, unless the task is aborted.
     pub(super) fn find(&self, tag: u32) -> Option<Slot> {
         let found = |task: &Task| task.tag == tag && task.state != TaskState::Free;
         let index = self.tasks.iter().position(|task| found(task) && !task.is_aborted)?;
         Some(Slot(index as u16))
     }
 
-    /// Handles the complete header of a command. Returns the destination of the command's immediate
-    /// data.
+    /// Handles the complete header of a command. Returns the destination of the data in the same
+    /// PDU (immediate data).
     pub(super) fn begin_command(&mut self, cx: &mut Context) -> Destination {
         let header: ScsiCommand = view(&self.input.bhs);
         let (tag, data) = (header.task_tag.get(), data_bytes(&self.input.bhs));
@@ -77,7 +77,7 @@ impl Connection {
         Destination::Task(slot, 0)
     }
 
-    /// Parses a command, and checks whether the unit may execute it.
+    /// Parses a command, and checks whether the logical unit may execute it.
     fn judge(
         &mut self,
         cx: &mut Context,
@@ -106,7 +106,7 @@ impl Connection {
         Ok(command)
     }
 
-    /// Handles a command whose immediate data is complete.
+    /// Handles a command once its immediate data has arrived.
     pub(super) fn end_command(&mut self, cx: &mut Context) {
         let header: ScsiCommand = view(&self.input.bhs);
         let Some(slot) = self.find_payload(header.task_tag.get()) else { return };
@@ -125,7 +125,7 @@ impl Connection {
         }
     }
 
-    /// Finds the task whose data has just arrived. The task may be aborted.
+    /// Finds the task whose data has just arrived, even if the task is aborted.
     fn find_payload(&self, tag: u32) -> Option<Slot> {
         let index = self.tasks.iter().position(|task| task.tag == tag && task.in_payload)?;
         Some(Slot(index as u16))
@@ -135,7 +135,7 @@ impl Connection {
     pub(super) fn begin_data_out(&mut self, cx: &mut Context) -> Destination {
         let header: DataOut = view(&self.input.bhs);
         let data = data_bytes(&self.input.bhs);
-        // An unknown tag is no error: the target may have aborted or refused the task.
+        // An unknown tag is not an error: the target may have aborted or refused the task.
         let Some(slot) = self.find(header.task_tag.get()) else { return Destination::Nowhere };
         let (first_burst, max_burst) = (self.parameters.first_burst, self.parameters.max_burst);
         let task = self.entry(slot);
@@ -143,7 +143,7 @@ impl Connection {
         let is_last = header.flags & flag::FINAL != 0;
         let asked = header.target_tag.get() != NO_TAG;
         let end = offset.checked_add(data);
-        // Solicited data arrives in bursts. Each burst answers one R2T, in order.
+        // Data that the target requested arrives in bursts, one for each R2T, in order.
         let burst_end = if asked {
             let number = (task.received.saturating_sub(task.asked_from)) / max_burst + 1;
             let end = number.checked_mul(max_burst).and_then(|n| n.checked_add(task.asked_from));
@@ -167,7 +167,7 @@ impl Connection {
             return Destination::Nowhere;
         }
         if offset != task.received || header.data_sn.get() != task.data_sn {
-            // Fail the command, and drop the data that still arrives for it.
+            // Fail the command, and discard the data that still arrives for it.
             self.answer_failure(slot, Sense::DATA_PHASE.into());
             self.release(cx, slot);
             self.admit_tasks(cx);
@@ -199,7 +199,7 @@ impl Connection {
         }
     }
 
-    /// Continues with a task if all its unsolicited data has arrived.
+    /// Continues with a task once all its unsolicited data has arrived.
     fn gathered(&mut self, cx: &mut Context, slot: Slot) {
         let task = self.entry(slot);
         if task.unasked {
@@ -299,7 +299,7 @@ impl Connection {
                 Ok(())
             }
             Command::TestUnitReady => {
-                // Read a block to find out whether the namespace is ready again.
+                // Read a block to check whether the namespace is ready again.
                 let blocks = cx.unit.geometry.blocks.min(1) as u32;
                 self.entry(slot).push(0, blocks, None);
                 Ok(())
@@ -329,7 +329,7 @@ impl Connection {
         }
     }
 
-    /// Executes MODE SELECT or PERSISTENT RESERVE OUT, which change no blocks.
+    /// Executes MODE SELECT or PERSISTENT RESERVE OUT, which do not access blocks.
     fn obey(&mut self, cx: &mut Context, slot: Slot) -> Result<(), Failure> {
         let Connection { tasks, initiator, .. } = self;
         let task = &tasks[usize::from(slot.0)];
@@ -351,8 +351,7 @@ impl Connection {
         let geometry = cx.unit.geometry;
         let task = self.entry(slot);
         if has_data && [task.expected, task.wanted] != [geometry.block_size; 2] {
-            // The command must announce exactly one block of data, and that block must have
-            // arrived.
+            // WRITE SAME needs exactly one block of data.
             return Err(Sense::INVALID_FIELD.into());
         }
         if task.parameters.iter().all(|&byte| byte == 0) {
@@ -369,7 +368,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Checks that both halves of a COMPARE AND WRITE's data have arrived.
+    /// Checks that both halves of the data of a COMPARE AND WRITE have arrived: the expected data
+    /// and the new data.
     fn prepare_compared(
         &mut self,
         cx: &mut Context,
@@ -387,7 +387,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Starts an exclusive task when its turn has come.
+    /// Starts an exclusive task (COMPARE AND WRITE) in its turn.
     pub(crate) fn begin_alone(&mut self, cx: &mut Context, slot: Slot) {
         let (geometry, key, is_closed) = (cx.unit.geometry, self.key, self.is_closed());
         let task = task_mut(&mut self.tasks, slot);
@@ -421,8 +421,7 @@ impl Connection {
         let is_closed = self.is_closed();
         let task = task_mut(&mut self.tasks, slot);
         if is_closed || task.is_aborted {
-            // Skip the rest of a WRITE SAME: no initiator expects its answer, and other tasks wait
-            // for its end.
+            // Do not continue an aborted WRITE SAME: other tasks wait until it has ended.
             task.fill.blocks = 0;
         }
         let is_alone = matches!(task.command, Command::CompareWrite { .. });
@@ -447,7 +446,7 @@ impl Connection {
         let task = self.entry(slot);
         let (command, failure, is_aborted) = (task.command, task.failure, task.is_aborted);
         if is_aborted || self.is_closed() {
-            // No initiator expects an answer.
+            // The task is aborted, or the connection closed: the initiator expects no answer.
         } else if let Some(failure) = failure {
             self.answer_failure(slot, failure);
         } else if let Command::Read(_) = command {
@@ -477,8 +476,8 @@ impl Connection {
     }
 
     /// Aborts the task with this tag, or all tasks if `tag` is `None`. Returns the number of
-    /// aborted tasks that have not ended. `barrier` answers the abort request once these tasks have
-    /// ended.
+    /// aborted tasks that have not ended. `barrier` is the number of the abort request, which the
+    /// target answers once these tasks have ended.
     pub(crate) fn abort(&mut self, cx: &mut Context, barrier: u32, tag: Option<u32>) -> usize {
         let mut waiting = 0;
         for index in 0..self.tasks.len() {
@@ -494,7 +493,7 @@ impl Connection {
                 continue;
             }
             self.admission.waiting.retain(|&other| other != slot);
-            // Keep a task whose data is arriving, because the data needs a destination.
+            // A task whose data is arriving needs its buffer until the data is complete.
             if !self.tasks[index].in_payload {
                 self.release(cx, slot);
             }

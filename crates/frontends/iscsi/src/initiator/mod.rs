@@ -1,15 +1,16 @@
-//! An iSCSI initiator for benchmarks and tests. All targets get the same load from it, so a
-//! benchmark compares protocols and targets, not load generators.
+//! An iSCSI initiator for benchmarks and tests. It puts the same load on farblock's and other
+//! targets, so that a benchmark compares targets, not load generators.
 //!
 //! **Overview.** [`Initiator::connect`] logs in once for each queue, and returns a [`Namespace`].
 //! An operation becomes a READ(16), WRITE(16) or SYNCHRONIZE CACHE(16). One send transmits all
-//! pending output. Commands wait in the initiator while the target's command window is closed. A
-//! write's command carries as much data as the target accepts; the rest follows on R2T.
+//! pending output. Commands wait in the initiator while the target's command window is full. A
+//! write command carries as much immediate data as the target accepts. The target requests the rest
+//! by R2Ts.
 //!
 //! **Contract.** The namespace fulfils the contract of [`farblock_block`], but does not support
-//! Write Zeroes. Each queue takes one session, which ends with the queue. So at most
-//! [`Config::sessions`] queues can ever be opened. When a session disconnects, its operations fail.
-//! The initiator checks the target's answers, and closes the session after an invalid answer.
+//! Write Zeroes. Each queue uses up one session, which closes with the queue. So at most
+//! [`Config::sessions`] queues can be opened in total. When a session disconnects, its operations
+//! fail. The initiator checks the target's answers, and closes the session after an invalid answer.
 //!
 //! **Not implemented.** Authentication, digests, discovery, aborts, logouts and reconnecting. The
 //! initiator is not for production disks.
@@ -28,7 +29,7 @@ use std::sync::{Mutex, PoisonError};
 /// The maximum length of one command's data, in bytes.
 pub const TRANSFER_BYTES: u32 = 1 << 20;
 
-/// The target to log in to, and the number of sessions.
+/// The logical unit to use, and the number of sessions.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The target's address.

@@ -1,4 +1,4 @@
-//! A session's queue on an event loop, which sends commands and receives answers.
+//! A queue on an event loop that sends commands over a session, and receives the answers.
 
 use super::session::{Agreed, Numbers, SEGMENT_BYTES, Session, command};
 use crate::scsi::sense;
@@ -28,7 +28,7 @@ pub(super) struct SessionQueue {
     done: Vec<Completion>,
     /// The pending output; `None` while the reactor sends it.
     batch: Option<SendBatch>,
-    /// Data that answers R2Ts and pings, sent before the next commands.
+    /// Answers to R2Ts and pings. The queue sends them before the next commands.
     later: Vec<u8>,
     parser: Parser,
     is_lost: bool,
@@ -42,11 +42,12 @@ struct Parser {
     /// The number of data bytes that have not arrived.
     data_left: usize,
     padding_left: usize,
-    /// The task tag and the offset for the next data. `None` if the queue drops the data.
+    /// The task tag of the arriving data, and the offset in the task's buffer. `None`: the queue
+    /// discards the data.
     into: Option<(u32, usize)>,
 }
 
-/// The error for an invalid PDU from the target.
+/// An invalid PDU from the target.
 struct Nonsense;
 
 impl SessionQueue {
@@ -90,7 +91,8 @@ impl SessionQueue {
         })
     }
 
-    /// The result of an operation that needs no command: it fails at once or is empty.
+    /// The result of an operation that needs no command, because it is invalid or empty. `None` if
+    /// it needs one.
     fn known(&self, op: &Op) -> Option<Result<(), BlockError>> {
         if let Err(error) = op.check(&self.geometry) {
             return Some(Err(error));
@@ -104,7 +106,7 @@ impl SessionQueue {
         }
     }
 
-    /// Sends waiting operations, as many as the target's command window allows.
+    /// Sends waiting operations, as far as the target's command window has room.
     fn begin(&mut self) {
         let Some(batch) = &mut self.batch else { return };
         batch.bytes(&self.later);
@@ -133,7 +135,7 @@ impl SessionQueue {
             let numbers = &mut self.numbers;
             let ask = command(cdb, direction, expected, along, self.lun, numbers, tag);
             batch.bytes(ask.as_bytes());
-            // The length is a multiple of four bytes, so the data needs no padding.
+            // Data segments are padded to four bytes. This length needs no padding.
             batch.bytes(&data[..along]);
             self.flights[tag as usize] = Some(op);
         }
@@ -194,7 +196,7 @@ impl SessionQueue {
         Ok(())
     }
 
-    /// Finds the destination for the data of the PDU whose header has arrived.
+    /// Finds where the data of the arriving PDU belongs, once its header has arrived.
     fn begin_data(&mut self) -> Result<(), Nonsense> {
         let parser = &mut self.parser;
         let length = wire::data_bytes(&parser.bhs) as usize;
@@ -333,7 +335,7 @@ impl SessionQueue {
         self.later.extend_from_slice(bytes);
     }
 
-    /// Fails all operations as disconnected.
+    /// Fails all operations, because the session is disconnected.
     fn lose(&mut self) {
         self.is_lost = true;
         let flights = self.flights.iter_mut().filter_map(Option::take);

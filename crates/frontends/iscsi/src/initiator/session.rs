@@ -1,4 +1,4 @@
-//! A session before it has a queue: the login, and the queries about the unit.
+//! Logs in to a target, and queries the logical unit. A queue then takes over the session.
 
 use super::{Config, TRANSFER_BYTES};
 use crate::limits::{DEFAULT_DATA_SEGMENT_BYTES, MAX_LOGIN_REQUESTS, MAX_TEXT_BYTES};
@@ -21,7 +21,7 @@ pub(super) const SEGMENT_BYTES: u32 = 256 << 10;
 const OPERATIONAL: u8 = flag::TRANSIT | 1 << 2 | 3;
 /// The SCSI status of a failed command. A unit attention also has this status.
 const CHECK_CONDITION: u8 = 2;
-/// The maximum number of unit attentions that a new session receives.
+/// The maximum number of unit attentions that a new session may receive.
 const MOST_NEWS: usize = 16;
 
 /// A connection that has logged in.
@@ -32,7 +32,7 @@ pub(super) struct Session {
     pub(super) lun: u64,
 }
 
-/// The limits that the initiator and the target negotiated.
+/// The limits that the login negotiated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Agreed {
     /// The maximum length of the data that the initiator sends with a command, in bytes.
@@ -53,7 +53,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Adopts the end of the command window from a target's answer.
+    /// Moves the end of the command window forward, as a target's answer reports it.
     pub(super) fn heard(&mut self, last: u32) {
         if wire::before(self.last, last) {
             self.last = last;
@@ -134,7 +134,7 @@ impl Session {
         Ok((answer, said))
     }
 
-    /// Receives the unit attentions of a new session until none is pending.
+    /// Sends commands until the target reports no more unit attentions.
     fn clear(&mut self) -> io::Result<()> {
         for _ in 0..MOST_NEWS {
             if self.call([0; 16], 0)?.0 != CHECK_CONDITION {
@@ -244,7 +244,7 @@ pub(super) fn command(
     }
 }
 
-/// The keys to negotiate, with the fastest settings.
+/// The login keys, with values for the best performance.
 fn keys(target: &str) -> Vec<u8> {
     let burst = TRANSFER_BYTES;
     [
@@ -288,7 +288,7 @@ fn agree(said: &[u8]) -> io::Result<Agreed> {
     let segment_bytes = number("MaxRecvDataSegmentLength", DEFAULT_DATA_SEGMENT_BYTES)?;
     let first = number("FirstBurstLength", 65_536)?.min(number("MaxBurstLength", 262_144)?);
     let is_immediate = value("ImmediateData").is_none_or(|value| value == "Yes");
-    // Use whole blocks, so that the data needs no padding.
+    // Use multiples of 512 bytes, so that the data needs no padding.
     let first_bytes = if is_immediate { first.min(segment_bytes) & !511 } else { 0 };
     Ok(Agreed { first_bytes, segment_bytes: segment_bytes & !511 })
 }
