@@ -27,7 +27,6 @@ impl Status {
     pub(crate) const INVALID_DURING_LOGIN: Status = Status(0x020b);
 }
 
-/// Displays the reason for a failed login, for the log.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match *self {
@@ -68,11 +67,13 @@ pub(crate) struct Parameters {
     pub(crate) send_bytes: u32,
     /// The longest data segment that the target accepts, in bytes.
     pub(crate) receive_bytes: u32,
-    /// The longest burst of solicited data, in bytes.
+    /// The longest burst of data that the target requests by one R2T, in bytes.
     pub(crate) max_burst: u32,
-    /// The maximum length of a command's unsolicited data, in bytes.
+    /// The maximum length of the data that the initiator sends without an R2T, in bytes, for one
+    /// command.
     pub(crate) first_burst: u32,
-    /// True if the initiator needs an R2T before it sends data outside of the command's PDU.
+    /// True if the initiator must wait for an R2T before it sends more data than the command's PDU
+    /// contains.
     pub(crate) initial_r2t: bool,
     /// True if the command's PDU may contain data.
     pub(crate) immediate_data: bool,
@@ -81,7 +82,7 @@ pub(crate) struct Parameters {
 }
 
 impl Default for Parameters {
-    /// The values of RFC 7143 that apply without negotiation.
+    /// The defaults of RFC 7143, which apply without negotiation.
     fn default() -> Parameters {
         Parameters {
             discovery: false,
@@ -102,7 +103,7 @@ impl Default for Parameters {
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Initiator {
     pub(crate) name: String,
-    /// The number that distinguishes the initiator's sessions (ISID).
+    /// The initiator's part of the session identifier (ISID), which distinguishes its sessions.
     pub(crate) isid: [u8; 6],
 }
 
@@ -166,7 +167,7 @@ impl Login {
             return Err(Status::UNSUPPORTED_VERSION);
         }
         if request.tsih.get() != 0 {
-            // Refuse a second connection for an existing session: each session has only one
+            // Refuse a second connection for a session, because a session has exactly one
             // connection.
             return Err(Status::NO_SESSION);
         }
@@ -305,7 +306,7 @@ impl Login {
     }
 }
 
-/// Returns the answer to a key for which the target supports only one value.
+/// The answer to a key for which the target supports only one value.
 fn fixed(key: &str, value: &str) -> Result<String, Status> {
     Ok(match key {
         "MaxConnections" => in_range(value, 1, 65_535).map(|_| "1".to_owned())?,
@@ -316,7 +317,8 @@ fn fixed(key: &str, value: &str) -> Result<String, Status> {
             boolean(value)?;
             yes_or_no(true).to_owned()
         }
-        // RFC 7143 removed markers, but older initiators still offer them.
+        // RFC 7143 removed markers (which IFMarker and OFMarker negotiate), but older initiators
+        // still offer them.
         "IFMarker" | "OFMarker" => yes_or_no(false).to_owned(),
         "IFMarkInt" | "OFMarkInt" => "Irrelevant".to_owned(),
         "iSCSIProtocolLevel" => in_range(value, 0, 31)?.min(1).to_string(),
@@ -453,7 +455,7 @@ mod tests {
         for text in wrong {
             assert_eq!(refused(0x87, text), Status::INITIATOR_ERROR, "{text:?}");
         }
-        // Invalid stage changes: backwards, to an undefined stage, forwards while more text
+        // Invalid stage changes: to an earlier stage, to an undefined stage, while more text
         // follows, and from the full feature phase.
         for flags in [0x84, 0x86, 0xc7, 0x8f, 0x85] {
             assert_eq!(refused(flags, &[WHO, WHOM]), Status::INITIATOR_ERROR, "{flags:#x}");

@@ -1,4 +1,4 @@
-//! Starts and stops a target.
+//! Starts and stops an iSCSI target.
 
 use crate::core::Sessions;
 use crate::scsi::inquiry::Identity;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use uuid::Uuid;
 
-/// The prefix of the target's thread names. CPU accounting groups by this prefix.
+/// The prefix of the target's thread names. CPU accounting groups threads by it.
 pub const THREAD_NAME_PREFIX: &str = "iscsi-";
 
 /// The maximum number of connections that the system queues before the target accepts them.
@@ -31,8 +31,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The target's iSCSI name, such as `iqn.2026-11.org.farblock:disk`.
     pub name: String,
-    /// The serial number by which systems recognise the disk: up to 36 letters, digits and similar
-    /// characters. Each disk of a system needs a different serial number.
+    /// The serial number, by which initiators recognise the disk: up to 36 letters, digits and
+    /// similar characters. All disks of an initiator need different serial numbers.
     pub serial: String,
     /// Whether the target refuses writes even if the namespace is writable.
     pub read_only: bool,
@@ -43,7 +43,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A default configuration: as writable as the namespace, with a serial number derived from the
+    /// A default configuration: writable if the namespace is, with a serial number derived from the
     /// name.
     #[must_use]
     pub fn new(listen: SocketAddr, name: &str) -> Config {
@@ -176,17 +176,16 @@ impl Server {
         self.shared.connections()
     }
 
-    /// Adopts a new size or write protection of the namespace. The target calls this function
-    /// itself if the namespace reports its changes. Call it also after a restart of this target,
-    /// because the namespace may have changed while the target was stopped. The target checks
-    /// commands against the new values at once. Every session gets a unit attention, even one that
-    /// starts later.
+    /// Adopts a new size or write protection of the namespace. The target checks commands against
+    /// the new values at once, and reports the change to every session by a unit attention, even to
+    /// later ones. A namespace that reports its changes makes this call unnecessary, except after a
+    /// restart of the target: the namespace may have changed meanwhile.
     pub fn resized(&self) {
         self.shared.post(Message::Resized);
     }
 
-    /// Stops the target. The target accepts no more initiators and requests logouts. It closes
-    /// sessions that have not logged out within
+    /// Stops the target. The target accepts no more initiators and requests logouts. It closes the
+    /// sessions that have not logged out after
     /// [`limits::DRAIN_TIMEOUT`](crate::limits::DRAIN_TIMEOUT).
     ///
     /// With `force`, the target closes all sessions at once. The namespace may or may not execute
@@ -222,7 +221,7 @@ fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     let listen = || -> io::Result<TcpListener> {
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-        // Do not set this option on Windows, where it lets two programs share one port.
+        // Windows would let two programs share the port, so set this option only on Unix.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
@@ -235,7 +234,7 @@ fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     })
 }
 
-/// Starts the thread. It is the only core, so its failure needs no message to other cores.
+/// Starts the target's thread. No other thread depends on it, so no message reports its failure.
 fn start(
     reactor: ReactorConfig,
     shared: &Arc<PortalShared>,

@@ -1,5 +1,5 @@
-//! The state that the target's thread shares with the thread that started it: a mailbox, and the
-//! number of connections.
+//! The state that the target's thread and its starter share: a mailbox, and the number of
+//! connections.
 
 use crate::scsi::inquiry::Identity;
 use crate::scsi::reservation::Reservations;
@@ -16,9 +16,9 @@ const CORE: usize = 0;
 pub(crate) enum Message {
     /// The namespace's geometry has changed.
     Resized,
-    /// Stop after all initiators have logged out.
+    /// Exit after all initiators have logged out.
     Stop {
-        /// Stop without waiting for logouts.
+        /// Exit without waiting for logouts.
         force: bool,
     },
 }

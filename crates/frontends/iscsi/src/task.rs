@@ -1,4 +1,4 @@
-//! A command of an initiator, from the arrival of its PDU to its status.
+//! A *task*: a SCSI command from the arrival of its PDU until its status is sent.
 //!
 //! ```text
 //! Gathering ──> Waiting ──> Asking ──> Running ──answered──> Free
@@ -15,34 +15,34 @@ use std::ops::Range;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slot(pub(crate) u16);
 
-/// The state of a task; see the module's diagram.
+/// The state of a task; the diagram above shows the transitions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TaskState {
     /// The slot has no task.
     Free,
-    /// Unsolicited data may still arrive.
+    /// The task waits for unsolicited data, which the initiator sends without an R2T.
     Gathering,
-    /// The task waits in the session's queue for buffers and for its turn.
+    /// The task waits in the session's queue for buffers, or for an ordered task.
     Waiting,
-    /// The target has requested data.
+    /// The target has requested data by R2Ts.
     Asking,
     /// The namespace executes the task's operations.
     Running,
 }
 
-/// The limit against which a task counts until the target answers it.
+/// The limit against which a task counts until it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Window {
     /// The command window.
     Numbered,
     /// The limit for immediate tasks.
     Immediate,
-    /// The task no longer counts against a limit.
+    /// None: the task is answered.
     Left,
 }
 
-/// The part of a task that one block operation executes. A verified write takes a second operation,
-/// a read.
+/// The part of a task that one block operation executes. A write with verification takes a second
+/// operation, a read.
 pub(crate) struct Piece {
     pub(crate) lba: u64,
     pub(crate) blocks: u32,
@@ -62,26 +62,26 @@ pub(crate) struct Task {
     pub(crate) failure: Option<Failure>,
     /// The limit against which the task counts.
     pub(crate) window: Window,
-    /// True for an ordered task. It starts after all earlier tasks have ended, and later tasks
-    /// start after its end.
+    /// True for an ordered task, which starts after all earlier tasks of the session have ended.
+    /// Later tasks start after it has ended.
     pub(crate) is_ordered: bool,
     /// True if the initiator no longer expects an answer.
     pub(crate) is_aborted: bool,
     /// True while a PDU with data for this task arrives.
     pub(crate) in_payload: bool,
-    /// The barriers that wait for the end of this task.
+    /// The numbers of the abort requests that wait until this task has ended.
     pub(crate) barriers: Vec<u32>,
     /// The number of bytes that the initiator announced to send or receive.
     pub(crate) expected: u32,
-    /// The number of bytes that the target accepts from the initiator.
+    /// The number of data bytes that the target accepts from the initiator for this task.
     pub(crate) wanted: u32,
-    /// The number of bytes received. Includes the whole data of the arriving PDU.
+    /// The number of bytes received, including all data of the PDU that is arriving.
     pub(crate) received: u32,
-    /// True if the initiator will send more unsolicited data.
+    /// True if more unsolicited data will arrive.
     pub(crate) unasked: bool,
     /// The sequence number of the next data PDU.
     pub(crate) data_sn: u32,
-    /// The offset of the first solicited byte.
+    /// The offset of the first byte that the target requests by R2T.
     pub(crate) asked_from: u32,
     /// The offset up to which the target has requested data.
     pub(crate) asked_to: u32,
@@ -90,14 +90,14 @@ pub(crate) struct Task {
     pub(crate) pieces: Vec<Piece>,
     /// The length of each piece except the last, in bytes.
     piece_bytes: u32,
-    /// The data that is not written directly: parameters, the single block of a WRITE SAME, or the
-    /// data of a COMPARE AND WRITE.
+    /// Received data that no write operation uses directly: a parameter list, the block of a WRITE
+    /// SAME, or the data of a COMPARE AND WRITE.
     pub(crate) parameters: Vec<u8>,
     /// The blocks that a WRITE SAME has not written yet.
     pub(crate) fill: Extent,
     /// The number of block operations in flight.
     pub(crate) operations: usize,
-    /// The bytes that this task counts against the limit on data buffers.
+    /// The bytes that this task counts against the session's limit on data buffers.
     pub(crate) held_bytes: usize,
 }
 
@@ -151,7 +151,7 @@ impl Task {
                 self.parameters.resize(self.wanted as usize, 0);
                 self.cut(extent, geometry);
             }
-            // Write only blocks whose whole data the initiator announced.
+            // A write changes only blocks whose data the initiator has announced completely.
             Command::Write { extent, .. }
             | Command::WriteVerify { extent, .. }
             | Command::Verify { extent, compare: Compare::Data } => {
@@ -192,15 +192,15 @@ impl Task {
         }
     }
 
-    /// The index of the piece that holds the data at `offset`, and the range in its buffer from
-    /// there to the end.
+    /// The index of the piece that contains `offset`, and the range in its buffer from there to its
+    /// end.
     fn place(&self, offset: u32, geometry: &Geometry) -> (usize, Range<usize>) {
         let index = (offset / self.piece_bytes) as usize;
         let start = (offset % self.piece_bytes) as usize;
         (index, start..geometry.bytes(self.pieces[index].blocks))
     }
 
-    /// Stores received data. Drops data beyond `wanted`.
+    /// Stores received data in the pieces. Discards data beyond `wanted`.
     pub(crate) fn store(
         &mut self,
         mut offset: u32,
@@ -224,8 +224,8 @@ impl Task {
         }
     }
 
-    /// Takes the buffer for up to `most` bytes of data at `offset`, so that the caller can receive
-    /// into it. Returns the piece's index, its buffer, and the range to fill.
+    /// Lends the caller a piece's buffer, to receive up to `most` bytes of data at `offset` into
+    /// it. Returns the piece's index, its buffer, and the range to fill.
     pub(crate) fn lend(
         &mut self,
         offset: u32,
@@ -295,10 +295,11 @@ impl Task {
         }
     }
 
-    /// True if the piece's current operation was admitted as a change that is not exclusive.
+    /// True if the piece's current operation counts as a change in flight for
+    /// [`Alone`](crate::alone::Alone).
     pub(crate) fn is_changing(&self, index: usize) -> bool {
         match self.command {
-            // COMPARE AND WRITE is exclusive.
+            // COMPARE AND WRITE is exclusive, and is not counted.
             Command::CompareWrite { .. } => false,
             command => command.writes() && !self.pieces[index].compares,
         }

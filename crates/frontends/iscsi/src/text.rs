@@ -9,10 +9,10 @@ pub(crate) struct Malformed;
 /// The longest key, in bytes (RFC 7143, 6.1).
 const MAX_KEY_BYTES: usize = 63;
 
-/// Splits a text into key and value pairs. Does not interpret the values.
+/// Splits a text into pairs of key and value.
 pub(crate) fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, Malformed> {
     let text = str::from_utf8(text).map_err(|_| Malformed)?;
-    // Skip empty pairs: some initiators pad the text with too many zeroes.
+    // Skip empty pairs: some initiators put extra zeroes at the end.
     text.split('\0')
         .filter(|pair| !pair.is_empty())
         .map(|pair| {
@@ -23,12 +23,13 @@ pub(crate) fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, Malformed> {
         .collect()
 }
 
-/// A text that arrives in several pieces.
+/// A text, which may arrive in several PDUs.
 #[derive(Default, Debug)]
 pub(crate) struct Pieces(Vec<u8>);
 
 impl Pieces {
-    /// Appends a piece. Returns false if the text would exceed [`limits::MAX_TEXT_BYTES`].
+    /// Appends a part of the text. Returns false if the text would exceed
+    /// [`limits::MAX_TEXT_BYTES`].
     pub(crate) fn add(&mut self, piece: &[u8]) -> bool {
         let fits = self.0.len() + piece.len() <= limits::MAX_TEXT_BYTES;
         if fits {
@@ -53,7 +54,7 @@ pub(crate) fn emit(out: &mut Vec<u8>, key: &str, value: &str) {
 /// Parses a decimal or hexadecimal number.
 pub(crate) fn number(value: &str) -> Option<u32> {
     match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
-        // Check the digits, since `from_str_radix` would accept a sign.
+        // Check the digits, because `from_str_radix` would accept a sign.
         Some(hex) if hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             u32::from_str_radix(hex, 16).ok()
         }

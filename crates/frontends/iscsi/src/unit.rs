@@ -1,5 +1,5 @@
-//! The logical unit: its properties, the checks of commands, and the answers that do not need the
-//! namespace. All sessions share the unit.
+//! The target's logical unit, which all sessions share: its properties, the checks of commands, and
+//! the answers that do not need the namespace.
 
 use crate::limits;
 use crate::login::Initiator;
@@ -27,8 +27,8 @@ pub(crate) enum Lun {
 }
 
 impl Lun {
-    /// Parses a PDU's LUN field. Every encoding of unit 0 has only zero bits apart from the
-    /// addressing method.
+    /// Parses a PDU's LUN field. In every encoding of unit 0, all bits except the addressing method
+    /// are zero.
     pub(crate) fn parse(lun: u64) -> Lun {
         const METHOD: u64 = 3 << 62;
         if lun & !METHOD == 0 && lun & METHOD != METHOD { Lun::Zero } else { Lun::Other }
@@ -36,7 +36,7 @@ impl Lun {
 }
 
 impl Unit {
-    /// Checks whether the unit may execute a command. Ignores pending unit attentions.
+    /// Checks whether the unit may execute a command. Does not consider pending unit attentions.
     pub(crate) fn check(&self, who: &Initiator, command: &Command) -> Result<(), Failure> {
         if self.reservations.conflicts(who, command) {
             return Err(Failure::Conflict);
@@ -46,8 +46,7 @@ impl Unit {
             return Err(Sense::WRITE_PROTECTED.into());
         }
         if let Some(extent) = command.extent() {
-            // Ignore the namespace's limit for a single operation: the target splits a command into
-            // several operations.
+            // Ignore the namespace's limit on one operation: the target splits a longer command.
             let all = Geometry { max_blocks: 0, read_only: false, ..*geometry };
             all.check(Access::Read, extent.lba, extent.blocks.into())?;
             let bytes = u64::from(extent.blocks) * u64::from(geometry.block_size);
@@ -57,8 +56,8 @@ impl Unit {
                     extent.blocks == 0 || extent.blocks > limits::MAX_WRITE_SAME_BLOCKS
                 }
                 Command::CompareWrite { .. } => extent.blocks > inquiry::most_compared(geometry),
-                // This limit also applies to a VERIFY with one block of data, which reads all its
-                // blocks.
+                // This also limits a VERIFY with one block of data, which reads all the blocks that
+                // it compares.
                 _ => bytes > limits::MAX_TRANSFER_BYTES.into(),
             };
             if too_much {
@@ -66,7 +65,7 @@ impl Unit {
             }
         }
         match *command {
-            // A namespace that cannot deallocate is not thinly provisioned, so it has no UNMAP.
+            // Without deallocation the unit is not thinly provisioned, and has no UNMAP.
             Command::Unmap { .. } if !geometry.deallocate => Err(Sense::INVALID_OPCODE.into()),
             Command::WriteSame { unmap: true, .. } if !geometry.deallocate => {
                 Err(Sense::in_cdb(1).into())
@@ -83,8 +82,8 @@ impl Unit {
         }
     }
 
-    /// Returns the data that answers a command for this unit, not yet truncated to the allocation
-    /// length. Returns `None` if the command needs the namespace.
+    /// The answer to a command for this unit, before truncation to the allocation length. `None` if
+    /// the command needs the namespace.
     pub(crate) fn answer(&self, command: &Command) -> Result<Option<Vec<u8>>, Sense> {
         let geometry = &self.geometry;
         let (data, allocation) = match *command {
@@ -189,7 +188,7 @@ impl Unit {
     }
 }
 
-/// Answers REPORT LUNS with unit 0, the only unit. The target has no well-known units.
+/// Answers REPORT LUNS with unit 0, the only unit. The target has no well-known logical units.
 fn luns(select: u8, allocation: u32) -> Result<Vec<u8>, Sense> {
     if allocation < 16 {
         return Err(Sense::in_cdb(6));
@@ -284,7 +283,7 @@ mod tests {
         assert_eq!(unit.unmap_ranges(&list(&many)).map(|ranges| ranges.len()), Ok(many.len()));
         let more = [many, vec![(0, 1)]].concat();
         assert!(unit.unmap_ranges(&list(&more)).is_err());
-        // The header of this list announces more bytes than the list has.
+        // The list is shorter than its header announces.
         let mut short = list(&[(1, 1)]);
         short[3] = 200;
         assert_eq!(unit.unmap_ranges(&short), Ok(vec![(1, 1)]));

@@ -12,14 +12,14 @@ pub(crate) struct Extent {
     pub(crate) blocks: u32,
 }
 
-/// The data with which a VERIFY compares the blocks.
+/// The data with which a VERIFY command compares the blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Compare {
-    /// No data: the unit only checks that it can read the blocks.
+    /// Nothing: the unit only checks that it can read the blocks.
     Nothing,
     /// The command's data.
     Data,
-    /// The command's single block, with which the unit compares each block.
+    /// One block of data, with which the unit compares each block.
     OneBlock,
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum Command {
         long: bool,
         length: u32,
     },
-    /// A command without an effect: this unit cannot be started, stopped or ejected.
+    /// A command that has no effect: for example, this unit cannot be started or stopped.
     Nothing,
     ReportOpcodes {
         timeouts: bool,
@@ -132,10 +132,10 @@ pub(crate) mod opcode {
     pub(crate) const VERIFY_16: u8 = 0x8f;
     pub(crate) const SYNCHRONIZE_16: u8 = 0x91;
     pub(crate) const WRITE_SAME_16: u8 = 0x93;
-    /// The service action selects the command.
+    /// The service action selects one of several commands with this opcode.
     pub(crate) const SERVICE_IN_16: u8 = 0x9e;
     pub(crate) const REPORT_LUNS: u8 = 0xa0;
-    /// The service action selects the command.
+    /// The service action selects one of several commands with this opcode.
     pub(crate) const MAINTENANCE_IN: u8 = 0xa3;
     pub(crate) const READ_12: u8 = 0xa8;
     pub(crate) const WRITE_12: u8 = 0xaa;
@@ -160,8 +160,8 @@ pub(super) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
 }
 
-/// The length of a command in bytes, by the group of its opcode. The PDU's field always has 16
-/// bytes.
+/// The length of a command block in bytes, which the opcode's group determines. The PDU's field for
+/// it always has 16 bytes.
 pub(crate) fn length(opcode: u8) -> usize {
     match opcode >> 5 {
         0 => 6,
@@ -171,8 +171,8 @@ pub(crate) fn length(opcode: u8) -> usize {
     }
 }
 
-/// The blocks that a medium command addresses. The command's length alone determines where these
-/// fields are.
+/// The blocks that a command addresses. The positions of these fields depend only on the command's
+/// length.
 fn extent(cdb: &Cdb) -> Extent {
     match length(cdb[0]) {
         6 => Extent {
@@ -193,7 +193,7 @@ impl Command {
         const NACA: u8 = 4;
         let control = cdb[length(cdb[0]) - 1];
         if cdb[0] == opcode::READ_6 || cdb[0] == opcode::WRITE_6 {
-            // Ignore the control byte, in which old hosts set a flag.
+            // Ignore the control byte of these commands, in which old initiators set a flag.
         } else if control & NACA != 0 {
             return Err(Sense::in_cdb(length(cdb[0]) as u16 - 1));
         }
@@ -240,7 +240,7 @@ impl Command {
         }
     }
 
-    /// Parses the commands that access the medium.
+    /// Parses the commands that access blocks.
     fn parse_medium(cdb: &Cdb) -> Result<Command, Sense> {
         let extent = extent(cdb);
         let fua = cdb[1] & 8 != 0;
@@ -293,7 +293,7 @@ impl Command {
                 let has_data = cdb[0] == opcode::WRITE_SAME_10 || cdb[1] & 1 == 0;
                 Ok(Command::WriteSame { extent, unmap, has_data })
             }
-            // the anchor bit is not supported
+            // The unit does not support anchored blocks.
             opcode::UNMAP if cdb[1] & 1 != 0 => Err(Sense::in_cdb(1)),
             opcode::UNMAP => Ok(Command::Unmap { length: be16(cdb, 7).into() }),
             _ => Err(Sense::INVALID_OPCODE),
@@ -322,7 +322,7 @@ impl Command {
 
     fn parse_mode_select(cdb: &Cdb) -> Result<Command, Sense> {
         let long = cdb[0] == opcode::MODE_SELECT_10;
-        // The unit does not save pages, and the page format bit must be set.
+        // The unit cannot save pages, and the page format bit must be set.
         const SAVE_PAGES: u8 = 1;
         const PAGE_FORMAT: u8 = 0x10;
         if cdb[1] & SAVE_PAGES != 0 || cdb[1] & PAGE_FORMAT == 0 {
@@ -362,7 +362,7 @@ impl Command {
         }
     }
 
-    /// True if the command may change blocks. A read-only unit refuses such commands.
+    /// True if the command may change blocks, so that a read-only unit refuses it.
     pub(crate) fn writes(&self) -> bool {
         matches!(
             self,

@@ -1,5 +1,5 @@
-//! The unit's properties: standard inquiry data, vital product data and capacity (SPC-4, 6.4 and
-//! 7.8; SBC-3, 5.15, 5.16 and 6.6).
+//! Answers queries about the unit's properties: standard inquiry data, vital product data and
+//! capacity (SPC-4, 6.4 and 7.8; SBC-3, 5.15, 5.16 and 6.6).
 
 use super::sense::Sense;
 use crate::limits;
@@ -10,7 +10,7 @@ const VENDOR: &[u8; 8] = b"FARBLOCK";
 const PRODUCT: &[u8; 16] = b"remote disk     ";
 const REVISION: &[u8; 4] = b"1   ";
 
-/// The peripheral byte that stands for a unit that does not exist.
+/// The first byte of the inquiry data for a unit that does not exist.
 pub(crate) const NO_UNIT: u8 = 0x7f;
 
 /// The identity of this unit, which stays the same after a restart.
@@ -23,8 +23,8 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// An NAA identifier derived from the serial number. NAA 3h marks the identifier as locally
-    /// assigned, and leaves 60 bits for a hash.
+    /// An NAA identifier derived from the serial number. Type 3h means locally assigned. The other
+    /// 60 bits are a hash.
     fn locally_assigned(&self) -> u64 {
         let (hash, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, self.serial.as_bytes()).as_u64_pair();
         3 << 60 | hash >> 4
@@ -66,7 +66,7 @@ pub(crate) fn page(code: u8, identity: &Identity, geometry: &Geometry) -> Result
     Ok(page)
 }
 
-/// The designators of the unit and of the target.
+/// The identifiers (designators) of the unit and of the target.
 fn designators(identity: &Identity) -> Vec<u8> {
     const BINARY: u8 = 1;
     const ASCII: u8 = 2;
@@ -88,7 +88,7 @@ fn designators(identity: &Identity) -> Vec<u8> {
 }
 
 /// The maximum number of blocks of one COMPARE AND WRITE: at most 255, at most
-/// [`limits::MAX_COMPARE_WRITE_BYTES`], and at most one operation's blocks.
+/// [`limits::MAX_COMPARE_WRITE_BYTES`], and at most as many as one operation.
 pub(crate) fn most_compared(geometry: &Geometry) -> u32 {
     let most = (limits::MAX_COMPARE_WRITE_BYTES / geometry.block_size).max(1);
     most.min(u8::MAX.into()).min(farblock_frontend::pieces::piece_blocks(geometry))
@@ -124,20 +124,19 @@ fn characteristics() -> Vec<u8> {
 }
 
 fn provisioning(geometry: &Geometry) -> Vec<u8> {
-    // Supports UNMAP, both kinds of WRITE SAME, and thin provisioning. The contents of unmapped
-    // blocks are unspecified.
+    // Supports UNMAP, both kinds of WRITE SAME, and thin provisioning. Unmapped blocks may read as
+    // any data.
     if geometry.deallocate { vec![0, 0xe0, 2, 0] } else { vec![0; 4] }
 }
 
-/// The data that answers READ CAPACITY (10): the last block's address and the block size.
+/// The answer to READ CAPACITY (10): the last block's address and the block size.
 pub(crate) fn capacity_10(geometry: &Geometry) -> Result<Vec<u8>, Sense> {
     let last = geometry.blocks.checked_sub(1).ok_or(Sense::NO_MEDIUM)?;
     let last = u32::try_from(last).unwrap_or(u32::MAX);
     Ok([last.to_be_bytes(), geometry.block_size.to_be_bytes()].concat())
 }
 
-/// The data that answers READ CAPACITY (16). Unlike `capacity_10`, it supports large units and
-/// reports deallocation.
+/// The answer to READ CAPACITY (16), which supports larger units and also reports deallocation.
 pub(crate) fn capacity_16(geometry: &Geometry) -> Result<Vec<u8>, Sense> {
     let last = geometry.blocks.checked_sub(1).ok_or(Sense::NO_MEDIUM)?;
     let mut data = vec![0; 32];

@@ -1,5 +1,4 @@
-//! SCSI commands and answers (SPC-4, SBC-3). This module parses the commands that a transport
-//! received and makes the answers. It does no I/O.
+//! Parses SCSI commands, and makes the answers (SPC-4, SBC-3). Does no I/O.
 
 pub(super) mod cdb;
 pub(super) mod inquiry;

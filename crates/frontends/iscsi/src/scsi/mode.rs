@@ -1,11 +1,11 @@
-//! Mode pages, which describe the unit's behaviour (SPC-4, 7.5; SBC-3, 6.5). An initiator can
-//! change no page. MODE SELECT with the current values succeeds, because some initiators send it.
+//! Mode pages, which describe the unit's behaviour (SPC-4, 7.5; SBC-3, 6.5). No page can be
+//! changed. But MODE SELECT with the current values succeeds, because some initiators send it.
 
 use super::cdb::be16;
 use super::sense::Sense;
 use farblock_block::Geometry;
 
-/// The page control value of MODE SENSE that requests the changeable bits.
+/// The page control value with which MODE SENSE requests the changeable bits.
 const CHANGEABLE: u8 = 1;
 const SAVED: u8 = 3;
 /// The page code that requests all pages.
@@ -17,7 +17,7 @@ fn pages(geometry: &Geometry) -> [Vec<u8>; 4] {
     recovery[..2].copy_from_slice(&[0x01, 10]);
     let mut caching = vec![0; 20];
     caching[..3].copy_from_slice(&[0x08, 18, u8::from(geometry.volatile_cache) << 2]);
-    // Each initiator has its own task set. The unit may reorder commands without restriction.
+    // Control page: each session has its own task set, and the unit may reorder commands.
     let mut control = vec![0; 12];
     control[..4].copy_from_slice(&[0x0a, 10, 1 << 5, 1 << 4]);
     let mut exceptions = vec![0; 12];
@@ -52,7 +52,7 @@ pub(crate) fn sense(
         return Err(Sense::in_cdb(2));
     }
     let descriptor = if descriptors { block_descriptor(geometry) } else { Vec::new() };
-    // The unit supports FUA and DPO. The highest bit is set if the unit is write-protected.
+    // The unit supports FUA and DPO. The highest bit means write-protected.
     let device = 0x10 | u8::from(geometry.read_only) << 7;
     let descriptor_bytes = descriptor.len() as u8;
     let mut data = match long {
@@ -100,7 +100,7 @@ pub(crate) fn select(geometry: &Geometry, long: bool, parameters: &[u8]) -> Resu
         let at = (parameters.len() - rest.len()) as u16;
         let size = usize::from(length) + 2;
         let (page, after) = rest.split_at_checked(size).ok_or(Sense::PARAMETER_LENGTH)?;
-        // MODE SELECT reserves the highest bit of the page code.
+        // The highest bit of the page code is reserved in MODE SELECT.
         let ours = pages(geometry).into_iter().find(|ours| ours[0] == code & 0x7f);
         let ours = ours.ok_or(Sense::in_parameters(at))?;
         if ours.len() != size {

@@ -1,10 +1,10 @@
-//! REPORT SUPPORTED OPERATION CODES: lists the supported commands and their significant bits
+//! REPORT SUPPORTED OPERATION CODES: lists the supported commands and the bits that they use
 //! (SPC-4, 6.35).
 
 use super::cdb::{action, length, opcode};
 use super::sense::Sense;
 
-/// A supported command: its opcode, its service action if it has one, and its significant bits.
+/// A supported command: its opcode, its service action if it has one, and the bits that it uses.
 type Supported = (u8, Option<u8>, &'static [u8]);
 
 const ALL: &[Supported] = &[
@@ -80,10 +80,11 @@ const READ_16: [u8; 16] =
 const VERIFY_16: [u8; 16] =
     [0, 246, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0, 4];
 
-/// A command timeouts descriptor that states no timeouts.
+/// A command timeouts descriptor without values.
 const TIMEOUTS: [u8; 12] = [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Answers REPORT SUPPORTED OPERATION CODES. `can_unmap`: the unit supports deallocation.
+/// Answers REPORT SUPPORTED OPERATION CODES. `can_unmap` states whether the unit supports
+/// deallocation.
 pub(crate) fn report(
     can_unmap: bool,
     timeouts: bool,
@@ -110,7 +111,7 @@ pub(crate) fn report(
     data.push(wanted);
     data.extend(&usage[1..]);
     if let Some(action) = action {
-        // The field of the service action holds the action's own value, not a mask.
+        // The field with the service action contains the action itself instead of a mask.
         data[5] = usage[1] & !31 | action;
     }
     if timeouts {
@@ -140,7 +141,7 @@ mod tests {
     use crate::scsi::Command;
     use crate::scsi::cdb::Cdb;
 
-    /// The table lists exactly the commands that the parser accepts, and each has the length of its
+    /// The table lists exactly the commands that the parser accepts, with the length of their
     /// opcode group.
     #[test]
     fn the_opcode_table_lists_exactly_the_parsed_commands() {

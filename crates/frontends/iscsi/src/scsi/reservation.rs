@@ -1,5 +1,6 @@
-//! Persistent reservations (SPC-4, 5.13), by which initiators that share a unit exclude each other.
-//! Reservations end when the target stops; the target reports that they do not persist.
+//! Persistent reservations (SPC-4, 5.13): an initiator that shares a unit can exclude other
+//! initiators. The target reports that reservations do not survive a power loss, and drops them
+//! when it stops.
 
 use super::cdb::{Command, be64};
 use super::sense::{Failure, Sense};
@@ -9,7 +10,7 @@ use crate::login::Initiator;
 /// The length of PERSISTENT RESERVE OUT's parameter list, in bytes.
 const PARAMETER_BYTES: usize = 24;
 
-/// The type of a reservation, which determines the commands that other initiators may not use.
+/// The type of a reservation. It determines which commands other initiators may not use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ReservationKind(u8);
 
@@ -23,7 +24,7 @@ impl ReservationKind {
         matches!(self.0, 3 | 6 | 8)
     }
 
-    /// True if registered initiators are exempt from the reservation.
+    /// True if the reservation does not apply to registered initiators.
     fn lets_registrants(self) -> bool {
         self.0 >= 5
     }
@@ -57,7 +58,7 @@ impl Reservations {
         })
     }
 
-    /// True if the reservation forbids this command to this initiator.
+    /// True if the reservation forbids this initiator to execute this command.
     pub(crate) fn conflicts(&self, who: &Initiator, command: &Command) -> bool {
         let Some((kind, holder)) = &self.reservation else { return false };
         if holder == who || kind.lets_registrants() && self.key(who).is_some() {
@@ -89,7 +90,7 @@ impl Reservations {
                     data.extend([0, 0, 0, 0, 0, kind.0, 0, 0]);
                 }
             },
-            // The supported types. No optional feature is supported.
+            // The supported types of reservations. The optional features are all unsupported.
             2 => data = vec![0, 8, 0, 0x80, 0xea, 1, 0, 0],
             3 => {
                 let all: Vec<u8> =
@@ -138,7 +139,7 @@ impl Reservations {
         }
         let (key, new_key) = (be64(parameters, 0), be64(parameters, 8));
         // The target cannot register other initiators or other ports, and cannot keep reservations
-        // across a restart.
+        // while it is stopped.
         if parameters[20] & 0x0d != 0 {
             return Err(Sense::in_parameters(20).into());
         }
@@ -186,8 +187,8 @@ impl Reservations {
         Ok(notices)
     }
 
-    /// Updates the reservation after an initiator was unregistered. Returns the unit attentions for
-    /// other initiators.
+    /// Updates the reservation after the registration of `who` was removed. Returns the unit
+    /// attentions for other initiators.
     fn left(&mut self, who: &Initiator) -> Vec<Notice> {
         let Some((kind, holder)) = self.reservation.take() else { return Vec::new() };
         if kind.is_held_by_all() {
@@ -242,9 +243,9 @@ impl Reservations {
         notices
     }
 
-    /// Removes the registrations of other initiators with `key`. If their key holds the
+    /// Removes the registrations of other initiators that have this `key`. If one of them holds the
     /// reservation, `who` takes the reservation over, with the type `kind`. Key 0 stands for all
-    /// other registrations, and is valid only if all registered initiators hold the reservation.
+    /// other registrations. It is valid only if all registered initiators hold the reservation.
     fn preempt(
         &mut self,
         who: &Initiator,

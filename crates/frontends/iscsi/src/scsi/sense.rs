@@ -1,4 +1,4 @@
-//! Sense data, which states why a command failed, in fixed format (SPC-4, 4.5.3).
+//! Sense data, which reports why a command failed, in fixed format (SPC-4, 4.5.3).
 
 use farblock_block::BlockError;
 
@@ -18,8 +18,8 @@ pub(crate) mod status {
 pub(crate) struct Sense {
     key: u8,
     code: u16,
-    /// The offset of the wrong byte. The flag is true for a byte of the command, and false for a
-    /// byte of the parameters.
+    /// The offset of the invalid byte: in the command block if the flag is true, otherwise in the
+    /// parameter list.
     field: Option<(bool, u16)>,
     /// The offset of the data byte at which the command failed.
     offset: Option<u32>,
@@ -30,7 +30,7 @@ pub(crate) struct Sense {
 pub(crate) enum Failure {
     /// The command ends with CHECK CONDITION and this sense data.
     Check(Sense),
-    /// The target lacks resources; the initiator may try again.
+    /// The target lacks resources. The initiator may retry.
     Busy,
     /// Another initiator has reserved the unit.
     Conflict,
@@ -123,7 +123,7 @@ impl From<BlockError> for Failure {
             }
             BlockError::NotReady | BlockError::Disconnected => Sense::BECOMING_READY,
             BlockError::NoResources => return Failure::Busy,
-            // Covers aborted operations, and errors that later versions of `BlockError` may add.
+            // Aborted operations, and errors that later versions of `BlockError` may add.
             _ => Sense::ABORTED,
         })
     }
