@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) const BHS_BYTES: usize = 48;
 /// The length of a header digest or a data digest, in bytes.
 pub(crate) const DIGEST_BYTES: usize = 4;
-/// The task tag that stands for no task.
+/// The task tag of a PDU that belongs to no task.
 pub(crate) const NO_TAG: u32 = u32::MAX;
 
 /// The opcodes that an initiator sends.
@@ -50,9 +50,9 @@ pub(crate) mod flag {
     pub(crate) const WRITE: u8 = 0x20;
     /// Command: the mask of the task attribute.
     pub(crate) const ATTRIBUTE: u8 = 0x07;
-    /// Response and Data-In: the command could have moved more data than expected.
+    /// Response and Data-In: the command would have transferred more data than expected.
     pub(crate) const OVERFLOW: u8 = 0x04;
-    /// Response and Data-In: the command moved less data than expected.
+    /// Response and Data-In: the command transferred less data than expected.
     pub(crate) const UNDERFLOW: u8 = 0x02;
     /// Data-In: the PDU contains the status.
     pub(crate) const STATUS: u8 = 0x01;
@@ -72,7 +72,7 @@ pub(crate) mod reject {
     pub(crate) const INVALID_FIELD: u8 = 0x09;
 }
 
-/// Functions of task management (RFC 7143, 11.5.1).
+/// Task management functions (RFC 7143, 11.5.1).
 pub(crate) mod function {
     pub(crate) const ABORT_TASK: u8 = 1;
     pub(crate) const ABORT_TASK_SET: u8 = 2;
@@ -84,7 +84,7 @@ pub(crate) mod function {
     pub(crate) const TASK_REASSIGN: u8 = 8;
 }
 
-/// Outcomes of task management (RFC 7143, 11.6.1).
+/// Task management responses (RFC 7143, 11.6.1).
 pub(crate) mod outcome {
     pub(crate) const COMPLETE: u8 = 0;
     pub(crate) const NO_TASK: u8 = 1;
@@ -113,7 +113,7 @@ macro_rules! pdu {
     };
 }
 
-/// A basic header segment whose PDU type is not known yet.
+/// A basic header segment before its PDU type is known.
 pub(crate) type Bhs = [u8; BHS_BYTES];
 
 /// Interprets a header as a PDU of type `P`.
@@ -202,14 +202,14 @@ pdu! {
         24 cmd_sn: U32, "The command's sequence number (CmdSN).";
         28 exp_stat_sn: U32, "The next status number that the initiator expects (ExpStatSN).";
         32 ref_cmd_sn: U32, "The command sequence number of the task to abort.";
-        36 exp_data_sn: U32, "Used only by task reassignment.";
+        36 exp_data_sn: U32, "For task reassignment, which the target does not support.";
         40 reserved2: U64, "Reserved.";
     }
 }
 
 pdu! {
-    /// Most responses: task management, logout, text, NOP-In, reject (RFC 7143, 11.6, 11.15,
-    /// 11.11, 11.19, 11.17).
+    /// The common layout of task management, logout and text responses, NOP-In and reject (RFC
+    /// 7143, 11.6, 11.15, 11.11, 11.19, 11.17).
     Response {
         0 opcode: u8, "The opcode.";
         1 flags: u8, "The final bit.";
@@ -391,7 +391,7 @@ pub(crate) fn padding(bytes: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Fills the memory with nonzero bytes first, so that the test detects a field that was not
+    /// The test sets all bytes to nonzero values first, so that it notices a field that was not
     /// set.
     #[test]
     fn a_scsi_command_is_parsed() {

@@ -1,4 +1,4 @@
-//! COMPARE AND WRITE is atomic for all sessions, even while they write.
+//! Tests that COMPARE AND WRITE is atomic for all sessions, even while other sessions write.
 
 mod support;
 
@@ -7,8 +7,7 @@ use support::*;
 const BLOCK: usize = 512;
 const MOST_BLOCKS: u32 = 128;
 
-/// Makes a COMPARE AND WRITE for `blocks` blocks at `lba`. This command has its block count in byte
-/// 13.
+/// Makes a COMPARE AND WRITE for `blocks` blocks at `lba`. Its block count is in byte 13.
 fn cdb(lba: u64, blocks: u32) -> [u8; 16] {
     cdb16(0x89, 0, lba, blocks)
 }
@@ -79,19 +78,21 @@ fn no_other_write_executes_between_compare_and_write() {
         let server = serve(engine, gate.clone());
         let [mut one, mut other] = [1, 2]
             .map(|number| Client::new(&server, &Wishes { isid: [number; 6], ..Wishes::default() }));
-        // The command has read and compared its block, and the gate holds its write.
+        // The command has compared its block, and the gate (a disk that holds back writes) holds
+        // its write.
         gate.shut();
         let swapped = begin(&mut one, &block(0), &block(1));
         gate.holds(1);
         let written = begin_write(&mut other, &block(2));
-        // The target has answered a later read of the same session, so it has parsed the write.
+        // The target answers requests of a session in order, so it has already received the write
+        // before this read.
         assert_eq!(other.read(9, 1, 512), block(0));
         gate.holds(1);
         gate.open();
         assert_eq!(one.answer(swapped, &[]).status, 0);
         assert_eq!(other.answer(written, &[]).status, 0);
         assert_eq!(one.read(0, 1, 512), block(2));
-        // In the opposite order, the command waits for a write in flight.
+        // Now the other order: the command waits for a write in flight.
         gate.shut();
         let written = begin_write(&mut other, &block(3));
         gate.holds(1);
@@ -119,7 +120,7 @@ fn an_aborted_or_disconnected_compare_and_write_does_not_block_others() {
         assert_eq!(two.read(9, 1, 512), block(0));
         drop(two);
         let request = one.manage(ABORT_TASK, aborted);
-        // When the target answers this read, it has parsed the command.
+        // The target has received the command once it answers this later read.
         assert_eq!(one.read(9, 1, 512), block(0));
         gate.open();
         assert_eq!(other.answer(written, &[]).status, 0);
@@ -151,7 +152,7 @@ fn concurrent_compare_and_write_increments_lose_no_count() {
                 let mut done = 0;
                 while done < STEPS {
                     let found = count(&client.read(0, 1, 512));
-                    // Also write a block that no other session compares.
+                    // Also write a block that no session compares.
                     let beside = 1 + u64::from(number);
                     assert_eq!(client.write(beside, &counter(done), 512).status, 0);
                     let reply = swap(&mut client, 0, &counter(found), &counter(found + 1));

@@ -1,4 +1,4 @@
-//! Initiators die during their writes. Then they log in again, or other initiators log in. A dead
+//! Tests initiators that die while they write. The same or other initiators then log in. A dead
 //! session's write must never undo a later acknowledged write.
 
 mod support;

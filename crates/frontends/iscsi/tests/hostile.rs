@@ -1,5 +1,5 @@
-//! Tests initiators that break the protocol. The target answers as the protocol requires or closes
-//! the connection, and another session is not affected.
+//! Tests initiators that break the protocol. The target must answer as the protocol requires or
+//! close the connection, without disturbing another session.
 
 mod support;
 
@@ -42,8 +42,8 @@ fn invalid_bytes_instead_of_a_login_close_the_connection() {
     }
 }
 
-/// A fault's name, the function that causes it, and the reason code of the target's REJECT. `None`:
-/// the target closes the connection without a REJECT.
+/// A protocol violation: its name, the function that commits it, and the reason code of the
+/// target's REJECT. `None` if the target closes the connection without a REJECT.
 type Fault = (&'static str, fn(&mut Client), Option<u8>);
 
 const FAULTS: &[Fault] = &[
@@ -198,7 +198,7 @@ fn wrong_digests_are_detected() {
     client.expect_reject_and_end(2);
 }
 
-/// The target drops requests whose command numbers are outside of the window.
+/// The target ignores requests whose command numbers are outside of the window.
 #[test]
 fn commands_outside_the_window_are_dropped() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
@@ -213,7 +213,7 @@ fn commands_outside_the_window_are_dropped() {
     assert_eq!(client.read(0, 1, 512), [0; 512]);
 }
 
-/// Immediate commands have a limit of their own.
+/// Immediate commands have their own limit, apart from the command window.
 #[test]
 fn the_number_of_immediate_commands_is_limited() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
@@ -246,7 +246,8 @@ fn the_number_of_connections_is_limited() {
     Client::new(&server, &Wishes::default());
 }
 
-/// An initiator that reads no answers cannot exceed its limit, and does not delay other initiators.
+/// An initiator sends requests but reads no answers. It cannot use more than its limit, and does
+/// not delay other initiators.
 #[test]
 fn an_initiator_that_reads_no_answers_does_not_delay_others() {
     let server = serve(ENGINES[0], disk("mem:64MiB", 512));

@@ -1,5 +1,5 @@
-//! Tests farblock's initiator with farblock's target. Reads return the written data, however the
-//! initiator divided it into PDUs.
+//! Tests farblock's initiator with farblock's target. Reads must return the written data, whatever
+//! PDUs the initiator used.
 
 mod support;
 
@@ -28,7 +28,8 @@ fn reads_return_the_written_data_of_every_size() {
             let (mut left, mut right) =
                 (Blocking::new(&unit).unwrap(), Blocking::new(&unit).unwrap());
             assert!(Blocking::new(&unit).is_err(), "more than two sessions");
-            // The sizes fit into the command's PDU, into one burst, and into several bursts on R2T.
+            // The data of these sizes fits into the command's PDU, into one burst, or into several
+            // bursts.
             for (at, size) in [(0, 1), (7, 3), (100, max_blocks / 4), (1000, max_blocks)] {
                 let length = (size * block_size) as usize;
                 let data: Vec<u8> = (0..length).map(|byte| (byte / 7 + at) as u8).collect();

@@ -1,4 +1,4 @@
-//! Tests the target with real initiators: the tests of libiscsi, and QEMU. `interop/packages.sh`
+//! Tests the target with other initiators: libiscsi's test suite, and QEMU. `interop/packages.sh`
 //! installs them, on Linux only.
 #![cfg(target_os = "linux")]
 
@@ -63,8 +63,8 @@ fn the_test_suite_of_libiscsi_passes() {
         assert_eq!(failures(&server), Vec::<String>::new());
         server.stop(true).expect("it stops");
     }
-    // One test must fail here: it writes 65536 blocks at once without checking the unit's limit.
-    // With 4096-byte blocks, its write exceeds the limit.
+    // One test must fail with 4096-byte blocks: it writes 65536 blocks at once, which is more than
+    // the unit allows.
     let server = serve(ENGINES[0], disk("mem:512MiB", 4096));
     assert_eq!(failures(&server), ["Suite WriteSame16, Test Unmap"]);
 }

@@ -1,4 +1,4 @@
-//! Checks the bytes that a session sends and receives.
+//! Tests the iSCSI protocol with an initiator that sends exactly the given bytes.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::*;
 
-/// Random writes and reads of all sizes succeed with each combination of negotiated settings.
+/// Random writes and reads of all sizes, for each combination of negotiated settings.
 #[test]
 fn data_transfers_work_with_every_negotiated_setting() {
     for &engine in ENGINES {
@@ -87,7 +87,7 @@ fn every_disk_command_works() {
     }
 }
 
-/// The initiator announces less or more data than the command moves.
+/// The initiator announces less or more data than the command transfers.
 #[test]
 fn transfers_report_their_residual_counts() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
@@ -146,7 +146,7 @@ fn a_changed_size_is_reported_once() {
     assert_eq!(client.call(&[0x25], READ, 8, &[]).data[..4], [0, 0, 3, 255]);
     let beyond = client.call(&cdb16(0x88, 0, 1024, 1), READ, 512, &[]);
     assert_eq!(beyond.sense, Some(OUT_OF_RANGE));
-    // The target also notifies a session that logs in again, because it may still use the old size.
+    // A session that logs in again is notified, too: its initiator may still use the old size.
     let mut client = Client::new(&server, &Wishes::default());
     assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, Some(CAPACITY_CHANGED));
 }
@@ -161,7 +161,7 @@ fn a_read_only_unit_refuses_writes() {
     assert_eq!(client.read(0, 1, 512), [0; 512]);
 }
 
-/// The target answers an abort only when the aborted command can have no more effect.
+/// The target must not answer an abort before the aborted command has no more effect.
 #[test]
 fn an_abort_is_answered_after_the_aborted_write_has_ended() {
     for &engine in ENGINES {
@@ -177,8 +177,8 @@ fn an_abort_is_answered_after_the_aborted_write_has_ended() {
         gate.open();
         let answer = client.take();
         assert_eq!((answer.opcode(), answer.word(16), answer.bhs[2]), (0x22, management, 0));
-        // The initiator aborts a task that does not exist, a task that waits for data, and a task
-        // of another initiator.
+        // Abort a task that does not exist, a task that waits for data, and a task of another
+        // initiator.
         client.manage(1, 4711);
         assert_eq!(client.take().bhs[2], 1);
         client.command(&cdb16(0x8a, 0, 0, 8), WRITE | FINAL, 4096, &[]);
@@ -196,7 +196,7 @@ fn an_abort_is_answered_after_the_aborted_write_has_ended() {
     }
 }
 
-/// A session that logs in again starts only when the old session's writes have completed.
+/// A session that replaces an old one starts only when the old session's writes have completed.
 #[test]
 fn a_reinstated_session_starts_after_the_writes_of_the_old_one() {
     for &engine in ENGINES {
@@ -214,8 +214,8 @@ fn a_reinstated_session_starts_after_the_writes_of_the_old_one() {
         new.expect_login();
         assert_eq!(new.read(0, 1, 512), [1; 512]);
         eventually("one session remains", || server.users() == 1);
-        // A new session also waits for the writes of a session that has just disconnected, even if
-        // the session identifiers differ.
+        // A session with another identifier also waits for the writes of a session that has just
+        // disconnected.
         gate.shut();
         new.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[2; 512]);
         gate.holds(1);
@@ -227,7 +227,7 @@ fn a_reinstated_session_starts_after_the_writes_of_the_old_one() {
         gate.open();
         third.expect_login();
         assert_eq!(third.read(0, 1, 512), [2; 512]);
-        // The login of another machine, which takes over, waits as well.
+        // The login of another machine waits, too.
         gate.shut();
         third.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[3; 512]);
         gate.holds(1);
@@ -242,9 +242,8 @@ fn a_reinstated_session_starts_after_the_writes_of_the_old_one() {
     }
 }
 
-/// The target has not read all requests of a dead machine: the machine did not read its answers, so
-/// the target stopped reading. The target must not execute these requests after the writes of the
-/// next machine.
+/// A machine sends requests but reads no answers, so the target stops reading. Then the machine
+/// dies. The target must not execute the unread requests after the writes of the next machine.
 #[test]
 #[cfg(target_os = "linux")]
 fn unread_requests_of_a_dead_initiator_are_not_executed() {
@@ -254,12 +253,13 @@ fn unread_requests_of_a_dead_initiator_are_not_executed() {
         let mut old = Client::new(&server, &Wishes::default());
         let isid = [7; 6];
         let mut watcher = Client::new(&server, &Wishes { isid, ..Wishes::default() });
-        // The answers to the first reads fill the sockets, so the other requests stay unread. Each
-        // batch is one packet, because a system with full buffers would hold back later packets.
+        // The answers to the first reads fill the socket buffers, so that the target leaves the
+        // other requests unread. Each batch is one packet: with full buffers, the system would hold
+        // back further packets.
         old.commands(30, &cdb16(0x88, 0, 0, MIB / 512), READ | FINAL, MIB);
         assert_eq!(old.take().opcode(), 0x25);
         old.commands(30, &cdb16(0x88, 0, 0, MIB / 512), READ | FINAL, MIB);
-        // When this answer arrives, the target has read the earlier requests.
+        // The target has read the earlier requests once it answers this ping.
         assert_eq!(watcher.ping(b"here"), b"here");
         old.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[7; 512]);
         old.stream.shutdown(std::net::Shutdown::Write).expect("it ends");
@@ -274,7 +274,7 @@ fn unread_requests_of_a_dead_initiator_are_not_executed() {
     }
 }
 
-/// An aborted long WRITE SAME stops.
+/// A long WRITE SAME ends soon after its abort.
 #[test]
 fn an_aborted_write_same_stops() {
     let gate = Gate::new(disk("mem:64MiB", 512));
@@ -291,7 +291,7 @@ fn an_aborted_write_same_stops() {
     assert_eq!(client.read(u64::from(blocks) - 1, 1, 512), [0; 512]);
 }
 
-/// A WRITE SAME writes no zeroes if its announced data is missing.
+/// A WRITE SAME whose announced data does not arrive must write nothing, not zeroes.
 #[test]
 fn a_write_same_without_its_data_is_refused() {
     let server = serve(ENGINES[0], disk("mem:1MiB", 512));
@@ -329,7 +329,7 @@ fn a_stopping_target_requests_a_logout() {
         let server = serve(engine, namespace);
         let mut client = Client::new(&server, &Wishes::default());
         server.stop(true).expect("it stops");
-        // The target closes at once, without requesting a logout and without waiting.
+        // The target closes the connection at once, without requesting a logout.
         client.expect_end();
     }
 }

@@ -1,4 +1,4 @@
-//! The main use case: serves a remote disk, through a real NVMe target and host.
+//! Tests the main use of the iSCSI target: a remote disk, with a real NVMe target and host.
 
 mod support;
 
@@ -64,8 +64,8 @@ fn every_operation_works_on_a_remote_disk() {
     }
 }
 
-/// The NVMe target disconnects during requests. The unit reports that it is not ready, and the
-/// iSCSI target continues.
+/// The NVMe target disconnects while commands are in flight. The logical unit then reports that it
+/// is not ready, and the iSCSI target continues.
 #[test]
 fn the_unit_is_not_ready_when_the_remote_disk_is_lost() {
     for &engine in ENGINES {
@@ -88,8 +88,8 @@ fn the_unit_is_not_ready_when_the_remote_disk_is_lost() {
                 0x25 => waiting -= i32::from(pdu.bhs[1] & 1 != 0),
                 0x21 if pdu.bhs[3] == 0 => waiting -= 1,
                 0x21 => {
-                    // The command fails as not ready, or as aborted by the NVMe controller while it
-                    // shuts down.
+                    // The command fails with "not ready", or with "aborted" from the NVMe
+                    // controller that shuts down.
                     let sense = (pdu.data[4], pdu.data[14], pdu.data[15]);
                     assert!([(2, 4, 1), (11, 0, 0)].contains(&sense), "{sense:?}");
                     waiting -= 1;

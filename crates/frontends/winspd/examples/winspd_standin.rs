@@ -1,12 +1,12 @@
 //! A stand-in for `winspd-x64.dll`, for tests without a build of WinSpd. It is a library with the
-//! same functions, written from the documentation in `winspd/winspd.h`. It serves named pipes and
-//! has no driver.
+//! same functions, written from the documentation in `winspd/winspd.h`. Instead of a driver, a test
+//! sends requests over a named pipe.
 //!
 //! The stand-in is stricter than WinSpd. It overwrites a callback's buffer as soon as the callback
-//! has returned. It aborts the process if a unit is deleted while one of the unit's threads runs.
+//! has returned, and aborts the process if a unit is deleted while one of its threads runs.
 //!
-//! A request of kind 0xee, which WinSpd does not have, removes the disk, as a stop of the driver
-//! would.
+//! A request of kind 0xee removes the disk, as WinSpd's driver does when it stops. WinSpd has no
+//! such request.
 //!
 //! `cargo build --example winspd_standin` makes a library from this file, not a program. On systems
 //! other than Windows, the library is empty.
@@ -54,7 +54,7 @@ struct Interface {
     unmap: Unmap,
 }
 
-/// The public fields of the header's structure, followed by private fields.
+/// The structure in the header, followed by private fields.
 #[repr(C)]
 struct Unit {
     version: u16,
@@ -90,9 +90,9 @@ struct Link {
     generation: u64,
 }
 
-/// A pointer to a unit, which moves to another thread.
+/// A pointer to a unit that can move to another thread.
 struct Handed(*mut Unit);
-// SAFETY: several threads use a unit, and they only change fields that have a lock.
+// SAFETY: several threads use a unit, but they change only fields that have a lock.
 unsafe impl Send for Handed {}
 
 #[repr(C)]
@@ -381,7 +381,7 @@ pub unsafe extern "C" fn SpdStorageUnitGetDispatcherErrorF(raw: *mut c_void, err
     unsafe { error.write(unit(raw).error) };
 }
 
-/// The main function of a thread that fetches requests.
+/// The main function of a thread that receives requests.
 fn dispatch(handed: &Handed) {
     // SAFETY: the unit is deleted only after its threads have ended.
     let unit = unsafe { &*handed.0 };
@@ -395,8 +395,8 @@ fn dispatch(handed: &Handed) {
     loop {
         let received = own.connect(params).and_then(|generation| {
             own.receive(&mut message).inspect_err(|&error| {
-                // Do not disconnect when the unit is removed, because the client may not have read
-                // the last answers.
+                // When the unit is removed, keep the connection: the client may not have read the
+                // last answers.
                 if error != ERROR_OPERATION_ABORTED {
                     own.disconnect(generation);
                 }
@@ -410,7 +410,7 @@ fn dispatch(handed: &Handed) {
             _ => {}
         }
     }
-    // The library's last call is a flush without a request.
+    // WinSpd's library ends with a flush that no request caused.
     let request = [0_u8; MESSAGE_BYTES];
     CONTEXT.with(|context| context.borrow_mut().request = request.as_ptr());
     let mut status = [0; STATUS_BYTES];
@@ -456,8 +456,7 @@ fn serve(handed: &Handed, message: &mut [u8], data: &mut [u64], block_bytes: usi
             }
         }
     };
-    // The buffer belongs to this thread again. Overwrite it to expose a callback that still uses
-    // it.
+    // Overwrite the buffer, so that a test notices a callback that still uses it.
     buffer.fill(0xa5);
     if done != 0 {
         let mut response = [0; MESSAGE_BYTES];

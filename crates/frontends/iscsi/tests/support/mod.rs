@@ -1,4 +1,4 @@
-//! A target for tests, and an initiator that sends exactly the given bytes.
+//! An iSCSI target for tests, and an initiator that sends exactly the bytes that a test gives it.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub const ENGINES: &[EngineKind] = EngineKind::HERE;
 pub const NAME: &str = "iqn.2026-11.org.farblock:disk";
 
-/// The longest wait for an answer. No expected answer takes so long.
+/// The longest wait for an answer. Every expected answer arrives sooner.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 pub const READ: u8 = 0x40;
@@ -74,7 +74,7 @@ pub struct Reply {
     pub residual: i64,
 }
 
-/// The settings that an initiator requests.
+/// The settings that the initiator proposes at login.
 #[derive(Clone, Debug)]
 pub struct Wishes {
     pub isid: [u8; 6],
@@ -134,14 +134,14 @@ impl Client {
         client
     }
 
-    /// Receives the login's answer, and then the unit attention of a new session.
+    /// Receives the login's answer, and then the unit attention that every new session gets.
     pub fn expect_login(&mut self) {
         let answer = self.take_login();
         assert_eq!(answer.bhs[36..38], [0, 0], "a failed login");
         assert_eq!(self.call(&[0; 6], 0, 0, &[]).sense, Some(POWER_ON));
     }
 
-    /// Logs in with a single request, and returns the answer.
+    /// Logs in with a single request. Returns the answer.
     pub fn log_in(&mut self, more: &[&str]) -> Pdu {
         self.send_login(more);
         self.take_login()
@@ -237,7 +237,11 @@ impl Client {
     pub fn expect_end(&mut self) {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
-            Ok(_) => assert!(rest.is_empty(), "{} bytes before the end", rest.len()),
+            Ok(_) => assert!(
+                rest.is_empty(),
+                "the target sent {} bytes before it closed the connection",
+                rest.len()
+            ),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}"),
         }
     }
@@ -257,7 +261,8 @@ impl Client {
         self.tag
     }
 
-    /// Sends a command without data several times in one write. The session must not use digests.
+    /// Sends `count` copies of a command without data in one write. The session must not use
+    /// digests.
     pub fn commands(&mut self, count: usize, cdb: &[u8], flags: u8, expected: u32) {
         let all = (0..count).flat_map(|_| self.next_command(cdb, flags, expected));
         let all: Vec<u8> = all.collect();
@@ -292,8 +297,8 @@ impl Client {
         self.send(bhs, data);
     }
 
-    /// Sends a command, and returns its answer. Sends `data` as negotiated: immediate, unsolicited,
-    /// and on R2T.
+    /// Sends a command, and returns its answer. Sends `data` as negotiated: with the command,
+    /// without a request, and on R2T.
     pub fn call(&mut self, cdb: &[u8], flags: u8, expected: u32, data: &[u8]) -> Reply {
         let wishes = self.wishes.clone();
         let first = wishes.first_burst.min(wishes.max_burst) as usize;
@@ -330,7 +335,7 @@ impl Client {
         let mut read = Vec::new();
         loop {
             let pdu = self.take();
-            assert_eq!(pdu.word(16), tag, "an answer to something else: {pdu:?}");
+            assert_eq!(pdu.word(16), tag, "an answer to another task: {pdu:?}");
             match pdu.opcode() {
                 0x31 => {
                     let (offset, bytes) = (pdu.word(40) as usize, pdu.word(44) as usize);
@@ -345,7 +350,7 @@ impl Client {
                     }
                 }
                 0x21 => return reply(&pdu, pdu.bhs[3], read),
-                other => panic!("{other:#x} as an answer to a command"),
+                other => panic!("unexpected answer {other:#x} to a command"),
             }
         }
     }
@@ -407,7 +412,7 @@ fn reply(pdu: &Pdu, status: u8, read: Vec<u8>) -> Reply {
         0 => 0,
         4 => i64::from(pdu.word(44)),
         2 => -i64::from(pdu.word(44)),
-        _ => panic!("both overflow and underflow"),
+        _ => panic!("the answer reports overflow and underflow"),
     };
     Reply { status, sense, offset, data: read, residual }
 }
@@ -427,7 +432,7 @@ pub fn cdb16(opcode: u8, flags: u8, lba: u64, blocks: u32) -> [u8; 16] {
     cdb
 }
 
-/// A disk that can hold back its writes.
+/// A disk that can hold back its writes until the test releases them.
 pub struct Gate {
     inner: Arc<dyn Namespace>,
     shared: Arc<GateShared>,
