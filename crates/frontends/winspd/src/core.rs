@@ -1,5 +1,5 @@
-//! The thread that executes WinSpd's requests. It has a reactor, a queue into the namespace, and a
-//! table of requests in progress.
+//! The worker: the thread that executes WinSpd's requests. It has an event loop, a queue into the
+//! namespace, and a table of tasks (requests in progress).
 //!
 //! ```text
 //! accepted ──> operations in flight in the namespace ──> answered
@@ -7,8 +7,7 @@
 //!     └──> answered at once: out of range, or no work
 //! ```
 //!
-//! All requests that WinSpd sends run concurrently. The thread answers them in the order in which
-//! they complete.
+//! All requests from WinSpd run concurrently, and the worker answers each when it completes.
 
 use crate::shared::{Command, End, Fua, Range, SpdRequest, UnitShared};
 use crate::uapi::{Response, Status, TransactKind};
@@ -20,12 +19,12 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-/// The token of the final flush. All other tokens are task numbers.
+/// The token of the last flush. All other tokens are indexes of tasks.
 const LAST_FLUSH: u64 = u64::MAX;
 
-/// The receiver of answers: WinSpd's library, or a list in tests.
+/// Receives the worker's answers: WinSpd's library, or a list in tests.
 pub(crate) trait Answer {
-    /// Answers a request. For a read, even a failed one, `data` has the size of the largest
+    /// Sends an answer to WinSpd. For a read, even a failed one, `data` is as long as the largest
     /// transfer and starts with the read data.
     fn answer(&mut self, response: &Response, data: Option<&mut [u8]>);
 }
@@ -39,18 +38,18 @@ struct Task {
     failure: Option<Status>,
     /// The request's first block, or the first block of its first range.
     lba: u64,
-    /// The rest of the request's buffer. The operation in flight has the first part.
+    /// The part of the request's buffer that the operation in flight does not have.
     rest: Option<Buffer>,
     /// The ranges that the task has not unmapped yet.
     ranges: std::vec::IntoIter<Range>,
-    /// True if Windows has abandoned this request, and another request has the same hint.
+    /// True if Windows has abandoned this request: a later request has the same hint (identifier).
     is_given_up: bool,
 }
 
 /// The state of the worker thread.
 pub(crate) struct Worker<A> {
-    // Drop the queue before the reactor, because the queue's drop may deregister it from the
-    // reactor.
+    // Drop the queue before the reactor: the queue may be registered with the reactor, and
+    // deregisters itself when dropped.
     queue: Box<dyn Queue>,
     reactor: Reactor,
     shared: Arc<UnitShared>,
@@ -64,8 +63,8 @@ pub(crate) struct Worker<A> {
     _finishes: Finishes,
 }
 
-/// Reports the thread's end when this value is dropped, even by a panic. So no other thread waits
-/// for the worker in vain.
+/// Records that the worker has ended when this value is dropped, even by a panic. Otherwise other
+/// threads would wait for it forever.
 struct Finishes(Arc<UnitShared>);
 
 impl Drop for Finishes {
@@ -99,7 +98,7 @@ impl Task {
 }
 
 impl<A: Answer> Worker<A> {
-    /// Makes the state of the worker that the calling thread runs.
+    /// Makes the state of the calling thread's worker.
     pub(crate) fn new(seat: Seat, shared: Arc<UnitShared>, answers: A) -> Worker<A> {
         let Seat { queue, reactor, .. } = seat;
         Worker {
@@ -120,7 +119,8 @@ impl<A: Answer> Worker<A> {
         self.tasks.len() == self.free.len() && !self.shared.has_requests()
     }
 
-    /// Submits a flush of all writes before the disk is removed, because Windows might not flush.
+    /// Submits a flush of all writes before the disk is removed, because Windows may not have
+    /// flushed them.
     fn flush_last(&mut self) {
         if !std::mem::replace(&mut self.flushes_last, true) {
             self.submit(Op::flush(LAST_FLUSH));
@@ -167,8 +167,8 @@ impl<A: Answer> Worker<A> {
                 );
             }
             Command::Write(range, buffer, fua) => {
-                // Without a cache, the driver sets FUA on every write. The flag has no effect then,
-                // because every write is durable anyway.
+                // Without a cache, the driver sets FUA on every write. Clear the flag then, because
+                // every write is durable anyway.
                 let fua = Fua(fua.0 && geometry.volatile_cache);
                 self.transfer(&mut task, &geometry, (Access::Write, fua), range, buffer, token);
             }
@@ -192,7 +192,7 @@ impl<A: Answer> Worker<A> {
         self.store(slot, task);
     }
 
-    /// Starts a read or write. `buffer` has the size of the largest transfer.
+    /// Starts a read or write. `buffer` is as long as the largest transfer.
     fn transfer(
         &mut self,
         task: &mut Task,
@@ -241,7 +241,7 @@ impl<A: Answer> Worker<A> {
         self.store(slot, task);
     }
 
-    /// Keeps an unfinished task in its slot. Answers the request of a finished task.
+    /// Keeps a task that has operations in flight. Answers the request of any other task.
     fn store(&mut self, slot: usize, task: Task) {
         if task.operations > 0 {
             self.tasks[slot] = Some(task);
@@ -254,7 +254,7 @@ impl<A: Answer> Worker<A> {
             let response = Response::new(hint, kind, failure.unwrap_or(status::GOOD));
             let mut read = data.as_deref_mut().filter(|_| kind == TransactKind::Read);
             if let Some(bytes) = read.as_mut().filter(|_| failure.is_some()) {
-                // Clear the buffer, so that it does not leak the data of other requests.
+                // The buffer may contain data of other requests, so clear it.
                 bytes.fill(0);
             }
             self.answers.answer(&response, read);
@@ -280,8 +280,8 @@ impl<A: Answer> Core for Worker<A> {
                     }
                     self.completed(completion);
                 }
-                // Accept new requests first: they may reuse the hints of requests whose operations
-                // complete next.
+                // Accept new requests first. If one has the hint of an older request, the older one
+                // must not be answered.
                 if self.shared.has_requests() {
                     self.dirty = true;
                     break;
@@ -294,7 +294,7 @@ impl<A: Answer> Core for Worker<A> {
             }
             let timeout = self.dirty.then_some(std::time::Duration::ZERO);
             self.reactor.poll(timeout, &mut ready)?;
-            // Check both the mailbox and the queue, whichever task is ready.
+            // Check the mailbox and the queue, whichever of them woke the worker.
             self.dirty = true;
             ready.clear();
         }
@@ -322,8 +322,8 @@ mod tests {
         }
     }
 
-    /// Executes requests and stops. Returns the answers in the order in which the requests
-    /// completed.
+    /// Executes requests, then stops the worker. Returns the answers in the order in which the
+    /// worker sent them.
     fn run(disk: &Arc<dyn farblock_block::Namespace>, requests: Vec<(u64, Command)>) -> Answers {
         let shared = Arc::new(UnitShared::new(Disk::new(Arc::clone(disk), false), MOST));
         for (hint, command) in requests {
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(answers[1].2, out_of_range(u64::MAX));
         assert_eq!(answers[2].2, out_of_range(last));
         assert_eq!(answers[3].2, status::GOOD);
-        // The fault backend fails the first operation.
+        // The backend `fault:1` fails the first operation.
         let answers = run(&disk("fault:1,mem:64KiB"), vec![(5, Command::Read(range(9, 1)))]);
         assert_eq!((answers.borrow()[0].2.sense_key, answers.borrow()[0].2.asc), (3, 0x11));
         assert_eq!(answers.borrow()[0].2.information, 9);
@@ -427,7 +427,7 @@ mod tests {
         let answers = run(&disk, vec![(1, Command::Read(range(70, 16)))]);
         let data = answers.borrow()[0].3.clone().expect("the read data");
         let kept: Vec<bool> = data.chunks(512).map(|block| block[0] == 1).collect();
-        // The memory backend reads zeroes from unmapped blocks.
+        // Unmapped blocks of the memory backend read as zeroes.
         let expected: Vec<bool> = (70..86).map(|lba| lba % 2 == 1 || lba >= 80).collect();
         assert_eq!(kept, expected);
     }

@@ -1,18 +1,18 @@
 //! Loads WinSpd's library at run time, and declares its functions, the storage unit, and the
 //! callbacks.
 //!
-//! This module has the crate's only unsafe code. It uses facts from `winspd/winspd.h` of WinSpd
-//! 0.10: names, arguments, and the layout of shared structures. It contains none of WinSpd's code.
+//! This module has the crate's only unsafe code. It takes names, arguments and the layout of shared
+//! structures from `winspd/winspd.h` of WinSpd 0.10, but contains none of WinSpd's code.
 //!
 //! # Ownership of memory
 //!
-//! A callback's buffer belongs to the WinSpd thread that calls the callback. That thread reuses the
-//! buffer for the next request when the callback returns. So the write callback copies the data
-//! before it returns.
+//! A callback's buffer belongs to the WinSpd thread that calls the callback. After the callback has
+//! returned, that thread reuses the buffer for the next request. So the write callback copies the
+//! data before it returns.
 //!
-//! The answer to a read passes a buffer of this crate, which the library uses only while
-//! `SpdStorageUnitSendResponse` runs. The library locks as much of the buffer as the largest
-//! transfer takes, however short the read, so the buffer must have this size.
+//! An answer to a read passes a buffer of this crate. The library uses it only during
+//! `SpdStorageUnitSendResponse`. It locks as many bytes of it as the largest transfer has, even for
+//! a short read, so the buffer must be that long.
 
 use crate::core::Answer;
 use crate::shared::{Command, Fua, Range, SpdRequest, UnitShared};
@@ -33,7 +33,7 @@ use windows_sys::Win32::System::Registry::{
     HKEY_LOCAL_MACHINE, RRF_RT_REG_SZ, RRF_SUBKEY_WOW6432KEY, RegGetValueW,
 };
 
-/// The file name of the library for 64-bit processes. It exists for x86 only.
+/// The library's file name for 64-bit x86 processes.
 pub(crate) const FILE_NAME: &str = "winspd-x64.dll";
 
 /// `SPD_STORAGE_UNIT`. Only these fields are public.
@@ -123,18 +123,18 @@ pub(crate) enum LoadError {
 impl Library {
     /// Loads the library from `folder`. Without a folder, loads it from WinSpd's installation
     /// folder, or else from the system's search path. The library stays loaded until the process
-    /// ends, because its threads may still run.
+    /// ends, because threads of the library may still run.
     pub(crate) fn load(folder: Option<&Path>) -> Result<Library, LoadError> {
         let module = match folder {
             Some(folder) => {
-                // With this flag, Windows needs an absolute path.
+                // This flag requires an absolute path.
                 let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
                 load_from(&path.join(FILE_NAME), LOAD_WITH_ALTERED_SEARCH_PATH)
             }
             None => installed()
                 .ok_or(())
                 .and_then(|path| load_from(&path, LOAD_WITH_ALTERED_SEARCH_PATH).map_err(drop))
-                // This search excludes the process's working directory.
+                // Do not search the working directory, where another user may have put a library.
                 .or_else(|()| load_from(Path::new(FILE_NAME), LOAD_LIBRARY_SEARCH_DEFAULT_DIRS)),
         }?;
         // SAFETY: the header declares these types for these names.
@@ -197,7 +197,7 @@ unsafe fn function<F>(module: HMODULE, name: &'static CStr) -> Result<F, LoadErr
     Ok(unsafe { std::mem::transmute_copy(&address) })
 }
 
-/// The data that the callbacks use.
+/// The data of a unit for its callbacks.
 struct Context {
     shared: Arc<UnitShared>,
     library: Library,
@@ -208,11 +208,11 @@ struct Context {
 pub(crate) struct Unit {
     library: Library,
     raw: *mut StorageUnit,
-    /// The value that the unit's `user_context` points to.
+    /// The unit's `user_context` points to this value.
     context: Box<Context>,
     /// True if threads of the library may be running.
     is_started: AtomicBool,
-    /// The error with which the library's threads ended; 0 for none.
+    /// The error with which the library's threads exited; 0 for none.
     end: OnceLock<u32>,
 }
 
@@ -223,8 +223,8 @@ unsafe impl Send for Unit {}
 unsafe impl Sync for Unit {}
 
 impl Unit {
-    /// Creates a disk at `device` (by default, the driver). The disk does not answer requests
-    /// before [`Unit::start`]. The error is a Windows error number.
+    /// Creates a disk at `device`: a pipe, or WinSpd's driver if `None`. The disk does not answer
+    /// requests before [`Unit::start`]. The error is a Windows error number.
     pub(crate) fn create(
         library: Library,
         device: Option<&str>,
@@ -271,9 +271,9 @@ impl Unit {
         unsafe { (self.library.shutdown)(self.raw) }
     }
 
-    /// Waits for the library's threads, and returns the error with which they ended. Only one
-    /// thread may call the library's wait function, and only once. Other callers of this method
-    /// wait for that thread.
+    /// Waits until the library's threads have exited, and returns their error. The library's wait
+    /// function may be called only once, so the first caller calls it, and all other callers wait
+    /// for the first.
     pub(crate) fn wait(&self) -> u32 {
         *self.end.get_or_init(|| {
             let mut error = 0;
@@ -294,8 +294,8 @@ impl Drop for Unit {
             self.shut_down();
             self.wait();
         }
-        // SAFETY: no thread uses the unit any more. Every user would hold a reference to the value
-        // dropped here, and the library's threads, which use the context, have ended.
+        // SAFETY: no other thread uses the unit: each would hold a reference to this value. The
+        // library's threads have exited.
         unsafe { (self.library.delete)(self.raw) }
     }
 }
@@ -325,8 +325,8 @@ unsafe fn context<'a>(unit: *mut StorageUnit) -> &'a Context {
 }
 
 impl Context {
-    /// The hint of the request that the calling library thread handles. 0: the thread handles no
-    /// request.
+    /// The hint (identifier) of the request that the calling library thread handles. 0 if the
+    /// thread handles no request.
     fn hint(&self) -> u64 {
         // SAFETY: during a callback, the library has a context, and its request starts with the
         // hint.
@@ -418,8 +418,8 @@ unsafe extern "C" fn flush(
 ) -> u8 {
     // SAFETY: `unit` is the callback's argument.
     let context = unsafe { context(unit) };
-    // The library's last call has no request. Ignore this call, because the worker does the final
-    // flush itself.
+    // WinSpd's library ends with a flush that no request caused. Ignore it: the worker itself
+    // flushes at the end.
     if context.hint() == 0 {
         return 1;
     }
@@ -449,7 +449,8 @@ unsafe extern "C" fn unmap(
     unsafe { outcome(result, status) }
 }
 
-/// The number of library threads that fetch requests. Few are enough, because they only copy data.
+/// The number of library threads that receive requests. Few are enough, because they only copy
+/// data.
 pub(crate) fn dispatchers() -> u32 {
     let processors = farblock_reactor::allowance::loops();
     processors.min(limits::MAX_DISPATCHERS) as u32

@@ -20,11 +20,11 @@ use windows_sys::Win32::Foundation::{
     ERROR_NO_SUCH_DEVINST, ERROR_PATH_NOT_FOUND, ERROR_PIPE_BUSY,
 };
 
-/// The prefix of the names of all threads of a server. CPU accounting groups by this prefix.
+/// The prefix of the names of all threads of a server. CPU accounting groups threads by it.
 pub const THREAD_NAME_PREFIX: &str = "winspd";
 const WORKER_NAME_PREFIX: &str = "winspd-";
 
-/// The largest supported block size. Few systems support larger blocks; Windows does not.
+/// The largest supported block size, in bytes. Windows supports no larger blocks.
 const MAX_BLOCK_SIZE_BYTES: u32 = 4096;
 
 /// The place where WinSpd makes the disk available.
@@ -43,8 +43,8 @@ pub struct Options {
     pub device: Device,
     /// The GUID by which Windows recognises the disk. Each disk needs a different GUID.
     pub guid: [u8; 16],
-    /// The disk's displayed name, which follows WinSpd's name: up to 16 letters, digits and similar
-    /// characters.
+    /// The disk's name, which Windows shows after the name "WinSpd": up to 16 letters, digits and
+    /// similar characters.
     pub product: String,
     /// Whether the server refuses writes even if the namespace is writable.
     pub read_only: bool,
@@ -57,7 +57,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Default options: as writable as the namespace, with a name and GUID derived from `name`.
+    /// Default options: writable if the namespace is, with a name and GUID derived from `name`.
     #[must_use]
     pub fn new(device: Device, name: &str) -> Options {
         let product = name.chars().take(PRODUCT_BYTES);
@@ -70,8 +70,8 @@ impl Options {
 
 const PRODUCT_BYTES: usize = 16;
 
-/// Derives a GUID from a name. The same name always gives the same GUID. Windows stores the first
-/// half of a GUID little-endian.
+/// Derives a GUID from a name. The same name always gives the same GUID. The first half is
+/// little-endian, as Windows stores it.
 fn guid(name: &str) -> [u8; 16] {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).to_bytes_le()
 }
@@ -82,7 +82,7 @@ fn guid(name: &str) -> [u8; 16] {
 pub enum StartError {
     /// WinSpd is not installed. Holds the last path tried for its library, and Windows' error.
     NotInstalled(PathBuf, io::Error),
-    /// WinSpd's library lacks this function.
+    /// WinSpd's library does not have this function, because its version is too old.
     OtherLibrary(&'static str),
     /// WinSpd's library is installed, but its driver is not.
     NoDriver,
@@ -183,7 +183,7 @@ impl StartError {
     /// Maps a Windows error number from WinSpd to an error for this device.
     fn from_number(device: &Device, number: u32) -> StartError {
         match (number, device) {
-            // The pipe already exists, and Windows refused a second instance.
+            // The pipe already exists.
             (ERROR_ACCESS_DENIED | ERROR_PIPE_BUSY, Device::Pipe(name)) => {
                 StartError::PipeInUse(name.clone())
             }
@@ -241,7 +241,7 @@ impl Server {
         let unit = Arc::new(unit);
         let worker =
             start_worker(ReactorConfig::new(options.engine, options.polling), &shared, &unit)?;
-        // From here on, dropping the server stops everything that was started.
+        // From here on, dropping `server` also stops the threads and removes the unit.
         let device = options.device.clone();
         let mut server = Server { shared, unit, worker, watcher: None, changes: None, device };
         let told = Arc::clone(&server.shared);
@@ -252,8 +252,7 @@ impl Server {
     }
 
     fn start_dispatcher(&mut self) -> Result<(), StartError> {
-        // First start the thread that waits for the end of the unit, because a running unit needs
-        // such a thread.
+        // A running unit needs a thread that waits for its end, so start that thread first.
         let (sender, receiver) = mpsc::channel();
         let (shared, unit) = (Arc::clone(&self.shared), Arc::clone(&self.unit));
         let name = format!("{THREAD_NAME_PREFIX}-wait");
@@ -295,17 +294,15 @@ impl Server {
         self.shared.accepted()
     }
 
-    /// True if WinSpd removed the disk without a stop of this server, because WinSpd's driver was
-    /// stopped or removed.
+    /// True if WinSpd itself removed the disk, because its driver was stopped or removed.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.shared.has_dispatched_all()
     }
 
-    /// Adopts a new size or write protection of the namespace. The server calls this function
-    /// itself if the namespace reports its changes. The server checks requests against the new
-    /// values at once. WinSpd cannot notify Windows: detach and attach the disk to show Windows the
-    /// new size.
+    /// Adopts a new size or write protection of the namespace. The server checks requests against
+    /// the new values at once. WinSpd cannot notify Windows: detach and attach the disk to show
+    /// Windows the new size. A namespace that reports its changes makes this call unnecessary.
     pub fn resized(&self) {
         self.shared.resized();
     }
@@ -313,8 +310,8 @@ impl Server {
     /// Stops the server. The server refuses new requests, finishes and answers the accepted
     /// requests, flushes the written data, and removes the disk.
     ///
-    /// The stop loses data that Windows still caches. The caller must dismount volumes first,
-    /// because the server does not look for mounted volumes.
+    /// Data that Windows still caches is lost. The caller must dismount the disk's volumes first,
+    /// because the server does not check for them.
     ///
     /// With `force`, or after [`limits::DRAIN_TIME`], the server removes the disk at once. The
     /// namespace may or may not execute the unanswered requests.
@@ -337,7 +334,7 @@ impl Server {
                 "{left} WinSpd requests did not complete in time: removing the disk from Windows"
             );
         }
-        // This call also cancels an answer that the client does not read.
+        // This also cancels a pending answer, if the client does not read it.
         self.unit.shut_down();
         self.shared.stop(End::Forced);
         let result = self.worker.join();
@@ -358,7 +355,7 @@ impl Drop for Server {
     }
 }
 
-/// The properties of the disk. An error if one is invalid.
+/// The disk's properties for WinSpd. Fails if an option is invalid.
 fn params(options: &Options, geometry: &Geometry) -> Result<Params, StartError> {
     let Geometry { block_size, blocks, .. } = *geometry;
     if block_size > MAX_BLOCK_SIZE_BYTES {
@@ -403,7 +400,7 @@ fn params(options: &Options, geometry: &Geometry) -> Result<Params, StartError> 
     })
 }
 
-/// Starts the thread that executes requests. That thread reports its end through `shared`.
+/// Starts the thread that executes requests. It records in `shared` that it has ended.
 fn start_worker(
     reactor: ReactorConfig,
     shared: &Arc<UnitShared>,
@@ -421,8 +418,8 @@ fn start_worker(
 mod tests {
     use super::*;
 
-    /// Windows recognises a disk by its GUID, and then assigns the same drive letters and mount
-    /// points.
+    /// Windows recognises a disk by its GUID, and gives it the same drive letters and mount points
+    /// as before.
     #[test]
     fn the_disk_guid_depends_only_on_the_name() {
         let hex = |name| guid(name).map(|byte| format!("{byte:02x}")).concat();

@@ -1,5 +1,5 @@
-//! The state that WinSpd's threads, the worker and the server share: a mailbox, spare buffers, and
-//! the progress of a stop.
+//! The state that WinSpd's threads, the worker and the server share: waiting requests, spare
+//! buffers, and the progress of a stop.
 
 use crate::limits;
 use farblock_block::Geometry;
@@ -18,7 +18,7 @@ pub(crate) struct Range {
 /// The command of a request.
 pub(crate) enum Command {
     Read(Range),
-    /// The buffer has the size of the largest transfer and starts with the data.
+    /// The buffer is as long as the largest transfer, and starts with the data.
     Write(Range, Buffer, Fua),
     Flush,
     Unmap(Vec<Range>),
@@ -36,7 +36,7 @@ pub(crate) struct SpdRequest {
     pub(crate) command: Command,
 }
 
-/// The manner in which the server stops.
+/// The kind of a stop.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum End {
     /// The server does not stop.
@@ -56,7 +56,7 @@ struct UnitState {
     resized: bool,
     /// True after the worker has ended.
     finished: bool,
-    /// True if WinSpd sends no more requests, because the disk was removed.
+    /// True after WinSpd has sent its last request, because the disk was removed.
     dispatched_all: bool,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct UnitShared {
     disk: Disk,
     max_transfer_bytes: u32,
     state: Mutex<UnitState>,
-    /// Signals that there is room for a request, or that a stop has advanced.
+    /// Signals that a request may be accepted, or that a stop has made progress.
     changed: Condvar,
     spares: Mutex<Vec<Buffer>>,
     waker: OnceLock<Waker>,
@@ -145,8 +145,8 @@ impl UnitShared {
         true
     }
 
-    /// Moves the waiting requests into `requests`, which must be empty. Returns the manner of the
-    /// stop.
+    /// Moves the waiting requests into `requests`, which must be empty. Returns the kind of stop,
+    /// if one was requested.
     pub(crate) fn take_requests(&self, requests: &mut Vec<SpdRequest>) -> End {
         let mut state = self.state();
         std::mem::swap(&mut state.requests, requests);
@@ -164,7 +164,7 @@ impl UnitShared {
         !self.state().requests.is_empty()
     }
 
-    /// Subtracts requests that the worker has answered or will never answer.
+    /// Subtracts requests that the worker has answered, or will not answer, from the accepted ones.
     pub(crate) fn answered(&self, count: usize) {
         let mut state = self.state();
         state.accepted -= count;
@@ -181,7 +181,7 @@ impl UnitShared {
         self.wake();
     }
 
-    /// Requests a stop. A forced stop overrides a drained stop, but not the reverse.
+    /// Requests a stop. A forced stop replaces a stop that drains, but not the other way round.
     pub(crate) fn stop(&self, end: End) {
         let mut state = self.state();
         state.end = state.end.max(end);
@@ -190,7 +190,7 @@ impl UnitShared {
         self.wake();
     }
 
-    /// Records that the worker has ended.
+    /// Records that the worker has exited.
     pub(crate) fn finish(&self) {
         let mut state = self.state();
         state.finished = true;
@@ -199,7 +199,7 @@ impl UnitShared {
         self.changed.notify_all();
     }
 
-    /// Waits at most `time` until the worker has ended. Returns true if it has ended.
+    /// Waits at most `time` until the worker has exited. Returns false on timeout.
     pub(crate) fn wait_finished(&self, time: Duration) -> bool {
         let waited = self.changed.wait_timeout_while(self.state(), time, |state| !state.finished);
         waited.unwrap_or_else(PoisonError::into_inner).0.finished
@@ -208,7 +208,7 @@ impl UnitShared {
     /// Records that WinSpd sends no more requests.
     pub(crate) fn dispatched_all(&self) {
         self.state().dispatched_all = true;
-        // Flush the written data now: the caller may not check the server for a while.
+        // Flush the written data now: the caller may notice the removal only later.
         self.stop(End::Drained);
     }
 
@@ -216,7 +216,7 @@ impl UnitShared {
         self.state().dispatched_all
     }
 
-    /// Takes a buffer of the size of the largest transfer, with undefined content.
+    /// Takes a buffer as long as the largest transfer, with undefined content.
     pub(crate) fn take_buffer(&self) -> Buffer {
         let spare = self.spares.lock().unwrap_or_else(PoisonError::into_inner).pop();
         spare.unwrap_or_else(|| Buffer::new(self.max_transfer_bytes as usize))

@@ -1,5 +1,5 @@
-//! The SCSI status of a request. For every failure, WinSpd takes a sense key and an additional
-//! sense code: its driver supports no other status.
+//! The SCSI status of a request. A failure is always CHECK CONDITION with a sense key and code,
+//! because WinSpd's driver supports no other status.
 
 use crate::uapi::{INFORMATION_VALID, Status};
 use farblock_block::BlockError;
@@ -40,8 +40,8 @@ pub(crate) fn failed(error: BlockError, lba: u64) -> Status {
         BlockError::TooLarge | BlockError::AtomicExceeded | BlockError::Unsupported => {
             INVALID_FIELD
         }
-        // Sense: access denied, no access rights. The driver does not support SCSI's reservation
-        // conflict.
+        // Sense: access denied, no access rights. WinSpd's driver does not support SCSI's
+        // reservation conflict.
         BlockError::Conflict | BlockError::Denied => check(0x5, 0x2002),
         // Sense: logical unit is in process of becoming ready.
         BlockError::NotReady | BlockError::Disconnected => check(0x2, 0x0401),
@@ -51,7 +51,7 @@ pub(crate) fn failed(error: BlockError, lba: u64) -> Status {
     };
     let of_a_block =
         matches!(error, BlockError::OutOfRange | BlockError::ReadFailed | BlockError::WriteFailed);
-    // The driver transfers only 32 bits of the block number.
+    // WinSpd's driver passes only 32 bits of the block number to Windows.
     match u32::try_from(lba) {
         Ok(lba) if of_a_block => {
             Status { information: u64::from(lba), flags: INFORMATION_VALID, ..status }

@@ -5,7 +5,7 @@
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The kinds of requests: `SpdIoctlTransactReadKind` and its siblings.
+/// The kinds of requests: `SpdIoctlTransactReadKind` and so on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum TransactKind {
@@ -22,8 +22,8 @@ pub(crate) const WRITE_PROTECTED: u32 = 1 << 0;
 pub(crate) const CACHE_SUPPORTED: u32 = 1 << 1;
 /// `UnmapSupported`: the disk supports unmap.
 pub(crate) const UNMAP_SUPPORTED: u32 = 1 << 2;
-/// `EjectDisabled`: Explorer does not offer to eject the disk. An eject stops the disk's process,
-/// which works only for processes that WinSpd's launcher started.
+/// `EjectDisabled`: Explorer does not offer to eject the disk. Ejecting works only for disks whose
+/// process WinSpd's launcher started.
 pub(crate) const EJECT_DISABLED: u32 = 1 << 3;
 
 /// `SPD_STORAGE_UNIT_PARAMS`: the properties of a disk.

@@ -1,6 +1,6 @@
-//! Tests a disk with a client of WinSpd's pipes. The server loads the library, and the library
-//! serves a pipe. The client uses only the documented messages. The tests run with the stand-in of
-//! the examples, and with a build of WinSpd if `FARBLOCK_WINSPD` names one.
+//! Tests a disk over WinSpd's named pipe: the server loads WinSpd's library, which serves the pipe,
+//! and a client sends the documented messages. The tests run with a stand-in for the library
+//! (`examples/winspd_standin.rs`), and with a build of WinSpd if `FARBLOCK_WINSPD` names one.
 #![cfg(windows)]
 
 #[path = "support/gate.rs"]
@@ -19,9 +19,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use support::*;
 
-/// The longest wait, which is enough for a busy machine.
+/// The longest wait. Even on a busy machine, expected events happen sooner.
 const LONG: Duration = Duration::from_secs(60);
-/// The number of concurrent requests. WinSpd's driver has at most 254 in flight.
+/// The number of concurrent requests. WinSpd's driver sends at most 254 at once.
 const DEPTH: usize = 128;
 
 fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
@@ -75,7 +75,7 @@ fn the_disk_has_the_properties_of_the_namespace() {
     }
 }
 
-/// Executes all operations of a disk, and compares the results with a model.
+/// Executes all operations of a disk, and compares the disk with a copy in memory.
 #[test]
 fn every_operation_of_a_disk_works() {
     for library in libraries() {
@@ -91,7 +91,7 @@ fn every_operation_of_a_disk_works() {
                 0 => {
                     let rest = blocks as u32 - 1;
                     assert!(client.unmap(&[(lba, 1), (lba + 1, rest)]).is_good());
-                    // The memory backend reads zeroes from unmapped blocks.
+                    // Unmapped blocks of the memory backend read as zeroes.
                     model[range].fill(0);
                 }
                 1 => {
@@ -111,8 +111,8 @@ fn every_operation_of_a_disk_works() {
     }
 }
 
-/// Requests run concurrently, however few threads the library has. The server answers them in the
-/// order in which they complete.
+/// More requests run concurrently than the library has threads. The server answers each when it
+/// completes.
 #[test]
 fn requests_run_concurrently_up_to_the_queue_depth() {
     for library in libraries() {
@@ -198,7 +198,7 @@ fn disk_errors_have_sense_data() {
         assert_eq!(sense(client.write(u64::MAX, &[0; 1024], false)), ((5, 0x21, 0), None));
         assert_eq!(sense(client.unmap(&[(0, 1), (2048, 1)])).0, (5, 0x21, 0));
         assert!(client.read(2047, 1).is_good());
-        // Use the same hints again, to check that no state of the failed requests remains.
+        // The same hints again: the server must keep nothing of the failed requests.
         client.next_hint = 1;
         assert!(client.read(0, 1).is_good() && client.read(1, 1).is_good());
         server.stop(false).expect("it stops");
@@ -212,11 +212,11 @@ fn disk_errors_have_sense_data() {
     }
 }
 
-/// The server refuses requests with more data than the limit, which would exceed the library's
+/// The server refuses requests with more data than the limit. They would overrun the library's
 /// buffer.
 #[test]
 fn oversized_requests_are_refused() {
-    // WinSpd's own library gives no answer to some of these requests, so test only the stand-in.
+    // WinSpd's own library does not answer some of these requests, so test only the stand-in.
     for library in libraries().into_iter().filter(|library| library.name == "stand-in") {
         let server = serve(&library, disk("mem:1MiB", 512));
         let mut client = Client::connect(&server.location());
@@ -271,7 +271,7 @@ fn only_a_forced_stop_does_not_wait_for_requests() {
 /// If WinSpd's driver stops, the server notices and flushes the written data.
 #[test]
 fn the_server_notices_a_stopped_driver_and_flushes() {
-    // Only the stand-in can simulate this stop, at the request of a client.
+    // Only the stand-in can simulate that the driver stops, when a client requests it.
     let library = &libraries()[0];
     let gate = Arc::new(Gate::new(disk("mem:1MiB", 512), |_| {}));
     gate.open_up();
@@ -286,7 +286,7 @@ fn the_server_notices_a_stopped_driver_and_flushes() {
     server.stop(false).expect("it stops");
 }
 
-/// Clients connect and disconnect, even during requests, and the disk stays available.
+/// Clients connect and disconnect, even while requests are in flight, and the disk stays available.
 #[test]
 fn the_disk_survives_reconnecting_clients() {
     for library in libraries() {
@@ -299,7 +299,7 @@ fn the_disk_survives_reconnecting_clients() {
             assert!(client.write(0, &[round; 512], false).is_good());
         }
         server.stop(false).expect("it stops");
-        // Also stop servers to which no client ever connected.
+        // A server to which no client ever connected must also stop.
         serve(&library, disk("mem:1MiB", 512)).stop(false).expect("it stops");
         drop(serve(&library, disk("mem:1MiB", 512)));
     }

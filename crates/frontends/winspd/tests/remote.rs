@@ -1,5 +1,5 @@
-//! The main use case: serves a remote disk, through a real target and a real host. The test cuts
-//! their connections repeatedly.
+//! Tests the main use of the WinSpd server: a remote disk, with a real target and host. The test
+//! cuts their connections repeatedly.
 #![cfg(windows)]
 
 mod support;
@@ -19,7 +19,7 @@ use support::*;
 
 const NQN: &str = "nqn.2026-11.org.farblock:winspd";
 
-/// Relays connections to a target, so that the test can cut them.
+/// Forwards connections to a target, so that the test can cut them.
 struct Relay {
     address: SocketAddr,
     streams: Arc<Mutex<Vec<TcpStream>>>,
@@ -82,7 +82,6 @@ fn target() -> Target {
     Target::start(&config).expect("it starts")
 }
 
-/// A cut connection only delays requests.
 #[test]
 fn a_cut_connection_only_delays_requests() {
     for (number, library) in libraries().into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A namespace that holds operations until the test opens it. It records all operations.
+//! A namespace that records all operations, and holds them back until the test opens it.
 
 #![allow(unreachable_pub, reason = "only one test binary uses this module")]
 
@@ -6,7 +6,7 @@ use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Q
 use farblock_reactor::{Reactor, TaskId, Waker};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A namespace that holds operations until the test opens it.
+/// A namespace that holds operations back until the test opens it.
 pub struct Gate {
     inner: Arc<dyn Namespace>,
     geometry: Geometry,
@@ -22,7 +22,7 @@ struct GateState {
 }
 
 impl Gate {
-    /// Makes a closed gate. `change` adjusts the geometry, but must not change the size.
+    /// Makes a closed gate. `change` may change the geometry, but not the size.
     pub fn new(inner: Arc<dyn Namespace>, change: impl FnOnce(&mut Geometry)) -> Gate {
         let mut geometry = inner.geometry();
         change(&mut geometry);
@@ -75,8 +75,7 @@ impl Queue for GateQueue {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         if self.state.lock().expect("a lock").is_open {
-            // Release the operations out of order, because a namespace may complete operations in
-            // any order.
+            // A namespace may complete operations in any order, so release them in reverse order.
             self.held.drain(..).rev().for_each(|op| self.inner.submit(op));
         }
         self.inner.poll(done);
