@@ -1,7 +1,7 @@
 //! [`Allowance`]: the limits on the memory and the threads of this process.
 //!
 //! The system kills a process that exceeds the memory limit of its control group, so farblock
-//! derives its buffer budgets from the limit. The tightest of these limits applies: the machine's
+//! derives its limits on buffers from that limit. The lowest of these limits applies: the machine's
 //! memory, the limits of the control group and its ancestors (version 1 and 2), `RLIMIT_AS` and
 //! `RLIMIT_DATA`.
 
@@ -42,19 +42,19 @@ pub struct Allowance {
     pub source: Source,
 }
 
-/// Returns the tightest memory limit of this process in bytes. `None`: this system reports no
+/// Returns the lowest memory limit of this process, in bytes. `None` if this system reports no
 /// limit.
 ///
-/// The first call reads the limits. It must happen before a sandbox hides them.
+/// The first call reads the limits, so it must come before a sandbox hides the files.
 #[must_use]
 pub fn memory() -> Option<&'static Allowance> {
     static MEMORY: OnceLock<Option<Allowance>> = OnceLock::new();
     MEMORY.get_or_init(read_memory).as_ref()
 }
 
-/// Returns the default number of event loops of a process. This is one for each processor that the
-/// process may use, according to its affinity and `cpu.max` of its control groups. The number is
-/// lower if the control groups admit few threads.
+/// Returns the default number of event loops of a process. This is the number of processors that
+/// the process may use, by its affinity and by `cpu.max` of its control groups. It is lower if the
+/// control groups allow few threads.
 #[must_use]
 pub fn loops() -> usize {
     static LOOPS: OnceLock<usize> = OnceLock::new();
@@ -64,7 +64,7 @@ pub fn loops() -> usize {
     })
 }
 
-/// Reads all limits now, because a sandbox may hide the files later.
+/// Reads all limits now. A sandbox may hide the files later.
 pub fn read() {
     let _ = (memory(), loops());
 }
@@ -75,16 +75,16 @@ fn loops_within(processors: usize, threads: Option<u64>) -> usize {
     processors.min(most).max(1)
 }
 
-/// Divides the memory for buffers among `parts` equal users, and returns the bytes for each. This
-/// is `usual`, unless all users together would exceed a quarter of the memory that the process may
-/// use. The result may be smaller than one request: a caller then admits a single request at a
-/// time.
+/// Divides the memory for buffers among `parts` equal users (for example connections), and returns
+/// the bytes for each. This is `usual`, or less if all users together would exceed a quarter of the
+/// memory that the process may use. If the result is smaller than one request, the caller admits
+/// one request at a time.
 #[must_use]
 pub fn portion(usual: usize, parts: usize) -> usize {
     portion_of(memory().map(|it| it.amount), limits::BUDGET_SHARE, usual, parts)
 }
 
-/// Returns the number of bytes that the pool of one thread may keep for reuse.
+/// The number of bytes that the buffer pool of one thread may keep for reuse.
 pub(crate) fn pool_bytes() -> usize {
     static POOL: OnceLock<usize> = OnceLock::new();
     *POOL.get_or_init(|| {

@@ -17,15 +17,15 @@ pub const ALIGNMENT_BYTES: usize = 4096;
 /// The unit of [`Buffer::huge`]'s allocations, in bytes.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// One block of memory. Buffers refer to disjoint parts of the block, or are views of it. Dropping
-/// the last buffer frees the block. An allocation with capacity 0 owns no memory. Empty buffers
-/// refer to such an allocation, and so do the buffers of a [`Lender`].
+/// One block of memory. Buffers refer to disjoint parts of the block, or are read-only views of it.
+/// Dropping the last buffer frees the block. Empty buffers and the buffers of a [`Lender`] refer to
+/// an allocation of capacity 0, which owns no memory.
 struct Allocation {
     base: NonNull<u8>,
     capacity_bytes: usize,
-    /// An allocation that must outlive this one. It is the mapping that contains this allocation's
-    /// memory. Or this allocation owns no memory, and only counts the references to a part of
-    /// `whole`.
+    /// An allocation that must outlive this one. Either it is the mapping that contains this
+    /// allocation's memory. Or this allocation has no memory, and counts the references to a part
+    /// of `whole`.
     whole: Option<Arc<Allocation>>,
     /// Whether the memory is a mapping. Otherwise it is from the heap.
     #[cfg(target_os = "linux")]
@@ -36,8 +36,8 @@ struct Allocation {
 
 // SAFETY: an `Allocation` is plain memory without thread affinity.
 unsafe impl Send for Allocation {}
-// SAFETY: the allocation itself gives no access to its bytes. Only buffers give access, either to
-// disjoint parts or to parts that no code changes.
+// SAFETY: the allocation itself gives no access to its bytes. Only buffers give access: to disjoint
+// parts, or to parts that no code changes.
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
@@ -115,12 +115,13 @@ impl Drop for Allocation {
     }
 }
 
-/// Bytes with one owner, for use by the kernel and by other threads.
+/// A block of bytes with one owner, which the owner may lend to the kernel or pass to another
+/// thread.
 ///
-/// Allocations are aligned to [`ALIGNMENT_BYTES`]. They are zeroed only at creation. Callers can
-/// split a buffer in two ([`split_to`](Buffer::split_to)) and join the parts again
-/// ([`unsplit`](Buffer::unsplit)) without copying. Mutable access to a [view](SharedBuffer::view)
-/// turns the view into a copy.
+/// Allocations are aligned to [`ALIGNMENT_BYTES`]. They are zeroed only when they are created.
+/// Callers can split a buffer in two ([`split_to`](Buffer::split_to)) and join the parts again
+/// ([`unsplit`](Buffer::unsplit)) without copying. Mutable access to a [view](SharedBuffer::view),
+/// which is read-only, first copies its bytes.
 pub struct Buffer {
     /// The first byte of this buffer's part of `owner`.
     start: NonNull<u8>,
@@ -128,8 +129,7 @@ pub struct Buffer {
     owner: Arc<Allocation>,
     /// Whether this buffer is a view. Other buffers may read the same bytes.
     is_view: bool,
-    /// The number of the loan to which this buffer belongs; 0 if it does not come from a
-    /// [`Lender`].
+    /// The number of the [`Lender::lend`] call that made this buffer; 0 for other buffers.
     loan: u32,
 }
 
@@ -151,16 +151,16 @@ impl Buffer {
     }
 
     /// Allocates `pages` times [`HUGE_PAGE_BYTES`] zero bytes, in huge pages if the system supports
-    /// them. This is for large, long-lived memory with random access. The pages take memory when
-    /// they are first touched. `None` if memory is exhausted.
+    /// them. Use this for large, long-lived memory with random access. A page takes memory only
+    /// once it is first touched. `None` if memory is exhausted.
     pub fn huge(pages: usize) -> Option<Buffer> {
         let len = pages.checked_mul(HUGE_PAGE_BYTES).filter(|len| *len > 0)?;
         Allocation::try_huge(len).map(Buffer::whole)
     }
 
-    /// Allocates several buffers of `len` bytes each as parts of one mapping, for buffers that are
-    /// too small for their own mapping. Dropping the last buffer unmaps the memory. For other
-    /// sizes, and on systems without mappings, allocates one buffer.
+    /// Allocates several small buffers of `len` bytes as parts of one mapping. Dropping the last of
+    /// them unmaps the memory. For large buffers, and on systems without mappings, allocates one
+    /// buffer.
     pub(crate) fn several(len: usize) -> Vec<Buffer> {
         #[cfg(all(target_os = "linux", not(miri)))]
         if len > 0 && len < limits::MAPPED_BYTES && len.is_multiple_of(ALIGNMENT_BYTES) {
@@ -199,7 +199,7 @@ impl Buffer {
     }
 
     /// Shortens the buffer to `len` bytes. Does nothing if the buffer is already that short. The
-    /// bytes behind the new end stay allocated, so that a pool can reuse the whole allocation.
+    /// bytes after the new end stay allocated, so that a pool can reuse the whole allocation.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -226,7 +226,8 @@ impl Buffer {
     ///
     /// Panics if the two are not adjacent parts of one allocation.
     pub fn unsplit(&mut self, next: Buffer) {
-        // All loans of a lender have the same owner, but two loans may be different memory.
+        // All buffers of a lender have the same owner. But two calls of `lend` may have lent
+        // different memory.
         let is_same = Arc::ptr_eq(&self.owner, &next.owner) && self.loan == next.loan;
         assert!(is_same, "unsplit: parts of different allocations");
         let end = self.start.as_ptr().addr() + self.len;
@@ -245,8 +246,8 @@ impl Buffer {
         self.owner.capacity_bytes
     }
 
-    /// Grows the buffer to its whole allocation. `None`: other parts of the allocation still exist,
-    /// and this part is dropped. Always `None` for a view.
+    /// Grows the buffer to its whole allocation. If other parts of the allocation still exist, or
+    /// for a view, drops this part and returns `None`.
     pub(crate) fn into_whole(mut self) -> Option<Buffer> {
         if self.is_view {
             return None;
@@ -284,30 +285,30 @@ impl AsRef<[u8]> for Buffer {
     }
 }
 
-/// Creates buffers from memory that this crate did not allocate. Callers of a C interface can then
-/// read into and write from their own memory without a copy.
+/// Creates buffers from memory that this crate did not allocate. So callers of a C interface can
+/// read into their own memory, and write from it, without a copy.
 ///
 /// A buffer pool never keeps such a buffer, and dropping the buffer does not free the memory.
 #[derive(Debug, Default)]
 pub struct Lender {
     owner: Buffer,
-    /// The number of loans so far. The number wraps around after four billion loans.
+    /// The number of calls of `lend` so far. It wraps around after four billion.
     loans: Cell<u32>,
 }
 
 impl Lender {
-    /// Creates a lender without loans.
+    /// Creates a lender that has lent nothing.
     pub fn new() -> Lender {
         Lender::default()
     }
 
-    /// Creates a buffer of the `len` bytes from `start`. Allocates nothing.
+    /// Creates a buffer of the `len` bytes at `start`. Allocates nothing.
     ///
     /// # Safety
     ///
-    /// The memory must stay valid, and no other code may access it, until the buffer is dropped.
-    /// Any thread may drop the buffer. If the buffer is only a source (for a send or a file write),
-    /// the memory need not be writable, and other code may read it.
+    /// Until the buffer is dropped, on any thread, the memory must stay valid, and no other code
+    /// may access it. If the buffer is only read (for a send or a file write), the memory need not
+    /// be writable, and other code may read it.
     pub unsafe fn lend(&self, start: NonNull<u8>, len: usize) -> Buffer {
         assert!(isize::try_from(len).is_ok(), "no allocation can have {len} bytes");
         let loan = self.loans.get().wrapping_add(1);
@@ -318,20 +319,20 @@ impl Lender {
     /// Whether all lent buffers have been dropped.
     pub fn is_idle(&self) -> bool {
         let idle = Arc::strong_count(&self.owner.owner) == 1;
-        // All accesses through the dropped buffers must happen before the caller's next accesses.
+        // The accesses through the dropped buffers must happen before the caller's next accesses.
         fence(Ordering::Acquire);
         idle
     }
 }
 
-/// Bytes that one owner changes and any number of views read. No view sees a change. While views
+/// Bytes with one owner and any number of read-only *views*, which other code may hold. While views
 /// exist, the owner cannot change the bytes ([`exclusive`](SharedBuffer::exclusive) checks this),
-/// but can replace the buffer.
+/// but can replace the buffer. So no view sees a change.
 #[derive(Debug)]
 pub struct SharedBuffer(Buffer);
 
 impl SharedBuffer {
-    /// Makes `buffer` shared, without views.
+    /// Makes `buffer` shared. It has no views yet.
     pub fn new(mut buffer: Buffer) -> SharedBuffer {
         // Other parts of the same allocation must not count as views of this buffer.
         let whole = std::mem::replace(&mut buffer.owner, Arc::new(Allocation::new(0)));
@@ -339,8 +340,8 @@ impl SharedBuffer {
         SharedBuffer(buffer)
     }
 
-    /// Returns a view of a part of the current bytes, without a copy, for reading. The view keeps
-    /// the bytes alive, even after `self` is dropped.
+    /// Returns a read-only view of a part of the bytes, without a copy. The view keeps the bytes
+    /// alive, even after `self` is dropped.
     ///
     /// # Panics
     ///
@@ -465,7 +466,7 @@ mod tests {
             unsafe { lender.lend(NonNull::new(part.as_mut_ptr()).unwrap(), part.len()) }
         };
         let mut first = lend(front);
-        // Parts of one loan can be joined. Adjacent parts of different loans cannot.
+        // Parts of one lent buffer can be joined. Adjacent lent buffers cannot.
         let mut whole = first.split_to(40);
         whole.unsplit(first);
         whole.unsplit(lend(back));

@@ -1,21 +1,21 @@
-//! Fast copies. [`copy_to_memory`] copies with stores that bypass the caches. [`copy_anywhere`] is
-//! fast even if the destination is not aligned to a cache line.
+//! Fast copies. [`copy_to_memory`] bypasses the processor's caches. [`copy_anywhere`] is fast even
+//! if the destination is not aligned to a cache line.
 
-/// Shorter copies than this, in bytes, are faster through the caches.
+/// The minimum length in bytes for bypassing the caches. Shorter copies are faster through the
+/// caches.
 #[cfg(target_arch = "x86_64")]
 const LEAST_BYTES: usize = 4096;
 /// The size of a cache line in bytes. One store fills a line.
 #[cfg(target_arch = "x86_64")]
 const LINE_BYTES: usize = 64;
 
-/// Below this length in bytes, the C library copies with vector instructions.
+/// For shorter copies (in bytes), the C library uses vector instructions.
 const VECTORS_BYTES: usize = 1024;
 
-/// Copies `from` to `into` like `copy_from_slice`, but at the same speed for every destination
-/// address.
+/// Copies `from` to `into` like `copy_from_slice`, but equally fast to every destination address.
 ///
-/// For 2 KiB and more, the C library uses the processor's string instruction, if the processor
-/// reports this instruction as fast. With glibc before 2.40, this is ten to twenty times slower on
+/// For 2 KiB and more, the C library uses the processor's string instruction (`rep movsb`), if the
+/// processor reports it as fast. With glibc before 2.40, this copy is ten to twenty times slower on
 /// AMD's Zen 3 and 4 if the destination is not aligned to a cache line: 3 GB/s instead of 40 GB/s
 /// for 16 KiB.
 ///
@@ -32,8 +32,8 @@ pub fn copy_anywhere(into: &mut [u8], from: &[u8]) {
 /// Copies `from` to `into` like `copy_from_slice`, but bypasses the caches if the processor
 /// supports this.
 ///
-/// It is for large memory that was not used recently and will not be used soon. An ordinary store
-/// to such memory first reads its cache line and evicts another line. Copying 64 KiB takes 3.5 us
+/// Use it for large memory that is not in the caches and will not be used soon. An ordinary store
+/// to such memory first reads the cache line, and evicts another. Copying 64 KiB takes 3.5 us
 /// instead of 6.4 us, and 4 KiB 385 ns instead of 500 ns (AVX-512, 512 MiB in huge pages).
 ///
 /// # Panics
@@ -68,8 +68,8 @@ fn stream(into: &mut [u8], from: &[u8]) {
         }
     }
     lines.into_remainder().copy_from_slice(from_lines.remainder());
-    // These stores are not ordered with other stores. Without this fence, another thread could see
-    // a released lock before it sees the data that the lock protects.
+    // The processor does not order these stores with others. Without this fence, another thread
+    // could see a released lock before the data that the lock protects.
     _mm_sfence();
 }
 

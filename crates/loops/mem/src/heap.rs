@@ -1,9 +1,9 @@
 //! Returns the allocator's free memory to the system.
 
 /// Returns the allocator's free pages to the system. Without this call, the C library keeps free
-/// memory that lies below a block in use, and free memory that other threads had allocated. The
-/// call walks through the whole heap, and blocks the allocations of other threads meanwhile. Call
-/// it after large frees, from a thread that may wait.
+/// memory below a block that is in use, and free memory that other threads allocated. The call
+/// scans the whole heap, and blocks the allocations of other threads meanwhile. Call it after large
+/// frees, from a thread that may wait.
 pub fn trim_heap() {
     // SAFETY: any thread may call this function at any time.
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]

@@ -1,6 +1,6 @@
-//! Memory in huge pages, if the kernel supports them. 512 MiB have 131,072 ordinary pages, many
-//! more than a processor's TLB holds. In a virtual machine, finding the address of a page that is
-//! not in the TLB takes as long as copying the page.
+//! Memory in huge pages, if the kernel supports them. 512 MiB consist of 131,072 ordinary pages,
+//! many more than a processor's TLB (its cache of page addresses) holds. In a virtual machine, a
+//! TLB miss takes as long as copying a page.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::{NonNull, null_mut};
@@ -14,8 +14,8 @@ pub(crate) fn map(len: usize) -> Option<NonNull<u8>> {
         len.is_multiple_of(PAGE_BYTES) && len > 0,
         "{len} bytes are not a whole number of huge pages"
     );
-    // The mapping is only aligned to ordinary pages, so map one huge page more: it then contains an
-    // aligned part.
+    // The kernel aligns the mapping only to ordinary pages. With one huge page more, it contains a
+    // part that is aligned to huge pages.
     let room = len.checked_add(PAGE_BYTES)?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: this creates a mapping at an address that the kernel chooses.
@@ -30,7 +30,7 @@ pub(crate) fn map(len: usize) -> Option<NonNull<u8>> {
         let start = all.add(before);
         unmap(all, before);
         unmap(start.add(len), after);
-        // Ignore an error: on a system without huge pages, the memory just has ordinary pages.
+        // Ignore an error: a system without huge pages uses ordinary pages.
         let _ = madvise(start.cast(), len, Advice::LinuxHugepage);
         NonNull::new(start)
     }

@@ -1,10 +1,11 @@
-//! Memory: buffers that have one owner and may be lent to the kernel, and fast copies.
+//! Memory: buffers with one owner, which the owner may lend to the kernel, and fast copies.
 //!
 //! **Contents.** A [`Buffer`] is a part of one allocation, aligned for direct I/O. Callers can
 //! split and join buffers without copying. A [`BufferPool`] keeps unused buffers for reuse. A
-//! [`SharedBuffer`] has views whose bytes never change. A [`Lender`] creates buffers from foreign
-//! memory. [`copy_to_memory`] copies without filling the caches, [`copy_anywhere`] copies equally
-//! fast to any address, and [`prefetch`] loads memory into the cache.
+//! [`SharedBuffer`] has read-only views, whose bytes never change. A [`Lender`] creates buffers
+//! from memory that the caller allocated. [`copy_to_memory`] copies without filling the caches,
+//! [`copy_anywhere`] copies equally fast to any address, and [`prefetch`] loads memory into the
+//! cache.
 //!
 //! **Contract.** A buffer is exclusive: only its owner can access its bytes, on any thread.
 //! Dropping the last buffer of an allocation frees the allocation. A pool belongs to one thread and

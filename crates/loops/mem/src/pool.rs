@@ -1,5 +1,5 @@
-//! [`BufferPool`]: keeps buffers of a few sizes for reuse. I/O in steady state then allocates
-//! nothing.
+//! [`BufferPool`]: keeps buffers of a few sizes for reuse. So I/O allocates nothing once the pool
+//! has enough buffers.
 
 use std::cell::{Cell, RefCell};
 
@@ -7,15 +7,15 @@ use crate::allowance::pool_bytes;
 use crate::buffer::Buffer;
 use crate::limits;
 
-/// The smallest size class in bytes.
+/// The size of the buffers in the smallest class, in bytes.
 const MIN_CLASS_BYTES: usize = 4096;
-/// The largest size class in bytes.
+/// The size of the buffers in the largest class, in bytes.
 const MAX_CLASS_BYTES: usize = limits::POOLED_BUFFER_BYTES;
-/// The number of power-of-two classes from the smallest to the largest.
+/// The number of classes. Each class has twice the size of the previous one.
 const CLASSES: usize =
     (MAX_CLASS_BYTES.trailing_zeros() - MIN_CLASS_BYTES.trailing_zeros()) as usize + 1;
 
-/// A free list of buffers in power-of-two classes from 4 KiB to 2 MiB. Each thread has its own
+/// Keeps free buffers in classes of 4 KiB, 8 KiB and so on up to 2 MiB. Each thread has its own
 /// pool, without locks.
 ///
 /// The pool reuses the most recently returned buffer first, so that the buffers in use stay in the
@@ -32,8 +32,7 @@ impl BufferPool {
         BufferPool::default()
     }
 
-    /// Returns a buffer of exactly `len` bytes. The bytes are initialised, but may be the data of
-    /// an earlier user.
+    /// Returns a buffer of exactly `len` bytes. The bytes may be old data of an earlier user.
     pub fn take(&self, len: usize) -> Buffer {
         let Some(class) = class_for(len) else {
             return Buffer::new(len);
@@ -62,8 +61,8 @@ impl BufferPool {
     }
 
     /// Returns a buffer to the pool. The pool frees the buffer instead if no class has its size, if
-    /// other parts of its allocation still exist, or if the pool is full. The last part of an
-    /// allocation returns the whole allocation to the pool.
+    /// other parts of its allocation still exist, or if the pool is full. When the last part of an
+    /// allocation is returned, the pool keeps the whole allocation.
     pub fn give(&self, buffer: Buffer) {
         let capacity = buffer.capacity_bytes();
         let Some(class) = class_for(capacity) else { return };

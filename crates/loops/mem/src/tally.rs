@@ -1,7 +1,7 @@
-//! Counts the bytes of buffers for each simulated machine that allocated them.
+//! Counts the bytes of buffers of each machine in a simulation.
 //!
-//! All machines of a simulation run on one thread. The tally counts the buffers that this thread
-//! has allocated since [`begin`], even if another thread frees them.
+//! All machines of a simulation run on one thread. The count includes buffers that this thread has
+//! allocated since [`begin`], until any thread frees them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ pub struct Tally {
 
 #[derive(Default)]
 struct Book {
-    /// The number of this simulation. A buffer that is left from an earlier simulation has an
-    /// earlier number, and is not counted.
+    /// The number of this simulation. Buffers with the number of an earlier simulation are not
+    /// counted.
     volume: u64,
     by_machine: BTreeMap<u32, Tally>,
 }
@@ -76,8 +76,7 @@ impl Drop for Counted {
             if book.volume == self.volume
                 && let Some(tally) = book.by_machine.get_mut(&self.machine)
             {
-                // Do not go below zero: another thread may have allocated the buffer, so it was not
-                // counted here.
+                // Another thread may have allocated the buffer, so that it is not in this count.
                 tally.now_bytes = tally.now_bytes.saturating_sub(self.bytes);
             }
         });

@@ -1,5 +1,6 @@
-//! Tests that freed memory returns to the system. The test runs in its own process, because the
-//! memory of other tests would count. It does not run with sanitizers, which have other allocators.
+//! Tests that freed memory returns to the system. The test runs in its own process, because it
+//! measures the memory of the whole process. It does not run with sanitizers, which use other
+//! allocators.
 #![cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
 
 use farblock_mem::trim_heap;

@@ -2,7 +2,7 @@
 //! Generators", 2014). The algorithm never changes, so a seed reproduces a failure in any later
 //! version.
 //!
-//! Use it for addresses, faults and incompressible contents, but never for secrets.
+//! Do not use these numbers for secrets: they are predictable.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -22,13 +22,13 @@ impl Random {
         Random { state: seed }
     }
 
-    /// Combines several numbers into one seed. Seeds from similar numbers have unrelated sequences.
+    /// Combines several numbers into one seed. Similar numbers give unrelated sequences.
     #[must_use]
     pub fn mix(parts: &[u64]) -> u64 {
         parts.iter().fold(0, |seed, part| Random::new(seed ^ part).bits())
     }
 
-    /// Returns number `index` of the sequence of `seed`, without computing the earlier numbers.
+    /// Returns element `index` of the sequence of `seed`, without computing the earlier elements.
     #[must_use]
     pub fn nth(seed: u64, index: u64) -> u64 {
         Random::new(seed.wrapping_add(index.wrapping_mul(GAMMA))).bits()

@@ -1,5 +1,5 @@
-//! Compares the cost of the engines with the cost of plain blocking sockets. The measurements are a
-//! ping-pong, pipelined small messages, and large payloads, over loopback between two threads.
+//! Compares farblock's event loops (engines) with blocking sockets: a ping-pong, pipelined small
+//! messages, and large payloads, over loopback between two threads.
 //!
 //! Run it with `cargo run --release -p farblock-reactor --example echo -- [seconds per measurement]
 //! [rounds]`.
@@ -58,7 +58,7 @@ impl Side {
         Side { reactor, stream, task, events, ready, batch: Some(SendBatch::new()) }
     }
 
-    /// Polls, and passes each event to `handle`, except `Sent`: this function recycles the batch.
+    /// Polls, and passes all events except `Sent` to `handle`. After `Sent`, reuses the batch.
     fn turn(&mut self, mut handle: impl FnMut(&Reactor, StreamId, Event)) {
         self.reactor.poll(Some(Duration::from_millis(100)), &mut self.ready).expect("poll");
         self.reactor.take_events(self.task, &mut self.events);
@@ -171,8 +171,8 @@ fn payloads(config: &Config, time: Duration) -> f64 {
     }
     let rate = received as f64 / start.elapsed().as_secs_f64();
     stop.store(true, Ordering::Relaxed);
-    // Keep reading until the server has seen that the time is over. Otherwise its last send could
-    // never complete.
+    // Read until the server has noticed that the time is over. Otherwise its last send could never
+    // complete.
     while !server.is_finished() {
         side.turn(|reactor, stream, event| {
             if let Event::ReceivedInto { buffer, .. } = event {
@@ -191,8 +191,8 @@ fn thread_time() -> Option<Duration> {
 }
 
 /// Measures the CPU time per message in nanoseconds when one loop serves both ends of `pairs`
-/// connections. This shows the cost of the engine and the system without wake-ups. Other load on
-/// the machine does not change the result.
+/// connections. This is the cost of the engine and the system without wake-ups. It does not depend
+/// on other load of the machine.
 fn cpu_per_message(config: &Config, pairs: usize, rounds: usize) -> f64 {
     let reactor = Reactor::new(config).expect("reactor");
     let task = reactor.add_task();
@@ -298,7 +298,7 @@ struct Case {
     name: String,
     unit: &'static str,
     measure: Box<dyn Fn(Duration) -> f64>,
-    /// The best rate of all rounds, and the number of processors used in that round.
+    /// The best rate of all rounds, and the processors that this round used.
     best: (f64, f64),
 }
 
@@ -336,8 +336,7 @@ fn main() {
     let argument = |index| std::env::args().nth(index).and_then(|text| text.parse().ok());
     let time = Duration::from_secs_f64(argument(1).unwrap_or(0.3));
     let mut cases = cases();
-    // Interleave the rounds and use the best round of each case, because the machine may have other
-    // load.
+    // Interleave the rounds and use the best round of each case: other load may slow some rounds.
     for _ in 0..argument(2).unwrap_or(5.0) as usize {
         for case in &mut cases {
             let (cpu, start) = (cpu_time(), Instant::now());

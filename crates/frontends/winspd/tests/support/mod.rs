@@ -1,6 +1,6 @@
-//! A client of WinSpd's pipes, written from the documentation in `winspd/ioctl.h` without code of
-//! the crate. It receives 128 bytes of parameters, and then exchanges requests and answers. Each
-//! message has 48 bytes, followed by data.
+//! A client for WinSpd's named pipe, written from the documentation in `winspd/ioctl.h` without
+//! code of the crate. The client receives 128 bytes of parameters, and then exchanges requests and
+//! answers of 48 bytes each, followed by data.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
@@ -16,10 +16,10 @@ pub const READ: u8 = 1;
 pub const WRITE: u8 = 2;
 pub const FLUSH: u8 = 3;
 pub const UNMAP: u8 = 4;
-/// A kind of request that only the stand-in has. It removes the disk.
+/// A kind of request that only the stand-in for WinSpd's library has. It removes the disk.
 pub const TAKE_AWAY: u8 = 0xee;
 
-/// A library to test with. Messages contain its name.
+/// A library to test with. Failure messages contain its name.
 #[derive(Clone, Debug)]
 pub struct Library {
     pub name: &'static str,
@@ -40,7 +40,7 @@ pub fn libraries() -> Vec<Library> {
     all
 }
 
-/// Copies the stand-in to a folder of this test program, under the file name of WinSpd's library.
+/// Copies the stand-in to a folder of this test program, with the file name of WinSpd's library.
 fn stand_in() -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
@@ -95,7 +95,8 @@ impl Client {
         let pipe = loop {
             match OpenOptions::new().read(true).write(true).open(name) {
                 Ok(pipe) => break pipe,
-                // The server may not have noticed yet that the previous client has disconnected.
+                // The server may not have noticed yet that the previous client has disconnected, so
+                // retry.
                 Err(error) if Instant::now() > deadline => panic!("{name}: {error}"),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
@@ -158,7 +159,8 @@ impl Client {
             data.extend_from_slice(&blocks.to_le_bytes());
             data.extend_from_slice(&[0; 4]);
         }
-        // An unmap request has the count in the field that holds the address in other requests.
+        // In an unmap request, this field contains the number of ranges. In other requests it is
+        // the address.
         self.send(UNMAP, ranges.len() as u64, 0, false, &data)
     }
 

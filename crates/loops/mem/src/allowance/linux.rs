@@ -1,13 +1,12 @@
-//! Reads Linux's limits from `/proc` and the control groups, below a root directory that tests can
-//! set.
+//! Reads Linux's limits from `/proc` and the control groups. Tests can set another root directory.
 
 use super::{Allowance, Source};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// The root directory of a file system that contains `/proc` and the mounted control groups of
-/// `/proc/self/mountinfo`.
+/// The root directory that contains `/proc` and the control groups that `/proc/self/mountinfo`
+/// lists.
 pub(super) struct Tree {
     root: PathBuf,
 }
@@ -24,7 +23,7 @@ impl Tree {
         Self { root: root.into() }
     }
 
-    /// Returns the tightest memory limit.
+    /// Returns the lowest memory limit.
     pub(super) fn memory(&self) -> Option<Allowance> {
         let machine = self.machine().map(|amount| Allowance { amount, source: Source::Machine });
         let first: &[&str] = &["memory.limit_in_bytes"];
@@ -42,7 +41,7 @@ impl Tree {
         machine.into_iter().chain(groups).chain(resources).min_by_key(|it| it.amount)
     }
 
-    /// Returns how many more threads this process may start within the tightest limit of its
+    /// Returns how many more threads this process may start within the lowest limit of its control
     /// groups.
     pub(super) fn threads(&self) -> Option<Allowance> {
         let groups = self.groups("pids").into_iter().flat_map(|group| {
@@ -72,7 +71,7 @@ impl Tree {
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     }
 
-    /// Returns the limits that a group and its ancestors state in files of these names.
+    /// Returns the limits in these files of a group and its ancestors.
     fn limits(&self, group: &Group, files: &[&str]) -> Vec<Allowance> {
         let above = group.own.ancestors().take_while(|it| it.starts_with(&group.mounted));
         let files = above.flat_map(|directory| files.iter().map(|file| directory.join(file)));
@@ -83,8 +82,8 @@ impl Tree {
         stated.collect()
     }
 
-    /// Returns the groups of this process that may limit `controller`: groups of version 2 and of
-    /// version 1.
+    /// Returns the groups of this process that may limit `controller`, of both versions of control
+    /// groups.
     fn groups(&self, controller: &str) -> Vec<Group> {
         let read = |path: &str| self.read(Path::new(path)).unwrap_or_default();
         let (own, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
@@ -92,7 +91,7 @@ impl Tree {
     }
 }
 
-/// Returns this process's group in the hierarchy of a `mountinfo` line.
+/// Returns this process's group in the hierarchy that this line of `mountinfo` mounts.
 fn group(mount: &str, own: &str, controller: &str) -> Option<Group> {
     let (before, after) = mount.split_once(" - ")?;
     let mut fields = before.split(' ').skip(3);
@@ -113,8 +112,8 @@ fn group(mount: &str, own: &str, controller: &str) -> Option<Group> {
         };
         is_it.then_some(path)
     })?;
-    // In a container, the mount point may be the container's own group, while `path` is the path of
-    // the group outside the container.
+    // In a container, the mount point may be the container's own group, but `path` starts at the
+    // host's root group.
     let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
     let is_plain = below.components().all(|it| matches!(it, Component::Normal(_)));
     let mounted = PathBuf::from(mounted);
@@ -128,7 +127,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Creates a tree with these files, in a directory that only this test uses.
+    /// Creates these files in a directory that only this test uses.
     fn tree(name: &str, files: &[(&str, &str)]) -> Tree {
         let root = std::env::temp_dir().join(format!("farblock-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
