@@ -1,12 +1,12 @@
-//! [`SendBatch`]: a gather list that owns its data.
+//! [`SendBatch`]: the data of one send, in several pieces (gather list). The batch owns the data.
 
 use std::fmt;
 use std::ops::Range;
 
 use farblock_mem::Buffer;
 
-/// The `Segment::source` of bytes in the inline vector. Any other value is an index into the
-/// payloads.
+/// The value of `Segment::source` for bytes in the batch's own vector. Any other value is the index
+/// of a payload buffer.
 const INLINE: usize = usize::MAX;
 
 /// One contiguous piece of the data.
@@ -17,15 +17,16 @@ struct Segment {
     len: usize,
 }
 
-/// A position in a batch. The caller has sent or processed the data before it.
+/// A position in a batch. The data before it has been sent.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Cursor {
     segment: usize,
     offset: usize,
 }
 
-/// The data of one [`send`](crate::Reactor::send), in the order of the calls that added it. The
-/// batch copies small pieces into one vector, and sends payload buffers without a copy.
+/// The data of one [`send`](crate::Reactor::send), in the order of the calls that added it.
+/// [`bytes`](SendBatch::bytes) copies small pieces into one vector. [`payload`](SendBatch::payload)
+/// adds a buffer without a copy.
 ///
 /// The batch owns its payloads until the send completes. Then
 /// [`take_payloads`](SendBatch::take_payloads) returns the payloads and empties the batch. The
@@ -59,8 +60,8 @@ impl SendBatch {
     }
 
     /// Appends `buffer[range]` and takes ownership of the buffer.
-    /// [`take_payloads`](SendBatch::take_payloads) later returns the buffer with `tag`. Returns the
-    /// index for [`payload_again`](SendBatch::payload_again).
+    /// [`take_payloads`](SendBatch::take_payloads) later returns the buffer together with `tag`.
+    /// Returns the buffer's index, for [`payload_again`](SendBatch::payload_again).
     ///
     /// # Panics
     ///
@@ -90,12 +91,12 @@ impl SendBatch {
         self.len
     }
 
-    /// Returns the number of bytes that the batch has copied. The other bytes are in payloads.
+    /// Returns the number of bytes that the batch has copied into its own vector.
     pub fn inline_bytes(&self) -> usize {
         self.inline.len()
     }
 
-    /// Whether the batch has no bytes to send. It may still own buffers with an empty range.
+    /// Whether the batch has no bytes to send. It may still own buffers of which it sends no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -124,8 +125,8 @@ impl SendBatch {
         drop(self.take_payloads());
     }
 
-    /// If the inline data has more capacity than `bytes`, frees capacity beyond `bytes` bytes of
-    /// inline data, and beyond `bytes / 64` segments and payloads.
+    /// If the vector of copied bytes has a larger capacity than `bytes`, frees the rest. Then also
+    /// frees the capacity for more than `bytes / 64` segments and payloads.
     pub fn shrink_to(&mut self, bytes: usize) {
         if self.inline.capacity() > bytes {
             self.inline.shrink_to(bytes);

@@ -14,14 +14,13 @@ pub enum EngineKind {
     Uring,
     /// Readiness events (epoll, kqueue, IOCP), and a thread pool for files.
     Portable,
-    /// The engine of the calling thread's simulated world.
+    /// The engine of the simulation that runs on the calling thread.
     #[cfg(feature = "sim")]
     Sim,
 }
 
 impl EngineKind {
-    /// The engines that this operating system can have. A Linux kernel may still be configured to
-    /// forbid `Uring`.
+    /// The engines that this operating system can have. A Linux system may still forbid io_uring.
     pub const HERE: &[EngineKind] = if cfg!(target_os = "linux") {
         &[EngineKind::Uring, EngineKind::Portable]
     } else {
@@ -66,9 +65,9 @@ impl FromStr for EngineKind {
     }
 }
 
-/// The default time that a loop with [`Polling::Busy`] busy-polls after its last work. A remote
-/// solid-state disk answers a request in less time. Busy-polling this long after a keep-alive every
-/// few seconds has no measurable cost.
+/// The default time for which a loop with [`Polling::Busy`] busy-polls after its last work. A
+/// remote solid-state disk answers a request in less time. The cost after a keep-alive every few
+/// seconds is not measurable.
 const BUSY_IDLE: Duration = Duration::from_millis(1);
 
 /// Whether a loop busy-polls (checks for work) before it sleeps. Busy-polling saves wake-ups but
@@ -78,21 +77,20 @@ pub enum Polling {
     /// `efficient`: the loop sleeps immediately.
     Never,
     /// `balanced`: before each sleep, the loop busy-polls for up to `longest` if its measurements
-    /// show that the load then runs faster. It spends at most six times as much time busy-polling
-    /// as working, and an idle loop does not busy-poll.
+    /// show that this speeds up the load. It busy-polls for at most six times the time that it
+    /// works, and never while it is idle.
     Adaptive {
         /// The longest time that the loop busy-polls before it sleeps.
         longest: Duration,
     },
-    /// `latency`: the loop busy-polls until no work has arrived for `idle`, without measuring
-    /// whether the load then runs faster. Under load it uses its whole processor. An idle loop uses
-    /// almost none.
+    /// `latency`: the loop busy-polls until no work has arrived for `idle`, without measuring the
+    /// gain. Under load it uses a whole processor, and while it is idle almost none.
     Busy {
         /// The time that the loop busy-polls after its last work. It must be longer than the
         /// expected response times.
         idle: Duration,
     },
-    /// `always`: the loop never sleeps and always uses its whole processor.
+    /// `always`: the loop never sleeps, and always uses a whole processor.
     Always,
 }
 
@@ -149,8 +147,8 @@ impl FromStr for Polling {
     }
 }
 
-/// Limits how many bytes of a stream one system call of the portable engine transfers. Benchmarks
-/// use this limit to measure the gain of large calls.
+/// The limit on the bytes of a stream that one system call of the portable engine transfers.
+/// Benchmarks set it to measure the gain of large calls.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallBytes {
@@ -171,8 +169,8 @@ pub struct Config {
     pub engine: EngineKind,
     /// Whether `poll` busy-polls before it sleeps.
     pub polling: Polling,
-    /// Number of threads for file operations in the portable engine (at least one). They start with
-    /// the first operation.
+    /// Number of threads for file operations in the portable engine (at least one). The threads
+    /// start with the first file operation.
     pub file_threads: usize,
     /// Limits the bytes of one system call. Only benchmarks set a limit.
     #[doc(hidden)]
@@ -190,8 +188,7 @@ impl Config {
 impl Default for Config {
     fn default() -> Config {
         // On Windows, this is the only engine, and all file operations use these threads. On Linux,
-        // it is only the fallback, and few threads suffice because of read-ahead and the page
-        // cache.
+        // this engine is a fallback, and few threads suffice because of the page cache.
         let file_threads = if cfg!(windows) { 16 } else { 4 };
         let (engine, polling, call_bytes) = Default::default();
         Config { engine, polling, file_threads, call_bytes }

@@ -1,5 +1,5 @@
-//! The reactor state that an engine borrows during a call, the time that an engine may wait, and
-//! the sizes of receives.
+//! The part of the reactor's state that an engine borrows during a call, the time that a call may
+//! wait, and the sizes of receives.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use farblock_mem::BufferPool;
 
 /// Size of the pool buffers for `recv`, in bytes.
 pub(crate) const RECV_BYTES: usize = 64 << 10;
-/// The largest receive of `recv_at_most`, in bytes. A buffer of this size fits in the processor's
-/// second-level cache, so the caller can copy the payloads from there.
+/// The largest receive of `recv_at_most`, in bytes. Such a buffer fits in the processor's
+/// second-level cache, which makes it fast to copy payloads from the buffer.
 pub(crate) const LARGE_RECV_BYTES: usize = 256 << 10;
 
 /// Returns the size in bytes of a receive with this limit. The limit 0 means [`RECV_BYTES`].
@@ -24,7 +24,7 @@ pub(crate) fn recv_bytes(limit: u32) -> usize {
 /// The pause of a listener after an error, for example when the process has no free descriptor.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The reactor state that an engine may use during a call.
+/// The part of the reactor's state that an engine may use during a call.
 pub(crate) struct Context<'a> {
     pub(crate) tasks: &'a mut Tasks,
     pub(crate) pool: &'a BufferPool,
@@ -48,12 +48,12 @@ impl Context<'_> {
     }
 }
 
-/// The time that a turn may wait for an event.
+/// The time for which one turn of the event loop may wait for an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     /// The turn must not wait.
     No,
-    /// The turn must not wait. The loop is busy-polling, so it will soon check for events again.
+    /// The turn must not wait, because the loop is busy-polling: another turn follows soon.
     Look,
     /// The turn may wait until this time. `None`: no limit.
     Until(Option<Instant>),

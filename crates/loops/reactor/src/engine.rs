@@ -21,7 +21,7 @@ use crate::uring::Uring;
 use crate::waker::WakerShared;
 use farblock_mem::Buffer;
 
-/// The selected event loop.
+/// The event loop that the configuration has selected.
 pub(crate) enum Engine {
     #[cfg(target_os = "linux")]
     Uring(Box<Uring>),
@@ -42,8 +42,8 @@ macro_rules! dispatch {
     };
 }
 
-/// Passes a system handle to a real engine, or a simulated handle to the simulated engine. Returns
-/// an error for other combinations.
+/// Passes a handle (socket or file) of the system to a real engine, and a simulated one to the
+/// simulated engine. Any other combination is an error.
 macro_rules! dispatch_handle {
     ($self:expr, $handle:expr, $system:path, $sim:path,
      ($engine:ident, $own:ident) => $call:expr, $simulated:expr) => {
@@ -111,8 +111,7 @@ impl Engine {
         }
     }
 
-    /// Returns false if a turn that does not wait would certainly find no events. This check is
-    /// cheaper than a turn.
+    /// Returns false if a turn would find no events now. This check is cheaper than a turn.
     pub(crate) fn has_work(&mut self) -> bool {
         match self {
             #[cfg(target_os = "linux")]
@@ -123,8 +122,8 @@ impl Engine {
         }
     }
 
-    /// Sends and receives with direct system calls, without a turn. The call is cheap if there is
-    /// nothing to do.
+    /// Sends and receives with direct system calls, without a turn. Cheap if there is nothing to
+    /// send or receive.
     #[cfg_attr(
         not(target_os = "linux"),
         expect(unused_variables, reason = "only io_uring uses it")
@@ -139,7 +138,7 @@ impl Engine {
         }
     }
 
-    /// Delivers the results of file operations that the engine's threads have executed.
+    /// Delivers the results of file operations that the engine's file threads have executed.
     pub(crate) fn collect(&mut self, cx: &mut Context<'_>) {
         match self {
             #[cfg(target_os = "linux")]
@@ -150,13 +149,13 @@ impl Engine {
         }
     }
 
-    /// Returns the time at which the engine needs a turn even if no event arrives; `None`: no such
-    /// time.
+    /// Returns the time at which the engine needs a turn even if no event arrives. `None`: it needs
+    /// none.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         dispatch!(self, engine => engine.next_deadline())
     }
 
-    /// Ends all outstanding operations. The caller may then free their memory.
+    /// Ends all outstanding operations, so that the caller may free their memory.
     pub(crate) fn shut_down(&mut self, cx: &mut Context<'_>) {
         match self {
             #[cfg(target_os = "linux")]

@@ -8,7 +8,7 @@ use crate::ids::{ListenerId, StreamId};
 use crate::os::Socket;
 use farblock_mem::Buffer;
 
-/// An event in the mailbox of the task that owns the stream, listener or operation.
+/// An event for the task that owns the stream, listener or operation.
 #[derive(Debug)]
 pub enum Event {
     /// A connection arrived, or an accept failed. After a failure, the listener pauses and then

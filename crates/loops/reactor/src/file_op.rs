@@ -19,7 +19,7 @@ pub enum FileOp {
         buffer: Buffer,
         /// Offset in the file in bytes.
         offset: u64,
-        /// Whether the write completes only when the data is on stable storage (`RWF_DSYNC`, or a
+        /// If true, the write completes only when the data is on stable storage (`RWF_DSYNC`, or a
         /// write and a sync).
         durable: bool,
     },
@@ -52,8 +52,8 @@ impl FileOp {
         }
     }
 
-    /// Whether the end of the range fits in a signed 64-bit offset, as systems require. Linux
-    /// interprets some negative offsets as "the current position".
+    /// Whether the end of the range fits in a signed 64-bit offset, as systems require. (Linux
+    /// interprets some negative offsets as "the current position".)
     pub(crate) fn range_is_valid(&self) -> bool {
         let (offset, len) = match self {
             FileOp::Read { buffer, offset } | FileOp::Write { buffer, offset, .. } => {

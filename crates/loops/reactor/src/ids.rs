@@ -11,7 +11,7 @@ macro_rules! identifiers {
 }
 
 identifiers! {
-    /// A mailbox of events with a "ready" flag. Calls with a removed task do nothing.
+    /// A task: a mailbox of events with a "ready" flag. Calls with a removed task do nothing.
     TaskId
     /// A TCP connection. Calls with a closed stream do nothing and return their buffers to the
     /// pool.
@@ -21,6 +21,6 @@ identifiers! {
     /// A file or block device. An operation on a removed file fails with
     /// [`io::ErrorKind::NotFound`].
     FileId
-    /// A watched descriptor. After `unwatch`, calls do nothing.
+    /// A watched descriptor. Calls after `unwatch` do nothing.
     WatchId
 }

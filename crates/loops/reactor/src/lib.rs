@@ -1,8 +1,9 @@
 //! Event loops: io_uring on Linux, and a portable readiness loop on every system.
 //!
-//! A [`Reactor`] belongs to one thread and handles its sockets, files and timers. It is completion
-//! based: an operation owns its buffer until an [`Event`] returns it. There are no futures and no
-//! callbacks. A *task* is a mailbox of events with a "ready" flag. The loop of a thread is
+//! A [`Reactor`] belongs to one thread and handles its sockets, files and timers. It reports
+//! completions: an operation owns its buffer until an [`Event`] returns the buffer. There are no
+//! futures and no callbacks. A *task* is a mailbox of events with a "ready" flag. The loop of a
+//! thread is
 //!
 //! ```
 //! # use farblock_reactor::*;
@@ -29,24 +30,25 @@
 //!
 //! # The contract
 //!
-//! - A submission delivers no results. Every result, even an immediate one, is an event that a
-//!   later [`poll`](Reactor::poll) reports.
-//! - Every operation completes exactly once, with an event. If the task is removed, the reactor
-//!   drops its events.
+//! - Starting an operation reports no result. Every result, even an immediate one, is an event
+//!   that a later [`poll`](Reactor::poll) reports.
+//! - Every operation completes exactly once, with an event. If the task was removed, the reactor
+//!   drops the event.
 //! - A stream has at most one outstanding receive and one outstanding send. Starting a second one
 //!   is a bug in the caller, and panics. [`close`](Reactor::close) ends both of them, and
 //!   [`Event::Closed`] is the last event of a stream.
-//! - Identifiers contain a generation. A call with the identifier of a removed object does nothing.
-//!   The exception is a file operation on a removed file, which fails with "not found".
+//! - Identifiers contain a generation number, so a later object does not get the identifier of a
+//!   removed one. A call with a removed object's identifier does nothing. The exception is a file
+//!   operation on a removed file, which fails with "not found".
 //! - [`poll`](Reactor::poll) does a bounded amount of work. A busy connection does not starve other
 //!   connections, and a task that is always ready does not starve the sockets.
-//! - By default, an idle reactor sleeps. A busy reactor first busy-polls for a short time
-//!   ([`Config::polling`]) if its measurements show a gain.
-//! - In steady state an operation allocates nothing and takes no lock. There are two exceptions:
-//!   the file threads of the portable engine share a locked queue, and [`Waker::wake`] takes a lock
-//!   unless the waker's task is already marked.
-//! - Dropping the reactor ends all outstanding operations. It closes the streams; file operations
-//!   may or may not take effect. The drop returns only when the system no longer uses any buffer.
+//! - By default, an idle reactor sleeps. A busy reactor first checks for work in a loop for a short
+//!   time ([`Config::polling`]), if its measurements show a gain.
+//! - Once its tables have grown, a reactor allocates nothing and takes no lock for an operation.
+//!   There are two exceptions: the file threads of the portable engine share a locked queue, and
+//!   [`Waker::wake`] takes a lock unless its task is already marked as ready.
+//! - Dropping the reactor ends all outstanding operations. It closes the streams. File operations
+//!   may or may not take effect. The drop returns when the system no longer uses any buffer.
 //!
 //! # Engines
 //!
@@ -60,8 +62,8 @@
 //! | wakers | an event descriptor | `mio::Waker` |
 //! | watches | multishot polls | readiness (Unix only) |
 //!
-//! The same tests run on both engines. With the feature `sim`, the crate has a third engine for
-//! tests in a simulated world.
+//! The same tests run on both engines. With the feature `sim`, the crate has a third engine, for
+//! tests in a simulation.
 //!
 //! # Not implemented
 //!
@@ -91,7 +93,7 @@ mod sim_engine;
 mod slab;
 mod socket;
 mod spin;
-/// The types for sharing data between threads, which [`waker`] uses.
+/// The synchronization types of [`waker`]; tests replace them with loom's.
 mod sync {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
     pub(crate) use std::sync::{Arc, Mutex};
@@ -115,7 +117,7 @@ pub use socket::Congestion;
 pub use task_map::TaskMap;
 pub use waker::Waker;
 
-// Re-exported, because callers of a reactor need its buffers.
+// Callers of a reactor need these types.
 pub use farblock_mem::allowance;
 pub use farblock_mem::{
     ALIGNMENT_BYTES, Buffer, BufferPool, HUGE_PAGE_BYTES, Lender, SharedBuffer, copy_anywhere,

@@ -13,7 +13,7 @@ const GET_STATUS: libc::Ioctl = 0x4C05;
 /// The size of `struct loop_info64` (232 bytes), in words of 8 bytes.
 const STATUS_WORDS: usize = 29;
 
-/// The file or device that a loop device uses, and the range that it uses.
+/// The backing file or device of a loop device, and the range that the loop device uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backing {
     /// The device number of the file's file system (`st_dev`).
@@ -29,7 +29,7 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// Returns the file or device, without the range.
+    /// Returns the backing file or device, without the range.
     #[must_use]
     pub fn underlying(&self) -> Underlying {
         match self.block_device {
@@ -39,7 +39,7 @@ impl Backing {
     }
 }
 
-/// A file, or a block device by its number.
+/// A file, or a block device, without regard to its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Underlying {
     /// A file: its file system (`st_dev`) and inode number.
@@ -63,7 +63,7 @@ impl Underlying {
         }
     }
 
-    /// Returns the file with these metadata. For a device, this is its node in `/dev`.
+    /// Returns the file with these metadata, even for a device: its node in `/dev`.
     #[must_use]
     pub fn of_inode(found: &Metadata) -> Underlying {
         Underlying::File { device: found.dev(), inode: found.ino() }
@@ -107,7 +107,7 @@ pub fn device_number(text: &str) -> Option<u64> {
 }
 
 /// Returns the backing file of an open loop device. The kernel queries the file system of the
-/// backing file. The call may therefore hang if a network or FUSE file system hangs.
+/// backing file, so the call hangs if that file system hangs (network, FUSE).
 ///
 /// # Errors
 /// Returns `ENXIO` if the device has no backing file, `ENOTTY` if it is not a loop device.
@@ -119,8 +119,7 @@ pub fn backing(device: &File) -> io::Result<Backing> {
         return Err(io::Error::last_os_error());
     }
     let [device, inode, block_device, offset_bytes, limit_bytes, ..] = status;
-    // If the backing file is a regular file, old kernels put `device` in the field for the block
-    // device, too.
+    // For a regular file, old kernels also store `device` in the field for the block device.
     let is_block_device = block_device != 0 && block_device != device;
     Ok(Backing {
         device: decoded(device),

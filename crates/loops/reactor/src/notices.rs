@@ -1,6 +1,6 @@
 //! Limits the rate of log lines about peers, so that a peer cannot flood the log. In each period, a
-//! server logs only the first few lines for each kind of event and each peer. It counts the others,
-//! and reports their number in one line.
+//! server logs only the first few lines of each kind about each peer. It counts the further lines,
+//! and logs their number in one line.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,24 +8,24 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// In each [`LOG_PERIOD`], at most this many lines of one kind about one peer are logged. Further
-/// lines are only counted.
+/// The maximum number of lines of one kind about one peer in a period. Further lines are only
+/// counted.
 pub const LOGGED_LINES: u32 = 5;
 
 /// The length of the first period.
 pub const LOG_PERIOD: Duration = Duration::from_secs(10);
 
 /// The length of the longest period. Each period with too many lines doubles the length of the next
-/// period, up to this limit. A persistent peer then does not fill the disk with log lines.
+/// period, up to this limit. So a peer that never stops cannot fill the disk with log lines.
 pub const LOG_PERIOD_MAX: Duration = Duration::from_secs(600);
 
-/// At most this many pairs of kind and peer have their own counters. Further peers share one
+/// The maximum number of pairs of kind and peer with their own counter. All further peers share one
 /// counter for each kind.
 pub const LOGGED_PEERS: usize = 64;
 
 /// A kind of event that a log line reports about a peer.
 pub trait LoggedKind: Copy + Eq + Hash {
-    /// Returns the plural of the event's name.
+    /// Returns the name of the events in the plural, for the line with their number.
     fn plural(self) -> &'static str;
 
     /// Returns the number of lines to log in a period.
@@ -38,13 +38,13 @@ pub trait LoggedKind: Copy + Eq + Hash {
         LOG_PERIOD
     }
 
-    /// Whether the event is a warning. Otherwise it is information.
+    /// Whether these events are logged as warnings. Otherwise as information.
     fn is_trouble(self) -> bool {
         true
     }
 }
 
-/// A kind that is only the plural of the event's name, with the default limits.
+/// A kind that consists only of the events' name in the plural, with the default limits.
 impl LoggedKind for &'static str {
     fn plural(self) -> &'static str {
         self
@@ -52,7 +52,7 @@ impl LoggedKind for &'static str {
 }
 
 /// Returns the address under which [`Notices`] counts a peer: an IPv4 address, or the 64-bit prefix
-/// of an IPv6 address. A peer may use any number of addresses within its prefix.
+/// of an IPv6 address. A peer can use every address with its prefix.
 #[must_use]
 pub fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -77,7 +77,7 @@ impl Entry {
         self.since + self.period
     }
 
-    /// Reports the number of omitted lines of the ended period, and starts the next period.
+    /// Logs the number of omitted lines of the last period, and starts the next period.
     fn renew<K: LoggedKind>(&mut self, key: &Key<K>, now: Instant) {
         sum_up(key, self, now);
         let first = key.0.period();
@@ -92,7 +92,7 @@ impl Entry {
 /// A kind and a peer. `None`: the shared entry for peers that do not fit in the table.
 type Key<K> = (K, Option<IpAddr>);
 
-/// The counters of log lines; see the module.
+/// The counters of log lines.
 pub struct Notices<K: LoggedKind> {
     entries: Mutex<HashMap<Key<K>, Entry>>,
 }
@@ -104,8 +104,8 @@ impl<K: LoggedKind> Default for Notices<K> {
 }
 
 impl<K: LoggedKind> Notices<K> {
-    /// Calls `log` for an event, or only counts the event. Returns `true` if the caller must
-    /// schedule [`Self::settle`].
+    /// Calls `log` for an event, or only counts the event. Returns `true` for the first omitted
+    /// line in a period: the caller must then call [`Self::settle`] at the period's end.
     pub fn say(&self, kind: K, peer: IpAddr, now: Instant, log: impl FnOnce()) -> bool {
         let mut entries = self.lock();
         let mut key = (kind, Some(origin(peer)));
@@ -146,7 +146,7 @@ impl<K: LoggedKind> Notices<K> {
         next
     }
 
-    /// Logs the numbers of omitted lines at shutdown.
+    /// Logs the numbers of omitted lines of all peers, at shutdown.
     pub fn finish(&self) {
         let now = crate::os::now();
         self.lock().drain().for_each(|(key, entry)| sum_up(&key, &entry, now));

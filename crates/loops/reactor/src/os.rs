@@ -1,9 +1,8 @@
-//! Operating system services other than I/O: time, threads and waiting. Also the types of the
-//! sockets and files that an event loop uses.
+//! Time, threads and waiting, and the types of the sockets and files that an event loop uses.
 //!
-//! Code that may run in a simulation calls these functions. Without the feature `sim` they call the
-//! standard library. In a [simulated world](crate::sim), the time is the world's time, and a thread
-//! is a coroutine on the world's thread. A waiting thread lets other threads run.
+//! Code that may run in a simulation calls these functions instead of the standard library. Outside
+//! a simulation they call the standard library. A simulation is a [world](crate::sim) with its own
+//! clock. Its threads are coroutines on one thread: while one waits, others run.
 
 use std::io;
 #[cfg(feature = "sim")]
@@ -26,8 +25,8 @@ pub fn is_simulated() -> bool {
     false
 }
 
-/// Returns the number of the calling thread's simulated machine. The number is unique among all
-/// machines of all worlds in the process. Returns zero outside a simulated world.
+/// Returns the number of the simulated machine to which the calling thread belongs. It is unique in
+/// this process. Zero outside a simulation.
 #[inline]
 pub fn world() -> u64 {
     #[cfg(feature = "sim")]
@@ -52,8 +51,8 @@ pub fn elapsed(since: Instant) -> Duration {
     now().saturating_duration_since(since)
 }
 
-/// Fills `bytes` from the world's seed. Returns `false` outside a simulation: the caller must then
-/// use the system's random numbers.
+/// Fills `bytes` with random bytes from the simulation's seed. Outside a simulation, returns
+/// `false`, and the caller must use the system's random numbers.
 pub fn fill_simulated(bytes: &mut [u8]) -> bool {
     #[cfg(feature = "sim")]
     return crate::sim::fill(bytes);
@@ -64,8 +63,7 @@ pub fn fill_simulated(bytes: &mut [u8]) -> bool {
     }
 }
 
-/// Returns the identifier of the machine's current boot in a simulation; `None` outside a
-/// simulation.
+/// Returns the identifier of the simulated machine's current boot. `None` outside a simulation.
 pub fn simulated_boot() -> Option<String> {
     #[cfg(feature = "sim")]
     return crate::sim::boot();
@@ -73,8 +71,8 @@ pub fn simulated_boot() -> Option<String> {
     None
 }
 
-/// Whether the simulated world of the calling thread contains this deliberate bug. If a simulation
-/// does not detect a deliberate bug, it does not detect real bugs either. Always `false` outside a
+/// Whether the simulation of the calling thread enables this deliberate bug. Tests check that a
+/// simulation detects deliberate bugs, as it should detect real ones. Always `false` outside a
 /// simulation.
 #[inline]
 pub fn has_mistake(mistake: &str) -> bool {
@@ -87,8 +85,8 @@ pub fn has_mistake(mistake: &str) -> bool {
     }
 }
 
-/// Reports a level, such as a queue length, to the simulated world of the calling thread. Tests
-/// compare the highest value with a limit. Does nothing outside a simulation.
+/// Reports a value, such as a queue length, to the simulation of the calling thread. Tests compare
+/// the highest value with a limit. Does nothing outside a simulation.
 #[inline]
 pub fn note_level(level: &'static str, value: usize) {
     #[cfg(feature = "sim")]
@@ -119,8 +117,7 @@ enum Thread<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Whether the calling thread is the thread of this handle. If so, it must not call
-    /// [`Self::join`].
+    /// Whether this handle's thread is the calling thread, which must then not call [`Self::join`].
     #[must_use]
     pub fn is_current(&self) -> bool {
         match &self.0 {

@@ -1,4 +1,4 @@
-//! Sockets and files of the system or of a simulated world.
+//! Sockets and files of the system or of a simulation.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -43,7 +43,7 @@ impl From<sim::Stream> for Socket {
 }
 
 impl Socket {
-    /// Returns both ends of a connection in the thread's simulated world: the client's end, then
+    /// Returns both ends of a connection in the calling thread's simulation: the client's end, then
     /// the server's end.
     #[cfg(feature = "sim")]
     #[must_use]
@@ -64,8 +64,8 @@ impl Socket {
         TcpStream::connect_timeout(address, timeout).map(Socket::from)
     }
 
-    /// Returns the system's socket, for options that a simulated socket does not have; `None` in a
-    /// simulated world.
+    /// Returns the system's socket, for options that a simulated socket lacks. `None` in a
+    /// simulation.
     pub fn tcp(&self) -> Option<&TcpStream> {
         match &self.0 {
             Inner::Tcp(stream) => Some(stream),
@@ -82,7 +82,7 @@ impl Socket {
         self.tcp().map_or(Ok(()), |stream| stream.set_nodelay(nodelay))
     }
 
-    /// Makes a close reset the connection and discard unsent data.
+    /// Makes closing the socket reset the connection and discard unsent data.
     ///
     /// # Errors
     /// Returns the system's error.
@@ -151,7 +151,7 @@ impl Write for Socket {
 pub enum ListenSocket {
     /// A listening socket of the system.
     Tcp(TcpListener),
-    /// A listening socket of a simulated world.
+    /// A listening socket of a simulation.
     #[cfg(feature = "sim")]
     Sim(sim::Listener),
 }
@@ -163,8 +163,7 @@ impl From<TcpListener> for ListenSocket {
 }
 
 impl ListenSocket {
-    /// Creates a listener in the calling thread's simulated world; `None` outside a simulated
-    /// world.
+    /// Creates a listener in the calling thread's simulation. `None` outside a simulation.
     pub fn simulated(address: SocketAddr) -> Option<io::Result<ListenSocket>> {
         #[cfg(feature = "sim")]
         if super::is_simulated() {
@@ -187,13 +186,13 @@ impl ListenSocket {
     }
 }
 
-/// A file or block device. Clones share one handle. Many event loops can therefore use a file with
-/// one descriptor.
+/// A file or block device. Clones share one handle. So many event loops can use a file through one
+/// descriptor.
 #[derive(Clone, Debug)]
 pub enum File {
     /// A file of the system.
     System(Arc<std::fs::File>),
-    /// A file of a simulated world.
+    /// A file of a simulation.
     #[cfg(feature = "sim")]
     Sim(sim::Medium),
 }

@@ -15,7 +15,7 @@ use farblock_mem::Buffer;
 #[cfg(windows)]
 use super::windows::{punch_hole, read_at, write_at, zero_range};
 
-/// An operation for a thread, with its result afterwards.
+/// A file operation for a thread. Afterwards it holds the result.
 pub(crate) struct Job {
     pub(crate) task: TaskId,
     pub(crate) user_data: u64,
@@ -37,16 +37,17 @@ struct PoolState {
     shared: Arc<WakerShared>,
 }
 
-/// The threads for file operations. Dropping the pool waits for the running operations and discards
-/// the other operations.
+/// The threads for file operations. Dropping the pool waits for running operations, and discards
+/// operations that have not started.
 pub(crate) struct FilePool {
     state: Arc<PoolState>,
-    /// The finished operations that `collect` is returning. Empty outside this call.
+    /// The finished operations that the current `collect` returns. Otherwise empty.
     taken: Vec<Job>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Locks the mutex. Ignores poison, because every critical section leaves its queue consistent.
+/// Locks the mutex, even after a panic in another thread (poison): every critical section leaves
+/// its queue consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -145,8 +146,8 @@ fn read_all(file: &File, buffer: &mut Buffer, offset: u64) -> io::Result<()> {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => done += n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // A direct read cannot continue from an unaligned offset. A short read that ends at
-            // such an offset has reached the end of the file.
+            // Direct I/O cannot continue at an unaligned offset. A read that was cut short there
+            // has reached the end of the file.
             Err(error) if done > 0 && error.kind() == io::ErrorKind::InvalidInput => {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }

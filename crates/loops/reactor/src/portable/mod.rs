@@ -2,10 +2,11 @@
 //! and a thread pool for files.
 //!
 //! Readiness is edge-triggered. The system reports once that a stream has become readable or
-//! writable, and the stream's flag stays set until an attempt (a call to send or receive) would
-//! block. `runnable` lists the streams and listeners for which an attempt may succeed. Each turn
-//! makes a bounded number of attempts, before and after it gets events from the system. Results
-//! always pass through the mailboxes, so a submission never calls back into the caller.
+//! writable. The stream's flag then stays set until an *attempt* (a call to send or receive) would
+//! block. `runnable` lists the streams and listeners for which an attempt may succeed. Each turn of
+//! the loop makes a bounded number of attempts, before and after it gets events from the system.
+//! Results always go to the tasks' mailboxes. So starting an operation never calls back into the
+//! caller.
 
 mod files;
 mod net;
@@ -38,12 +39,12 @@ use net::{Listener, Progress, Stream};
 
 /// The number of readiness events that one call gets from the system.
 const EVENTS_PER_TURN: usize = 1024;
-/// After at most this many attempts, the loop gets events from the system again.
+/// The maximum number of attempts before the loop gets events from the system again.
 const ATTEMPTS_PER_RUN: usize = 256;
 
 const WAKER: Token = Token(usize::MAX);
 
-/// An object for which an attempt may succeed.
+/// An object for which a call to send, receive or accept may succeed.
 #[derive(Clone, Copy)]
 enum Runnable {
     Stream(Key),
@@ -56,7 +57,7 @@ pub(crate) struct Portable {
     streams: Slab<Stream>,
     listeners: Slab<Listener>,
     runnable: VecDeque<Runnable>,
-    /// Listeners that pause after an error, with the end of the pause.
+    /// Listeners that pause after an error, and when the pause ends.
     paused: Vec<(Instant, Key)>,
     files: Slab<Arc<File>>,
     #[cfg(unix)]
@@ -69,7 +70,7 @@ pub(crate) struct Portable {
 
 impl Alarm for mio::Waker {
     fn ring(&self) {
-        // Ignore a failure: it means that the pipe is full, so the loop is about to wake up anyway.
+        // A failure means that the pipe is full, so the loop will wake up anyway.
         let _ = self.wake();
     }
 }
@@ -85,8 +86,8 @@ enum Source {
 
 const SOURCES: usize = 3;
 
-/// Returns `mio`'s token for an object. The token has no generation. If the event of a removed
-/// object arrives late, the object that now has its slot makes an unnecessary attempt.
+/// Returns `mio`'s token for an object. A new object may reuse the token of a removed one. A late
+/// event for the removed object then only causes an unnecessary attempt for the new one.
 fn token(key: Key, source: Source) -> Token {
     Token(key.index as usize * SOURCES + source as usize)
 }
@@ -137,7 +138,7 @@ impl Portable {
         Ok(())
     }
 
-    /// Returns `true`, because only a system call shows whether there is work.
+    /// Returns `true`: only a system call could show that there is no work.
     pub(crate) fn has_work(&self) -> bool {
         true
     }
@@ -197,7 +198,7 @@ impl Portable {
         });
     }
 
-    /// Attempts each runnable object once.
+    /// Makes one attempt for each runnable object.
     fn run(&mut self, cx: &mut Context<'_>) {
         for _ in 0..self.runnable.len().min(ATTEMPTS_PER_RUN) {
             let runnable = self.runnable.pop_front().expect("counted");
@@ -317,13 +318,13 @@ impl Portable {
         self.schedule(key);
     }
 
-    /// Removes a stream without outstanding operations, and returns its socket.
+    /// Removes a stream that has no outstanding operations, and returns its socket.
     pub(crate) fn take_stream(&mut self, key: Key) -> Option<TcpStream> {
         if !self.streams.find(key)?.is_idle() {
             return None;
         }
         let mut stream = self.streams.remove(key)?;
-        // Another loop can register the socket only after it is removed from this registry.
+        // Another loop can register the socket only after this deregistration.
         self.poll.registry().deregister(&mut stream.socket).ok()?;
         Some(stream.socket.into())
     }
