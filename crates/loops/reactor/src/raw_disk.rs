@@ -33,8 +33,8 @@ impl Numbers for DISK_GEOMETRY {}
 
 fn ask<T: Numbers>(disk: &File, code: u32) -> io::Result<T> {
     let (mut answer, size) = (T::default(), size_of::<T>());
-    // `call` waits for this call's own event. A wait on the handle could return when a different
-    // call ends, and the system would then write the result of this one to freed memory.
+    // `call` waits for this call's own event. A wait on the handle could return when another call
+    // ends, and the system could later write this call's result to freed memory.
     let count = call(disk, 0, |handle, count, overlapped| {
         let (output, none) = ((&raw mut answer).cast::<c_void>(), ptr::null_mut());
         // SAFETY: the output is `size` writable bytes of plain numbers, and there is no input.

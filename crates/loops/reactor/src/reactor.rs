@@ -1,4 +1,4 @@
-//! [`Reactor`]: the public interface to the tasks and to one engine.
+//! [`Reactor`]: the public interface of an event loop, with its tasks and its engine.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -25,19 +25,20 @@ use farblock_mem::BufferPool;
 
 /// The number of checks for work between two reads of the clock, while the loop busy-polls.
 const LOOKS_PER_CLOCK: u32 = 8;
-/// The interval at which a busy-polling loop yields its processor. The same processor may have to
-/// run the thread that must answer, or a kernel thread that carries loopback traffic. Without the
-/// yield, they would wait for milliseconds, until the scheduler's next tick.
+/// The interval at which a busy-polling loop yields its processor. The thread that must answer, or
+/// a kernel thread for loopback traffic, may need the same processor. Without the yield, it would
+/// wait for milliseconds, until the scheduler's next tick.
 const YIELD_EVERY: Duration = Duration::from_micros(20);
 
-/// A yield that takes longer than this shows that other threads use the processor, perhaps the
-/// peer's thread. If two loops that talk to each other share a processor, each must yield sooner
-/// than [`YIELD_EVERY`]. Otherwise every response would take that long.
+/// A yield that takes longer than this shows that other threads use the processor. One of them may
+/// be the peer's thread, so the loop then yields after each check. Otherwise every response would
+/// take [`YIELD_EVERY`].
 const SHARED_YIELD: Duration = Duration::from_nanos(1500);
 /// After this many short yields in a row, the loop considers the processor unshared.
 const VAIN_OFFERS: u32 = 8;
 
-/// An event loop of one thread; see the [crate]. All clones refer to the same loop.
+/// The event loop of one thread; the [crate's documentation](crate) describes it. All clones refer
+/// to the same loop.
 #[derive(Clone)]
 pub struct Reactor {
     inner: Rc<Inner>,
@@ -46,8 +47,7 @@ pub struct Reactor {
 struct Inner {
     kind: EngineKind,
     shared: Arc<WakerShared>,
-    /// Keep this field before `pool`: the engine must return its buffers before the pool is
-    /// dropped.
+    /// Declared before `pool`, so that the drop of the engine can return buffers to the pool.
     state: RefCell<LoopState>,
     pool: BufferPool,
 }
@@ -62,8 +62,8 @@ struct LoopState {
     offers: Offers,
 }
 
-/// Decides how often a busy-polling loop yields its processor to other threads. Loops that measure
-/// whether busy-polling pays ([`Spin`]) do not use this: more yields did not speed them up.
+/// Decides how often a busy-polling loop yields its processor to other threads. Only for loops that
+/// do not measure the gain of busy-polling ([`Spin`]): more yields did not speed up those that do.
 struct Offers {
     /// The number of short yields in a row.
     in_vain: u32,
@@ -94,7 +94,7 @@ impl Reactor {
         let engine = Engine::new(config, &shared)?;
         let kind = engine.kind();
         tracing::debug!(engine = %kind, "reactor started");
-        // Busy-polling takes real time, which a simulated world does not have.
+        // Busy-polling needs a real clock, which a simulation does not have.
         let polling = if os::is_simulated() { Polling::Never } else { config.polling };
         let spin = Spin::new(polling);
         let (tasks, working_since) = (Tasks::new(), os::now());
@@ -118,16 +118,17 @@ impl Reactor {
         self.inner.state.borrow_mut().tasks.add()
     }
 
-    /// Adds a child task, which has its own mailbox, for example for one queue. The owner of
-    /// `parent` handles the child's events. When the child has events, `poll` reports its root task
-    /// as ready. After the removal of the root, its children get no more events. The caller must
-    /// still remove the children.
+    /// Adds a child task with its own mailbox, for example for one queue. When the child has
+    /// events, `poll` reports its root task (the topmost parent) as ready, whose owner then takes
+    /// the child's events. After the root is removed, its children get no more events, but the
+    /// caller must still remove them.
     pub fn add_child(&self, parent: TaskId) -> TaskId {
         self.inner.state.borrow_mut().tasks.add_child(parent)
     }
 
-    /// Removes a task. The reactor drops all its events, also later events, and recycles their
-    /// buffers. The task's streams and listeners stay open until the caller closes them.
+    /// Removes a task. The reactor drops all its events, including later ones, and returns their
+    /// buffers to the pool. The task's streams and listeners stay open until the caller closes
+    /// them.
     pub fn remove_task(&self, task: TaskId) {
         self.inner.state.borrow_mut().tasks.remove(task, &self.inner.pool);
     }
@@ -156,7 +157,7 @@ impl Reactor {
 
     /// Submits all queued operations and waits until a task is ready, at most for `timeout`
     /// (`None`: no limit). Replaces the contents of `ready` with the ready root tasks, each once.
-    /// If the caller does not take the events of a task, a later call reports the task only after
+    /// If the caller leaves events in a task's mailbox, a later call reports the task only after
     /// new events.
     ///
     /// # Errors
@@ -212,9 +213,9 @@ impl Reactor {
         self.with(|engine, _| engine.add_stream(task, socket)).map(StreamId)
     }
 
-    /// Removes a stream without closing it and returns its socket, so that another loop can use it.
-    /// The stream gets no more events here. `None`: the stream is not open or has an outstanding
-    /// operation.
+    /// Removes a stream without closing it, and returns its socket for use by another loop. This
+    /// loop delivers no more events of the stream. `None` if the stream is not open or has an
+    /// outstanding operation.
     pub fn take_stream(&self, stream: StreamId) -> Option<Socket> {
         self.with(|engine, _| engine.take_stream(stream.0))
     }
@@ -244,7 +245,7 @@ impl Reactor {
     }
 
     /// Receives until `range` of `buffer` is full or the stream has ended. Completes with
-    /// [`Event::ReceivedInto`]. Callers must handle a shorter result as partial progress.
+    /// [`Event::ReceivedInto`]. A shorter result means that the stream ended.
     ///
     /// # Panics
     ///
@@ -267,14 +268,13 @@ impl Reactor {
     /// Sends the final bytes on a stream that the caller then closes. Sends as much as the socket
     /// accepts immediately, even without another [`poll`](Reactor::poll). Does not wait and causes
     /// no event. Sends nothing while a send is outstanding, because the bytes would arrive in the
-    /// middle of that send.
+    /// middle of its data.
     pub fn send_final(&self, stream: StreamId, bytes: &[u8]) {
         self.with(|engine, _| engine.send_final(stream.0, bytes));
     }
 
-    /// Closes a stream. First each outstanding operation completes, or fails with
-    /// [`io::ErrorKind::ConnectionAborted`] if it is unfinished. Then [`Event::Closed`] follows.
-    /// The system still transmits data from earlier sends.
+    /// Closes a stream. Unfinished operations fail with [`io::ErrorKind::ConnectionAborted`]. Then
+    /// [`Event::Closed`] follows. The system still transmits data of completed sends.
     pub fn close(&self, stream: StreamId) {
         self.with(|engine, cx| engine.close(cx, stream.0));
     }
@@ -302,9 +302,9 @@ impl Reactor {
     }
 
     /// Marks the task as ready whenever the descriptor becomes readable, and once at the start if
-    /// it is already readable. The reactor delivers no event and does not read the descriptor. This
-    /// function is meant for event descriptors. After the other end has closed, the reactor does
-    /// not mark the task again.
+    /// it is already readable. The reactor delivers no event, and does not read the descriptor.
+    /// This function is meant for eventfds. After the other end of a pipe or socket has closed, the
+    /// reactor no longer marks the task.
     ///
     /// # Errors
     ///
@@ -345,7 +345,7 @@ impl LoopState {
     ) -> io::Result<()> {
         let may_wait = timeout != Some(Duration::ZERO);
         if self.spin.budget() != Budget::None {
-            // Send queued data before reading the clock, because peers wait for these data.
+            // Send queued data before reading the clock: peers wait for the data.
             self.turn(shared, pool, Wait::Look)?;
             if !may_wait || self.tasks.has_ready() {
                 return Ok(());
@@ -372,7 +372,7 @@ impl LoopState {
         }
     }
 
-    /// Runs one turn of the engine. Then collects wakes, results of other threads and expired
+    /// Runs one turn of the engine. Then collects wake-ups, results of other threads and expired
     /// timers.
     fn turn(&mut self, shared: &WakerShared, pool: &BufferPool, wait: Wait) -> io::Result<()> {
         self.engine.turn(&mut Context { tasks: &mut self.tasks, pool }, wait)?;

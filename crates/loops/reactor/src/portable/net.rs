@@ -1,5 +1,5 @@
-//! Streams and listeners of the portable engine: their outstanding operations, readiness and
-//! attempts.
+//! Streams and listeners of the portable engine: their outstanding operations, their readiness, and
+//! *attempts*, which call the system to send, receive or accept.
 
 use std::io::{self, IoSlice, Read};
 use std::net::SocketAddr;
@@ -15,23 +15,23 @@ use crate::slab::Key;
 use crate::socket::settle;
 use farblock_mem::Buffer;
 
-/// One system call sends at most this many pieces. The next call sends the rest.
+/// The maximum number of pieces that one system call sends. The next call sends the rest.
 const SLICES_PER_WRITE: usize = 128;
-/// One attempt of a stream makes at most this many system calls to send. Then other streams have
-/// their turn.
+/// The maximum number of system calls to send in one attempt of a stream. Then it is the other
+/// streams' turn.
 const WRITES_PER_RUN: usize = 8;
-/// One attempt of a listener accepts at most this many connections. Then other objects have their
-/// turn.
+/// The maximum number of connections that one attempt of a listener accepts. Then it is the other
+/// objects' turn.
 const ACCEPTS_PER_RUN: usize = 16;
-/// Whether the engine may stop reading after a short read and wait for the next readiness event.
-/// With IOCP the engine may not: there `mio` sends the next event only after a read has returned
-/// `WouldBlock`.
+/// Whether the engine may wait for the next readiness event after a read that did not fill the
+/// buffer. With IOCP (Windows) it must read again: `mio` sends the next event only after a read has
+/// returned `WouldBlock`.
 const SHORT_READ_DRAINS: bool = cfg!(unix);
 
 /// The result of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
-    /// No attempt can succeed before the next readiness event or the next operation.
+    /// No attempt can succeed until the next readiness event or operation.
     Blocked,
     /// Another attempt may succeed.
     More,
@@ -56,8 +56,8 @@ enum SocketState {
 /// The outstanding receive operation.
 enum Recv {
     None,
-    /// Receives into a buffer of the engine, at most this many bytes. Zero: as many bytes as the
-    /// buffer holds.
+    /// Receives into a buffer of the engine, at most this many bytes. Zero means the buffer's whole
+    /// length.
     Any {
         limit: u32,
     },
@@ -74,7 +74,7 @@ pub(crate) struct Stream {
     state: SocketState,
     /// Whether an attempt to receive may succeed.
     readable: bool,
-    /// Whether the peer has closed its direction: every read returns the end or an error.
+    /// Whether the peer sends no more data: every read returns the end of the stream or an error.
     read_closed: bool,
     /// Whether an attempt to send may succeed.
     writable: bool,
@@ -117,7 +117,7 @@ impl Stream {
     }
 
     /// Whether an attempt may succeed and the stream is not in the `runnable` list. If so, marks
-    /// the stream as listed.
+    /// the stream as being in the list.
     pub(crate) fn may_run(&mut self) -> bool {
         if self.queued {
             return false;
@@ -181,7 +181,8 @@ impl Stream {
 
     pub(crate) fn send_final(&self, bytes: &[u8]) {
         if self.state == SocketState::Open && self.send.is_none() {
-            // The system drops bytes that do not fit in the socket.
+            // The caller closes the stream anyway, so bytes that do not fit in the socket's buffer
+            // are lost.
             let _ = write(&self.socket, &[IoSlice::new(bytes)]);
         }
     }
@@ -192,7 +193,7 @@ impl Stream {
         self.state == SocketState::Open && has_none
     }
 
-    /// Attempts all outstanding operations.
+    /// Makes an attempt for each outstanding operation.
     pub(crate) fn run(&mut self, key: Key, cx: &mut Context<'_>) -> Progress {
         self.queued = false;
         if self.state == SocketState::Connecting {
@@ -304,8 +305,8 @@ impl Stream {
         }
     }
 
-    /// Reads as much as is available. One call suffices, unless a benchmark limits the bytes per
-    /// call. `None`: no data is available.
+    /// Reads as much as is available. Calls the system once, unless a benchmark limits the bytes
+    /// per call. `None`: no data is available.
     fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let most = self.call_bytes.receive;
         if into.len() <= most {
@@ -316,7 +317,7 @@ impl Stream {
             let end = into.len().min(done + most);
             match self.read_once(&mut into[done..end]) {
                 Some(Ok(count)) if count > 0 => done += count,
-                // Return the bytes first. The next read reports the end or the error again.
+                // Return the bytes now. The next read reports the end or the error again.
                 _ if done > 0 => break,
                 result => return result,
             }
@@ -389,7 +390,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Creates a listener that is marked as listed in `runnable`.
+    /// Creates a listener that counts as being in the `runnable` list.
     pub(crate) fn new(task: TaskId, socket: mio::net::TcpListener) -> Listener {
         Listener { socket, task, ready: true, paused: false, queued: true }
     }
@@ -429,7 +430,7 @@ impl Listener {
                         self.ready = false;
                         return Progress::Blocked;
                     }
-                    // The peer has already closed this connection. Try to accept the next one.
+                    // The peer has already closed this connection, so accept the next.
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
                         deliver(Err(error));

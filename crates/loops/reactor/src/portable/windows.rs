@@ -3,7 +3,7 @@
 //! Every call has its own `OVERLAPPED` and uses the event of its thread, so it works with and
 //! without `FILE_FLAG_OVERLAPPED`. With this flag, the calls of several threads run in parallel.
 //! Without it, Windows runs them one after the other. Do not use the standard library's calls on
-//! the same handle: such a call returns as soon as any call on the handle ends.
+//! the same handle: such a call may return when another call on the handle ends.
 
 use std::cell::OnceCell;
 use std::ffi::c_void;
@@ -21,7 +21,7 @@ use windows_sys::Win32::System::Ioctl::{FILE_ZERO_DATA_INFORMATION, FSCTL_SET_ZE
 use windows_sys::Win32::System::Threading::CreateEventW;
 
 thread_local! {
-    /// The Windows event object that signals the end of this thread's current call.
+    /// The Windows event that signals the end of this thread's current call.
     static EVENT: OnceCell<OwnedHandle> = const { OnceCell::new() };
 }
 

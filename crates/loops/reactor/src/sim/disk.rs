@@ -1,4 +1,4 @@
-//! Simulated disks: the current data, the data that would survive a power cut, and the operations
+//! Simulated disks: their current data, the data that a power cut would leave, and the operations
 //! in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,8 +11,8 @@ use crate::file_op::FileOp;
 use crate::ids::TaskId;
 use farblock_random::Random;
 
-/// The disk keeps at most this many unsynced versions of each atomic unit. If there are more, it
-/// makes the oldest version durable.
+/// The maximum number of unsynced versions that a disk keeps of each atomic unit. If there are
+/// more, the oldest becomes durable.
 const VERSIONS_MOST: usize = 8;
 
 /// The behaviour of a disk.
@@ -43,14 +43,14 @@ impl Default for DiskFaults {
     }
 }
 
-/// A handle of a simulated disk. The reactor uses it like a file.
+/// A handle of a simulated disk, which a reactor uses like a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Medium {
     index: usize,
     generation: u32,
 }
 
-/// A file operation in flight, with its owner.
+/// A file operation in flight, and the engine that started it.
 pub(crate) struct Flying {
     generation: u32,
     engine: u64,
@@ -79,16 +79,16 @@ pub struct Landed {
 
 pub(super) struct Disk {
     pub(super) faults: DiskFaults,
-    /// The writes since the last [`World::take_landed`](super::World::take_landed); `None`: the
-    /// disk does not record.
+    /// The writes since the last [`World::take_landed`](super::World::take_landed); `None` if the
+    /// disk does not record them.
     pub(super) landed: Option<Vec<Landed>>,
     /// The current time in nanoseconds.
     now: u64,
     generation: u32,
     current: Vec<u8>,
     durable: Vec<u8>,
-    /// The versions of each unit since its last sync, in order. A power cut leaves one of these
-    /// versions, or the durable content.
+    /// The versions of each unit since its last sync, oldest first. After a power cut, the unit has
+    /// one of these versions or the durable content.
     unsynced: BTreeMap<usize, Vec<Vec<u8>>>,
     flying: BTreeMap<u64, Flying>,
 }
@@ -100,7 +100,7 @@ pub(super) struct Media {
     pub(super) power_cuts: u64,
     /// The finished operations by engine number.
     finished: BTreeMap<u64, Vec<Finished>>,
-    /// The engines that no longer collect results.
+    /// The engines that have been dropped, and no longer collect results.
     gone: BTreeSet<u64>,
 }
 
@@ -123,7 +123,7 @@ impl Media {
         &mut self.disks[medium.index]
     }
 
-    /// Drops the results of an engine that no longer collects them.
+    /// Drops the results of an engine that was dropped.
     pub(super) fn forget(&mut self, engine: u64) {
         self.finished.remove(&engine);
         self.gone.insert(engine);
@@ -143,7 +143,7 @@ impl Disk {
         self.unsynced.split_off(&(bytes / unit));
     }
 
-    /// Replaces the contents durably and in place, as another program would.
+    /// Overwrites the contents in place and durably, as another program would.
     pub(super) fn replace(&mut self, contents: &[u8]) {
         self.current = contents.to_vec();
         self.durable = contents.to_vec();
@@ -303,9 +303,9 @@ impl WorldState {
         self.wake_engine(engine);
     }
 
-    /// Ends the process that uses the disk. Completes each operation in flight fully, partly or not
-    /// at all, and returns a handle for the next process. From then on, operations through the old
-    /// handle have no effect.
+    /// Simulates the death of the process that uses the disk. Executes each operation in flight
+    /// fully, partly or not at all. Returns a handle for the next process. Operations through the
+    /// old handle have no more effect.
     pub(super) fn orphan(&mut self, medium: Medium) -> Medium {
         let disk =
             self.media.disks.get_mut(medium.index).expect("the medium belongs to this simulation");
@@ -322,7 +322,7 @@ impl WorldState {
         Medium { generation, ..medium }
     }
 
-    /// Like [`WorldState::orphan`], but only some of the unsynced data survives.
+    /// Like [`WorldState::orphan`], but a power cut: some of the unsynced data is lost, too.
     pub(super) fn cut_power(&mut self, medium: Medium) -> Medium {
         let next = self.orphan(medium);
         self.media.power_cuts += 1;

@@ -1,10 +1,11 @@
-//! A simulated world: one seed determines the behaviour of its clock, network, disks and threads.
+//! A simulated *world* with its own clock, network, disks and threads. One seed determines their
+//! behaviour.
 //!
 //! A world belongs to the thread that [entered](World::enter) it. Reactors that this thread creates
 //! with [`EngineKind::Sim`](crate::EngineKind::Sim) belong to the world, and [`os`](crate::os) uses
-//! the world's time, threads and sockets. Threads are coroutines: a thread runs until it waits,
-//! then another thread runs. When all threads wait, the time advances to the next event. So the
-//! seed decides every race, and runs with the same seed are identical ([`World::trace`]).
+//! the world's time, threads and sockets. The world's threads are coroutines: one runs until it
+//! waits, then another runs. When all wait, the time advances to the next event. So the seed
+//! decides every race, and runs with the same seed are identical ([`World::trace`]).
 //!
 //! ```text
 //!   root: the test          coroutines: cores, control loops
@@ -17,9 +18,8 @@
 //!
 //! A world can have several machines. A thread runs on the machine of the thread that started it,
 //! or on the machine that [`on_machine`] selected. It connects from the address of this machine,
-//! and shares no process state with other machines ([`os::world`](crate::os::world)). Each buffer
-//! counts for the machine that created it ([`tally`]). The clock of a machine may
-//! [jump](World::jump).
+//! and shares no process state with other machines ([`os::world`](crate::os::world)). A [`tally`]
+//! counts the buffers of each machine. A machine's clock may [jump](World::jump) ahead.
 //!
 //! The owner of the [`World`] injects faults: broken connections ([`Break`]), addresses that do not
 //! answer, packet loss, disk faults ([`DiskFaults`]), power cuts, killed processes and clock jumps.
@@ -63,7 +63,7 @@ enum Happening {
     Arrive { link: usize, side: Side },
     /// A connection request reaches its listener.
     Connect { link: usize },
-    /// A side of a connection detects that the connection is broken.
+    /// One side of a connection notices that the connection is broken.
     Fail { link: usize, side: Side },
     /// A disk operation completes.
     Done { medium: usize, op: u64 },
@@ -74,19 +74,19 @@ pub(crate) struct WorldState {
     now: u64,
     random: Random,
     queue: BinaryHeap<Reverse<(u64, u64, Happening)>>,
-    /// Numbers the entries of the queue. Of two events at the same time, the event with the lower
-    /// number happens first.
+    /// The number of the next entry in the queue of events. Of two events at the same time, the one
+    /// with the lower number happens first.
     serial: u64,
     net: Net,
     media: Media,
-    /// The number of restarts of each machine. Empty until the first call of [`World::reboot`];
-    /// until then, the world counts power cuts instead.
+    /// The number of restarts of each machine. Empty before the first call of [`World::reboot`].
+    /// Until then, each power cut counts as a restart of all machines.
     boots: BTreeMap<u32, u64>,
     /// The pending events of each engine, by engine number.
     engines: HashMap<u64, News>,
     /// The threads that may make progress.
     marks: Marks,
-    /// A digest of all events.
+    /// A hash of all events.
     trace: u64,
 }
 
@@ -102,16 +102,16 @@ struct Inner {
     mistake: Cell<Option<&'static str>>,
     /// The time by which the clocks of machines are ahead of the world's time.
     jumps: RefCell<Vec<(Range<u32>, Duration)>>,
-    /// The highest value of each level that threads have reported.
+    /// The highest reported value of each level (see [`os::note_level`](crate::os::note_level)).
     levels: RefCell<BTreeMap<&'static str, usize>>,
 }
 
-/// A simulated world for the thread that entered it; see the [module](self).
+/// A simulated world, as the [module](self) describes.
 pub struct World(Rc<Inner>);
 
 impl World {
-    /// Creates a world and lets the calling thread enter it in place of its current world. Dropping
-    /// the returned value leaves the world.
+    /// Creates a world, to which the calling thread then belongs instead of its current world.
+    /// Dropping the returned value leaves the world.
     #[must_use]
     pub fn enter(seed: u64) -> World {
         let state = WorldState {
@@ -141,8 +141,8 @@ impl World {
         World(inner)
     }
 
-    /// Adds a deliberate bug: [`os::has_mistake`](crate::os::has_mistake) then returns true for
-    /// this mistake.
+    /// Enables a deliberate bug: [`os::has_mistake`](crate::os::has_mistake) then returns true for
+    /// this name.
     pub fn make_mistake(&self, mistake: &'static str) {
         self.0.mistake.set(Some(mistake));
     }
@@ -153,7 +153,7 @@ impl World {
         Duration::from_nanos(self.0.state.borrow().now)
     }
 
-    /// Returns a digest of all events so far. Identical runs have the same digest.
+    /// Returns a hash of all events so far. Identical runs have the same hash.
     #[must_use]
     pub fn trace(&self) -> u64 {
         self.0.state.borrow().trace
@@ -193,12 +193,12 @@ impl World {
     }
 
     /// Kills the process that listens on `address`. Its connections break, and the address becomes
-    /// free. The caller must ensure that the threads of the process have no further effects.
+    /// free. The caller must ensure that the process's threads do nothing more.
     pub fn kill(&self, address: SocketAddr) {
         self.0.state.borrow_mut().kill(address);
     }
 
-    /// Sets how the machine with this address serves its clients.
+    /// Sets how the machine with this address serves its clients (see [`Service`]).
     pub fn set_service(&self, address: SocketAddr, service: Service) {
         self.0.state.borrow_mut().net.set_service(address, service);
     }
@@ -215,29 +215,29 @@ impl World {
         self.0.state.borrow_mut().cut(machines, time);
     }
 
-    /// Drops all data from one side of the connections to an address for `time`, without an error.
-    /// The other direction works. The sender retransmits the data afterwards, as with TCP. The data
-    /// then arrives even if the sending program no longer waits for an answer.
+    /// Drops all data that one side of the connections to an address sends within `time`, without
+    /// an error. The other direction works. Afterwards the sender retransmits the data, as with
+    /// TCP, even if the sending program no longer waits for an answer.
     pub fn blackhole(&self, address: SocketAddr, side: Side, time: Duration) {
         self.0.state.borrow_mut().blackhole(address, side, time);
     }
 
     /// Kills the process on a machine. Its connections break, and new connections fail. Data that
-    /// it has sent may still arrive for up to `longest`. The caller must ensure that the threads of
-    /// the process have no further effects.
+    /// it has sent may still arrive for up to `longest`. The caller must ensure that the process's
+    /// threads do nothing more.
     pub fn end_process(&self, machine: u32, longest: Duration) {
         self.0.state.borrow_mut().end_process(machine, longest);
     }
 
-    /// Moves the clocks of machines ahead by `time`, so that their deadlines pass sooner. Call this
-    /// function outside the world's threads.
+    /// Moves the clocks of machines ahead by `time`, so that their deadlines pass sooner. Only the
+    /// thread that created the world may call this.
     pub fn jump(&self, machines: Range<u32>, time: Duration) {
         self.0.threads.jump(&self.0, machines.clone(), time);
         self.0.jumps.borrow_mut().push((machines, time));
     }
 
-    /// Returns the highest value of a level ([`os::note_level`](crate::os::note_level)); 0 if no
-    /// thread has reported the level.
+    /// Returns the highest reported value of a level (see
+    /// [`os::note_level`](crate::os::note_level)), or 0.
     #[must_use]
     pub fn highest(&self, level: &str) -> usize {
         self.0.levels.borrow().get(level).copied().unwrap_or_default()
@@ -254,15 +254,16 @@ impl World {
         self.0.state.borrow_mut().media.at(medium).faults = faults;
     }
 
-    /// Ends the process that uses the disk. Each of its operations completes fully, partly or not
-    /// at all. Returns a handle for the next process. The old handle no longer has an effect.
+    /// Simulates the death of the process that uses the disk. Each of its operations takes effect
+    /// fully, partly or not at all. Returns a handle for the next process. Operations through the
+    /// old handle have no more effect.
     #[must_use]
     pub fn orphan_disk(&self, medium: Medium) -> Medium {
         self.0.state.borrow_mut().orphan(medium)
     }
 
-    /// Cuts the power. Unsynced data is lost, or survives partly, in multiples of the atomic unit.
-    /// Returns a handle for use after the power cut.
+    /// Cuts the power. Of the unsynced data, any atomic units may be lost. Returns a handle for use
+    /// after the power cut.
     #[must_use]
     pub fn cut_power(&self, medium: Medium) -> Medium {
         self.0.state.borrow_mut().cut_power(medium)
@@ -288,8 +289,8 @@ impl World {
         self.0.state.borrow_mut().media.at(medium).replace(contents);
     }
 
-    /// Restarts a machine. Programs that start on it afterwards have a new boot identifier. After
-    /// the first call, the world counts boots per machine and no longer counts power cuts as boots.
+    /// Restarts a machine. Programs that start on it afterwards see a new boot identifier. After
+    /// the first call, power cuts no longer change boot identifiers.
     pub fn reboot(&self, machine: u32) {
         *self.0.state.borrow_mut().boots.entry(machine).or_default() += 1;
     }
@@ -332,8 +333,7 @@ impl WorldState {
     }
 
     fn note_bytes(&mut self, bytes: &[u8]) {
-        // The simple hash FNV-1a suffices, because the digest only has to show whether two runs
-        // differ.
+        // A simple hash (FNV-1a) suffices: it only has to show whether two runs differ.
         let digest = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |digest, &byte| {
             (digest ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
         });
@@ -375,8 +375,7 @@ impl Inner {
         self.now() + self.ahead()
     }
 
-    /// Returns the world's time at which the running thread's clock will show `local`, if the clock
-    /// does not jump.
+    /// Converts a time of the running thread's clock to the world's time.
     fn world_time(&self, local: Instant) -> Instant {
         local.checked_sub(self.ahead()).unwrap_or(self.epoch)
     }
@@ -421,7 +420,7 @@ pub(crate) fn is_entered() -> bool {
     IS_ENTERED.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Returns the number of the world and the machine; 0 outside a world.
+/// Returns a number that identifies the machine in its world; 0 outside a world.
 pub(crate) fn number() -> u64 {
     if is_entered() { current().number << 32 | u64::from(machine()) } else { 0 }
 }
@@ -431,8 +430,8 @@ fn machine() -> u32 {
     current().threads.machine()
 }
 
-/// Runs `act` on another machine of the thread's world. Threads that `act` starts stay on that
-/// machine.
+/// Runs `act` as if on another machine of the thread's world. Threads that `act` starts stay on
+/// that machine.
 pub fn on_machine<T>(machine: u32, act: impl FnOnce() -> T) -> T {
     let world = current();
     let before = world.threads.go_to(machine);
@@ -452,8 +451,8 @@ pub(crate) fn time() -> Option<Instant> {
     is_entered().then(|| current().local_now())
 }
 
-/// Returns the identifier of the machine's boot. It contains the number of restarts of the machine
-/// if the world counts boots per machine, otherwise the number of power cuts of the world.
+/// Returns the identifier of the machine's boot. It contains the number of the machine's restarts
+/// or, before the first [`World::reboot`], of the world's power cuts.
 pub(crate) fn boot() -> Option<String> {
     is_entered().then(|| {
         let machine = machine();
@@ -508,8 +507,8 @@ pub(crate) fn sleep_until(deadline: Option<Instant>) {
     block_until(deadline, WaitsFor::Nobody, || false);
 }
 
-/// Lets other threads run until the condition holds or the deadline has passed. Only the events
-/// that `waits_for` names may change the condition.
+/// Lets other threads run until the condition holds or the deadline has passed. Only events in
+/// `waits_for` may make the condition true.
 pub(crate) fn block_until(
     deadline: Option<Instant>,
     waits_for: WaitsFor,
@@ -524,7 +523,7 @@ pub(crate) fn block_until(
     world.threads.got_on();
 }
 
-/// Lets other threads run, and then continues 1 us later.
+/// Lets other threads run, and continues 1 us later.
 pub(crate) fn pass() {
     const PASS: Duration = Duration::from_micros(1);
     let world = current();
