@@ -1,4 +1,4 @@
-//! The simulated engine: streams, listeners and files of the thread's simulated world.
+//! The simulated engine: the streams, listeners and files of an event loop in a simulation.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -21,8 +21,8 @@ use crate::slab::{Key, Slab};
 use crate::waker::{Alarm, WakerShared};
 use farblock_mem::Buffer;
 
-/// After this many polls without waiting, the engine lets the other threads of the world run.
-/// Otherwise a loop that only polls would keep them from running.
+/// After this many polls without waiting, the engine lets other threads run. A loop that never
+/// waits would otherwise stop the whole simulation.
 const POLLS_PER_PASS: u32 = 8;
 
 enum Recv {
@@ -31,7 +31,7 @@ enum Recv {
     Into { buffer: Buffer, range: Range<usize>, done: usize },
 }
 
-/// The engine's alarm. It ends the engine's wait when another thread has data for the engine.
+/// Wakes the engine when another thread has work for it.
 struct Ring(u64);
 
 impl Alarm for Ring {
@@ -42,7 +42,7 @@ impl Alarm for Ring {
 
 struct Open {
     stream: Stream,
-    /// The stream's number. Numbers increase in the order of creation.
+    /// The stream's number. Later streams have higher numbers.
     live: u64,
     task: TaskId,
     is_connecting: bool,
@@ -55,7 +55,7 @@ pub(crate) struct Sim {
     number: u64,
     shared: Arc<WakerShared>,
     streams: Slab<Open>,
-    /// The streams in the order of creation, which differs from the order of slots.
+    /// The streams in the order of their creation. Their slots have another order.
     live: BTreeMap<u64, Key>,
     next_live: u64,
     listeners: Slab<(TaskId, Listener)>,
@@ -108,8 +108,8 @@ impl Sim {
         }
     }
 
-    /// Executes all operations that can progress now, a bounded amount per stream. Skips streams
-    /// that had no event since the last attempt.
+    /// Executes the operations that can make progress now, a bounded amount for each stream. Skips
+    /// streams without an event since the last call.
     fn attempt(&mut self, cx: &mut Context<'_>) {
         let number = self.number;
         for finished in with_state(|state| state.take_finished(number)) {
@@ -235,7 +235,7 @@ impl Sim {
     pub(crate) fn send_final(&mut self, key: Key, bytes: &[u8]) {
         let Some(stream) = self.streams.find(key) else { return };
         if stream.send.is_none() && !stream.is_connecting && !stream.has_failed {
-            // Bytes that do not fit in the socket are dropped.
+            // The caller closes the stream anyway, so bytes that do not fit are lost.
             let _ = with_state(|state| state.write(&stream.stream, bytes));
         }
     }

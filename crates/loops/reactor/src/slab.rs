@@ -1,4 +1,4 @@
-//! [`Slab`]: slots with generations. The key of a removed entry never finds a later entry in the
+//! [`Slab`]: slots with generations. The key of a removed entry does not find a later entry in the
 //! same slot.
 
 /// The index of a slot and the generation of its entry.
@@ -8,7 +8,7 @@ pub(crate) struct Key {
     pub(crate) generation: u32,
 }
 
-/// The number of bits of a generation. With this limit, a key fits in 56 bits of the kernel's
+/// The number of bits of a generation. With 24 bits, a key fits in 56 bits of io_uring's
 /// `user_data`.
 pub(crate) const GENERATION_BITS: u32 = 24;
 
@@ -17,10 +17,9 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// A vector whose slots can be freed and reused. We do not use the crate `slab`, because it has no
-/// generations. A generation distinguishes a late event of a closed object from an event of the
-/// object that now has its slot. The slot that was freed last is reused first, with the next
-/// generation.
+/// A vector whose slots can be freed and reused. The slot that was freed last is reused first, with
+/// the next generation. A generation distinguishes a late event of a closed object from an event of
+/// the object that now has its slot. The crate `slab` has no generations.
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,

@@ -82,8 +82,8 @@ impl FromStr for Congestion {
     }
 }
 
-/// Sets the options of a stream. Ignores failures: if the peer has already reset the connection,
-/// the next operation reports the reset.
+/// Sets the options of a stream. Ignores errors: if the peer has reset the connection, the next
+/// operation reports this.
 pub(crate) fn tune<'a>(socket: impl Into<SockRef<'a>>, peer: Option<SocketAddr>) {
     let socket = socket.into();
     let _ = socket.set_tcp_nodelay(true);
@@ -110,20 +110,20 @@ mod congestion {
     use std::os::fd::AsRawFd;
     use std::time::Duration;
 
-    /// The congestion controls that replace BBR on short paths, in order of preference. Linux
-    /// allows every user to set `reno`.
+    /// The congestion controls that replace BBR on short paths, best first. Every Linux user may
+    /// set `reno`.
     const UNPACED: [&[u8]; 2] = [b"cubic", b"reno"];
 
-    /// Limit of the round trip time for a short path, which stays within a site. BBR, the default
-    /// of some systems, spreads packets over time (pacing) even on such paths: between two network
-    /// namespaces, this cost a third of the throughput. On longer paths, the stream keeps BBR.
+    /// The limit on the round trip time of a short path, one within a site. BBR, the default of
+    /// some systems, spreads packets over time (pacing). Between two network namespaces, this cost
+    /// a third of the throughput. On longer paths, streams keep BBR.
     const NEAR: Duration = Duration::from_millis(1);
 
     pub(super) fn begin(socket: &SockRef<'_>, peer: Option<SocketAddr>) {
         if let Some(chosen) = CHOSEN.get() {
             let _ = socket.set_tcp_congestion(chosen.0.as_bytes());
         } else if peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) {
-            // Loopback has no congestion, so pacing cannot help there.
+            // Loopback has no congestion, so pacing has no benefit there.
             unpace(socket);
         }
     }

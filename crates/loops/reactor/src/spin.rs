@@ -1,16 +1,16 @@
-//! [`Spin`]: decides whether the loop busy-polls ("looks") for work before it sleeps.
+//! [`Spin`]: decides whether an event loop busy-polls before it sleeps, that is, *looks* for work
+//! again and again.
 //!
-//! Before a loop sleeps, it can look for work again and again (busy-poll). A sleep and its wake-up
-//! take several microseconds (about 50 in a virtual machine), so under load, looking can be faster.
-//! There are three constraints:
+//! A sleep and its wake-up take several microseconds (about 50 in a virtual machine). Under load,
+//! looking for work can be faster than sleeping. There are three constraints:
 //!
 //! - An idle loop must use no CPU time.
 //! - If looking does not make the load faster, it must not use much more CPU time than the work.
-//! - On busy processors, looking takes CPU time from the thread for which the loop waits.
+//! - On a busy machine, looking takes CPU time from the thread for which the loop waits.
 //!
-//! The length of a wait does not show whether looking pays. A wait of 50 us may mean that the peer
-//! sleeps as well, or that a user sends 20,000 commands a second. So the loop runs trials, and
-//! compares the numbers of bytes that arrive per second:
+//! The length of the waits does not show whether looking pays. Waits of 50 us may mean that the
+//! peer sleeps as well, or that a user sends 20,000 commands a second. So the loop tries out
+//! looking, and compares the bytes that arrive per second:
 //!
 //! ```text
 //!           a window of short sleeps               a window of looking
@@ -28,13 +28,13 @@
 //!   work.
 //! - The load runs [as fast](LOSS), and looking takes at most as long as the work.
 //!
-//! Waits longer than the limit on looking (`longest`) are interruptions, which happen in every
-//! virtual machine. The loop does not count them as waits. The loop discards a window with many
-//! interruptions, so a mostly idle loop keeps sleeping.
+//! A wait longer than the limit on looking (`longest`) counts as an interruption, not as a wait. A
+//! virtual machine always has some. The loop discards a window with many interruptions, so a mostly
+//! idle loop keeps sleeping.
 //!
-//! If two loops wait for each other and one looks, both become faster. The sleeping loop then sees
-//! a higher rate than in its failed trial, and immediately starts a new trial. So in the end both
-//! look, whichever of them started to look first.
+//! If two loops wait for each other and one looks, both become faster. The sleeping loop then
+//! measures a higher rate than in its failed trial, and starts a new trial at once. So in the end
+//! both look, whichever of them began.
 
 use std::time::Duration;
 
@@ -42,12 +42,13 @@ use crate::config::Polling;
 
 /// The number of cycles in a window of sleeps, or in a trial.
 const TRIAL_CYCLES: u32 = 32;
-/// The number of cycles after which the loop checks again whether looking pays.
+/// The number of cycles in a window of looking, after which the loop checks again whether looking
+/// pays.
 const LOOKING_CYCLES: u32 = 128;
 /// After this many windows of looking, the loop sleeps for a window, to measure the rate without
 /// looking again.
 const LOOKING_WINDOWS: u32 = 128;
-/// The loop discards a window with more interruptions than this.
+/// The maximum number of interruptions in a window. The loop discards a window with more.
 const MOST_INTERRUPTIONS: u32 = 4;
 
 /// Looking pays if the rate of the load grows by this factor (a numerator and a denominator).
@@ -58,16 +59,16 @@ const CHEAP_GAIN: (u64, u64) = (12, 11);
 /// Looking also pays if the rate is at least this fraction, and looking takes at most the time of
 /// the work.
 const LOSS: (u64, u64) = (97, 100);
-/// The loop may spend at most this many times as much time looking as working. This limit does not
-/// apply during a trial, in which the peer also has to find out that it should look.
+/// The loop looks for at most this many times the time that it works. The limit does not apply
+/// during a trial, because the peer has to begin to look, too.
 const MOST_PER_WORK: u32 = 6;
 
 /// After each failed trial, the number of windows before the next trial grows by this factor.
 const WINDOWS_FACTOR: u32 = 4;
-/// After a failed trial, the loop waits at most this many windows before the next one.
+/// The maximum number of windows between two trials.
 const MOST_WINDOWS: u32 = 256;
-/// A sleeping loop starts a new trial immediately when the rate of its load exceeds the rate of the
-/// failed trial by this factor (a numerator and a denominator).
+/// A sleeping loop starts a new trial at once when its rate exceeds the rate of the failed trial by
+/// this factor (a numerator and a denominator).
 const CHANGE: (u64, u64) = (3, 2);
 
 /// Measurements of consecutive cycles.
@@ -102,7 +103,7 @@ impl Window {
         at_least(self.rate(), asleep, factor)
     }
 
-    /// Whether looking takes too much time.
+    /// Whether looking takes more time than [`MOST_PER_WORK`] allows.
     fn is_dear(&self) -> bool {
         self.looked > self.worked * MOST_PER_WORK
     }
@@ -113,7 +114,7 @@ fn at_least(rate: u64, other: u64, (times, per): (u64, u64)) -> bool {
     u128::from(rate) * u128::from(per) >= u128::from(other) * u128::from(times)
 }
 
-/// The phase of the policy; see the diagram of the module.
+/// The phase of the policy, as in the diagram above.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     /// The loop sleeps immediately, and measures the rate of the load.
@@ -124,7 +125,7 @@ enum Phase {
     Looking(u32),
 }
 
-/// The state of the policy. Callers pass in all times.
+/// The state of the policy. It reads no clock: callers pass in all times.
 #[derive(Debug)]
 pub(crate) struct Spin {
     polling: Polling,
@@ -132,11 +133,11 @@ pub(crate) struct Spin {
     window: Window,
     /// The rate of the last window of sleeps.
     asleep: u64,
-    /// The highest rate of a load, measured while sleeping, for which a trial failed. Zero after a
-    /// successful trial.
+    /// The highest rate while sleeping for which looking did not pay. Zero after a successful
+    /// trial.
     refuted: u64,
-    /// The number of windows of sleeps before the next trial, and before the trial after that if
-    /// the next one fails.
+    /// The number of windows of sleeps before the next trial, and then the number to use if that
+    /// trial fails.
     windows: u32,
     windows_after: u32,
     /// The number of bytes that had arrived before this cycle.
@@ -183,12 +184,12 @@ impl Spin {
         }
     }
 
-    /// Whether the loop looks without measuring the gain.
+    /// Whether the loop looks without measuring whether that pays.
     pub(crate) fn is_unjudged(&self) -> bool {
         matches!(self.polling, Polling::Busy { .. } | Polling::Always)
     }
 
-    /// Whether the loop must measure times.
+    /// Whether the loop must pass in measured times.
     pub(crate) fn is_adaptive(&self) -> bool {
         !self.longest().is_zero()
     }
@@ -273,7 +274,7 @@ impl Spin {
         self.enter(phase);
     }
 
-    /// Records that looking does not pay for this load.
+    /// Records that looking did not pay for this load.
     fn refute(&mut self) {
         self.refuted = self.refuted.max(self.asleep);
         self.windows = self.windows_after;
@@ -303,7 +304,7 @@ mod tests {
         Spin::new(Polling::Adaptive { longest: LONGEST })
     }
 
-    /// A loop on simulated time.
+    /// A loop with a simulated clock.
     struct Loop {
         spin: Spin,
         work: Duration,
@@ -361,7 +362,7 @@ mod tests {
     }
 
     /// Simulates a host and a target that wait for each other, one command at a time. A message
-    /// takes `way` to arrive at the other end. Returns the mean time per command.
+    /// takes the time `way` to arrive. Returns the mean time per command.
     fn ping_pong(host: &mut Loop, target: &mut Loop, way: Duration, cycles: u32) -> Duration {
         let begun = host.now;
         for _ in 0..cycles {
@@ -406,7 +407,7 @@ mod tests {
         ping_pong(&mut host, &mut target, us(2), 500);
         assert!(host.looks() && target.looks());
         assert_eq!(ping_pong(&mut host, &mut target, us(2), 100), us(14));
-        // In the long run, repeated trials must have a negligible cost.
+        // In the long run, the cost of repeated trials must be negligible.
         let mean = ping_pong(&mut host, &mut target, us(2), 200_000);
         assert!(mean < us(15), "{mean:?}");
     }
@@ -415,7 +416,7 @@ mod tests {
     fn a_host_and_a_target_spin_together_after_failed_trials() {
         for (failures, cycles) in [(1, 3), (3, 17), (20, 100)] {
             let (mut host, mut target) = (Loop::new(us(5)), Loop::new(us(5)));
-            // The target's loop has already had several failed trials with other loads.
+            // The target's loop has already failed several trials with other loads.
             for _ in 0..failures {
                 target.spin.refute();
             }
@@ -457,8 +458,8 @@ mod tests {
 
     #[test]
     fn a_loop_does_not_spin_for_a_slow_disk() {
-        // Each command takes 150 us. Looking would gain a quarter, but cost 15 times the time of
-        // the work.
+        // Each command takes 150 us. Looking would be a quarter faster, but take 15 times as long
+        // as the work.
         let mut host = Loop::new(us(10));
         for _ in 0..100_000 {
             host.cycle(host.now + us(150));
@@ -469,7 +470,7 @@ mod tests {
 
     #[test]
     fn a_loop_spins_for_a_peer_that_answers_large_batches() {
-        // 32 commands get their responses together, after 150 us. Sleeping lowers the rate by a
+        // The peer answers 32 commands together, after 150 us. Sleeping lowers the rate by a
         // quarter.
         let mut host = Loop::new(us(60));
         for _ in 0..1000 {

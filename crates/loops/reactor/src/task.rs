@@ -1,5 +1,5 @@
-//! [`Tasks`]: the mailboxes of tasks, the list of ready tasks, and their timers. This part is
-//! independent of the engine.
+//! [`Tasks`]: the mailboxes of tasks, the list of ready tasks, and their timers. All engines use
+//! this module.
 
 use std::time::Instant;
 
@@ -10,7 +10,8 @@ use crate::timers::Timers;
 use farblock_mem::BufferPool;
 
 struct Task {
-    /// The task that `poll` reports as ready instead of this task; `None`: this task itself.
+    /// The root task, which `poll` reports as ready instead of this one. `None`: this task is a
+    /// root.
     root: Option<TaskId>,
     events: Vec<Event>,
     /// Whether the task is on the ready list (root tasks only).
@@ -22,7 +23,7 @@ pub(crate) struct Tasks {
     slots: Slab<Task>,
     ready: Vec<TaskId>,
     timers: Timers,
-    /// The number of bytes that streams and files have delivered so far.
+    /// The number of bytes that streams and files have delivered so far, a measure of the load.
     arrived: u64,
 }
 
@@ -56,7 +57,8 @@ impl Tasks {
         removed.events.into_iter().for_each(|event| recycle(event, pool));
     }
 
-    /// Puts an event into a task's mailbox. Recycles the event if the task or its root is removed.
+    /// Puts an event into a task's mailbox. If the task or its root was removed, returns the
+    /// event's buffers to the pool.
     pub(crate) fn deliver(&mut self, task: TaskId, event: Event, pool: &BufferPool) {
         if !self.mark_ready(task) {
             return recycle(event, pool);
@@ -65,7 +67,7 @@ impl Tasks {
         self.slots.find_mut(task.0).expect("marked ready just now").events.push(event);
     }
 
-    /// Marks a task's root as ready. Returns `false` if the task or the root is removed.
+    /// Marks a task's root as ready. Returns `false` if the task or its root was removed.
     pub(crate) fn mark_ready(&mut self, task: TaskId) -> bool {
         let Some(found) = self.slots.find_mut(task.0) else { return false };
         let root = found.root.unwrap_or(task);
@@ -116,7 +118,7 @@ impl Tasks {
     }
 }
 
-/// Returns the number of bytes in an event.
+/// Returns the number of bytes that an event delivers.
 fn arrived(event: &Event) -> usize {
     match event {
         Event::Received { result: Ok(buffer), .. } => buffer.len(),
@@ -126,8 +128,8 @@ fn arrived(event: &Event) -> usize {
     }
 }
 
-/// Returns the buffers of an event without a receiver to the pool. Closes a connection in the
-/// event.
+/// Drops an event that no task receives: returns its buffers to the pool, and closes its
+/// connection.
 fn recycle(event: Event, pool: &BufferPool) {
     match event {
         Event::Received { result: Ok(buffer), .. }
@@ -188,8 +190,7 @@ mod tests {
             buffer: Some(pool.take(4096)),
             result: Ok(()),
         };
-        // Fill the pool first, since it may allocate several buffers at once, which would change
-        // the count.
+        // Fill the pool first, because its first allocation may add several buffers to the count.
         pool.give(pool.take(4096));
         let all = pool.retained_bytes();
         let event = file(&pool);

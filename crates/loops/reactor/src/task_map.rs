@@ -2,9 +2,9 @@
 
 use crate::ids::TaskId;
 
-/// A map from tasks to values. A reactor numbers its tasks from zero and reuses the numbers of
-/// removed tasks. The map therefore uses a task's number as an index, without hashing. All tasks
-/// must belong to one reactor.
+/// A map from tasks to values. A reactor numbers its tasks from zero, and reuses the numbers of
+/// removed tasks. So the map uses a task's number as an index, and needs no hashing. All tasks must
+/// belong to one reactor.
 #[derive(Debug)]
 pub struct TaskMap<V> {
     places: Vec<Option<(TaskId, V)>>,

@@ -1,9 +1,9 @@
-//! [`Timers`]: one deadline per task, in a binary heap with an index of each task's position. A
-//! caller can move a deadline for every command without an allocation or a stale entry.
+//! [`Timers`]: one deadline per task, in a binary heap with an index of each task's position. So
+//! moving a deadline, for example for every command, allocates nothing and leaves no stale entry.
 
 use std::time::Instant;
 
-/// The position that denotes a task without a deadline.
+/// The heap position of a task without a deadline.
 const NOWHERE: u32 = u32::MAX;
 
 #[derive(Default)]

@@ -14,12 +14,12 @@ use super::serving::{Service, Serving};
 use super::threads::WaitsFor;
 use super::{Happening, WorldState, block_until, local_now, try_with_state, with_state};
 
-/// At most this many bytes of one direction may be in flight or unread. At this limit, the sender
+/// The maximum number of bytes in flight or unread in one direction. At this limit, the sender
 /// waits.
 const WINDOW_BYTES: usize = 256 << 10;
 /// The address of machine 0, on which threads run by default.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 100);
-/// The base of the addresses of other machines. The machine number is added to it.
+/// The base of the addresses of other machines: the machine number is added to it.
 const MACHINES: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 0);
 const FIRST_PORT: u16 = 40_000;
 /// A client repeats an unanswered connection request after this time. The time doubles after each
@@ -49,9 +49,9 @@ impl Side {
 /// The faults of the whole network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetFaults {
-    /// The longest time that a piece of a stream is in flight.
+    /// The longest time that a piece of a stream may be in flight.
     pub delay: Duration,
-    /// The network splits one send in `split_one_in` into pieces; 0: no send.
+    /// The network splits the data of one send in `split_one_in` into pieces; 0: of no send.
     pub split_one_in: u64,
     /// The faults of new connections.
     pub early: EarlyFaults,
@@ -63,7 +63,7 @@ pub struct NetFaults {
 pub struct EarlyFaults {
     /// One connection in `cut_one_in` breaks at the byte; 0: no connection.
     pub cut_one_in: u64,
-    /// In one connection in `damage_one_in`, a bit of the byte flips; 0: in no connection.
+    /// One connection in `damage_one_in` has a bit of this byte flipped; 0: no connection.
     pub damage_one_in: u64,
     /// The faulty byte is one of the first `bytes` bytes that the client or the server sends.
     pub bytes: u64,
@@ -76,7 +76,7 @@ impl Default for NetFaults {
     }
 }
 
-/// A connection that a test may [break](super::World::break_connection).
+/// A connection that a test can [break](super::World::break_connection).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Connection {
     pub(super) link: usize,
@@ -90,13 +90,13 @@ enum Piece {
     End,
 }
 
-/// A piece of a stream in flight.
+/// A piece of a stream that is in flight.
 #[derive(Debug)]
 struct Flying {
-    /// The time at which the piece arrives, or at which the receiver has processed it. Pieces that
-    /// were sent earlier never have a later time.
+    /// The time at which the piece arrives or, if `is_served`, at which the receiver has processed
+    /// it. Earlier pieces of the stream have no later time.
     at: u64,
-    /// Whether the piece has arrived, and `at` includes the receiver's processing time.
+    /// Whether the piece has arrived, so that `at` includes the receiver's processing time.
     is_served: bool,
     piece: Piece,
 }
@@ -107,7 +107,7 @@ struct Way {
     pieces: VecDeque<Flying>,
     /// The number of bytes in flight.
     flying_bytes: usize,
-    /// No data arrives before this time.
+    /// Until this time, no data arrives.
     held_until: u64,
     /// Whether data that is sent in this direction is lost.
     is_lost: bool,
@@ -128,11 +128,11 @@ struct End {
     /// Whether no more bytes will arrive.
     at_end: bool,
     error: Option<ErrorKind>,
-    /// Whether the owner has dropped this end.
+    /// Whether the program has dropped this end.
     is_dropped: bool,
     /// Whether dropping this end resets the connection.
     resets: bool,
-    /// The engine that owns this end, and the engine's number for the stream.
+    /// The engine (event loop) that owns this end, and the engine's number for the stream.
     owner: Option<(u64, u64)>,
 }
 
@@ -155,7 +155,7 @@ struct Listening {
     address: SocketAddr,
     backlog: VecDeque<usize>,
     is_open: bool,
-    /// The engine that accepts the connections of the listener.
+    /// The engine that accepts connections from this listener.
     engine: Option<u64>,
 }
 
@@ -163,7 +163,7 @@ struct Listening {
 pub(super) struct Net {
     pub(super) faults: NetFaults,
     links: Vec<Link>,
-    /// The connections of each server. A lookup then does not search all connections.
+    /// The connections of each server, so that a lookup need not search all connections.
     links_to: HashMap<SocketAddr, Vec<usize>>,
     listeners: Vec<Listening>,
     /// The number of open connections of each server.
@@ -172,9 +172,9 @@ pub(super) struct Net {
     /// The number of new connections that [`EarlyFaults`] broke or damaged.
     pub(super) early: u64,
     serving: HashMap<SocketAddr, Serving>,
-    /// The disconnected machines, with the end of the disconnection.
+    /// The machines that are disconnected from the network, and when this ends.
     cut: BTreeMap<u32, u64>,
-    /// The sides whose packets are lost, by server address and side, with the end of the loss.
+    /// The sides whose packets are lost, by server address and side, and when this ends.
     dark: BTreeMap<(SocketAddr, Side), u64>,
     /// The machines whose process was killed.
     gone: BTreeSet<u32>,
@@ -215,8 +215,8 @@ impl Net {
         self.serving.get(&address).map_or(0, |serving| serving.overflows)
     }
 
-    /// Returns the time at which a machine finishes processing data that arrives now. The processor
-    /// does not wait for data that is still in flight.
+    /// Returns the time at which a machine will have processed data that arrives now. It never
+    /// waits for data that is still in flight.
     fn serve(&mut self, address: SocketAddr, now: u64, is_accept: bool) -> u64 {
         self.serving.get_mut(&address).map_or(now, |serving| serving.serve(now, is_accept))
     }
@@ -264,8 +264,7 @@ impl WorldState {
         self.doom(link);
         if !self.net.unreachable.contains(&address) {
             let delay = self.net_delay();
-            // The client retries if the request or its answer is lost, so find the end of both
-            // losses.
+            // The client retries until neither the request nor the answer is lost.
             let silent = [Side::Client, Side::Server].map(|side| self.silent_until(link, side));
             let at = match silent.into_iter().flatten().max() {
                 Some(until) => next_try(self.now, SYN_TIME, until) + delay.as_nanos() as u64,
@@ -276,7 +275,7 @@ impl WorldState {
         Stream::new(link, Side::Client)
     }
 
-    /// Chooses the faults of a new connection.
+    /// Chooses whether and how a new connection will fail.
     fn doom(&mut self, link: usize) {
         let EarlyFaults { cut_one_in, damage_one_in, bytes } = self.net.faults.early;
         if self.random.one_in(cut_one_in) {
@@ -292,7 +291,7 @@ impl WorldState {
         }
     }
 
-    /// Applies the chosen faults to a piece and returns the bytes to send. This may break the
+    /// Applies the connection's chosen faults to a piece. Returns the bytes to send. May break the
     /// connection.
     fn spoil(&mut self, link: usize, side: Side, piece: &[u8]) -> Vec<u8> {
         let Net { links, early, .. } = &mut self.net;
@@ -319,7 +318,7 @@ impl WorldState {
         bytes
     }
 
-    /// Sets the owner of an end: an engine and its stream, or no owner.
+    /// Sets the engine that owns an end, and the engine's number for the stream. `None`: no owner.
     pub(crate) fn set_owner(&mut self, stream: &Stream, owner: Option<(u64, u64)>) {
         self.net.links[stream.link].ends[stream.side as usize].owner = owner;
     }
@@ -360,7 +359,7 @@ impl WorldState {
         self.wake_end(link, Side::Client);
     }
 
-    /// Repeats an unanswered connection request.
+    /// Sends an unanswered connection request again.
     fn ask_again(&mut self, link: usize, address: SocketAddr) {
         if let Some(serving) = self.net.serving.get_mut(&address) {
             serving.overflows += 1;
@@ -371,7 +370,7 @@ impl WorldState {
         self.schedule(pause, Happening::Connect { link });
     }
 
-    /// Returns the number of accepted bytes; "would block" if there is no room.
+    /// Returns the number of bytes that the network accepted, or "would block" if it has no room.
     pub(crate) fn write(&mut self, stream: &Stream, bytes: &[u8]) -> io::Result<usize> {
         let (side, other) = (stream.side as usize, stream.side.other() as usize);
         let link = &self.net.links[stream.link];
@@ -448,15 +447,16 @@ impl WorldState {
             }
         }
         if is_refused {
-            // The reader has dropped its end, so the connection is reset.
+            // The reader has dropped its end, so the sender gets a reset.
             self.reset(link, side, 0);
         }
         self.wake_end(link, side.other());
-        // The sender may have more data to send.
+        // The window has room again, so the sender may send more.
         self.wake_end(link, side);
     }
 
-    /// Delays arrived pieces until the server's processor has processed them one after the other.
+    /// Delays pieces that have arrived until the server's simulated processor has processed them,
+    /// one after the other.
     fn serve_pieces(&mut self, link: usize) {
         let server = self.net.links[link].addresses[1];
         if !self.net.serving.contains_key(&server) {
@@ -487,7 +487,7 @@ impl WorldState {
         self.wake_end(link, side);
     }
 
-    /// Returns arrived bytes, no bytes at the end of the stream, or "would block".
+    /// Returns bytes that have arrived, or none at the end of the stream, or "would block".
     pub(crate) fn read(&mut self, stream: &Stream, into: &mut [u8]) -> io::Result<usize> {
         let link = &mut self.net.links[stream.link];
         let end = &mut link.ends[stream.side as usize];
@@ -500,7 +500,7 @@ impl WorldState {
             };
         }
         let count = Read::read(&mut end.input, into)?;
-        // Wake the reader for the remaining bytes, and the sender for the free room.
+        // Wake the reader if bytes remain, and the sender because the window has room.
         self.wake_end(stream.link, stream.side);
         self.wake_end(stream.link, stream.side.other());
         Ok(count)
@@ -533,7 +533,7 @@ impl WorldState {
         self.reset(link, side.other(), last);
     }
 
-    /// Reports a reset to one side. The reset does not arrive before `earliest`, and not while that
+    /// Reports a reset to one side. The reset arrives at `earliest` or later, and not while that
     /// side's machine is disconnected.
     fn reset(&mut self, link: usize, side: Side, earliest: u64) {
         let delay = self.net_delay();

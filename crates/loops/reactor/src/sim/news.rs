@@ -1,10 +1,10 @@
-//! The pending events of engines.
+//! The pending events of simulated engines (event loops).
 
 use std::collections::BTreeSet;
 
 use super::WorldState;
 
-/// The events that an engine has not handled yet.
+/// The events that one engine has not handled yet.
 #[derive(Default)]
 pub(super) struct News {
     /// Streams that may make progress, in the order of their creation.
@@ -21,7 +21,7 @@ impl WorldState {
         }
     }
 
-    /// Marks a stream of an engine: the stream may make progress.
+    /// Marks a stream of an engine, because the stream may make progress.
     pub(crate) fn wake_stream(&mut self, (engine, live): (u64, u64)) {
         let news = self.engines.entry(engine).or_default();
         news.streams.insert(live);
@@ -45,7 +45,7 @@ impl WorldState {
         Some(next)
     }
 
-    /// Drops the events of an engine that no longer collects them.
+    /// Drops the events of an engine that was dropped.
     pub(crate) fn forget_engine(&mut self, engine: u64) {
         self.media.forget(engine);
         self.engines.remove(&engine);

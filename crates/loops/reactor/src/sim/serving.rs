@@ -1,4 +1,4 @@
-//! Models the processor time that a machine needs for each arrival.
+//! Simulates the processor time that a machine needs for each connection and each piece of data.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ pub struct Service {
     /// The processor time for each arriving piece of a stream. The processor handles one piece at a
     /// time.
     pub piece: Duration,
-    /// At most this many connections may wait for an accept. Further requests get no answer, so
-    /// their clients repeat them.
+    /// The maximum number of connections that wait for an accept. Further requests get no answer,
+    /// and their clients repeat them.
     pub backlog: usize,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// Returns the time at which the processor finishes an arrival at `now`.
+    /// Returns the time at which the processor has finished an arrival at `now`.
     pub(super) fn serve(&mut self, now: u64, is_accept: bool) -> u64 {
         let Service { accept, piece, .. } = self.service;
         let takes = if is_accept { accept } else { piece };

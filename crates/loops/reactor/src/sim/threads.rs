@@ -1,9 +1,9 @@
-//! The threads of a world. Threads are coroutines that run until they wait.
+//! The threads of a simulated world: coroutines, each of which runs until it waits.
 //!
-//! A round runs each thread that may make progress, in an order that the seed chooses. If any other
-//! thread can make a waiting thread's condition true, every round checks the condition. Event loops
-//! and sleeping threads need no check, because an event or the passage of time [marks](Marks) them.
-//! So the cost of a round depends only on the number of its events.
+//! A round runs each thread that may make progress, in an order that the seed chooses. If a thread
+//! waits for a condition that any thread may make true, every round checks the condition. Event
+//! loops and sleeping threads need no check: an event or their deadline [marks](Marks) them. So the
+//! cost of a round depends on the number of its events, not of threads.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -26,7 +26,7 @@ type Suspend = Yielder<(), Waits>;
 /// The events that can end a thread's wait before its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitsFor {
-    /// The action of any other thread, so each round must check the condition.
+    /// Actions of any other thread, so every round checks the condition.
     Anybody,
     /// Events of this engine.
     Engine(u64),
@@ -34,7 +34,7 @@ pub(crate) enum WaitsFor {
     Nobody,
 }
 
-/// The deadline of a suspended thread, and the events that can end its wait earlier.
+/// A suspended thread's deadline, and the events that may end its wait earlier.
 #[derive(Clone, Copy)]
 struct Waits {
     until: Option<Instant>,
@@ -47,8 +47,8 @@ struct Thread {
     id: usize,
     /// The machine on which the thread runs.
     machine: u32,
-    /// If the world ends before the thread, the coroutine is leaked: a drop would unwind it, and so
-    /// run code that waits.
+    /// If the world ends before the thread, the coroutine is leaked: dropping it would unwind its
+    /// stack, which may run code that waits.
     coroutine: ManuallyDrop<Coroutine<(), Waits, ()>>,
     deadline: Option<Instant>,
     has_ended: bool,
@@ -63,12 +63,12 @@ impl Drop for Thread {
     }
 }
 
-/// The threads that may make progress: one bit for each position in the ring of threads.
+/// The threads that may make progress, as one bit for each position in [`Ring`].
 #[derive(Default)]
 pub(super) struct Marks {
     /// The threads that an event has woken.
     woken: Vec<u64>,
-    /// The threads whose condition each round checks.
+    /// The threads whose conditions every round checks.
     asked: Vec<u64>,
     /// The positions of threads by thread number.
     places: Vec<Option<usize>>,
@@ -91,7 +91,7 @@ impl Marks {
         self.free.push(id);
     }
 
-    /// Records the new positions of the threads. Marks new threads to run.
+    /// Adopts the threads' new positions. Marks new threads, so that they run.
     fn arrange(&mut self, ids: impl ExactSizeIterator<Item = usize>) {
         let words = ids.len().div_ceil(64);
         let woken = std::mem::replace(&mut self.woken, vec![0; words]);
@@ -146,12 +146,13 @@ impl Marks {
 #[derive(Default)]
 struct Ring {
     threads: Vec<Thread>,
-    /// The position in the ring of the thread that runs first. New threads are added before it.
+    /// The position of the thread that runs first in a round. New threads are added before this
+    /// position.
     first: usize,
 }
 
 impl Ring {
-    /// Rotates the storage of the ring so that the thread at `first` is at index 0.
+    /// Moves the threads in memory so that the thread at `first` has index 0.
     fn straighten(&mut self) {
         let first = std::mem::take(&mut self.first);
         self.threads.rotate_left(first);
@@ -162,8 +163,8 @@ pub(super) struct Threads {
     all: RefCell<Ring>,
     /// The threads that have started but have not run yet.
     new: RefCell<Vec<Thread>>,
-    /// The deadlines of waiting threads, with their thread numbers. An entry is stale if the thread
-    /// has a new deadline.
+    /// The deadlines of waiting threads, with their thread numbers. If the thread has another
+    /// deadline by now, the entry is stale.
     deadlines: RefCell<BinaryHeap<Reverse<(Instant, usize)>>>,
     /// The handle with which the running coroutine suspends itself; null while the root runs.
     running: Cell<*const Suspend>,
@@ -211,7 +212,7 @@ impl Threads {
         self.machine.get()
     }
 
-    /// Moves the running thread to another machine and returns its previous machine.
+    /// Moves the running thread to another machine. Returns its previous machine.
     pub(super) fn go_to(&self, machine: u32) -> u32 {
         farblock_mem::tally::count_for(machine);
         self.machine.replace(machine)
@@ -228,7 +229,7 @@ impl Threads {
         }
     }
 
-    /// Whether `at` is still the thread's deadline, and not an entry of an earlier wait.
+    /// Whether `at` is still the thread's deadline, not one of an earlier wait.
     fn is_meant(&self, world: &Inner, at: Instant, id: usize) -> bool {
         let place = world.state.borrow().marks.places.get(id).copied().flatten();
         let all = self.all.borrow();
@@ -262,7 +263,7 @@ impl Threads {
         self.progress.set(true);
     }
 
-    /// Suspends the running thread. Returns after one round of the other threads, or later.
+    /// Suspends the running thread. Returns in the next round or later.
     pub(super) fn park(&self, world: &Inner, until: Option<Instant>, waits_for: WaitsFor) {
         let running = self.running.get();
         let until = until.map(|until| world.world_time(until));
@@ -285,8 +286,8 @@ impl Threads {
         self.take_in(world, &mut ring);
         let count = ring.threads.len();
         if count > 0 {
-            // The seed chooses the first thread of the round. The choice decides which threads see
-            // each other's actions in this round and which only in the next one.
+            // The seed chooses the first thread of the round. A thread sees the actions of threads
+            // that ran earlier in this round. It sees the actions of later threads in the next round.
             let turn = world.state.borrow_mut().random.below(count as u64) as usize;
             ring.first = (ring.first + turn) % count;
         }
@@ -314,7 +315,7 @@ impl Threads {
         }
     }
 
-    /// Adds the new threads at the end of the ring.
+    /// Adds new threads at the end of the ring.
     fn take_in(&self, world: &Inner, ring: &mut Ring) {
         if self.new.borrow().is_empty() {
             return;

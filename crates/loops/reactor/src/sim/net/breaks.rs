@@ -8,28 +8,28 @@ use std::time::Duration;
 use super::{RETRANSMIT_TIME, Side};
 use crate::sim::{Happening, WorldState};
 
-/// After this time without an answer, a side detects that the other end is dead.
+/// A side that gets no answer for this time considers the connection dead.
 const GHOST_TIME: Duration = Duration::from_secs(120);
 
 /// The way in which a connection breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Break {
-    /// Both sides detect the break soon, after the data in flight has arrived.
+    /// Both sides notice the break once the data in flight has arrived.
     Reset,
-    /// The client detects the break immediately. Data that it has sent reaches the server after
-    /// this time. Only then does the server detect the break.
+    /// The client notices the break at once. Data that it sent reaches the server after this time.
+    /// Only then does the server notice the break.
     Stray(Duration),
-    /// One side detects the break immediately. The other side receives nothing any more.
+    /// One side notices the break at once. The other side receives no more data, and does not
+    /// notice.
     HalfOpen(Side),
-    /// No data arrives any more, and neither side gets an error.
+    /// No more data arrives, and neither side gets an error.
     Silence,
-    /// Data from this side takes this much longer to arrive. The connection does not break.
+    /// Data from this side takes this much longer to arrive. The connection stays open.
     Stall(Side, Duration),
 }
 
-/// Returns the time of the first attempt at or after `until`, in nanoseconds. Attempts start at
-/// `from`. The second one follows after the interval `first`, and the interval doubles after each
-/// attempt.
+/// Returns the time in nanoseconds at which a sender first retries at or after `until`. It first
+/// sends at `from` and retries after `first`. The interval doubles after each retry.
 pub(super) fn next_try(from: u64, first: Duration, until: u64) -> u64 {
     let (mut at, mut pause) = (from, first.as_nanos() as u64);
     while at < until {
@@ -40,7 +40,7 @@ pub(super) fn next_try(from: u64, first: Duration, until: u64) -> u64 {
 }
 
 impl WorldState {
-    /// Returns the end of a machine's disconnection; `None` if the machine is not disconnected.
+    /// Returns when a machine's disconnection ends. `None` if the machine is connected.
     fn cut_until(&self, machine: u32) -> Option<u64> {
         self.net.cut.get(&machine).copied().filter(|until| *until > self.now)
     }
@@ -60,8 +60,7 @@ impl WorldState {
         }
     }
 
-    /// Returns the end of the time in which data from a side is lost; `None` if the data is not
-    /// lost.
+    /// Returns when data from a side is no longer lost. `None` if it is not lost now.
     pub(super) fn silent_until(&self, link: usize, side: Side) -> Option<u64> {
         let link = &self.net.links[link];
         let dark = self.net.dark.get(&(link.addresses[1], side)).copied();
