@@ -1,14 +1,14 @@
-//! [`Waker`]: marks a task ready from any thread.
+//! [`Waker`]: marks a task as ready from any thread.
 //!
-//! The loop and its wakers share one state. `AWAKE`: the loop will check for wakes before it
-//! sleeps. `NOTIFIED`: a wake is pending. `SLEEPING`: a wake needs a system call. So between two
-//! sleeps, any number of wakes need at most one system call.
+//! The loop and its wakers share one state. `AWAKE`: the loop will check for wake-ups before it
+//! sleeps. `NOTIFIED`: a wake-up is pending. `SLEEPING`: waking the loop needs a system call. So
+//! any number of wake-ups between two sleeps needs at most one system call.
 
 use std::fmt;
 use std::sync::{OnceLock, PoisonError};
 
 use crate::ids::TaskId;
-// These are the standard library's types. In `tests/wakes.rs` they are loom's types, which try
+// These types come from the standard library. `tests/wakes.rs` replaces them with loom's, which try
 // every order of threads.
 use crate::sync::{Arc, AtomicBool, AtomicU8, Mutex, Ordering};
 
@@ -21,8 +21,8 @@ pub(crate) trait Alarm: Send + Sync {
     fn ring(&self);
 }
 
-/// A woken task. Holds no reference to the shared state: the shared state may hold this entry, and
-/// a reference cycle would leak both.
+/// A woken task. Has no reference to the shared state, whose list may contain this entry: a cycle
+/// of references would leak both.
 pub(crate) struct Woken {
     queued: Arc<AtomicBool>,
     task: TaskId,
@@ -48,7 +48,7 @@ impl WakerShared {
         assert!(self.alarm.set(alarm).is_ok(), "the alarm is set once");
     }
 
-    /// Makes the loop check for data from other threads.
+    /// Makes the loop handle data from other threads, and wakes it if it sleeps.
     pub(crate) fn notify(&self) {
         if self.state.swap(NOTIFIED, Ordering::AcqRel) == SLEEPING
             && let Some(alarm) = self.alarm.get()
@@ -62,13 +62,13 @@ impl WakerShared {
     }
 
     /// The loop calls this function before it sleeps. Returns `false` if it must not sleep, because
-    /// a wake is pending.
+    /// a wake-up is pending.
     pub(crate) fn try_sleep(&self) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         self.state.compare_exchange(AWAKE, SLEEPING, success, failure).is_ok()
     }
 
-    /// The loop calls this function when it checks for wakes. Returns `true` if a wake was pending.
+    /// The loop calls this function when it checks for wake-ups. Returns `true` if one was pending.
     pub(crate) fn awake(&self) -> bool {
         self.state.load(Ordering::Relaxed) != AWAKE
             && self.state.swap(AWAKE, Ordering::AcqRel) == NOTIFIED
@@ -79,20 +79,20 @@ impl WakerShared {
     pub(crate) fn drain(&self, scratch: &mut Vec<Woken>, mut found: impl FnMut(TaskId)) {
         std::mem::swap(&mut *self.woken.lock().unwrap_or_else(PoisonError::into_inner), scratch);
         for Woken { queued, task } in scratch.drain(..) {
-            // Clear the mark before the task runs, so that later wakes queue the task again. Use a
-            // swap, so that the task sees the data of every thread that found the mark set.
+            // Clear the mark before the task runs, so that a later wake-up queues the task again.
+            // Use a swap: the task must see the data of every thread that found the mark set.
             queued.swap(false, Ordering::AcqRel);
             found(task);
         }
     }
 }
 
-/// Marks its task as ready from any thread, which ends the loop's sleep. The call is cheap when the
+/// A handle that marks its task as ready from any thread, and wakes the loop. This is cheap if the
 /// task is already marked.
 #[derive(Clone)]
 pub struct Waker {
     shared: Arc<WakerShared>,
-    /// True between a wake and the loop's check for wakes. All clones share it.
+    /// True between a wake-up and the loop's next check. All clones share it.
     queued: Arc<AtomicBool>,
     task: TaskId,
 }

@@ -1,5 +1,5 @@
-//! Tests that I/O in steady state allocates nothing, and that idle streams hold no buffers. There
-//! is a single test, because it counts the allocations of the whole process.
+//! Tests that a running loop allocates nothing for its I/O, and that idle streams hold no buffers.
+//! This file has a single test, because it counts the allocations of the whole process.
 
 mod support;
 
@@ -153,8 +153,8 @@ fn loops() -> [Option<Loop>; 3] {
 fn nothing_is_allocated_per_operation() {
     for event_loop in loops().into_iter().flatten() {
         let engine = event_loop.reactor.engine();
-        // On a busy machine, bursts may still make vectors grow (18 times in one run). The bug that
-        // this test looks for, one allocation in each round, would cause 3,000.
+        // On a busy machine, bursts may still make vectors grow (18 times in one run). The test
+        // looks for one allocation per round, which would be 3,000.
         let allocations = steady_state(&event_loop);
         assert!(allocations <= 100, "{allocations} allocations in 3000 rounds ({engine})");
         println!("{engine}: {allocations} allocations in 3000 rounds");

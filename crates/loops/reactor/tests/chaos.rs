@@ -1,6 +1,6 @@
-//! Runs random conversations with random closes from several seeds. The tests check that every
-//! operation completes exactly once, the bytes arrive in order, and `Closed` is the last event. The
-//! loop must not write to a buffer after returning it.
+//! Random sends, receives and closes over several streams, from several seeds. The tests check that
+//! every operation completes exactly once, that bytes arrive in order, and that `Closed` is the
+//! last event. The loop must not write to a buffer after returning it.
 
 mod support;
 
@@ -38,7 +38,8 @@ fn random_operations_complete_once(mut event_loop: Loop) {
     }
 }
 
-/// The data that the ends send: a repeated pattern that starts at a different byte in each flow.
+/// The data that the ends of connections send: a repeated pattern. Each flow starts at another
+/// byte.
 struct Pattern(Vec<u8>);
 
 impl Pattern {
@@ -141,7 +142,7 @@ impl Chaos {
 
     fn act(&mut self) {
         let mut streams: Vec<StreamId> = self.ends.keys().copied().collect();
-        // Sort the streams, because the order of a hash map is not reproducible.
+        // Sort the streams: the order of a hash map differs between runs.
         streams.sort_by_key(|stream| self.ends[stream].flow_out);
         let stream = streams[self.random.index(streams.len())];
         match self.random.index(20) {

@@ -1,5 +1,5 @@
-//! Tests a process without free descriptors. There is a single test, because the limit applies to
-//! the whole process.
+//! Tests a process without free descriptors. This file has a single test, because the limit applies
+//! to the whole process.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -45,7 +45,7 @@ fn pause_and_resume(mut event_loop: Loop) {
         }
         other => panic!("{other:?}"),
     }
-    // In the next second the loop must make a few attempts, not thousands.
+    // In the next second the loop must try to accept a few times, not thousands of times.
     let start = Instant::now();
     let mut errors = 0;
     while start.elapsed() < Duration::from_secs(1) {

@@ -1,4 +1,4 @@
-//! Tests systems that forbid io_uring, as most containers do. A seccomp filter on one thread
+//! Tests systems that forbid io_uring, as most containers do. A seccomp filter on the test's thread
 //! simulates this.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "seccomp")]

@@ -1,4 +1,4 @@
-//! Tests of file operations, on both engines.
+//! Tests file operations, on both engines.
 
 mod support;
 
@@ -43,7 +43,7 @@ on_the_simulated_engine! {
     a_loop_can_be_dropped_with_operations_in_flight
 }
 
-/// Creates a file that is removed immediately, or when it is closed if the system requires that.
+/// Creates a file without a name. On Windows the name disappears only when the file is closed.
 fn scratch(name: &str, options: &mut OpenOptions) -> File {
     let path = scratch_path(name);
     let file = options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
@@ -173,7 +173,7 @@ fn punched_and_zeroed_ranges_read_as_zeroes(mut event_loop: Loop) {
         let content = read(&mut event_loop, file, 0, 65_536);
         let expected = |at: usize| if (8192..24_576).contains(&at) { 0 } else { 0xff };
         assert!(content.iter().enumerate().all(|(at, &byte)| byte == expected(at)));
-        // A hole beyond the end leaves the size unchanged.
+        // A hole beyond the end does not change the size.
         let op = FileOp::PunchHole { offset: 60_000, len: 100_000 };
         run(&mut event_loop, file, op).1.unwrap();
         let op = FileOp::Read { buffer: Buffer::new(65_537), offset: 0 };
@@ -296,7 +296,7 @@ fn direct_io_works(mut event_loop: Loop) {
 #[cfg(not(target_os = "linux"))]
 fn direct_io_works(_: Loop) {}
 
-/// Files in shared memory support holes but not zeroing.
+/// A file system in shared memory (tmpfs) supports holes, but not zeroing.
 #[cfg(target_os = "linux")]
 fn unsupported_operations_are_reported(mut event_loop: Loop) {
     let path = format!("/dev/shm/farblock-{}-{:p}", std::process::id(), &event_loop);

@@ -1,10 +1,10 @@
-//! Sends and receives with plain system calls while the loop busy-polls ("looks").
+//! Sends and receives with plain system calls while the loop busy-polls, that is, *looks* for work
+//! again and again.
 //!
-//! The ring is best for many operations, and for sleeping. For a single receive it is slower. If no
-//! data is there yet, the kernel registers the receive. An arriving segment then only marks the
-//! receive, which completes when the loop next enters the kernel. A loop that does not sleep can
-//! read the socket directly. So the engine first only records the operations on a stream. Then each
-//! turn decides:
+//! The io_uring is best for many operations, and for sleeping. For a single receive it is slower:
+//! if no data has arrived, the kernel registers the receive, which then completes only when the
+//! loop next enters the kernel. A loop that does not sleep can call the socket directly. So the
+//! engine first only records an operation on a stream. Each turn of the loop then decides:
 //!
 //! ```text
 //!                  +--- looking, few streams ---> direct call, no waiting --> event
@@ -14,8 +14,9 @@
 //!                  +--- sleeping, or many ------> the ring ----------------> completion
 //! ```
 //!
-//! If a stream stays quiet, the engine soon submits its receive to the ring, where an idle receive
-//! costs nothing. A close submits the outstanding operations to the ring and cancels them there.
+//! If no data arrives on a stream, the engine soon submits its receive to the ring, where a waiting
+//! receive costs nothing. Closing a stream submits its outstanding operations to the ring, and
+//! cancels them there.
 
 use std::io;
 use std::mem;
@@ -33,14 +34,14 @@ use crate::ids::StreamId;
 use crate::slab::Key;
 use farblock_mem::Buffer;
 
-/// With more streams than this, one `io_uring_enter` for all streams is cheaper than one call for
-/// each.
+/// The maximum number of streams for direct calls. With more, one `io_uring_enter` for all is
+/// cheaper than one call for each.
 const MOST_STREAMS: usize = 32;
-/// The number of attempts at one receive without data (about 50 microseconds) after which the
-/// engine submits the receive to the ring.
+/// The maximum number of direct attempts at one receive (about 50 microseconds). If none found
+/// data, the engine submits the receive to the ring.
 const WAIT_LIMIT: u16 = 256;
 
-/// The result of a direct attempt.
+/// The result of a direct attempt to receive.
 #[derive(PartialEq, Eq)]
 enum Look {
     /// No data is available yet. Try again.
@@ -81,8 +82,8 @@ impl Uring {
         }
     }
 
-    /// Sends the data of the recorded sends with direct calls. If many streams have sends, submits
-    /// these to the ring instead.
+    /// Sends the data of the recorded sends with direct calls. If many streams have a send, submits
+    /// all sends to the ring instead.
     pub(super) fn send_directly(&mut self, cx: &mut Context<'_>) {
         if self.unsent.len() > MOST_STREAMS {
             return self.submit_sends();
@@ -98,8 +99,8 @@ impl Uring {
         self.unsent = unsent;
     }
 
-    /// Receives available data for the recorded receives with direct calls. If many streams have
-    /// receives, submits these to the ring instead.
+    /// Attempts the recorded receives with direct calls. If many streams have a receive, submits
+    /// all receives to the ring instead.
     pub(crate) fn look(&mut self, cx: &mut Context<'_>) {
         if self.unreceived.len() > MOST_STREAMS {
             return self.submit_receives(cx);

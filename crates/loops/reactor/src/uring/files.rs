@@ -16,14 +16,13 @@ use crate::file_op::FileOp;
 use crate::ids::TaskId;
 use crate::slab::Key;
 
-/// One system call transfers at most this many bytes. Further calls transfer the rest.
+/// The maximum number of bytes that one system call transfers. Further calls transfer the rest.
 const BYTES_PER_CALL: usize = 1 << 30;
 
 pub(super) struct FileSlot {
     file: Arc<File>,
     in_flight: usize,
-    /// Whether the caller has removed the file, so that it must be closed when its last operation
-    /// has completed.
+    /// Whether the caller has removed the file. The engine then closes it after its last operation.
     removed: bool,
 }
 
@@ -33,8 +32,8 @@ impl FileSlot {
     }
 }
 
-/// The stage of an operation. A durable write passes through `Plain` and `Sync` if the file system
-/// does not support `RWF_DSYNC`.
+/// The stage of a file operation. If the file system does not support `RWF_DSYNC`, a durable write
+/// becomes a plain write and a sync.
 ///
 /// ```text
 /// Direct ──file system without RWF_DSYNC──> Plain ──all data written──> Sync
@@ -58,7 +57,7 @@ pub(super) struct Operation {
     /// The number of bytes transferred so far.
     done: usize,
     stage: Stage,
-    /// Whether to run the operation on a kernel thread, because the direct attempt failed with
+    /// Whether a kernel thread should execute the operation, because the direct attempt failed with
     /// `EAGAIN`.
     from_thread: bool,
 }
@@ -164,8 +163,8 @@ impl Operation {
                 self.stage = Stage::Plain;
                 return None;
             }
-            // A direct read cannot continue from an unaligned offset. A short read that ends at
-            // such an offset has reached the end of the file.
+            // Direct I/O cannot continue at an unaligned offset. A read that was cut short there
+            // has reached the end of the file.
             Some(libc::EINVAL) if self.done > 0 && matches!(self.op, FileOp::Read { .. }) => {
                 return Some(Err(io::ErrorKind::UnexpectedEof.into()));
             }

@@ -1,5 +1,5 @@
-//! The `user_data` key space, which maps a completion to its operation. No other module creates or
-//! reads `user_data`.
+//! The keys in the `user_data` of io_uring operations, which map a completion to its operation.
+//! Only this module creates and reads `user_data`.
 //!
 //! ```text
 //! 63      56 55          32 31             0
@@ -20,12 +20,12 @@
 //! | `Watch`   | a watch            | one per watch, multishot               |
 //! | `Probe`   | none (zero)        | one, during the engine's creation      |
 //!
-//! A slot lives until the engine has reaped its last completion. A closed stream stays in its slot
-//! while an operation is outstanding. So a completion always finds its slot. A missing slot is a
-//! bug in this crate and panics.
+//! A slot (an entry in one of the engine's tables) exists until the engine has handled its last
+//! completion. A closed stream stays in its slot while an operation is outstanding. So a completion
+//! always finds its slot. A missing slot is a bug in this crate, and panics.
 //!
-//! A cancellation contains the key of the operation to cancel. Both the cancellation and the
-//! operation complete. If the operation finished first, it completes with its own result.
+//! A cancellation contains the key of the operation to cancel. Both complete. If the operation
+//! finished first, it completes with its own result.
 
 use crate::slab::{GENERATION_BITS, Key};
 
@@ -59,7 +59,7 @@ const KINDS: [CompletionKind; 9] = [
 const INDEX_BITS: u32 = 32;
 const KIND_SHIFT: u32 = INDEX_BITS + GENERATION_BITS;
 
-/// The key for operations without a slot.
+/// The key of operations that have no slot.
 pub(super) const NO_SLOT: Key = Key { index: 0, generation: 0 };
 
 pub(super) fn pack(kind: CompletionKind, key: Key) -> u64 {

@@ -1,4 +1,4 @@
-//! The io_uring engine: completions, one system call per turn.
+//! The io_uring engine. It receives completions, and makes one system call per turn of the loop.
 //!
 //! The ring belongs to the reactor's thread (`SINGLE_ISSUER`). The kernel posts completions only
 //! when that thread enters the kernel for them (`DEFER_TASKRUN`). Queuing an operation needs no
@@ -7,10 +7,10 @@
 //!
 //! **Ownership while the kernel works.** The slot of a completion ([`keys`]) owns the buffers,
 //! batches, gather lists and addresses. The engine frees a slot, and closes its socket or file,
-//! only after its last completion. So an operation can never use a descriptor that the system has
-//! given to another file. A dropped reactor first cancels and reaps all operations
-//! ([`Uring::shut_down`]). If the kernel then still uses memory of an operation, the reactor leaks
-//! this memory.
+//! only after its last completion. So no operation can use a descriptor that the system has reused
+//! for another file. When the reactor is dropped, it first cancels all operations and collects
+//! their completions ([`Uring::shut_down`]). If the kernel then still uses memory of an operation,
+//! the reactor leaks this memory.
 
 mod direct;
 mod files;
@@ -44,13 +44,13 @@ use provided::{Group, ProvidedBuffers};
 use ring::{Completion, Ring};
 use watches::Watch;
 
-/// The time that a dropped reactor waits for the kernel to release its memory.
+/// The longest time for which dropping a reactor waits until the kernel has released its memory.
 const SHUT_DOWN_TIMEOUT: Duration = Duration::from_secs(30);
-/// The interval at which the dropped reactor repeats the cancellation.
+/// The interval at which dropping a reactor repeats the cancellation.
 const SHUT_DOWN_STEP: Duration = Duration::from_millis(20);
 
 pub(crate) struct Uring {
-    /// Keep this field first: the ring must be closed before the memory below is freed.
+    /// Declared first: the ring must be dropped, and so closed, before the memory below.
     ring: Ring,
     provided: ProvidedBuffers,
     large_provided: ProvidedBuffers,
@@ -62,8 +62,8 @@ pub(crate) struct Uring {
     /// Gather lists for reuse.
     #[expect(clippy::vec_box, reason = "the kernel has their addresses while they are in use")]
     messages: Vec<Box<Message>>,
-    /// The buffer for the next direct receive. With this spare buffer, an attempt without data
-    /// neither takes nor returns a pool buffer.
+    /// The buffer for the next direct receive. Because of it, an attempt that finds no data need
+    /// not take a buffer from the pool and return it.
     spare: Option<Buffer>,
     /// Like `spare`, for large receives.
     large_spare: Option<Buffer>,
@@ -71,25 +71,24 @@ pub(crate) struct Uring {
     /// `unreceived` lists the streams with a receive in that state.
     unsent: Vec<Key>,
     unreceived: Vec<Key>,
-    /// Listeners that pause after an error, with the end of the pause.
+    /// Listeners that pause after an error, and when the pause ends.
     paused: Vec<(Instant, Key)>,
     alarm: Arc<OwnedFd>,
-    /// The memory into which the kernel writes the value that it reads from the alarm's event
-    /// descriptor.
+    /// The memory for the value that the kernel reads from the alarm's eventfd.
     alarm_count: Box<u64>,
-    /// Whether a read of the alarm is in flight.
+    /// Whether a read of the alarm's eventfd is in flight.
     alarm_armed: bool,
-    /// Completions during a turn; empty between turns.
+    /// The completions of the current turn. Empty between turns.
     completions: Vec<Completion>,
 }
 
-/// Wakes a sleeping loop: it writes to an event descriptor, and the loop always has a read of this
-/// descriptor in flight while it sleeps.
+/// Wakes a sleeping loop by a write to an eventfd. While the loop sleeps, it has a read of this
+/// eventfd in flight.
 struct EventAlarm(Arc<OwnedFd>);
 
 impl Alarm for EventAlarm {
     fn ring(&self) {
-        // The write can fail only if the descriptor's 64-bit count overflows.
+        // This write fails only if the eventfd's 64-bit counter overflows.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
@@ -98,8 +97,8 @@ impl Uring {
     pub(crate) fn new(shared: &Arc<WakerShared>) -> io::Result<Uring> {
         let alarm = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let ring = Ring::new()?;
-        // If a step from here on fails, first unregister the buffers of the earlier steps from the
-        // ring: the early return frees their memory.
+        // If a step from here on fails, unregister the buffers of the earlier steps from the ring
+        // before returning: the return frees their memory.
         let provided = ProvidedBuffers::new(&ring.submitter(), Group::Small)?;
         let large_provided = match ProvidedBuffers::new(&ring.submitter(), Group::Large) {
             Ok(large_provided) => large_provided,
@@ -149,7 +148,7 @@ impl Uring {
         Ok(())
     }
 
-    /// Delivers the available completions. Later completions wait for the next turn.
+    /// Delivers the completions that are available now. The next turn delivers later ones.
     fn reap(&mut self, cx: &mut Context<'_>) {
         let mut completions = mem::take(&mut self.completions);
         self.ring.reap(&mut completions);
@@ -197,15 +196,15 @@ impl Uring {
     }
 
     /// Cancels all operations and collects completions until the kernel no longer uses memory of
-    /// this engine. The kernel may still execute file operations. If the kernel does not release
-    /// memory in time (for example, a disk does not respond), the engine leaks it.
+    /// this engine. If the kernel does not release memory in time (for example because a disk does
+    /// not answer), leaks it.
     pub(crate) fn shut_down(&mut self, cx: &mut Context<'_>) {
         self.submit_streams(cx);
         let give_up = Instant::now() + SHUT_DOWN_TIMEOUT;
         while self.ring.in_flight() > 0 {
             let submitted = self.ring.enter(Wait::No);
-            // The call fails if there is nothing to cancel, or if an operation cannot be cancelled.
-            // In both cases, wait below until all operations have completed.
+            // This fails if no operation is in flight, or one cannot be cancelled. In both cases,
+            // the loop below waits until all have completed.
             let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
             let step = Wait::Until(Some(Instant::now() + SHUT_DOWN_STEP));
             let reaped = submitted.and_then(|()| self.turn(cx, step));

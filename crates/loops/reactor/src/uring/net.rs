@@ -24,9 +24,9 @@ use crate::slab::Key;
 use crate::socket::{settle, tune};
 use farblock_mem::Buffer;
 
-/// One `sendmsg` may have at most this many pieces (`UIO_MAXIOV`). Further calls send the rest.
+/// The maximum number of pieces in one `sendmsg` (`UIO_MAXIOV`). Further calls send the rest.
 const SLICES_PER_MESSAGE: usize = 1024;
-/// One system call transfers at most this many bytes. Further calls transfer the rest.
+/// The maximum number of bytes that one system call transfers. Further calls transfer the rest.
 const BYTES_PER_CALL: usize = 1 << 30;
 /// `IORING_RECVSEND_POLL_FIRST`: the kernel waits for readiness before the first attempt.
 const RECV_POLL_FIRST: u16 = 1;
@@ -53,8 +53,8 @@ enum SocketState {
 /// The outstanding receive operation.
 pub(super) enum Recv {
     None,
-    /// Receives into a buffer of the engine, at most this many bytes. Zero: as many bytes as the
-    /// buffer holds.
+    /// Receives into a buffer of the engine, at most this many bytes. Zero means the buffer's whole
+    /// length.
     Any {
         limit: u32,
     },
@@ -72,7 +72,7 @@ pub(super) struct Send {
     pub(super) message: Box<Message>,
 }
 
-/// A gather list in the form that the kernel requires.
+/// A gather list (`struct msghdr` and its pieces), as `sendmsg` requires it.
 pub(super) struct Message {
     pub(super) header: libc::msghdr,
     pub(super) slices: Vec<libc::iovec>,
@@ -107,7 +107,7 @@ pub(super) struct Stream {
     pub(super) socket: TcpStream,
     pub(super) task: TaskId,
     state: SocketState,
-    /// The number of outstanding operations. The slot stays until they complete.
+    /// The number of outstanding operations. The slot exists until they have completed.
     in_flight: u8,
     /// Whether the last receive emptied the socket.
     pub(super) drained: bool,
@@ -136,13 +136,13 @@ impl Stream {
     }
 }
 
-/// Whether the error means that the call had no effect, so that the engine must repeat it.
+/// Whether this error means that the call had no effect, so that the engine must repeat it.
 pub(super) fn is_transient(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::EINTR | libc::EAGAIN))
 }
 
-/// Returns the error to report for an operation on a stream. All engines report the same error for
-/// a cancelled operation.
+/// Returns the error to report for an operation on a stream. For a cancelled operation, this is the
+/// error that all engines report.
 fn stream_error(error: io::Error, closing: bool) -> io::Error {
     if closing || error.raw_os_error() == Some(libc::ECANCELED) {
         return io::ErrorKind::ConnectionAborted.into();
@@ -222,7 +222,7 @@ impl Uring {
         let stream = self.streams.find_mut(key).expect("open while a receive is outstanding");
         stream.looks = 0;
         let fd = stream.fd();
-        // If the socket has no data, wait for readiness before the first attempt.
+        // If the last receive emptied the socket, wait for data before the first attempt.
         let priority = if stream.drained { RECV_POLL_FIRST } else { 0 };
         let entry = match &mut stream.recv {
             Recv::None => unreachable!("a receive is pending"),
@@ -240,8 +240,8 @@ impl Uring {
             Recv::Into { buffer, range, done } => {
                 let into = &mut buffer[range.start + *done..range.end];
                 let len = into.len().min(BYTES_PER_CALL) as u32;
-                // The kernel continues until the buffer is full, instead of waking the loop for
-                // every segment.
+                // With `MSG_WAITALL`, the kernel receives until the buffer is full, instead of
+                // waking the loop for every segment.
                 let recv = opcode::Recv::new(fd, into.as_mut_ptr(), len);
                 recv.ioprio(priority).flags(libc::MSG_WAITALL).build()
             }
@@ -285,8 +285,8 @@ impl Uring {
         }
     }
 
-    /// Returns the group of provided buffers from which the kernel takes one for a receive with
-    /// this limit.
+    /// Returns the group of buffers from which the kernel takes the buffer of a receive with this
+    /// limit.
     fn provided_for(&mut self, limit: u32) -> &mut ProvidedBuffers {
         match Group::of(recv_bytes(limit)) {
             Group::Small => &mut self.provided,
@@ -355,7 +355,7 @@ impl Uring {
         let fd = stream.fd();
         let Send { batch, cursor, message } = stream.send.as_mut().expect("a send is pending");
         message.fill(batch, *cursor);
-        // The kernel continues partial sends as far as possible.
+        // With `MSG_WAITALL`, the kernel itself continues a partial send.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
         let entry = match message.slices[..] {
             [one] => {
@@ -424,7 +424,7 @@ impl Uring {
         let Some(stream) = self.streams.find(key) else { return };
         if stream.state == SocketState::Open && stream.send.is_none() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            // Bytes that do not fit in the socket are dropped.
+            // The caller closes the stream anyway, so bytes that do not fit are lost.
             let _ = rustix::net::send(&stream.socket, bytes, flags);
         }
     }
@@ -434,7 +434,7 @@ impl Uring {
         if stream.is_closing() {
             return;
         }
-        // Submit recorded operations first, because a cancellation finds only submitted operations.
+        // Submit recorded operations first: a cancellation finds only submitted ones.
         self.submit_stream(cx, key);
         let stream = self.streams.find_mut(key).expect("found above");
         let connecting = stream.state == SocketState::Connecting;
@@ -452,7 +452,7 @@ impl Uring {
         self.finish_close(cx, key);
     }
 
-    /// Records the end of an operation, which an event reports to the task.
+    /// Records that an operation has ended and its event was delivered.
     pub(super) fn end_operation(&mut self, cx: &mut Context<'_>, key: Key) {
         let stream = self.streams.find_mut(key).expect("open while an operation is outstanding");
         stream.in_flight -= 1;
@@ -486,8 +486,8 @@ fn received_into(
             closing.then(|| Err(io::ErrorKind::ConnectionAborted.into()))
         }
         Err(_) if !closing && is_transient(completion.errno()) => None,
-        // Deliver the bytes that arrived before the error: they may explain it. The next receive
-        // returns the error again.
+        // Deliver the bytes that arrived before the error, which may explain it. The next receive
+        // reports the error.
         Err(_) if *done > 0 && !closing => Some(Ok(*done)),
         Err(error) => Some(Err(stream_error(error, closing))),
     }
@@ -535,8 +535,9 @@ impl Uring {
         let key = completion.key;
         let listener = self.listeners.find_mut(key).expect("open while accepting");
         let closing = listener.state == ListenerState::Closing;
-        // Take ownership immediately, so that the descriptor is closed if no task takes the event.
-        // SAFETY: the kernel has just created this descriptor for us, and no other code owns it.
+        // Take ownership at once, so that the descriptor is closed even if no task receives the
+        // event. SAFETY: the kernel has just created this descriptor for us, and no other code owns
+        // it.
         let result = completion.result().map(|fd| unsafe { own_socket(fd) });
         let errno = completion.errno();
         let aborted = matches!(errno, Some(libc::EINTR | libc::EAGAIN | libc::ECONNABORTED));
@@ -592,7 +593,7 @@ fn deliver_accepted(cx: &mut Context<'_>, task: TaskId, key: Key, result: io::Re
         Err(error) => Err(error),
         Ok(stream) => match stream.peer_addr() {
             Ok(address) => Ok((stream.into(), address)),
-            // The peer has already closed the connection, so there is nothing to accept.
+            // The peer has already closed this connection.
             Err(_) => return,
         },
     };

@@ -1,10 +1,10 @@
-//! A pool of receive buffers. The kernel picks a buffer when bytes arrive, so an idle stream holds
-//! no buffer.
+//! Receive buffers that the engine provides to the kernel. The kernel picks one only when bytes
+//! arrive, so an idle stream holds no buffer.
 //!
-//! A ring shared with the kernel lists pool buffers. Each buffer has an identifier, its index in
-//! `buffers`. A completion contains the identifier of the filled buffer. The caller gets this
-//! buffer without a copy, and the engine lists a new pool buffer in its place. The engine lists few
-//! buffers at first, and twice as many each time the kernel runs out.
+//! A ring in shared memory lists the buffers, which come from the pool. A buffer's identifier is
+//! its index in `buffers`. A completion contains the identifier of the filled buffer. The caller
+//! gets this buffer without a copy, and the engine lists a new one in its place. At first the
+//! engine lists few buffers, and twice as many each time the kernel runs out.
 
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -15,7 +15,7 @@ use crate::context::{LARGE_RECV_BYTES, RECV_BYTES};
 use farblock_mem::Buffer;
 use farblock_mem::BufferPool;
 
-/// The number of entries of a shared ring, and so the largest number of buffers in a group.
+/// The number of entries of the shared ring, and so the maximum number of buffers in a group.
 const PLACES: u16 = 64;
 
 /// A group of receive buffers of one size.
@@ -45,7 +45,7 @@ impl Group {
         }
     }
 
-    /// Returns the number of buffers to list when the group's first receive starts.
+    /// Returns the number of buffers to list for the group's first receive.
     fn first_buffers(self) -> usize {
         match self {
             Group::Small => 8,
@@ -53,8 +53,7 @@ impl Group {
         }
     }
 
-    /// Returns the largest number of buffers in the group. The buffers of one group together have
-    /// at most 4 MiB.
+    /// Returns the maximum number of buffers in the group: at most 4 MiB together.
     fn most_buffers(self) -> usize {
         match self {
             Group::Small => usize::from(PLACES),
@@ -99,8 +98,8 @@ impl ProvidedBuffers {
         }
     }
 
-    /// Doubles the number of listed buffers, up to the limit, because the kernel ran out of
-    /// buffers. At the limit, the engine only repeats the receive that got no buffer.
+    /// Doubles the number of listed buffers, up to the limit, after the kernel ran out of buffers.
+    /// At the limit, lists no more: the caller then only repeats the receive.
     pub(super) fn grow(&mut self, pool: &BufferPool) {
         let room = self.group.most_buffers() - self.buffers.len();
         self.add(self.buffers.len().min(room), pool);
@@ -123,18 +122,18 @@ impl ProvidedBuffers {
         filled
     }
 
-    /// Lists a buffer again that the kernel picked but did not fill.
+    /// Lists a buffer again, which the kernel picked but did not fill.
     pub(super) fn give_back(&mut self, id: u16) {
         self.list(id);
     }
 
-    /// Leaks the memory to which the kernel may still write.
+    /// Leaks the buffers, because the kernel may still write to them.
     pub(super) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.buffers));
         std::mem::forget(std::mem::take(&mut self.places));
     }
 
-    /// Gives a buffer to the kernel.
+    /// Adds a buffer to the shared ring, from which the kernel picks it.
     fn list(&mut self, id: u16) {
         let buffer = &mut self.buffers[usize::from(id)];
         let (address, len) = (buffer.as_mut_ptr().addr() as u64, buffer.len() as u32);

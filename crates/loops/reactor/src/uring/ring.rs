@@ -1,5 +1,5 @@
-//! The queues that the engine shares with the kernel. This module queues operations, submits them
-//! and collects completions, independent of streams and files.
+//! The two queues of io_uring: queues operations, submits them to the kernel, and collects
+//! completions. Knows nothing about streams and files.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,10 +15,10 @@ use crate::slab::Key;
 
 /// The size of the submission queue, in operations.
 const SUBMISSIONS: u32 = 512;
-/// The size of the completion queue, in completions. The kernel stores further completions
-/// elsewhere.
+/// The size of the completion queue, in completions. The kernel keeps further completions in its
+/// own memory.
 const COMPLETIONS: u32 = 4096;
-/// The operations that the engine requires.
+/// The io_uring operations that the engine requires.
 const OPCODES: [(&str, u8); 11] = [
     ("accept", opcode::AcceptMulti::CODE),
     ("cancel", opcode::AsyncCancel::CODE),
@@ -52,12 +52,13 @@ impl Completion {
         (self.result < 0).then_some(-self.result)
     }
 
-    /// Returns the identifier of the provided buffer that the kernel picked.
+    /// Returns the identifier of the buffer that the kernel picked (see
+    /// [`provided`](super::provided)).
     pub(super) fn buffer_id(&self) -> Option<u16> {
         io_uring::cqueue::buffer_select(self.flags)
     }
 
-    /// Whether the socket has more bytes after this receive.
+    /// Whether the socket had more bytes after this receive.
     pub(super) fn has_more_bytes(&self) -> bool {
         io_uring::cqueue::sock_nonempty(self.flags)
     }
@@ -70,10 +71,10 @@ impl Completion {
 
 pub(super) struct Ring {
     uring: IoUring,
-    /// Operations that did not fit in the submission queue, because the kernel was short of memory
-    /// and took no entries.
+    /// Operations that did not fit in the submission queue: the kernel was short of memory, and
+    /// accepted no entries.
     backlog: VecDeque<Entry>,
-    /// The number of operations without their last completion.
+    /// The number of operations that will have further completions.
     in_flight: usize,
     enter_flags: EnterFlags,
 }
@@ -104,8 +105,8 @@ impl Ring {
         }
         let mut enter_flags = EnterFlags::GETEVENTS;
         if parameters.is_feature_no_iowait() {
-            // A loop that waits for its peers is idle. The kernel should not count this time as
-            // iowait, which is the time of waiting for a disk.
+            // The loop waits for peers, not for disks. With this flag, the kernel counts that time
+            // as idle, not as iowait.
             enter_flags |= EnterFlags::NO_IOWAIT;
         }
         let mut ring = Ring { uring, backlog: VecDeque::new(), in_flight: 0, enter_flags };
@@ -151,8 +152,8 @@ impl Ring {
         if unsafe { self.uring.submission().push(&entry) }.is_ok() {
             return;
         }
-        // The queue is full, so submit its entries without waiting. If the kernel cannot take them,
-        // the entry goes to the backlog, which keeps the order.
+        // The queue is full, so submit its entries without waiting. If the kernel does not accept
+        // them, append the new entry to the backlog, which keeps the order.
         if let Err(error) = self.uring.submitter().submit() {
             tracing::debug!(%error, "submitting a full queue");
         }
@@ -216,8 +217,8 @@ impl Ring {
         match result {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // The errors mean, in this order: timeout; signal; completions must be collected
-                // first; no memory at the moment. Unsubmitted operations stay in the queue.
+                // Timeout; signal; completions must be collected first; no memory now. Operations
+                // that were not submitted stay in the queue.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(error),
             },

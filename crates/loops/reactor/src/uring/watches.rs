@@ -1,5 +1,5 @@
-//! Watched descriptors of the io_uring engine: multishot polls that continue until they are
-//! cancelled.
+//! Watched descriptors of the io_uring engine. Each has a multishot poll, which continues until it
+//! is cancelled.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,7 +23,7 @@ enum WatchState {
     Armed,
     /// The caller has stopped watching. The kernel has not confirmed the cancellation yet.
     Cancelled,
-    /// The poll has ended, so the watch causes no more events.
+    /// The poll has ended, and the watch causes no more events.
     Ended,
 }
 
@@ -77,8 +77,8 @@ impl Uring {
         if completion.more() {
             return;
         }
-        // The kernel may end a poll because it lacks resources. Start a new poll then. The new poll
-        // misses no earlier write: the descriptor is still readable, because no code reads it.
+        // If the kernel ended the poll for lack of resources, start a new one. It misses nothing:
+        // the descriptor is still readable, because no code reads it.
         let hung_up = (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) as usize;
         if completion.result().is_ok_and(|events| events & hung_up == 0) {
             self.arm_watch(key);
@@ -88,8 +88,7 @@ impl Uring {
     }
 }
 
-/// Refuses descriptors that are always readable, because they would cause an endless stream of
-/// events.
+/// Refuses files, which are always readable and would cause events without end.
 fn refuse_files(descriptor: &OwnedFd) -> io::Result<()> {
     use rustix::fs::FileType;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(descriptor)?.st_mode);

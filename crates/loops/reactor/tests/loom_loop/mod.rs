@@ -1,6 +1,6 @@
-//! An event loop that sleeps until a wake, for models of communication between threads. It uses
-//! loom's locks and atomics, which try every order of threads. A test that includes this module
-//! needs `ids` at its root, and a `sync` module with loom's types for `waker`.
+//! An event loop that sleeps until a wake-up, for loom tests of communication between threads. Loom
+//! tries every order of threads. A test that includes this module needs `ids` at its root, and a
+//! `sync` module with loom's types for `waker`.
 
 #[path = "../../src/waker.rs"]
 #[allow(dead_code, unreachable_pub)]
@@ -16,7 +16,7 @@ use ids::TaskId;
 use loom::sync::{Arc, Notify};
 use waker::{Alarm, Waker, WakerShared};
 
-/// Replaces the system call that ends a sleep.
+/// Replaces the system call that wakes the loop.
 struct NotifyAlarm(Arc<Notify>);
 
 impl Alarm for NotifyAlarm {
@@ -41,7 +41,7 @@ impl Loop {
         Waker::new(Arc::clone(&self.shared), TaskId(task))
     }
 
-    /// Sleeps until a wake. Returns the woken tasks, which may be none.
+    /// Sleeps until a wake-up. Returns the woken tasks, if any.
     pub(crate) fn poll(&self) -> Vec<TaskId> {
         let mut ready = Vec::new();
         if self.shared.try_sleep() {
@@ -54,8 +54,8 @@ impl Loop {
     }
 }
 
-/// Runs `check` in every order in which threads are interrupted at most twice. All orders would
-/// take too long, and loom's authors found most bugs with two interruptions.
+/// Runs `check` in every order of threads with at most two interruptions. All orders would take too
+/// long, and two interruptions find most bugs, by loom's authors.
 pub(crate) fn in_every_order(check: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
