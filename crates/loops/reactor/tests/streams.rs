@@ -1,4 +1,4 @@
-//! Tests of streams and listeners, on both engines.
+//! Tests streams and listeners, on both engines.
 
 mod support;
 
@@ -70,7 +70,7 @@ fn received(event: Event) -> Buffer {
     }
 }
 
-/// Receives until `length` bytes have arrived, because a network may split the bytes anywhere. A
+/// Receives until `length` bytes have arrived, because the network may split them anywhere. A
 /// receive must already be outstanding.
 fn received_whole(event_loop: &mut Loop, stream: StreamId, length: usize) -> Vec<u8> {
     let mut whole = received(event_loop.next()).to_vec();
@@ -306,7 +306,7 @@ fn a_reset_is_an_error(mut event_loop: Loop) {
     let (stream, socket) = event_loop.stream_and_socket();
     event_loop.reactor.recv(stream);
     assert!(event_loop.next_within(Duration::from_millis(5)).is_none());
-    // A close with unread bytes resets the connection.
+    // Closing a socket with unread bytes resets the connection.
     event_loop.reactor.send(stream, bytes(b"unread"));
     assert!(matches!(event_loop.next(), Event::Sent { result: Ok(()), .. }));
     drop(socket);
@@ -314,8 +314,8 @@ fn a_reset_is_an_error(mut event_loop: Loop) {
         Event::Received { result: Err(error), .. } => {
             assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         }
-        // While Wine waits for data, it reads the socket's error, which clears the error. So the
-        // receive may see the end of the stream instead.
+        // Wine reads and so clears the socket's error while it waits for data. The receive may then
+        // report the end of the stream instead.
         Event::Received { result: Ok(buffer), .. } if cfg!(windows) => assert!(buffer.is_empty()),
         other => panic!("{other:?}"),
     }
@@ -381,7 +381,7 @@ fn a_refused_connect_is_reported(mut event_loop: Loop) {
 }
 
 fn closing_a_stream_ends_its_connect(mut event_loop: Loop) {
-    // No host answers at this address (RFC 5737). Without a route, the attempt fails immediately.
+    // No host answers at this address (RFC 5737). Without a route to it, connecting fails at once.
     let address = "192.0.2.1:4420".parse().unwrap();
     let Ok(stream) = event_loop.reactor.connect(event_loop.task, address) else { return };
     event_loop.reactor.close(stream);
@@ -489,7 +489,7 @@ fn calls_after_close_do_nothing(mut event_loop: Loop) {
     abuse();
     assert!(matches!(event_loop.next(), Event::Received { result: Err(_), .. }));
     assert!(matches!(event_loop.next(), Event::Closed { .. }));
-    // The next stream gets the same slot. The close of the old one must not affect it.
+    // The next stream gets the same slot. Closing the old one must not affect it.
     let (_next, _other) = event_loop.stream_and_socket();
     abuse();
     assert!(event_loop.next_within(Duration::from_millis(20)).is_none());
@@ -573,7 +573,7 @@ fn many_idle_streams_receive_a_burst(mut event_loop: Loop) {
             let Event::Received { stream, result: Ok(buffer) } = event else { panic!("{event:?}") };
             let index = sockets.iter().position(|(id, _)| *id == stream).unwrap();
             assert_eq!(&buffer[..], [round, index as u8, (index >> 8) as u8]);
-            // Keep the received buffers: this must not leave other streams without buffers.
+            // Keep the received buffers. The other streams must still get buffers.
             kept.push(buffer);
             reactor.recv(stream);
         }
@@ -635,8 +635,8 @@ fn a_loop_can_be_dropped_with_streams_in_use(mut event_loop: Loop) {
         }
     }
     assert!(event_loop.next_within(Duration::from_millis(20)).is_none());
-    // Also start operations that the engine does not submit before the drop, or whose events no
-    // task takes.
+    // Also start operations that the engine has not submitted at the drop, or whose events no task
+    // has taken.
     let (unsubmitted, peer) = event_loop.stream_and_socket();
     peers.push(peer);
     reactor.recv(unsubmitted);
@@ -652,7 +652,7 @@ fn a_loop_can_be_dropped_with_streams_in_use(mut event_loop: Loop) {
     }
 }
 
-/// One engine set the socket to non-blocking mode; the other engine can still use it.
+/// One engine makes the socket non-blocking. The other engine must still be able to use it.
 fn a_stream_moves_between_engines(mut event_loop: Loop) {
     let mut other = Loop::portable();
     let socket = local_listener();
@@ -667,7 +667,8 @@ fn a_stream_moves_between_engines(mut event_loop: Loop) {
     assert_eq!(received_whole(&mut event_loop, stream, 5), b"moved");
 }
 
-/// Later bytes go to the next loop, and the previous loop gets no more events.
+/// After the stream is taken, its bytes go to the next loop, and the previous loop gets no more
+/// events.
 fn a_stream_is_taken_only_if_no_operation_is_outstanding(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut peer) = event_loop.stream_and_socket();
@@ -729,7 +730,7 @@ fn types_that_cross_threads_are_send() {
     is_sync::<farblock_reactor::Waker>();
 }
 
-/// The bytes leave without another poll, but never in the middle of a send.
+/// The bytes are sent without another poll, but never in the middle of another send.
 fn send_final_sends_without_a_poll(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut socket) = event_loop.stream_and_socket();

@@ -1,4 +1,4 @@
-//! Tests of tasks, timers and wakers, on both engines.
+//! Tests tasks, timers and wakers, on both engines.
 
 mod support;
 
@@ -52,7 +52,7 @@ mod watches {
         rustix::io::write(event, &1_u64.to_ne_bytes()).expect("a write");
     }
 
-    /// The loop sees every write, although no thread reads the descriptor.
+    /// The watch reports every write, although no thread reads the descriptor.
     fn a_watch_reports_every_write(mut event_loop: Loop) {
         let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
         let task = event_loop.task;
@@ -79,7 +79,7 @@ mod watches {
         event_loop.reactor.unwatch(watch);
         write(&event);
         assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
-        // After the other end of a pipe is closed, the watch reports this once, not repeatedly.
+        // After the other end of a pipe is closed, the watch reports this once.
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         let watch = event_loop.reactor.watch(task, reader).expect("a watch");
         drop(writer);
@@ -135,7 +135,7 @@ fn another_thread_wakes_a_task(mut event_loop: Loop) {
         });
         assert_eq!(event_loop.poll(None), [task]);
         thread.join().unwrap();
-        // If the loop has already seen the first wake, the second wake marks the task again.
+        // After the loop has handled the first wake-up, the second must mark the task again.
         event_loop.poll(Some(Duration::ZERO));
     }
 }
@@ -160,7 +160,7 @@ fn a_storm_of_wakes_loses_none(mut event_loop: Loop) {
             })
         })
         .collect();
-    // If a wake were lost, the loop would sleep forever before the counter reaches its final value.
+    // If a wake-up were lost, the loop would sleep forever.
     while counter.load(Ordering::SeqCst) < THREADS * WAKES {
         let before = counter.load(Ordering::SeqCst);
         let ready = event_loop.poll(Some(WAIT_LIMIT)).len();
@@ -242,7 +242,7 @@ fn children_report_their_root(mut event_loop: Loop) {
     assert!(event_loop.poll(Some(Duration::from_millis(5))).is_empty());
 }
 
-/// A task that is always ready, because it has a lot of work, does not starve the sockets.
+/// A task that is always ready must not keep the loop from its sockets.
 fn busy_tasks_do_not_starve_streams(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let busy = reactor.add_task();
@@ -273,7 +273,7 @@ fn processor_time() -> Option<Duration> {
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Calls Windows, because under Wine the file in `/proc` would describe another process.
+/// Calls Windows: under Wine, the file in `/proc` would describe another process.
 #[cfg(windows)]
 fn processor_time() -> Option<Duration> {
     use windows_sys::Win32::Foundation::FILETIME;
@@ -288,7 +288,7 @@ fn processor_time() -> Option<Duration> {
     (told != 0).then(|| Duration::from_nanos((units(kernel) + units(user)) * 100))
 }
 
-/// Tests the adaptive and the busy kind of polling.
+/// Tests the polling modes `Adaptive` and `Busy`.
 #[test]
 fn an_idle_loop_uses_no_processor() {
     let loops = [Loop::uring(), Loop::uring_busy(), Some(Loop::portable())];
@@ -297,7 +297,7 @@ fn an_idle_loop_uses_no_processor() {
     }
 }
 
-/// Measures processor time instead of elapsed time, so other load does not matter.
+/// Measures processor time, which does not depend on other load, instead of elapsed time.
 fn uses_no_processor(mut event_loop: Loop) {
     // First keep the loop busy, so that an adaptive loop starts to busy-poll.
     let waker = event_loop.reactor.waker(event_loop.task);

@@ -1,6 +1,5 @@
-//! Runs the code of the wakers with loom's atomics and locks, which try every order of threads. The
-//! tests check that no wake is lost, and that a woken task finds the message that was posted before
-//! the wake.
+//! Tests the wakers with loom, which tries every order of threads. No wake-up may be lost, and a
+//! woken task must find the message that was posted before the wake-up.
 #![cfg(target_os = "linux")]
 
 mod loom_loop;
@@ -38,8 +37,8 @@ impl Tasks {
         self.looped.waker(task as u32)
     }
 
-    /// Runs until the loop has found this many messages. If a wake is lost, loom reports the
-    /// deadlock.
+    /// Runs until the loop has found this many messages. Loom reports a deadlock if a wake-up is
+    /// lost.
     fn run(&self, messages: u32) {
         let mut found = 0;
         while found < messages {

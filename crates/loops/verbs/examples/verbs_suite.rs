@@ -1,4 +1,5 @@
-//! Runs the suite over a real device: `verbs_suite ADDRESS`, the device's IP address.
+//! Runs the conformance suite of RDMA verbs on a real device: `verbs_suite ADDRESS`, with the
+//! device's IP address.
 #![allow(missing_docs)]
 
 #[cfg(target_os = "linux")]
@@ -22,7 +23,7 @@ fn suite() -> Result<(), Box<dyn std::error::Error>> {
     for device in system.devices()? {
         println!("{device:?}");
     }
-    // If this machine cannot use RDMA, this call fails with a sentence that states the reason.
+    // Fails with a reason if this machine cannot use RDMA.
     system.create_event_channel()?;
     for name in NAMES {
         run(&Stand { host: system, target: system, address }, name);

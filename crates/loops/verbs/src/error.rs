@@ -1,4 +1,4 @@
-//! Errors of verbs.
+//! The errors of RDMA verbs.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 /// The reason why a verb failed.
 #[derive(Debug)]
 pub enum VerbsError {
-    /// The libraries are absent or too old; the sentence names the packages to install.
+    /// The libraries are missing or too old. The text names the packages to install.
     NoLibrary(String),
     /// The library, the kernel or the device refused a verb.
     Refused {
@@ -81,7 +81,8 @@ fn advice(verb: &str, error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// The error of a post. The queue has accepted the first `posted` requests, and none of the rest.
+/// The error of posting several requests. The queue has accepted the first `posted` of them, and no
+/// further one.
 #[derive(Debug)]
 pub struct PostError {
     /// Number of requests that the queue accepted.

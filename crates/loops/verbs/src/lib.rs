@@ -3,23 +3,22 @@
 //! [`Verbs`] is the interface, with the names of the C interface. [`System`] implements it with the
 //! system's libibverbs and librdmacm, on Linux. [`Network`] implements it in memory, for tests and
 //! the simulation. Both pass the suite in `conformance` (feature `conformance`). A [`Provider`] is
-//! either of them, chosen at run time.
+//! one of the two, chosen at run time.
 //!
-//! **The libraries** are loaded when a program calls [`System::load`]. A machine without them gets
-//! a sentence that names the packages to install.
+//! **The libraries** are loaded when a program calls [`System::load`]. If they are missing, the
+//! error names the packages to install.
 //!
-//! **Ownership.** A registration owns its [`Memory`] until it is dropped: first the device loses
-//! its access, then the memory is freed. If the device refuses to end a registration, the memory is
-//! never freed. A [`Slice`] can only name registered memory, and the device checks its key. So no
-//! request makes the device write to other memory of this process, whatever happens to the
-//! registration.
+//! **Ownership.** A registration owns its [`Memory`]. When it is dropped, the device first loses
+//! its access, and then the memory is freed. If the device refuses this, the memory is never freed.
+//! A [`Slice`] can only name registered memory, and the device checks its key. So no request makes
+//! the device write to other memory of this process, whatever happens to the registration.
 //!
 //! The device changes memory without the compiler's knowledge. So read a buffer only after the
 //! completion of the request that fills it, and write it only while no request uses it.
 //!
 //! **Not implemented.** Datagrams, atomics, memory windows, immediate data, resizing of queues, and
-//! asynchronous events of a device. When a connection ends, a request fails or the connection
-//! reports an event. Only shared receive queues need an asynchronous event for their last request.
+//! asynchronous events of a device. When a connection breaks, a request fails or the connection
+//! reports an event, so asynchronous events are not needed for this.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

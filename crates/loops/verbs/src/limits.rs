@@ -1,5 +1,5 @@
 //! Limits of connections and queues, with their units. InfiniBand's connection manager fixes the
-//! sizes of private data: the sender's bytes plus zeroes up to these lengths arrive at the peer.
+//! lengths of private data: it pads the sender's bytes with zeroes.
 
 /// The size of the private data of a connection request, in bytes.
 pub const REQUEST_DATA_BYTES: usize = 56;
@@ -8,9 +8,10 @@ pub const ACCEPT_DATA_BYTES: usize = 196;
 /// The size of the private data that rejects a request, in bytes.
 pub const REJECT_DATA_BYTES: usize = 148;
 
-/// One call of the library posts at most this many work requests. Longer lists take several calls.
+/// The maximum number of work requests that one call of the library posts. Longer lists take
+/// several calls.
 pub const POST_BATCH: usize = 16;
-/// One call of the library polls at most this many completions.
+/// The maximum number of completions that one call of the library polls.
 pub const POLL_BATCH: usize = 16;
 
 /// The RNR retry count (`rnr_retry_count`) that means: retry forever.

@@ -1,4 +1,4 @@
-//! Shared helpers of the integration tests: a loop that is easy to control, and connected sockets.
+//! Helpers of the integration tests: an event loop with one task, and connected sockets.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -8,8 +8,8 @@ use farblock_reactor::os::{self, Socket};
 use farblock_reactor::sim::World;
 use farblock_reactor::{Config, EngineKind, Event, Polling, Reactor, StreamId, TaskId};
 
-/// For each function that takes a [`Loop`], defines one test per engine. One more test uses an
-/// io_uring engine that never sleeps, which makes direct calls for streams.
+/// For each function that takes a [`Loop`], defines one test per engine. A third test uses an
+/// io_uring engine that never sleeps, and so calls the sockets directly.
 #[macro_export]
 macro_rules! on_both_engines {
     ($($name:ident)*) => {
@@ -48,10 +48,10 @@ macro_rules! on_the_simulated_engine {
     };
 }
 
-/// The number of worlds that run each test.
+/// The number of simulated worlds (seeds) with which each test runs.
 pub const SIMULATED_SEEDS: u64 = 5;
 
-/// The time limit of waits. It is long enough for a machine under other load.
+/// The time limit of waits. It is long enough for a busy machine.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 pub struct Loop {
@@ -60,7 +60,7 @@ pub struct Loop {
     pending: std::collections::VecDeque<Event>,
     ready: Vec<TaskId>,
     events: Vec<Event>,
-    /// Keep this field after the reactor, so that it is dropped later.
+    /// Declared after the reactor, so that it is dropped later.
     world: Option<World>,
 }
 
@@ -109,7 +109,7 @@ impl Loop {
         Loop { reactor, task, pending, ready: Vec::new(), events: Vec::new(), world: None }
     }
 
-    /// Returns the simulated world of this loop, if it has one.
+    /// Returns this loop's simulated world, if it has one.
     pub fn world(&self) -> Option<&World> {
         self.world.as_ref()
     }
@@ -135,7 +135,7 @@ impl Loop {
         self.pending.pop_front()
     }
 
-    /// Polls once; [`Loop::next`] returns the events of the loop's task.
+    /// Polls once. Then [`Loop::next`] returns the events.
     pub fn poll(&mut self, timeout: Option<Duration>) -> &[TaskId] {
         self.reactor.poll(timeout, &mut self.ready).unwrap();
         self.reactor.take_events(self.task, &mut self.events);
@@ -162,7 +162,7 @@ pub fn local_listener() -> TcpListener {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()
 }
 
-/// Creates the two ends of a connection, in the thread's simulated world if it is in a world.
+/// Creates both ends of a connection, in the calling thread's simulated world if it has one.
 pub fn socket_pair() -> (Socket, Socket) {
     if os::is_simulated() {
         return Socket::simulated_pair();

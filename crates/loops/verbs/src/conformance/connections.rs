@@ -1,4 +1,4 @@
-//! Cases about connections: requests, answers, and disconnections.
+//! Tests of connections: requests, answers, and disconnections.
 
 use super::stand::{Stand, expect_event};
 use crate::limits;
@@ -9,7 +9,7 @@ fn with_data(private_data: &[u8]) -> ConnParam {
     ConnParam { private_data: private_data.to_vec(), ..ConnParam::default() }
 }
 
-/// Checks the private data, to which the connection manager may have added zeroes.
+/// Checks private data, after which the connection manager may have added zeroes.
 fn assert_padded(data: &[u8], expected: &[u8]) {
     assert_eq!(data.get(..expected.len()), Some(expected));
     assert!(
@@ -28,7 +28,7 @@ pub(super) fn private_data_reaches_both_ends<V: Verbs + Clone>(stand: &Stand<V>)
     target.expect(CmEventType::Established);
     assert_padded(&target.seen.private_data, b"request");
     assert_padded(&host.seen.private_data, b"accept");
-    // Each end sees the limits from its own side: the target must answer the host's READs.
+    // The limits are reversed: a READ that the host starts is one that the target answers.
     assert_eq!((target.seen.responder_resources, target.seen.initiator_depth), (2, 3));
     assert_eq!((host.seen.responder_resources, host.seen.initiator_depth), (1, 2));
     let local = host.verbs.local_addr(&host.id);
@@ -97,8 +97,8 @@ pub(super) fn a_disconnection_flushes_and_notifies<V: Verbs + Clone>(stand: &Sta
         assert_eq!((flushed.id, flushed.status), (id, Status::WR_FLUSH_ERR));
     }
     host.expect(CmEventType::Disconnected);
-    // The queue pair also flushes later requests. Soft-RoCE ignores receives that are posted in
-    // this state.
+    // The queue pair also flushes requests that are posted later, such as this SEND. (Soft-RoCE
+    // ignores later receives, so post none.)
     host.send(9, Operation::Send, &[host.slice(0, 8)]);
     assert_eq!(host.completion().status, Status::WR_FLUSH_ERR);
 }

@@ -1,4 +1,4 @@
-//! Cases about requests that fail, and about later requests on the same queue pair.
+//! Tests of requests that fail, and of later requests on the same queue pair.
 
 use super::stand::{End, MEMORY_BYTES, Stand};
 use crate::request::{Access, Operation, Status};
@@ -84,7 +84,7 @@ pub(super) fn a_message_longer_than_its_receive_fails<V: Verbs + Clone>(stand: &
     let (host, target) = stand.pair(&ConnParam::default());
     target.receive(3, &[target.slice(0, 8)]);
     host.send(1, Operation::Send, &[host.slice(0, 9)]);
-    // InfiniBand demands the first of these statuses; soft-RoCE reports the second.
+    // InfiniBand demands the first of these statuses. Soft-RoCE reports the second.
     let status = host.completion().status;
     assert!([Status::REM_INV_REQ_ERR, Status::REM_OP_ERR].contains(&status), "{status}");
     // Devices report different statuses for the receiver's error.

@@ -1,5 +1,5 @@
-//! The suite that every implementation of [`Verbs`] must pass. Each case makes new connections.
-//! A failed check panics.
+//! The suite that every implementation of [`Verbs`] must pass. Each case uses new connections. A
+//! failed check panics.
 
 mod connections;
 mod faults;

@@ -1,4 +1,5 @@
-//! Two connected ends, and functions that wait for events and completions.
+//! A test stand: two machines whose ends connect, and functions that wait for events and
+//! completions.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,8 +21,7 @@ pub(super) const DEPTH: u32 = 16;
 /// The maximum number of bytes that an end can send inline.
 pub(super) const INLINE_BYTES: u32 = 64;
 
-/// Two machines, or the same machine twice. The host can reach the address at which the target
-/// listens.
+/// Two machines, or the same machine twice. The host must be able to reach the target's address.
 pub struct Stand<V> {
     /// The active end.
     pub host: V,
@@ -37,11 +37,11 @@ pub(super) struct End<V: Verbs> {
     pub(super) id: V::Id,
     pub(super) queues: Queues<V>,
     pub(super) channel: Arc<V::EventChannel>,
-    /// The peer's parameters, from the request or its answer.
+    /// The connection parameters that the peer sent in its request or answer.
     pub(super) seen: ConnParam,
 }
 
-/// Queues and memory that the connections of an end can share.
+/// The queues and the memory of an end. Several connections of the end can share them.
 pub(super) struct Queues<V: Verbs> {
     pub(super) pd: V::Pd,
     pub(super) cq: V::Cq,
@@ -90,7 +90,7 @@ impl<V: Verbs> Queues<V> {
     }
 }
 
-/// Calls a function until it returns a value.
+/// Calls a function until it returns `Some`.
 pub(super) fn wait_for<T>(what: &str, mut call: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(WAIT_S);
     loop {
@@ -102,7 +102,7 @@ pub(super) fn wait_for<T>(what: &str, mut call: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// Waits for the next event, which must be the expected one.
+/// Waits for the next event, and checks its kind.
 pub(super) fn expect_event<V: Verbs>(
     verbs: &V,
     channel: &V::EventChannel,
@@ -115,7 +115,7 @@ pub(super) fn expect_event<V: Verbs>(
 }
 
 impl<V: Verbs + Clone> Stand<V> {
-    /// Starts a connection, and resolves its address and route.
+    /// Starts a connection to the target, as far as resolving its address and route.
     pub(super) fn route(&self, port: u16) -> (Arc<V::EventChannel>, V::Id) {
         let verbs = &self.host;
         let channel = Arc::new(verbs.create_event_channel().expect("a channel"));
@@ -127,7 +127,7 @@ impl<V: Verbs + Clone> Stand<V> {
         (channel, id)
     }
 
-    /// Listens at a free port. Also returns the port.
+    /// Makes the target listen on a free port. Also returns the port.
     pub(super) fn listen(&self) -> (Arc<V::EventChannel>, V::Id, u16) {
         let channel = Arc::new(self.target.create_event_channel().expect("a channel"));
         let id = self.target.listen(&channel, (self.address, 0).into(), 8).expect("a listener");
@@ -136,7 +136,7 @@ impl<V: Verbs + Clone> Stand<V> {
         (channel, id, port)
     }
 
-    /// Sends a connection request. Returns the host's end before the target has answered.
+    /// Sends a connection request. Returns the host's end, before the target answers.
     pub(super) fn request(&self, port: u16, param: &ConnParam) -> End<V> {
         let (channel, id) = self.route(port);
         let queues = Queues::new(&self.host, &id, false);
@@ -154,7 +154,7 @@ impl<V: Verbs + Clone> Stand<V> {
         (host, target)
     }
 
-    /// Accepts the next request.
+    /// Makes the target accept the next request.
     pub(super) fn accept(
         &self,
         channel: &Arc<V::EventChannel>,
@@ -223,7 +223,7 @@ impl<V: Verbs> End<V> {
         })
     }
 
-    /// Waits for the next completion, which must report the success of this request.
+    /// Waits for the next completion, and checks that this request succeeded.
     pub(super) fn success(&self, id: u64) -> Completion {
         let completion = self.completion();
         assert!(completion.status.is_success(), "{completion:?}");

@@ -1,4 +1,4 @@
-//! Cases about transfers that succeed.
+//! Tests of transfers that succeed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -59,7 +59,7 @@ pub(super) fn inline_bytes_may_be_reused_at_once<V: Verbs + Clone>(stand: &Stand
 pub(super) fn writes_and_reads_move_memory<V: Verbs + Clone>(stand: &Stand<V>) {
     let (host, target) = stand.pair(&ConnParam::default());
     let (address, rkey) = (host.keys().address(), host.keys().rkey());
-    // Do what a target does: READ the host's data, WRITE data to the host, and then SEND a message.
+    // As an NVMe target does: READ the host's data, WRITE data to the host, and SEND a message.
     let contents: Vec<u8> = (0..32768_u32).map(|at| (at % 251) as u8).collect();
     host.fill(0, &contents);
     host.receive(1, &[host.slice(60000, 16)]);
@@ -76,7 +76,7 @@ pub(super) fn writes_and_reads_move_memory<V: Verbs + Clone>(stand: &Stand<V>) {
         SendRequest::new(4, Operation::Send, &tail),
     ]);
     target.success(4);
-    // Once the message has arrived, the data has arrived, too.
+    // When the message arrives, the written data has arrived, too.
     host.success(1);
     assert_eq!(host.bytes(40000, 10000), contents[1..10001]);
     assert_eq!(host.bytes(50000, 1), [0]);
@@ -84,8 +84,8 @@ pub(super) fn writes_and_reads_move_memory<V: Verbs + Clone>(stand: &Stand<V>) {
 
 pub(super) fn an_unsignaled_request_completes_silently<V: Verbs + Clone>(stand: &Stand<V>) {
     let (host, target) = stand.pair(&ConnParam::default());
-    // The rounds post more requests than the queue holds: each signaled completion also frees the
-    // entry of the unsignaled request before it.
+    // Together the rounds post more requests than the queue holds. That works because a completion
+    // also frees the queue entry of the preceding request, which reports no completion.
     for round in 0..40 {
         target.receive(1, &[target.slice(0, 8)]);
         target.receive(2, &[target.slice(0, 8)]);
@@ -140,7 +140,8 @@ pub(super) fn a_message_waits_for_a_receive<V: Verbs + Clone>(stand: &Stand<V>) 
     assert_eq!(target.bytes(0, 12), b"early\0\0\0earl");
 }
 
-/// Returns a function that reports whether the source has called its waker, or is readable.
+/// Returns a function that reports whether the event source is ready: it has called its waker, or
+/// is readable.
 fn watch(source: Source<'_>) -> impl Fn() -> bool {
     let called = Arc::new(AtomicBool::new(false));
     match source {

@@ -1,4 +1,4 @@
-//! Connections: addresses, requests, answers, and disconnections.
+//! Connections of the fabric in memory: addresses, requests, answers, and disconnections.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,7 +9,7 @@ use crate::error::VerbsError;
 use crate::limits;
 use crate::verbs::{CmEventType, ConnParam, REJECTED_BY_CONSUMER, REJECTED_NO_LISTENER};
 
-/// The first port that the fabric assigns to active ends.
+/// The first port that the fabric gives to connecting ends.
 const FIRST_PORT: u16 = 32768;
 /// `-ETIMEDOUT` on Linux.
 const TIMED_OUT: i32 = -110;
@@ -21,7 +21,7 @@ fn padded(data: &[u8], bytes: usize) -> Vec<u8> {
     padded
 }
 
-/// The parameters as the peer sees them: it must answer the READs that this end may send.
+/// The parameters as the peer sees them. This end's READs are those that the peer must answer.
 fn seen_by_peer(param: &ConnParam, data_bytes: usize) -> ConnParam {
     ConnParam {
         private_data: padded(&param.private_data, data_bytes),
@@ -31,7 +31,7 @@ fn seen_by_peer(param: &ConnParam, data_bytes: usize) -> ConnParam {
     }
 }
 
-/// Empty parameters, for events that have none.
+/// Empty parameters, for events without parameters.
 fn nothing() -> ConnParam {
     ConnParam {
         responder_resources: 0,
@@ -51,7 +51,7 @@ impl Objects {
         self.report(Event { id, listener: None, event, status, param });
     }
 
-    /// Reports an event to all connections and listeners of a node, and ends the listeners.
+    /// Reports an event to all connections and listeners of a node, and closes the listeners.
     pub(super) fn announce(&mut self, node: IpAddr, event: CmEventType) {
         let is_of_it = |id: &&mut IdState| id.local.ip() == node;
         for id in self.ids.values_mut().filter(is_of_it) {
@@ -59,7 +59,7 @@ impl Objects {
                 id.stage = Stage::Closed;
             }
         }
-        // Skip requests whose event is still in the channel: the program does not know them yet.
+        // Skip requests whose event is still in the channel: the program has not received them yet.
         let is_known = |id: &IdState| id.local.ip() == node && id.handle.strong_count() > 0;
         let all: Vec<Key> =
             self.ids.iter().filter(|(_, id)| is_known(id)).map(|(key, _)| *key).collect();
@@ -197,7 +197,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Whether the listener's backlog has room for another request.
+    /// Whether the listener's queue has room for another connection request.
     fn has_room(&self, listener: Key) -> bool {
         let Some(id) = self.ids.get(&listener) else { return false };
         let Stage::Listening { backlog } = id.stage else { return false };
@@ -209,7 +209,7 @@ impl Objects {
         waiting < backlog.max(1) as usize
     }
 
-    /// Notifies the active end that the peer rejected its request.
+    /// Reports to the end that connects that the peer has rejected its request.
     fn rejected(&mut self, key: Key, reason: i32, data: &[u8]) {
         let Some(id) = self.id(key).filter(|id| id.stage == Stage::Connecting) else { return };
         id.stage = Stage::Closed;
@@ -244,7 +244,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Makes a queue pair ready. `rnr_retry_count`: the RNR retry count that the peer requested.
+    /// Makes a queue pair ready. `rnr_retry_count` is the count that the peer requested: how often
+    /// to retry if it has no receive posted.
     fn make_ready(&mut self, key: Key, rnr_retry_count: u8) {
         if let Some(qp) = self.qp(key) {
             qp.state = QpState::Ready;
@@ -285,8 +286,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Asks the peer to disconnect, too; only then does the peer's queue pair flush its requests. A
-    /// peer that does not answer counts as disconnected.
+    /// Asks the peer to disconnect, too. The peer's queue pair flushes its requests when the peer
+    /// does so. An unreachable peer counts as disconnected.
     fn ask_to_close(&mut self, key: Key, local: SocketAddr, peer: Option<Key>) {
         let asked = peer.and_then(|peer| Some((peer, self.ids.get(&peer)?))).filter(|(_, id)| {
             id.stage == Stage::Established && self.is_reachable(local.ip(), id.local.ip())
@@ -300,7 +301,7 @@ impl Objects {
         }
     }
 
-    /// Notifies an end that has disconnected that its peer has disconnected, too.
+    /// Reports to an end that has disconnected that its peer has disconnected, too.
     fn confirm(&mut self, key: Option<Key>) {
         let Some((key, id)) = key.and_then(|key| Some((key, self.ids.get_mut(&key)?))) else {
             return;
@@ -311,7 +312,7 @@ impl Objects {
         }
     }
 
-    /// Destroys a connection, as if its process had ended.
+    /// Destroys a connection, as the death of its process would.
     pub(super) fn destroy_id(&mut self, key: Key) {
         match self.ids.get(&key).map(|id| id.stage) {
             Some(Stage::Requested { .. }) => {
@@ -327,13 +328,13 @@ impl Objects {
         if let Some(channel) = self.channels.get_mut(&id.channel) {
             channel.events.retain(|event| event.id != key);
         }
-        // The peer's waiting messages have no receiver any more, so they fail now.
+        // No end receives the peer's waiting messages any more, so they fail now.
         if let Some(peer) = id.peer {
             self.run(peer);
         }
     }
 
-    /// Rejects requests whose event is still in the channel.
+    /// Rejects the requests that the listener's program has not received yet.
     fn reject_requests_of(&mut self, listener: Key) {
         let is_of_it = |id: &IdState| {
             id.stage == Stage::Requested { listener } && id.handle.strong_count() == 0

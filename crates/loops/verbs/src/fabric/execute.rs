@@ -1,4 +1,4 @@
-//! Posts requests, executes them in order, and handles their errors.
+//! Posting requests in the fabric in memory, their execution in order, and their errors.
 
 use std::io;
 
@@ -15,7 +15,7 @@ enum Attempt {
     Done(u32),
     /// The peer has posted no receive for the request.
     NotReady,
-    /// The request failed at this end. The peer is not affected.
+    /// The request failed at this end. The peer does not notice.
     Failed(Status),
     /// The peer refused the request. The peer's queue pair fails, too.
     Refused(Status),
@@ -114,8 +114,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Runs the connections that wait for a receive of the shared queue, as long as it has
-    /// receives.
+    /// Continues the connections that wait for a receive, while the shared queue has receives.
     fn wake_senders(&mut self, key: Key) {
         while let Some(srq) = self.srqs.get_mut(&key).filter(|srq| !srq.receives.is_empty()) {
             let Some(sender) = srq.waiting.pop_front() else { return };
@@ -123,7 +122,7 @@ impl Objects {
         }
     }
 
-    /// Executes the connection's requests until none is left, or one must wait or fails.
+    /// Executes the connection's requests until none remain, one must wait, or one fails.
     pub(super) fn run(&mut self, key: Key) {
         loop {
             let Some(qp) = self.qp(key) else { return };
@@ -160,7 +159,7 @@ impl Objects {
         };
         let pd = qp.pd;
         let bytes = match (&send.source, send.operation) {
-            // A READ sends no bytes. Its slices are the destination.
+            // A READ sends no data. Its slices are its destination.
             (_, Operation::Read { .. }) => Vec::new(),
             (Local::Inline(bytes), _) => bytes.clone(),
             (Local::Slices(slices), _) => match self.gather(pd, slices) {
@@ -179,7 +178,7 @@ impl Objects {
         }
     }
 
-    /// The peer, if it is reachable and its queue pair is ready.
+    /// The peer, if it can be reached and its queue pair is ready.
     fn reachable_peer(&self, key: Key) -> Option<Key> {
         let id = self.ids.get(&key)?;
         let peer = self.ids.get(&id.peer?)?;
@@ -187,7 +186,7 @@ impl Objects {
         (is_ready && self.is_reachable(id.local.ip(), peer.local.ip())).then_some(id.peer?)
     }
 
-    /// Executes a SEND: the peer's next receive takes the bytes.
+    /// Executes a SEND, which fills the peer's next receive.
     fn deliver(&mut self, key: Key, peer: Key, bytes: &[u8], invalidate: Option<Key>) -> Attempt {
         let Some((receive, frees)) = self.take_receive(key, peer) else {
             return Attempt::NotReady;
@@ -306,7 +305,7 @@ impl Objects {
             qp.state = QpState::Error;
             self.flush(key);
         }
-        // Fail the peer's waiting message, because this end acknowledges no more messages.
+        // This end acknowledges no more messages, so the peer's waiting message fails.
         if let Some(peer) = self.ids.get(&key).and_then(|id| id.peer) {
             self.run(peer);
         }

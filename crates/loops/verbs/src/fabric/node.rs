@@ -1,4 +1,4 @@
-//! Networks, nodes, and their handles.
+//! The fabric's networks and nodes, and the handles of their objects.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,7 +22,7 @@ const MAX_SGE: u32 = 32;
 const MAX_CQE: u32 = 1 << 22;
 const MAX_READS: u8 = 16;
 
-/// A network in memory.
+/// A network in memory, to which nodes belong.
 #[derive(Clone, Default)]
 pub struct Network(Arc<Mutex<Objects>>);
 
@@ -43,8 +43,8 @@ impl Network {
         Node { network: self.clone(), address }
     }
 
-    /// Disconnects a node's cable. Neither end gets an event, but messages from and to the node
-    /// fail with [`RETRY_EXC_ERR`](crate::Status::RETRY_EXC_ERR).
+    /// Unplugs a node's cable. Neither end gets an event, but messages from and to the node fail
+    /// with [`RETRY_EXC_ERR`](crate::Status::RETRY_EXC_ERR).
     pub fn unplug(&self, address: IpAddr) {
         self.with(|objects| {
             objects.nodes.entry(address).or_default().is_unplugged = true;
@@ -67,19 +67,19 @@ impl Network {
     }
 
     /// Moves a node's address to another device, as bonding does: every connection and listener
-    /// gets [`AddrChange`](CmEventType::AddrChange). No more requests arrive at the listeners.
+    /// gets [`AddrChange`](CmEventType::AddrChange). The listeners then receive no more requests.
     pub fn change_address(&self, address: IpAddr) {
         self.with(|objects| objects.announce(address, CmEventType::AddrChange));
     }
 
-    /// The number of bytes that all programs of the network have registered. Tests check that a
-    /// program without connections has none left.
+    /// The number of bytes that all programs of the network have registered. A program without
+    /// connections should have none.
     #[must_use]
     pub fn registered_bytes(&self) -> usize {
         self.with(|objects| objects.regions.values().map(|region| region.memory.bytes()).sum())
     }
 
-    /// Calls a function under the lock, and then the wakers of the events that it caused.
+    /// Calls a function under the lock. Then calls the wakers of the events that it caused.
     fn with<R>(&self, call: impl FnOnce(&mut Objects) -> R) -> R {
         let (result, wakers) = {
             let mut objects = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,7 +99,7 @@ pub struct Node {
     address: IpAddr,
 }
 
-/// A handle of an object. When the last handle is dropped, the network forgets the object.
+/// A handle of an object. When the last handle is dropped, the network removes the object.
 pub struct Owned {
     network: Network,
     key: Key,
@@ -112,7 +112,7 @@ impl Drop for Owned {
     }
 }
 
-/// A handle with the waker of its events.
+/// The handle of an object that has events, with the waker for them.
 #[derive(Clone)]
 pub struct Wakes {
     owned: Arc<Owned>,
@@ -122,7 +122,7 @@ pub struct Wakes {
 /// A connection's handle.
 pub(super) struct IdHandle {
     owned: Owned,
-    /// Keeps the protection domain and the queues of the queue pair alive as long as the
+    /// The protection domain and the queues of the queue pair, which must exist as long as the
     /// connection.
     kept: OnceLock<Kept>,
 }
@@ -137,7 +137,7 @@ pub struct Id(Arc<IdHandle>);
 pub struct Mr {
     keys: Keys,
     owned: Owned,
-    /// Keeps the protection domain alive as long as the registration.
+    /// The protection domain must exist as long as the registration.
     _pd: Arc<Owned>,
 }
 
@@ -160,7 +160,7 @@ impl Wakes {
 }
 
 impl Node {
-    /// The calls so far.
+    /// The numbers of calls so far.
     #[must_use]
     pub fn calls(&self) -> Calls {
         self.network.with(|objects| objects.nodes.entry(self.address).or_default().calls)
@@ -182,7 +182,7 @@ impl Node {
         Owned { network: self.network.clone(), key, forget }
     }
 
-    /// Makes the handle of a connection, and records a weak reference to it in the network.
+    /// Makes a handle of a connection. The network keeps a weak reference to it.
     fn handle(&self, key: Key) -> Id {
         let owned = self.own(key, Objects::destroy_id);
         let handle = Arc::new(IdHandle { owned, kept: OnceLock::new() });
@@ -207,7 +207,7 @@ impl Node {
         }
     }
 
-    /// Checks that in each pair the value (the first number) is at most the limit (the second).
+    /// Checks each pair of a value and its limit.
     fn check(verb: &'static str, pairs: &[(u32, u32)]) -> Result<(), VerbsError> {
         let fits = pairs.iter().all(|(value, most)| value <= most);
         let error = || VerbsError::refused(verb, io::ErrorKind::InvalidInput);
@@ -258,7 +258,7 @@ impl Verbs for Node {
                 CmEventType::ConnectRequest => Some(self.handle(key)),
                 _ => id,
             };
-            // Skip the event: the last handle of its connection is being dropped.
+            // The connection's last handle is being dropped, so skip its event.
             let Some(id) = id else { continue };
             return Ok(Some(CmEvent { id, listener, event, status, param }));
         }
@@ -440,7 +440,7 @@ impl Verbs for Node {
             id.ok_or_else(error)?.qp = Some(Qp::new(keys, limits));
             Ok(())
         })?;
-        // A connection has only one queue pair, so this is the first.
+        // A connection has only one queue pair, so the cell is still empty.
         let _ = id.0.kept.set((pd, send_cq, recv_cq, srq));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The state of a network, which one lock protects.
+//! The state of a network in memory, protected by one lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -29,23 +29,23 @@ pub(super) struct Objects {
     pub(super) wakers: Vec<Waker>,
 }
 
-/// A machine.
+/// A machine (node) of the network.
 #[derive(Default)]
 pub(super) struct NodeState {
     /// True if no message leaves or reaches the node.
     pub(super) is_unplugged: bool,
-    /// No program can listen: the node has no device.
+    /// True if the node has no device. Programs then cannot listen.
     pub(super) is_removed: bool,
     pub(super) calls: Calls,
 }
 
-/// The calls of the programs of a node, to count the cost of an I/O. On a device, a post is one
-/// doorbell.
+/// The numbers of calls by a node's programs, to measure the cost of an I/O. On a real device, each
+/// post writes to a doorbell register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Calls {
     /// Calls of [`post_send`](crate::Verbs::post_send).
     pub post_send: u64,
-    /// Requests of these calls.
+    /// Requests in these calls.
     pub sends: u64,
     /// Calls of [`post_recv`](crate::Verbs::post_recv) and
     /// [`post_srq_recv`](crate::Verbs::post_srq_recv).
@@ -84,16 +84,16 @@ pub(super) enum Stage {
     },
     AddrResolved,
     RouteResolved,
-    /// The active end waits for the answer.
+    /// The end that connects waits for the answer.
     Connecting,
-    /// The passive end has not answered.
+    /// The program has not answered the connection request.
     Requested {
         listener: Key,
     },
     Established,
-    /// The peer disconnected; this end has not confirmed it.
+    /// The peer has disconnected. This end has not confirmed this yet.
     PeerClosed,
-    /// This end disconnected; the peer has not confirmed it.
+    /// This end has disconnected. The peer has not confirmed this yet.
     Disconnecting,
     Closed,
 }
@@ -105,7 +105,7 @@ pub(super) struct IdState {
     pub(super) remote: Option<SocketAddr>,
     pub(super) stage: Stage,
     pub(super) peer: Option<Key>,
-    /// The active end's request.
+    /// The parameters in the connection request.
     pub(super) param: ConnParam,
     pub(super) qp: Option<Qp>,
     pub(super) handle: Weak<IdHandle>,
@@ -125,9 +125,9 @@ pub(super) struct Qp {
     pub(super) receives: VecDeque<Receive>,
     /// The number of requests posted to the send queue so far.
     pub(super) posted: u64,
-    /// The number of requests whose place in the send queue is free again.
+    /// The number of requests whose entries in the send queue are free again.
     pub(super) retired: u64,
-    /// The number of receives that occupy the queue: posted, or completed and not polled.
+    /// The number of receives that occupy entries: posted, or completed but not polled.
     pub(super) receives_held: u32,
 }
 
@@ -155,7 +155,7 @@ pub(super) struct Send {
     pub(super) operation: Operation,
     pub(super) source: Local,
     pub(super) signaled: bool,
-    /// The request's position among all requests of the queue, from 0.
+    /// The request's number among all requests of the queue, from 0.
     pub(super) position: u64,
 }
 
@@ -196,13 +196,13 @@ pub(super) struct Entry {
     pub(super) frees: Frees,
 }
 
-/// The place in a queue that becomes free when the program polls a completion.
+/// The queue entries that become free when the program polls a completion.
 pub(super) enum Frees {
-    /// The send queue's places up to this position.
+    /// The entries of the send queue up to this position.
     Sends { id: Key, position: u64 },
-    /// A place in the queue pair's own receive queue.
+    /// An entry of the queue pair's own receive queue.
     Receive { id: Key },
-    /// A place in a shared receive queue.
+    /// An entry of a shared receive queue.
     Shared { srq: Key },
 }
 
@@ -212,14 +212,14 @@ pub(super) struct SrqState {
     pub(super) capacity: u32,
     pub(super) max_sge: u32,
     pub(super) receives: VecDeque<Receive>,
-    /// The number of receives that occupy the queue.
+    /// The number of receives that occupy entries of the queue.
     pub(super) held: u32,
     /// Connections whose message waits for a receive, in order.
     pub(super) waiting: VecDeque<Key>,
 }
 
 impl Objects {
-    /// A key that no object has had.
+    /// Returns a key that no object has had before.
     pub(super) fn next_key(&mut self) -> Key {
         self.last_key += 1;
         self.last_key
@@ -233,7 +233,7 @@ impl Objects {
         self.ids.get_mut(&key)?.qp.as_mut()
     }
 
-    /// Whether both addresses' nodes are reachable.
+    /// Whether the nodes at both addresses can be reached.
     pub(super) fn is_reachable(&self, from: IpAddr, to: IpAddr) -> bool {
         [from, to].iter().all(|ip| self.nodes.get(ip).is_some_and(|node| !node.is_unplugged))
     }
@@ -260,7 +260,7 @@ impl Objects {
         }
     }
 
-    /// Moves completions out, and frees the places of their requests.
+    /// Moves completions to `out`, and frees the queue entries of their requests.
     pub(super) fn poll(&mut self, cq: Key, out: &mut [Completion]) -> Result<usize, VerbsError> {
         let Some(cq) = self.cqs.get_mut(&cq).filter(|cq| !cq.has_overflowed) else {
             return Err(VerbsError::refused("ibv_poll_cq", io::ErrorKind::Other));
@@ -290,7 +290,7 @@ impl Objects {
         Ok(count)
     }
 
-    /// The bytes of local slices; an error if a key or range is wrong.
+    /// Returns the bytes of local slices. Fails if a key or a range is wrong.
     pub(super) fn gather(&self, pd: Key, slices: &[Slice]) -> Result<Vec<u8>, Status> {
         let mut bytes = Vec::new();
         for slice in slices.iter().filter(|slice| slice.bytes > 0) {
@@ -302,7 +302,7 @@ impl Objects {
         Ok(bytes)
     }
 
-    /// Writes bytes to local slices; an error if a key, range or access is wrong.
+    /// Writes bytes to local slices. Fails if a key, a range or an access right is wrong.
     pub(super) fn scatter(&self, pd: Key, slices: &[Slice], bytes: &[u8]) -> Result<(), Status> {
         let room: usize = slices.iter().map(|slice| slice.bytes as usize).sum();
         if bytes.len() > room {
@@ -324,7 +324,7 @@ impl Objects {
     }
 
     /// Returns the registration with this key, and the offset of the range in it. Fails if the
-    /// range, the domain or the access does not fit.
+    /// range, the protection domain or the access is wrong.
     pub(super) fn region(
         &self,
         pd: Key,

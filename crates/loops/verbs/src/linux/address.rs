@@ -1,4 +1,4 @@
-//! Socket addresses in the form of the C interface.
+//! Converts socket addresses to and from the C interface's structures.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -34,7 +34,7 @@ pub(super) fn to_storage(address: SocketAddr) -> sockaddr_storage {
     storage
 }
 
-/// The address in a storage; `None` for another family.
+/// Converts a storage to an address. `None` if it is not an IP address.
 pub(super) fn from_storage(storage: &sockaddr_storage) -> Option<SocketAddr> {
     let at = &raw const *storage;
     match i32::from(storage.ss_family) {
@@ -55,7 +55,7 @@ pub(super) fn from_storage(storage: &sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-/// True for an IPv6 address, at which a listener would also accept IPv4 connections.
+/// True for an IPv6 address. By default, a listener there would also accept IPv4 connections.
 pub(super) fn is_v6(address: SocketAddr) -> bool {
     matches!(address.ip(), IpAddr::V6(_))
 }

@@ -1,4 +1,4 @@
-//! Connections (`struct rdma_cm_id`) with their queue pairs.
+//! Connections of librdmacm (`struct rdma_cm_id`), with their queue pairs.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,13 +21,13 @@ use crate::verbs::{ConnParam, QpOptions};
 #[derive(Clone)]
 pub struct Id(pub(super) Arc<IdOwner>);
 
-/// Owns the identifier and its queue pair.
+/// Owns the C identifier and its queue pair.
 pub(super) struct IdOwner {
     functions: &'static Functions,
     raw: *mut rdma_cm_id,
     channel: Channel,
-    /// Held while a verb that changes the connection runs, since the library checks and sets the
-    /// identifier's fields without a lock.
+    /// Held while a verb changes the connection, because the library accesses the identifier's
+    /// fields without a lock.
     changing: Mutex<()>,
     qp: OnceLock<QueuePair>,
 }
@@ -47,8 +47,8 @@ unsafe impl Sync for IdOwner {}
 
 impl Drop for IdOwner {
     fn drop(&mut self) {
-        // Do this first: once this identifier is destroyed, a new identifier may get the same
-        // address.
+        // First remove this identifier from the channel: after its destruction, a new identifier
+        // may get the same address in memory.
         self.channel.forget(self.raw);
         // SAFETY: no handle is left. The channel acknowledges events before it drops a handle, so
         // destroying the identifier does not wait for an event.
@@ -68,7 +68,7 @@ impl fmt::Debug for Id {
 }
 
 impl Id {
-    /// A new identifier, which reports its events in the channel.
+    /// Makes a new identifier, which reports its events to the channel.
     pub(super) fn create(
         functions: &'static Functions,
         channel: &Channel,
@@ -154,7 +154,7 @@ impl Id {
         })
     }
 
-    /// The context of the connection's device; an error before the address is resolved.
+    /// The context of the connection's device. Fails before the address is resolved.
     pub(super) fn context(&self) -> Result<*mut ibv_context, VerbsError> {
         // SAFETY: the identifier is alive.
         let context = unsafe { (*self.0.raw).verbs };
@@ -205,7 +205,7 @@ impl Id {
         })?;
         let QpOptions { pd, send_cq, recv_cq, srq, .. } = options;
         let qp = QueuePair { raw: made, srq, _kept: (pd, send_cq, recv_cq) };
-        // The library refuses a second queue pair, so this one is the first.
+        // The library refuses a second queue pair, so the cell is still empty.
         let _ = self.0.qp.set(qp);
         Ok(())
     }
