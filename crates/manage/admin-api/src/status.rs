@@ -22,8 +22,8 @@ pub struct Status {
     pub uptime_seconds: u64,
     /// The number of connections. Hosts on some of them may not have identified themselves yet.
     pub connections: usize,
-    /// Warnings for the administrator, one sentence each, about hosts that may connect without
-    /// proof, and about lost listeners.
+    /// Warnings for the administrator, one sentence each: hosts may connect without authentication,
+    /// or the target cannot listen on an address.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// The rights that the process has dropped; missing if they are unknown.
@@ -43,7 +43,7 @@ pub struct Status {
     pub controllers: Vec<ControllerStatus>,
 }
 
-/// The limits of a target, which are within the limits of its process.
+/// The resource limits of a target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct BudgetStatus {
     /// The memory for the buffers of all hosts together, in bytes. A host that needs more waits.
@@ -77,7 +77,8 @@ pub struct SubsystemStatus {
     /// The hosts that must use TLS with their key.
     #[serde(default)]
     pub tls_hosts: Vec<String>,
-    /// The hosts with a further requirement: `auth`, `mutual` or `concat`.
+    /// The authentication that a host must use: `auth`, `mutual` or `concat`. Hosts without such a
+    /// setting are missing.
     #[serde(default)]
     pub demands: BTreeMap<String, String>,
     /// The limits of hosts that have any, for all namespaces together.
@@ -178,7 +179,7 @@ pub struct ControllerStatus {
     pub errors: u64,
 }
 
-/// The transport of all hosts of a target whose version does not report transports.
+/// The default transport, for targets whose version does not report one.
 fn tcp() -> String {
     Transport::Tcp.to_string()
 }

@@ -51,7 +51,8 @@ impl Trust {
 }
 
 /// Verifies like WebPKI, but also accepts a trusted certificate as the server's own certificate.
-/// `openssl req -x509` marks its certificates as those of an authority, and WebPKI refuses these.
+/// `openssl req -x509` marks a self-signed certificate as an authority's, and WebPKI refuses such a
+/// certificate from a server.
 #[derive(Debug)]
 struct Verifier {
     web: Arc<WebPkiServerVerifier>,

@@ -139,7 +139,7 @@ fn yes() -> bool {
 )]
 struct Api;
 
-/// The security scheme of the interface: on TCP, each request has a token.
+/// The security scheme of the interface: each request on TCP must carry a token.
 struct Bearer;
 
 impl utoipa::Modify for Bearer {
@@ -486,7 +486,8 @@ fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Docume
     }
     let mut new = Document::parse_after(&value.to_string(), document)
         .map_err(|problem| Refused::Problem(located(problem, &value, &names)))?;
-    // A patch names every setting that it removes, so these checks are unnecessary.
+    // These checks refuse a replacement that silently omits keys or TLS. A patch names each setting
+    // that it removes.
     if !matches!(change, Edit::Patch(_)) {
         keys_kept(document, &value).map_err(Refused::Problem)?;
         tls_inherited(document, &value, &mut new);

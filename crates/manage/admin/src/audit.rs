@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 use std::time::Instant;
 
-/// The log target of audit lines, which no log level should suppress.
+/// The log target of audit lines. They are logged at every log level.
 pub const AUDIT: &str = "farblock::audit";
 
 const MAX_REFUSAL_BYTES: usize = 4096;
@@ -33,8 +33,8 @@ pub(crate) fn settle() {
     REFUSALS.settle(Instant::now());
 }
 
-/// Answers a request, logs it if it is a change, and converts refusals of the framework to our
-/// format.
+/// Answers a request, logs it if it is a change, and converts errors of the HTTP framework to
+/// `application/problem+json`.
 pub(crate) async fn note(request: Request, next: Next) -> Response {
     let line = Line::of(&request);
     let answer = in_our_form(next.run(request).await).await;
@@ -72,8 +72,8 @@ impl Line {
     }
 }
 
-/// The caller of a request. If a dashboard of several targets forwards the request, also the
-/// visitor that the dashboard names.
+/// The caller of a request. If a dashboard of several targets forwarded the request, also the
+/// address of the browser, as the dashboard reports it.
 fn who(request: &Request) -> String {
     match behind(request.headers()) {
         Some(behind) => format!("{} (forwarded for {behind})", caller(request)),
@@ -81,14 +81,15 @@ fn who(request: &Request) -> String {
     }
 }
 
-/// The address of the dashboard's visitor, from the header `Forwarded`. Ignores a value that is not
-/// an address, because the log line contains the value.
+/// The browser's address that the dashboard reports in the header `Forwarded`. Ignores a value that
+/// is not an address, because the log line contains the value.
 fn behind(headers: &HeaderMap) -> Option<SocketAddr> {
     let said = headers.get(header::FORWARDED)?.to_str().ok()?;
     said.strip_prefix("for=\"")?.strip_suffix('"')?.parse().ok()
 }
 
-/// The name of the caller: a local user, the name of a token, or a dashboard visitor.
+/// The name of the caller: a local user, the name of a token, or the dashboard with the browser's
+/// address.
 fn caller(request: &Request) -> String {
     let extensions = request.extensions();
     if let Some(caller) = extensions.get::<Caller>() {

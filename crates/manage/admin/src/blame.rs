@@ -24,7 +24,7 @@ pub(crate) fn located(problem: Problem, document: &Value, place: &[&str]) -> Pro
         let names: Vec<&str> = path.iter().map(String::as_str).collect();
         let part = pointer(&mut document, &names).and_then(|part| part.as_object());
         let fields: Vec<String> = part.into_iter().flatten().map(|(key, _)| key.clone()).collect();
-        // Without the invalid field, the document has no problem, or another problem.
+        // Removing the invalid field makes the problem disappear or change.
         let at_fault = fields.into_iter().take(FIELDS_MAX).find(|field| {
             let mut without = document.clone();
             let part = pointer(&mut without, &names).and_then(Value::as_object_mut);
@@ -38,7 +38,7 @@ pub(crate) fn located(problem: Problem, document: &Value, place: &[&str]) -> Pro
     }
 }
 
-/// Removes the parts beside `place`, so that copies of the document are small.
+/// Removes all parts except `place`, so that copies of the document are small.
 fn keep_only(document: &mut Value, place: &[&str]) {
     let Some((first, rest)) = place.split_first() else { return };
     let Some(members) = document.as_object_mut() else { return };

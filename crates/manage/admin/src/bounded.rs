@@ -71,7 +71,7 @@ impl Drop for Asked {
     }
 }
 
-/// The properties of a connection that a request handler may read.
+/// The address data of a client that gives access to the activity of its connection.
 pub(crate) trait Active: Clone + Send + Sync + 'static {
     fn activity(&self) -> &Activity;
 }
@@ -178,8 +178,8 @@ impl<S> Connection<S> {
 
     /// Returns an error after the deadline. Wakes `cx` at the deadline.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        // The server may still write an answer after the end of the connection. Do not poll the
-        // receiver again after it was ready.
+        // The server may poll again after the listener has closed the connection, to write an
+        // answer. Do not poll a completed receiver again.
         if self.ended.is_terminated() || Pin::new(&mut self.ended).poll(cx).is_ready() {
             return Err(io::ErrorKind::TimedOut.into());
         }

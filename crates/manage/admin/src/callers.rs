@@ -1,5 +1,5 @@
-//! The callers of requests, for the audit log: a process of this machine, a visitor of the
-//! dashboard, or the holder of a token.
+//! The callers of requests, for the audit log: a local process, a browser with the dashboard, or
+//! the holder of a token.
 
 use crate::bounded::{Active, Activity, Bounded, Connection};
 use crate::tls_listener::TlsListener;
@@ -45,7 +45,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// The client of a TCP connection. All visitors of the dashboard share one token.
+/// A browser that uses the dashboard. All browsers share one token, so only the address differs.
 #[derive(Clone, Debug)]
 pub(crate) struct Visitor {
     pub(crate) from: SocketAddr,

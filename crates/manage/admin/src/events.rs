@@ -301,7 +301,7 @@ async fn feed(
     }
 }
 
-/// Combines this event and the events that wait behind it into one chunk. `None` if the sender is
+/// Combines this event and the events queued behind it into one chunk. `None` if the sender is
 /// closed.
 fn gathered(first: Result<Bytes, RecvError>, events: &mut Receiver<Bytes>) -> Option<Bytes> {
     let mut piece = Vec::new();
@@ -398,7 +398,7 @@ mod tests {
         }
     }
 
-    /// The number of calls at the ticks of a second, and the number of calls after events.
+    /// The number of calls once a second, and the number of calls after events.
     struct Counts(u32, u32);
 
     impl Besides for Counts {

@@ -1,5 +1,5 @@
-//! The progress of a running fleet. The controller of a fleet serves it on a socket. The sockets of
-//! all fleets of a user are in one folder.
+//! The progress of a running fleet (a benchmark of many hosts against many targets). The fleet's
+//! controller serves it on a socket. The sockets of all fleets of a user are in one folder.
 
 use crate::bounded::Bounded;
 use crate::busy::busy;

@@ -290,7 +290,7 @@ impl EventStream {
         }
     }
 
-    /// Polls the node for a while.
+    /// Polls the node once a second, [`ASKED`] times.
     async fn ask(&self) -> Result<(), String> {
         let mut every = interval(EVERY);
         for round in 0..ASKED {
@@ -377,7 +377,7 @@ mod tests {
         })
     }
 
-    /// The first events from a target with these answers.
+    /// The first `count` events from a target whose HTTP answers come from `router`.
     async fn told(router: Router, count: usize) -> Vec<(String, Value)> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();

@@ -22,7 +22,7 @@ fn refused(step: &Step) -> Option<&'static str> {
             )
         }
         Step::AddListener(..) | Step::RemoveListener(..) => Some(
-            "this target is a member of a group, which tells hosts its addresses at the start: \
+            "this target is a member of a group, whose addresses are fixed at the start: \
              restart the target with other listeners",
         ),
         Step::AddNamespace { .. } | Step::RemoveNamespace { .. } => Some(DISKS),
@@ -31,7 +31,7 @@ fn refused(step: &Step) -> Option<&'static str> {
     }
 }
 
-const DISKS: &str = "this target is a member of a group, which shares the disks of its start: \
+const DISKS: &str = "this target is a member of a group, whose disks are fixed at the start: \
                      restart all members with other disks";
 
 /// The settings of a namespace that all members must share.

@@ -11,7 +11,7 @@
 //!
 //! **Contract.** Each change is atomic, and changes are serialized. A client gets the answer after
 //! the target has changed. If there is a store, the change is then durable. No code of this crate
-//! runs on a target's cores: it only sends messages to them.
+//! runs in a target's event loops: it only sends messages to them.
 //!
 //! **Not implemented.** Users other than the owner and the token holders; client certificates.
 

@@ -68,8 +68,8 @@ pub(crate) async fn ask(node: Node, documents: bool) -> Said {
     let name = node.name.clone();
     let mut said = Said { name, status: None, stats: None, document: None, error: None };
     let both = async { tokio::try_join!(node.get("/v1/status"), node.get("/v1/stats")) };
-    // A change locks the document while it waits for a slow disk. So the document has a time limit
-    // of its own, and does not delay the other answers beyond it.
+    // A change locks the document while it waits for a slow disk. A separate time limit for the
+    // document keeps the other answers.
     let document = async {
         match documents {
             true => within(node.get("/v1/state")).await.ok(),

@@ -17,7 +17,7 @@ pub(crate) struct OpenDisks {
     all: Disks,
     /// For each plain file, by absolute path, the namespaces that use it.
     files: HashMap<PathBuf, BTreeSet<DiskPlace>>,
-    /// The number of namespaces with each identity.
+    /// The number of namespaces with each identity, a text that is unique to the disk.
     identities: HashMap<String, usize>,
     /// The number of namespaces that share each store, by the address of the store in memory.
     stores: HashMap<usize, usize>,

@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 
 /// The delay of the answer to a wrong token.
 const DELAY: Duration = Duration::from_secs(1);
-/// The number of wrong tokens from one address within [`WHILE`] above which the address gets
-/// another error.
+/// The number of wrong tokens from one address within [`WHILE`] above which the server answers "too
+/// many requests".
 const WRONG_MAX: u32 = 10;
 const WHILE: Duration = Duration::from_secs(60);
 /// The maximum number of addresses with a count.
@@ -169,7 +169,8 @@ struct Guard {
     is_secure: bool,
 }
 
-/// The routes that require a token. With `is_secure`, DNS rebinding is impossible.
+/// The routes that require a token. With `is_secure`, skips the check against DNS rebinding: the
+/// certificate proves the host name.
 pub(crate) fn router(
     steering: Arc<Steering>,
     tokens: Tokens,

@@ -31,7 +31,7 @@ use std::time::Duration;
 /// closed.
 const CONTROL_CONNECTIONS: usize = 64;
 const CONTROL_IDLE: Duration = Duration::from_secs(60);
-/// These two limits for the metrics address, which requires no token.
+/// The same limits for the metrics address, which requires no token.
 const METRICS_CONNECTIONS: usize = 16;
 const METRICS_IDLE: Duration = Duration::from_secs(30);
 /// The interval of checks whether clients still request latencies. The target stops measuring them
@@ -277,7 +277,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// An opener that reports each open, and waits for permission.
+    /// An opener that reports each open, and then waits for a message from the test.
     struct Stuck(Sender<()>, Mutex<Receiver<()>>);
 
     impl Open for Stuck {
@@ -391,7 +391,7 @@ mod tests {
             assert!(refused.starts_with("HTTP/1.1 4"), "{refused}");
         }
         assert_eq!(listening().len(), 3, "{:?}", listening());
-        // The reload closes the listener of the start, and opens another one.
+        // The reload closes the listener that was open at the start, and opens another one.
         let tcp = target.addresses()[0];
         *written.lock().unwrap() = format!(
             r#"{{"version": 1, "listeners": {{"{tcp}": {{}}, "rdma:192.0.2.2:4423": {{}}}}}}"#
@@ -400,7 +400,7 @@ mod tests {
         let now = listening();
         assert!(now.contains(&"rdma:192.0.2.2:4423".to_owned()), "{now:?}");
         assert!(!now.contains(&"rdma:192.0.2.2:4420".to_owned()), "{now:?}");
-        // A removed device is a warning, and its listeners are not shown as alive.
+        // After the device is removed, the status has a warning, and no longer lists the listener.
         network.remove_device(own.into());
         let is_lost = |status: &farblock_admin_api::Status| {
             let mut warnings = status.warnings.iter();

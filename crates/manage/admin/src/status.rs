@@ -79,7 +79,7 @@ pub fn warnings(report: &Report) -> Vec<String> {
     report.lost.iter().map(lost).chain(openness(report)).collect()
 }
 
-/// A warning if hosts may connect without proof.
+/// A warning if hosts may connect without authentication.
 fn openness(report: &Report) -> Option<String> {
     let has_key = |one: &SubsystemReport, host: &String| {
         one.keys.contains_key(host) || one.tls_hosts.contains(host)

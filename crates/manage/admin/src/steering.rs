@@ -133,7 +133,8 @@ pub struct Steering {
     group: Option<Arc<dyn Grouped>>,
     /// Whether a client has requested counters since the last [`Steering::rest`].
     asked: AtomicBool,
-    /// The addresses at the start. They give the actual port for port 0 in a configuration.
+    /// The addresses on which the target listened at its start. They give the actual port for port
+    /// 0 in a configuration.
     started: Vec<Entrance>,
     /// The number of changes of the document since the start.
     revision: Arc<AtomicU64>,
@@ -218,7 +219,7 @@ impl Steering {
         self
     }
 
-    /// Sets the keys that hosts have already.
+    /// Sets the host keys that the target already uses.
     #[must_use]
     pub fn keyed(self, keys: Keys) -> Self {
         self.lock().live.keys = keys;
