@@ -7,7 +7,7 @@ use farblock_group::{
 };
 use std::collections::BTreeMap;
 
-/// The number of attempts at a change that meets other changes.
+/// The number of attempts at a change. An attempt fails if another change of the group comes first.
 pub(crate) const ATTEMPTS: u32 = 5;
 
 /// A change of the group.
@@ -93,8 +93,8 @@ impl Change {
     }
 }
 
-/// The record of an ANA group with these fences in addition. `is_shared`: another member is alive,
-/// so the namespaces must not change.
+/// The record of an ANA group, with these kinds of fences added. `is_shared`: another member is
+/// alive, so the namespaces must not change.
 fn declared(
     view: &View,
     ana_group: u32,

@@ -21,15 +21,15 @@ pub struct ServiceConfig {
     pub weight: u32,
     /// The version of the program.
     pub program: String,
-    /// The folder of the member's state. A lock in it makes a quick restart possible. `None`: each
-    /// restart waits as if the process had been lost.
+    /// The folder of the member's state. A lock in it lets a restarted member continue at once.
+    /// `None`: after each restart, the member waits as long as after a crash.
     pub state_folder: Option<PathBuf>,
     /// The ANA groups of this member's disks, with the kinds of fences of these disks.
     pub ana_groups: BTreeMap<u32, Vec<FenceKind>>,
     /// The namespaces of each ANA group with their identities, in order: the same at every member.
     pub namespaces: BTreeMap<u32, Vec<String>>,
-    /// The process from [`watchdog::spawn`](crate::watchdog::spawn). `None`: the member receives no
-    /// permit for an ANA group with a disk whose hard fence is not complete.
+    /// The process from [`watchdog::spawn`](crate::watchdog::spawn). `None`: the member may do no
+    /// I/O on an ANA group with a disk that cannot refuse all I/O of earlier leaders.
     pub watchdog: Option<Watchdog>,
     /// The time limits and intervals of this member.
     pub timing: Timing,

@@ -9,28 +9,29 @@ use tokio::sync::mpsc::UnboundedSender;
 /// The member's thread calls these functions. None of them may block: a thread that waits for a
 /// disk cannot renew permits. Answers go through [`Events`].
 pub trait Disks: Send {
-    /// Makes the disks of an ANA group refuse the victims. Answer:
-    /// [`MemberEvent::FencePlaced`] or [`MemberEvent::FenceFailed`].
+    /// Makes the disks of an ANA group refuse the I/O of the victims, which are earlier leaders.
+    /// Answer: [`MemberEvent::FencePlaced`] or [`MemberEvent::FenceFailed`].
     fn fence(&mut self, group: u32, epoch: u64, victims: Vec<Holder>);
 
-    /// Waits until the context for the new leadership's I/O has seen the barrier, and registers
-    /// this member at the disks. Does no I/O yet. Answer: [`MemberEvent::Entered`] or
+    /// Waits until the storage client of the new leadership has the fence's epoch `barrier`, and
+    /// registers this member at the disks. Does no I/O yet. Answer: [`MemberEvent::Entered`] or
     /// [`MemberEvent::FenceFailed`].
     fn enter(&mut self, group: u32, epoch: u64, barrier: Option<u64>);
 
-    /// Opens the disks of an ANA group under the permit, and reports the group as optimized. The
-    /// reservations of all earlier [`Self::apply`] must be in force first.
+    /// Opens the disks of an ANA group under the permit (a permission to do I/O until a certain
+    /// time), and reports the group as optimized. The reservations of all earlier [`Self::apply`]
+    /// must be in force first.
     fn begin(&mut self, group: u32, epoch: u64);
 
     /// Gives the permit to all cores. They submit only while `CLOCK_BOOTTIME` is before its end.
-    /// `None`: no core may submit any operation. A permit after `None`, in the same epoch, lets the
-    /// I/O continue.
+    /// `None`: no core may submit any operation. After `None`, another permit of the same epoch
+    /// lets the I/O continue.
     fn publish(&mut self, group: u32, permit: Option<Permit>);
 
     /// Withdraws a permit that ends soon and that etcd has not renewed. As [`Self::publish`] with
-    /// `None`, and in addition every core confirms. When no core can submit any more, answer with
-    /// [`Events::parked`], once for each call. Operations that the kernel has may continue. Only
-    /// called for a member with a watchdog, which kills the process if the answer is late.
+    /// `None`, but every core confirms. When no core can submit any more, answer with
+    /// [`Events::parked`], once for each call. Operations in the kernel may continue. Only called
+    /// for a member with a watchdog, which kills the process if the answer is late.
     fn park(&mut self, group: u32, epoch: u64);
 
     /// Reports the group as inaccessible, stops its I/O and closes its disks. Answer:

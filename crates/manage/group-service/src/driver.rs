@@ -202,7 +202,7 @@ impl Driver {
         self.disks.publish(group, permit);
     }
 
-    /// Whether a disk of the group accepts late operations.
+    /// Whether a disk of the group cannot refuse all operations of an earlier leader.
     fn needs_watchdog(&self, group: u32) -> bool {
         let view = self.member.view();
         let its = view.groups.get(&group).into_iter().flat_map(|seen| &seen.record.fences);
@@ -214,7 +214,7 @@ impl Driver {
     fn report(&mut self, report: &Report) {
         self.history.report(report, clock::wall_ms());
         if matches!(report, Report::Joined { .. }) {
-            // The record of the hosts ended with the earlier lease.
+            // etcd removed the host list together with the earlier lease.
             self.hosts.lost();
             for (group, fences) in &self.declared.fences {
                 self.declare(*group, fences.clone());
@@ -265,7 +265,7 @@ impl Driver {
         spawn_local(async move {
             let reply = store.request(StoreRequest::Txn(txn)).await;
             if !matches!(&reply, StoreReply::Done(done) if done.succeeded) {
-                // The watch meanwhile reports the change that was faster.
+                // Meanwhile the watch reports the change that came first.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
             let _ = sender.send(Input::Changed(Box::new(input), reply));
@@ -276,7 +276,7 @@ impl Driver {
         let Input::Change { change, attempts, answer } = input else { return };
         let result = match reply {
             StoreReply::Done(done) if done.succeeded => Ok(()),
-            // Another change was faster, or etcd executed this one twice.
+            // Another change came first, or etcd executed this one twice.
             _ if attempts > 0 => return self.change(change, attempts, answer),
             StoreReply::Done(_) => Err("other changes came first; try again".to_owned()),
             _ => Err("etcd does not answer, or has no quorum; the change may still happen".into()),

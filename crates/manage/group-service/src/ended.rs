@@ -1,4 +1,4 @@
-//! The last task of a watchdog: to release the leaderships of the member that has ended.
+//! The watchdog's last task: it releases the leaderships of the member's process that has ended.
 
 use crate::notice::Enlisted;
 use crate::proof::Disk;

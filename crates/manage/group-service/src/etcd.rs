@@ -1,4 +1,4 @@
-//! The way to etcd.
+//! The settings for the connection to etcd.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ pub struct EtcdTls {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// The way to etcd.
+/// The settings for the connection to etcd.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct EtcdConfig {
     /// The addresses of etcd's members: `http://HOST:PORT` or `https://HOST:PORT`. One suffices;

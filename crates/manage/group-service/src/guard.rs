@@ -1,4 +1,5 @@
-//! The permits for disks without a complete hard fence, and the watchdog that enforces them.
+//! The permits (permissions to do I/O until a certain time) for disks without a complete hard
+//! fence, and the watchdog that enforces them.
 //!
 //! ```text
 //!            permit              ends soon             parked
@@ -7,8 +8,8 @@
 //!     +---- stopped ----+   +----- permit ------+
 //! ```
 //!
-//! The watchdog knows the earliest end of all groups that are Running or Parking, plus half of the
-//! stop margin. It gets each permit before the cores do.
+//! The watchdog has the earliest permit end of all groups that are Running or Parking, plus half of
+//! the stop margin. It gets each permit before the cores do.
 
 use crate::watchdog::Watchdog;
 use farblock_group::{Permit, Timing};
@@ -35,7 +36,8 @@ impl Guard {
         Self { watchdog, groups: BTreeMap::new(), timing }
     }
 
-    /// Notes a permit. Returns whether the cores may have it.
+    /// Notes a permit, and tells the watchdog. Returns whether the cores may use the permit: false
+    /// if there is no watchdog.
     pub(crate) fn permit(&mut self, group: u32, permit: Permit) -> bool {
         let known = self.groups.get(&group);
         let parks = known.map_or(0, |known| known.parks);
@@ -95,7 +97,7 @@ impl Guard {
         }
     }
 
-    /// No operation is in flight any more, and the disks are closed.
+    /// Notes that no operation is in flight any more, and that the disks are closed.
     pub(crate) fn stopped(&mut self, group: u32, epoch: u64) {
         if self.groups.get(&group).is_some_and(|known| known.permit.epoch <= epoch) {
             self.groups.remove(&group);

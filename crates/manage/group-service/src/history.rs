@@ -18,7 +18,7 @@ pub(crate) struct History {
 impl History {
     /// Adds an event of this member.
     pub(crate) fn report(&mut self, report: &Report, wall_ms: u64) {
-        // Every member reports the leaders from the records.
+        // [`Self::look`] adds the leaders, which every member reads from the records.
         if !matches!(report, Report::Leads { .. }) {
             self.entries.extend(HistoryEntry::of(report, wall_ms));
             self.shorten();

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `store.rs` | the client of etcd |
 //! | `driver.rs` | the thread |
-//! | `guard.rs`, [`watchdog`] | a stopped process dies at the end of its permit |
+//! | `guard.rs`, [`watchdog`] | kills a suspended process at the end of its permit to do I/O |
 //! | `ended.rs`, `proof.rs`, `notice.rs` | the watchdog releases what an ended process led |
 //! | `folder.rs` | the lock that makes a quick restart possible |
 //! | `change.rs` | an operator's changes |

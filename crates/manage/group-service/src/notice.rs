@@ -14,7 +14,7 @@ pub(crate) const MAX_BYTES: usize = 128 << 10;
 /// A message. The byte 0 alone is no message: it only wakes the watchdog.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Notice {
-    /// The member's process, and its way to etcd.
+    /// The member's process, and its settings for etcd.
     Enlist(Box<Enlisted>),
     /// The member opens a disk of an ANA group. `None`: nothing can prove that its operations have
     /// ended.
@@ -25,7 +25,7 @@ pub(crate) enum Notice {
     Farewell,
 }
 
-/// The process to release in etcd when it has ended.
+/// The process whose leaderships the watchdog releases in etcd when the process has ended.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Enlisted {
     pub(crate) etcd: EtcdConfig,

@@ -65,7 +65,8 @@ where
         let hold_ms = u64::try_from(config.timing.hold.as_millis()).unwrap_or(u64::MAX);
         let (group, name) = (config.group.clone(), config.name.clone());
         let etcd = config.etcd.clone();
-        // Certificates may be too large for a message. Without it, the others wait for the lease.
+        // Certificates may be too large for the message. Without the message, other members wait
+        // until the lease ends.
         let _ = watchdog.enlist(Enlisted { etcd, group, name, process, hold_ms });
     }
     let (sender, inputs) = mpsc::unbounded_channel();
@@ -118,7 +119,7 @@ fn member_of(config: &ServiceConfig, process: u64, lock: Option<&FolderLock>) ->
     Member::new(member, clock::now())
 }
 
-/// A running member. Dropping it ends the member's I/O without handing over, as before a quick
+/// A running member. Dropping it stops the member's I/O but keeps its leaderships, for a quick
 /// restart of the process.
 #[derive(Debug)]
 pub struct Service {
@@ -150,7 +151,7 @@ impl Service {
         answers.recv_timeout(CHANGE_LIMIT).unwrap_or_else(late)
     }
 
-    /// Chooses the member that leads an ANA group while it is alive.
+    /// Chooses the member that leads an ANA group while that member is alive.
     ///
     /// # Errors
     /// One sentence.
@@ -190,7 +191,7 @@ impl Service {
         self.change(Change::EndUpgrade)
     }
 
-    /// Lets a member's process end as soon as it leads nothing. Its supervisor starts it again.
+    /// Ends a member's process as soon as it leads no ANA group. Its supervisor starts it again.
     ///
     /// # Errors
     /// One sentence.

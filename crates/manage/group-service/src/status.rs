@@ -107,7 +107,7 @@ pub struct GroupStatus {
     pub members: Vec<MemberStatus>,
     /// The ANA groups by number.
     pub ana_groups: Vec<AnaGroupStatus>,
-    /// The members of the rolling upgrade that has not ended; `None`: there is none.
+    /// The members of the rolling upgrade in progress; `None`: there is none.
     pub upgrade: Option<BTreeMap<String, UpgradeMember>>,
     /// The last events of this member, the oldest first.
     pub history: Vec<HistoryEntry>,

@@ -41,14 +41,16 @@ struct Endpoint {
     keeper: RefCell<Option<Keeper>>,
 }
 
-/// An attempt to connect, for which any number of requests wait. It continues when they give up.
+/// An attempt to connect, for which any number of requests wait. It continues when those requests
+/// time out.
 #[derive(Default)]
 struct Connecting {
     result: RefCell<Option<Result<Client, Rc<Error>>>>,
     has_ended: Notify,
 }
 
-/// The open stream of a lease's renewals: a stream for each renewal would cost processor time.
+/// The open stream for renewals of a lease. A new stream for each renewal would cost processor
+/// time.
 struct Keeper {
     lease: LeaseId,
     requests: LeaseKeeper,
@@ -84,7 +86,7 @@ impl EtcdStore {
     /// Creates a client. It connects at the first request. `hold`: see
     /// [`Timing::hold`](farblock_group::Timing::hold).
     pub(crate) fn new(config: &EtcdConfig, hold: Duration) -> Self {
-        // The contract demands less than a quarter.
+        // The contract of the store requires less than a quarter of the hold.
         let limit = hold / 5;
         let mut options = ConnectOptions::new()
             .with_require_leader(true)
@@ -276,7 +278,7 @@ impl EtcdStore {
         lease: LeaseId,
     ) -> Result<StoreReply, Error> {
         let place = &self.shared.endpoints[index].keeper;
-        // An abandoned renewal drops its stream, so no later renewal takes its answer.
+        // An abandoned renewal drops its stream, so no later renewal gets its answer.
         let kept = place.borrow_mut().take().filter(|kept| kept.lease == lease);
         if let Some(mut keeper) = kept
             && let Some(is_renewed) = keeper.renew().await

@@ -1,7 +1,8 @@
-//! The watchdog: a second small process that kills the target at the end of its permit.
+//! The watchdog: a second small process that kills the target at the end of its permit, which
+//! allows I/O until a certain time.
 //!
-//! Between a core's look at the permit and its system call, a signal may stop the process for
-//! hours. A disk that refuses nothing would execute the operation after another member has begun.
+//! Between a core's check of the permit and its system call, SIGSTOP may stop the process for
+//! hours. A disk without a hard fence would execute the operation after another member has begun.
 //! So the watchdog kills the process with SIGKILL unless the permit was renewed in time.
 //!
 //! The member's thread writes the end of the permit to a memory file with one `pwrite` for each
@@ -10,8 +11,8 @@
 //!
 //! **After the end of the target**, however it ended, the watchdog waits until no operation of the
 //! target is in flight any more (`proof.rs`), and then releases its leaderships in etcd. So other
-//! members need not wait for the end of its lease, of its permits, and of the longest flight. The
-//! watchdog ignores the signals that a supervisor sends to all processes of a service.
+//! members need not wait until its lease and permits end and its slowest operation must have ended.
+//! The watchdog ignores the signals that a supervisor sends to all processes of a service.
 //!
 //! **Limits.** The freezer of control groups (`docker pause`) and a hypervisor stop the watchdog
 //! together with the target. Such machines need disks with complete hard fences, or a watchdog
@@ -47,11 +48,11 @@ use std::time::{Duration, Instant as Clock};
 /// The value of the memory file while nothing is permitted.
 const DISARMED: u64 = u64::MAX;
 
-/// The offset of the end of the permit, and of the process identifier.
+/// The offset in the memory file of the end of the permit, and of the process identifier.
 const END: u64 = 0;
 const PROCESS: u64 = 8;
 
-/// The time in which a watchdog starts.
+/// The time limit for the start of a watchdog.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// A running watchdog, as its target sees it.
@@ -64,7 +65,7 @@ pub struct Watchdog {
 }
 
 /// Starts the watchdog with a command: a program and its arguments, which call [`run`]. Returns
-/// when the watchdog is ready. A program that confines itself calls this before.
+/// when the watchdog is ready. Call this before the process drops its rights.
 ///
 /// # Errors
 /// The program does not start, or ends before it is ready.
@@ -132,7 +133,7 @@ impl Watchdog {
         }
     }
 
-    /// Returns the way to report disks.
+    /// Returns a sender that reports opened and closed disks to the watchdog.
     #[must_use]
     pub fn reporter(&self) -> Reporter {
         Reporter::new(Arc::clone(&self.socket))

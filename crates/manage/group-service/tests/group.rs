@@ -1,4 +1,4 @@
-//! Three members over real etcd processes, and an oracle at the disk.
+//! Three members over real etcd processes, and a disk that detects the writes of an earlier leader.
 #![cfg(target_os = "linux")]
 
 mod support;

@@ -49,7 +49,7 @@ struct AbsentQueue {
 
 impl Queue for AbsentQueue {
     fn submit(&mut self, op: Op) {
-        // A host sends a command with a path error again on another path.
+        // After a path error, a host sends the command again on another path.
         self.done.push(op.complete(Err(BlockError::Disconnected)));
     }
 

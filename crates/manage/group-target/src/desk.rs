@@ -39,8 +39,8 @@ pub struct LedNamespace {
     pub sharing: Sharing,
     /// The text from which the namespace's identifiers are derived, the same at every member.
     pub identity: String,
-    /// The namespace that the target shares until the disk has been open. Afterwards the target
-    /// shares one with the disk's last geometry.
+    /// The namespace that the target shares until it first opens the disk. Later it shares one with
+    /// the disk's last geometry.
     pub absent: Absent,
     /// Opens the disk. May take long. The error is one sentence.
     pub open: Box<dyn Fn() -> Result<Arc<dyn Namespace>, String> + Send + Sync>,
@@ -75,7 +75,7 @@ impl Desk {
         }
     }
 
-    /// The end of the group's permit, if it has not ended.
+    /// The end of the group's permit; `None` if the permit has ended.
     pub(crate) fn until(&self, group: u32) -> Option<Instant> {
         let until = locked(&self.until).get(&group).copied();
         until.filter(|until| boot_time() < *until)

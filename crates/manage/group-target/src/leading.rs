@@ -1,4 +1,4 @@
-//! The orders of the member, for all ANA groups.
+//! Passes the member's orders to the workers of all ANA groups.
 
 use crate::desk::{Desk, LeadingAnswer, LedNamespace, Sink};
 use crate::ledger::{Account, Accounts, Entry, Ledger};
@@ -86,7 +86,7 @@ impl Leading {
     pub fn publish(&mut self, group: u32, permit: Option<Permit>) {
         let until = permit.map(|permit| permit.until);
         let before = self.desk.publish(group, until);
-        // A worker looks at the permit when the old one ends. So it needs an order only after a
+        // A worker checks for a new permit when the old one ends. So it needs an order only after a
         // time without a permit.
         let is_gap = before.is_none_or(|before| boot_time() >= before);
         if until.is_some() && is_gap {

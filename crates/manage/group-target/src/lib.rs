@@ -16,14 +16,14 @@
 //! ```
 //!
 //! **Permits.** The cores of the target compare the [`Permit`](farblock_target::Permit) of an ANA
-//! group with the clock before each submission. When a permit ends, the worker reports the group as
-//! inaccessible, so that hosts wait or use another path.
+//! group, which ends at a certain time, with the clock before each submission. When a permit ends,
+//! the worker reports the group as inaccessible, so that hosts wait or use another path.
 //!
-//! **Stopped processes.** A process that is stopped between its look at the clock and its system
-//! call would continue later, in spite of its permit. The member's watchdog kills it, unless the
-//! worker confirms in time that the group is *parked*: no operation is in flight at any core. A
-//! core that is only past its last submission is not sufficient, since a disk may execute an
-//! operation in several system calls.
+//! **Stopped processes.** A process that is stopped between its check of the clock and its system
+//! call would submit after its permit has ended. The member's watchdog kills it, unless the worker
+//! confirms in time that the group is *parked*: no operation is in flight at any core. It is not
+//! enough that a core submits nothing more, since a disk may execute an operation in several system
+//! calls.
 //!
 //! **Fences.** A [`FenceKind::None`](farblock_group::FenceKind) needs nothing here: the member
 //! waits until the earlier leader has stopped. This crate reports a failed fence for all other

@@ -73,8 +73,8 @@ impl Worker {
         }
     }
 
-    /// The next order; `Some(None)`: the time to look at the permit or the disks has come. `None`:
-    /// the member has ended.
+    /// The next order; `Some(None)`: it is time to check the permit or the disks. `None`: the
+    /// member has ended.
     fn next(&mut self) -> Option<Option<Order>> {
         if let Some(order) = self.early.pop_front() {
             return Some(Some(order));

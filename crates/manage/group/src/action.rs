@@ -22,8 +22,8 @@ pub struct Permit {
 pub enum Action {
     /// Send a request to the store.
     Store(Ticket, StoreRequest),
-    /// Make the disks of an ANA group refuse the victims. Answer: [`MemberEvent::FencePlaced`] or
-    /// [`MemberEvent::FenceFailed`].
+    /// Make the disks of an ANA group refuse the I/O of the victims. Answer:
+    /// [`MemberEvent::FencePlaced`] or [`MemberEvent::FenceFailed`].
     Fence {
         /// The ANA group.
         group: u32,
@@ -32,8 +32,8 @@ pub enum Action {
         /// The earlier leaders.
         victims: Vec<Holder>,
     },
-    /// Wait until the context for the new leadership's I/O has seen the barrier, and register this
-    /// member at the disks. Do no I/O yet. Answer: [`MemberEvent::Entered`] or
+    /// Wait until the storage client for the new leadership's I/O has the epoch `barrier`, and
+    /// register this member at the disks. Do no I/O yet. Answer: [`MemberEvent::Entered`] or
     /// [`MemberEvent::FenceFailed`].
     Enter {
         /// The ANA group.
@@ -95,7 +95,7 @@ pub enum Outcome {
     },
     /// Another change was first. Consult again, and propose a change of the new state.
     Conflict,
-    /// The store had this change as the last one after the question, and it is in force.
+    /// At the question, this change was the last one in the store. It is in force.
     Current {
         /// The number of the change; 0: there was no change.
         index: u64,
@@ -112,7 +112,7 @@ pub enum Report {
         /// The incarnation.
         incarnation: u64,
     },
-    /// The store deleted the sign that this member is alive. The member joins again.
+    /// The store deleted this member's `alive` key when its lease ended. The member joins again.
     LeaseLost,
     /// Another process has taken this member's name. This member stops for good.
     Superseded,
@@ -151,7 +151,7 @@ pub enum Report {
         reason: Reason,
     },
     /// The store has no quorum. I/O continues on disks with complete hard fences; on others it
-    /// continues until this time and then waits for the store. Changes wait.
+    /// continues until the time `until`, and then waits for the store. Changes wait.
     HoldsOver {
         /// The ANA group.
         group: u32,
@@ -176,7 +176,7 @@ pub enum MemberEvent {
         /// The barrier to pass to [`Action::Enter`].
         barrier: Option<u64>,
     },
-    /// The driver's own operations cannot overtake the fence.
+    /// The disks refuse the victims before they execute this member's first operation.
     Entered {
         /// The ANA group.
         group: u32,

@@ -1,4 +1,4 @@
-//! The fence: a new leader's way from its takeover to the first operation.
+//! The fence: the steps of a new leader from its takeover to its first operation.
 //!
 //! ```text
 //!               placed            entered              waited out
@@ -28,7 +28,8 @@ use farblock_proto::time::Instant;
 pub(crate) enum FenceState {
     /// The driver places the fence.
     Placing,
-    /// The driver waits until its own operations cannot overtake the fence.
+    /// The driver waits until the disks would refuse the victims before they execute its own
+    /// operations.
     Entering,
     /// The victims may still do I/O.
     WaitingOut,
@@ -73,7 +74,7 @@ impl Fencing {
         &self.identity
     }
 
-    /// Notes that the disks refuse the victims. Returns whether this is news.
+    /// Notes that the disks refuse the victims. Returns false if this was noted before.
     pub(crate) fn placed(&mut self) -> bool {
         let is_news = self.state == FenceState::Placing;
         if is_news {
@@ -82,7 +83,7 @@ impl Fencing {
         is_news
     }
 
-    /// Notes that the driver's own operations cannot overtake the fence.
+    /// Notes that the disks refuse the victims before they execute the driver's operations.
     pub(crate) fn entered(&mut self, identity: String) {
         if self.state == FenceState::Entering {
             self.state = FenceState::WaitingOut;

@@ -1,4 +1,4 @@
-//! etcd, a network that can be cut, and a disk with an oracle.
+//! etcd, a network that can be cut, and a disk that detects the writes of an earlier leader.
 
 pub(crate) mod disk;
 pub(crate) mod etcd;
