@@ -16,11 +16,10 @@
 //!
 //! An old leader stops on its own. It does I/O only under a [`Permit`], which counts from the time
 //! *before* a transaction whose reply shows its own record, a *proof*. Let *H* be the hold
-//! ([`limits::HOLD`]), *S* the stop margin ([`limits::STOP_MARGIN`]), *F* the longest flight of an
-//! operation to a disk that does not refuse late ones, and *r* the bound of the drift
+//! ([`limits::HOLD`]), *S* the stop margin ([`limits::STOP_MARGIN`]), *F* the longest duration of
+//! an operation at a disk that does not refuse late operations, and *r* the bound of the drift
 //! ([`limits::DRIFT_PPM`]), twice the deviation *d* of one clock. A proof sent at real time *p*,
-//! and a takeover that commits afterwards, so after *p*, give:
-//!
+//! and a takeover that commits after *p*, give:
 //! ```text
 //! the old leader's last check of the clock:   p + (H - Hr - S) / (1 - d)
 //! its last system call:                       at most S later
@@ -43,7 +42,7 @@
 //!
 //! | part | seconds |
 //! |---|---|
-//! | until a suspicion: 1 second without a renewal, the next beat, and a transaction | 1.6 |
+//! | until a suspicion: 1 second without a renewal, the next check, and a transaction | 1.6 |
 //! | *H*, [`limits::HOLD`], with the drift | 2.503 |
 //! | F | 0.5 |
 //!

@@ -31,23 +31,24 @@ pub const CONTROLLER_RANGES: u16 = 32;
 /// The number of controller identifiers in a range. All ranges together fit below 65520.
 pub const CONTROLLERS_PER_RANGE: u16 = 2047;
 
-/// The default time for which one proof of leadership permits I/O, before [`STOP_MARGIN`] and the
-/// drift are subtracted. Elections of the store's leader last 1 to 2 seconds.
+/// The default time for which a leader may do I/O after a request by which the store confirms its
+/// leadership. [`STOP_MARGIN`] and the drift are subtracted. It exceeds the duration of elections
+/// in the store, 1 to 2 seconds.
 pub const HOLD: Duration = Duration::from_millis(2_500);
 
-/// The default TTL of a member's lease in the store, in whole seconds. etcd allows 2 and more.
-/// Other members take over when it has ended, so it is longer than [`HOLD`].
+/// The default TTL of a member's lease in the store, in whole seconds. etcd allows 2 and more. It
+/// is longer than [`HOLD`], because other members take over when it has ended.
 pub const LEASE: Duration = Duration::from_secs(3);
 
-/// The number of proofs and lease renewals in one [`HOLD`].
+/// The number of requests that confirm leaderships, and of lease renewals, in one [`HOLD`].
 pub const BEATS: u32 = 5;
 
 /// The maximum difference between the rates of two members' monotonic clocks, in millionths. Quartz
 /// clocks and NTP's corrections together differ by less than 600.
 pub const DRIFT_PPM: u32 = 1_000;
 
-/// The time before the end of a hold at which cores submit the last operation. It must exceed the
-/// time between a core's look at the clock and its system call.
+/// The time before the end of the hold after which cores submit nothing more. It must exceed the
+/// time between a core's check of the clock and its system call.
 pub const STOP_MARGIN: Duration = Duration::from_millis(250);
 
 /// The default time for which a member must be alive before leadership moves back to it.
@@ -74,7 +75,8 @@ pub const AVOID: Duration = Duration::from_secs(10);
 /// The pause before a failed request to the store is repeated.
 pub const RETRY: Duration = Duration::from_millis(200);
 
-/// The maximum number of requests for proofs in flight. The member gives up older ones.
+/// The maximum number of requests in flight that confirm leaderships. The member gives up older
+/// ones.
 pub const MAX_PROOFS: usize = 8;
 
 /// The controller identifiers of a range; `None`: the range does not exist.

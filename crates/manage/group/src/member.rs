@@ -1,4 +1,5 @@
-//! One member of a group: it connects the session, the seats and the reservations.
+//! One member of a group: it connects the session with the store, the leaderships (one seat for
+//! each ANA group) and the reservations.
 
 use crate::action::{Action, MemberEvent, Permit, Report};
 use crate::claim::{claim, hand_over};
@@ -223,7 +224,7 @@ impl Member {
         let moving = self.seats.values().any(|seat| matches!(seat.stage, Stage::Stopping(_)));
         let seat = self.seats.get_mut(&group).expect("every group has a seat");
         if seat.stage == Stage::Leading {
-            // During an outage of the store a hand-over would stop the I/O until it returns.
+            // During an outage of the store a hand-over would stop the I/O until the store returns.
             if !self.session.is_in_contact(now, timing) || !self.view.is_alive(name, incarnation) {
                 return;
             }
@@ -287,7 +288,7 @@ impl Member {
         }
     }
 
-    /// Passes the record of a group to its seat.
+    /// Passes the leadership record of an ANA group to its seat.
     fn observe(&mut self, now: Instant, group: u32) {
         let Some(me) = me(&self.config, &self.keys, &self.session, self.wall_ms) else { return };
         let view = &self.view;

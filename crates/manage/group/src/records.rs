@@ -209,8 +209,8 @@ impl FenceKind {
         matches!(self, Self::BlockList | Self::PersistentReservation)
     }
 
-    /// The longest time that an operation of a stopped leader may need until it has no effect any
-    /// more; zero if the disk refuses late writes.
+    /// The longest time for which an operation of a stopped leader may still take effect; zero if
+    /// the disk refuses late writes.
     #[must_use]
     pub const fn flight(self) -> Duration {
         match self {
@@ -248,14 +248,15 @@ pub struct Holder {
     /// a reservation key; empty before the member may write.
     #[serde(default)]
     pub identity: String,
-    /// The time for which one proof permits I/O of this holder, in milliseconds.
+    /// The time for which this holder may do I/O after the store has confirmed its leadership, in
+    /// milliseconds.
     pub hold_ms: u64,
     /// The fences of the disks that this holder uses.
     pub fences: Vec<FenceKind>,
-    /// Whether a suspicion ends the effect of this holder's proofs.
+    /// Whether a suspicion stops the renewal of this holder's permits to do I/O.
     #[serde(default)]
     pub heeds_suspicions: bool,
-    /// For a victim: the revision of the suspicion that stood when the leadership was taken.
+    /// For a victim: the revision of the suspicion that existed at the takeover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspected: Option<Revision>,
 }
@@ -280,7 +281,7 @@ pub enum Reason {
     New,
     /// An operator's order: pin, drain or pause.
     Order,
-    /// The member that should lead has settled.
+    /// The member that should lead has been alive for long enough.
     Balance,
     /// The previous leader's process or machine is dead, silent or cut off.
     Lost,

@@ -5,8 +5,8 @@
 //! hands over. So the next leader needs no fence and does not wait. For ANA groups without proof,
 //! the record keeps its holder, and the watchdog only confirms that the process has ended.
 //!
-//! The transaction compares the member's own record and its sign of life. A process that starts
-//! with the same name changes both before it can lead, so a late release never hits it.
+//! The transaction compares the member's own record and its `alive` record. A process that starts
+//! with the same name changes both before it can lead, so a late release never affects it.
 
 use crate::keys::{Key, KeySpace};
 use crate::records::{AliveRecord, LeaderRecord, MemberRecord, Phase, Reason, Record};
@@ -25,8 +25,8 @@ pub fn release_reads(keys: &KeySpace, member: &str) -> Txn {
 ///
 /// `process`: the random number of the process, which has certainly ended. `is_quiet`: whether none
 /// of its operations is in flight at any disk of the ANA group. `entries`: the reply to
-/// [`release_reads`]. Returns `None` if another process has the name, or if the group knows
-/// everything already.
+/// [`release_reads`]. Returns `None` if another process has the name, or if the records need no
+/// change.
 #[must_use]
 pub fn release(
     keys: &KeySpace,
@@ -62,7 +62,7 @@ pub fn release(
         let Some(leader) = LeaderRecord::from_value(&entry.value) else { continue };
         let holder = leader.holder.as_ref();
         let is_held = holder.is_some_and(|it| it.member == member && it.incarnation == incarnation);
-        // A holder that only fences has not begun.
+        // A holder that still fences has done no I/O.
         if is_held && (leader.phase != Phase::Serving || is_quiet(group)) {
             let value = vacated(leader, member).to_value();
             let write = Write::Put { key: entry.key.clone(), value, lease: None };

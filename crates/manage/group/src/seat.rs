@@ -11,8 +11,9 @@
 //!    +------------------------------------------------+--------------------------+
 //! ```
 //!
-//! A member submits I/O only in state Leading, and only while its permit lasts. A permit counts
-//! from the time *before* the request whose reply showed the member's own record in phase Serving.
+//! A member submits I/O only in state Leading, and only while its permit (the permission to do I/O)
+//! lasts. A permit counts from the time *before* the request whose reply showed the member's own
+//! record in phase Serving.
 
 use crate::action::{Action, Permit, Report};
 use crate::fence::{FenceState, Fencing};
@@ -25,7 +26,7 @@ use crate::timing::Timing;
 use crate::view::Seen;
 use farblock_proto::time::Instant;
 
-/// The way in which a tenure ends.
+/// The way in which a leadership ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Exit {
     /// The member hands over, to `to` if possible.
@@ -45,7 +46,7 @@ pub(crate) enum Stage {
     Releasing { to: Option<String>, reason: Reason },
 }
 
-/// The facts about this member that a seat needs.
+/// The properties of this member on which its leaderships depend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Me<'a> {
     pub(crate) name: &'a str,
@@ -65,12 +66,12 @@ impl Me<'_> {
 pub(crate) struct Seat {
     group: u32,
     pub(crate) stage: Stage,
-    /// The epoch of the tenure.
+    /// The epoch of the leadership.
     pub(crate) epoch: u64,
     /// The revision of the member's own record.
     pub(crate) revision: Revision,
     fences: Vec<FenceKind>,
-    /// The time before the last request that proved the leadership.
+    /// The time just before the last request that proved the leadership was sent.
     proved: Option<Instant>,
     /// The time before which the member does not take the group again, after a failed fence.
     avoid_until: Option<Instant>,
@@ -149,7 +150,7 @@ impl Seat {
             (Stage::Idle | Stage::Taking, Some(own)) if own.record.phase == Phase::Fencing => {
                 self.taken(now, own, stopped_at, out);
             }
-            // The member does no I/O for this group any more, so it must not keep it.
+            // The member does no I/O for this group any more, so it must not keep the leadership.
             (Stage::Idle, Some(own)) if own.record.phase == Phase::Serving => {
                 self.revision = own.revision;
                 self.epoch = own.record.epoch;
@@ -162,7 +163,7 @@ impl Seat {
                     self.lead(own.revision, out);
                 }
             }
-            // The record is another member's, or gone.
+            // Another member has changed or deleted the record.
             (_, _) if seen.map_or(u64::MAX, |seen| seen.revision) > self.revision => {
                 self.lose(out);
             }

@@ -107,7 +107,7 @@ impl Session {
     }
 
     /// Whether the member has been in contact with the store for a whole hold. A member that just
-    /// started, or just saw the store return, leaves the other members time to join again.
+    /// started, or whose store was just unavailable, leaves the other members time to join again.
     pub(crate) fn is_steady(&self, now: Instant, timing: &Timing) -> bool {
         let since = self.steady_since.filter(|_| self.is_joined());
         since.is_some_and(|since| now.saturating_duration_since(since) >= timing.hold)

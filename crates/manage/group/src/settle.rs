@@ -2,7 +2,8 @@
 //!
 //! Leadership moves back to a member only when it has been alive for the settling time. Each loss
 //! of a member doubles its settling time, up to a limit. So a member that dies again and again
-//! receives its ANA groups ever less often. A long time alive clears the losses.
+//! receives its ANA groups ever less often. After [`FORGET`] settling times alive, its losses no
+//! longer count.
 
 use crate::limits::MAX_SETTLE_SHIFT;
 use crate::view::View;
@@ -28,7 +29,7 @@ pub(crate) struct Settling {
 }
 
 impl Settling {
-    /// Compares the members with the view.
+    /// Updates the members from the records of living members.
     pub(crate) fn observe(&mut self, now: Instant, view: &View, settle: Duration) {
         for (name, seen) in &view.alive {
             let incarnation = Some(seen.record.incarnation);

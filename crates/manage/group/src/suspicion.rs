@@ -1,13 +1,14 @@
-//! Suspicions: other members measure a silent leader's hold before its lease has ended.
+//! Suspicions: other members count a silent leader's hold (the time for which it may still do I/O)
+//! before its lease has ended.
 //!
 //! Nothing in the store shows when a leader proved its leadership last, since proofs only read. A
 //! lease ends seconds after the leader has fallen silent, and the hold would only begin then. So
 //! the best candidate asks the store at each beat for how long the leader's lease has not been
 //! renewed. After more than a second it writes a *suspicion* of the leader's process.
 //!
-//! A suspicion takes nothing from a healthy leader. Each proof reads it. While it exists, proofs
-//! permit no I/O; the leader *refutes* it, that is, deletes it, and proves again. The permits
-//! before it last much longer than that.
+//! A suspicion does not stop a healthy leader's I/O. Each proof reads it. While it exists, proofs
+//! permit no I/O; the leader *refutes* it, that is, deletes it, and proves again. Earlier permits
+//! last much longer than this takes.
 //!
 //! A takeover that compares the revision of a suspicion shows: from the suspicion to the takeover
 //! the leader had no proof. So its last proof was sent before the suspicion was committed, and each
@@ -57,7 +58,7 @@ impl Suspicions {
     }
 }
 
-/// The revision of an unanswered suspicion that a takeover from `holder` may rely on.
+/// The revision of a suspicion that is not refuted, and on which a takeover from `holder` may rely.
 pub(crate) fn standing(view: &View, holder: &Holder, leadership: Revision) -> Option<Revision> {
     let suspect = view.suspects.get(&holder.member)?;
     let is_its = suspect.record.incarnation == holder.incarnation && holder.heeds_suspicions;

@@ -43,7 +43,7 @@ fn drift(time: Duration) -> Duration {
 }
 
 impl Timing {
-    /// The time between proofs.
+    /// The interval of lease renewals, and of requests that prove the leaderships.
     #[must_use]
     pub fn beat(&self) -> Duration {
         self.hold / limits::BEATS

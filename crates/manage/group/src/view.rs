@@ -67,7 +67,7 @@ pub struct View {
     pub acks: Table<String, AckRecord>,
     /// The records for an operator's work on members.
     pub upkeep: Upkeep,
-    /// The keys whose values this version cannot read. The member leaves these objects alone.
+    /// The keys whose values this version cannot read. The member does not change these objects.
     pub unreadable: BTreeSet<Key>,
     known: Known,
 }
@@ -151,7 +151,7 @@ impl View {
         self.known.changes += u64::from(before != self.revision(key) || !is_read);
     }
 
-    /// Takes over a change from the watch. Returns its key if the change is news.
+    /// Applies a change from the watch. Returns its key if the change was not known yet.
     pub(crate) fn change(&mut self, keys: &KeySpace, change: &Change) -> Option<Key> {
         let key = keys.parse(&change.key)?;
         let known = self.known.revisions.get(&key).copied().unwrap_or(0);
@@ -162,7 +162,7 @@ impl View {
         Some(key)
     }
 
-    /// Takes over the keys that a transaction read at `revision`. Returns the keys that are news.
+    /// Applies the keys that a transaction read at `revision`. Returns the keys that have changed.
     pub(crate) fn absorb(
         &mut self,
         keys: &KeySpace,

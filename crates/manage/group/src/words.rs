@@ -10,7 +10,7 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Self::New => "the ANA group is new",
             Self::Order => "an operator's order",
-            Self::Balance => "the member that should lead has settled",
+            Self::Balance => "the member that should lead has been alive for long enough",
             Self::Lost => "the earlier leader is lost",
             Self::Restart => "the leader has restarted",
             Self::FenceFailed => "the fence or the disk failed",

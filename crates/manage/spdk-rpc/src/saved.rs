@@ -2,7 +2,8 @@
 //!
 //! If no call can recreate a setting, the list leaves it out, and a log line reports that. If the
 //! calls cannot express the access restrictions of a host, the list leaves out the whole host. So
-//! no host can later connect with less proof. Keys are saved as the paths of their files.
+//! no host can later connect with weaker authentication. Keys are saved as the paths of their
+//! files.
 
 use super::bdevs::{Bdev, BdevKind};
 use super::keyring_calls::Keyring;
@@ -144,8 +145,8 @@ fn subsystem_config(table: &Table, nqn: &str, subsystem: &Subsystem) -> Value {
     call("nvmf_create_subsystem", &params)
 }
 
-/// The call that lists a host with its keys. `None` if the host could then connect with less proof
-/// than now.
+/// The call that lists a host with its keys. `None` if the host could then connect with weaker
+/// authentication than now.
 fn host_config(keyring: &Keyring, nqn: &str, name: &str, host: &Host) -> Option<Value> {
     let (demand, hashes) = (host.demand, &host.dhchap_hashes);
     let asked = [

@@ -206,8 +206,8 @@ impl Subsystem {
     }
 }
 
-/// What a host must do with its keys to connect. Without a demand, the target asks for no more than
-/// the keys themselves require.
+/// A requirement on how a host uses its keys to connect. Without it, the host must do only what the
+/// keys themselves require.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -365,11 +365,11 @@ pub struct Limits {
     /// The maximum number of bytes written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_bytes: Option<u64>,
-    /// The longest burst, in milliseconds: after a pause, hosts may use the limits of this time at
-    /// once. 20 if it is left out.
+    /// The longest burst, in milliseconds: after a pause, hosts may do the I/O that the limits
+    /// allow in this time at once. 20 if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_ms: Option<u32>,
-    /// Only for a host: its weight against other hosts on a busy core; 100 if it is left out.
+    /// Only for a host: its share of a busy core, relative to other hosts; 100 if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
 }

@@ -105,8 +105,8 @@ impl Store {
     /// Another process has claimed the state, or the lock file cannot be opened.
     pub fn claim(&mut self) -> Result<(), StoreError> {
         if fs::metadata(&self.path).is_ok_and(|found| !found.is_file()) {
-            // The caller will read the path and report the error. Do not create a file beside a
-            // device.
+            // The path is not a regular file: `load` will report that. Do not create a lock file
+            // beside a device.
             return Ok(());
         }
         let mut name = self.path.file_name().unwrap_or_default().to_owned();

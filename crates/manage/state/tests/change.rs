@@ -351,7 +351,7 @@ fn a_file_cannot_open_a_subsystem_while_a_host_has_a_key_from_run_time() {
     }
 }
 
-/// If a host follows the states of two listeners, it always has a path.
+/// While one listener replaces another, a host always has a path.
 #[test]
 fn a_listener_becomes_usable_before_another_becomes_unusable() {
     let with = |first, second| {
@@ -586,7 +586,7 @@ fn a_demand_on_a_host_holds_until_it_is_changed() {
 }
 
 #[test]
-fn an_rdma_listener_stands_beside_a_tcp_listener_at_the_same_address() {
+fn an_rdma_listener_and_a_tcp_listener_can_have_the_same_address() {
     let text = r#"{"version": 1, "listeners": {
         "192.0.2.7:4420": {"tls": "required"}, "rdma:192.0.2.7:4420": {"ana": "non-optimized"}}}"#;
     let both = Document::parse(text).expect("a valid document");

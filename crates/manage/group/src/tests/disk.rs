@@ -48,8 +48,8 @@ pub(super) struct Disk {
     pub(super) begun: u64,
     /// The hosts that may not write, since the answer to a preempt.
     excluded: BTreeSet<usize>,
-    /// The last reservation change that was answered, and for each host the last change on which a
-    /// command builds that admits the host again.
+    /// The last reservation change that was answered, and for each host the change on which the
+    /// last command to admit the host again builds.
     pub(super) reserved: (u64, BTreeMap<usize, u64>),
     map: u64,
     listed: BTreeMap<String, u64>,
@@ -95,7 +95,8 @@ impl Disk {
         self.excluded.remove(&host);
     }
 
-    /// Places a fence. Returns the barrier, or `None` if the fence is outdated.
+    /// Places a fence. Returns the barrier (the block list's epoch), or `None` if the fence is
+    /// outdated.
     pub(super) fn fence(&mut self, epoch: u64, victims: &[String]) -> Option<Option<u64>> {
         match self.kind {
             FenceKind::BlockList => {

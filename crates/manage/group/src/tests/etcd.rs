@@ -22,7 +22,7 @@ struct Lease {
     ends_at: u64,
 }
 
-/// The store. All times are of the world.
+/// The store. All times are times of the simulated world.
 #[derive(Default)]
 pub(super) struct Etcd {
     items: BTreeMap<String, Item>,

@@ -94,7 +94,7 @@ fn only_groups_without_operations_in_flight_become_vacant() {
 }
 
 #[test]
-fn a_later_process_of_the_member_keeps_everything() {
+fn a_release_changes_nothing_if_a_later_process_has_the_name() {
     let entries = [own(10, 4), alive(4), led(1, Phase::Serving, 3)];
     assert_eq!(release(&keys(), ("a", 9), &entries, |_| true), None);
     assert_eq!(release(&keys(), ("a", 9), &[], |_| true), None, "an operator removed the member");

@@ -118,7 +118,7 @@ fn the_last_member_keeps_its_groups_when_drained_and_stops_when_paused() {
     let mut world = world(&[HARD]);
     (0..3).for_each(|number| world.order(number, Duty::Drain));
     world.pass(2_000 * MS);
-    let (number, _) = world.leader(1).expect("a group never drains away");
+    let (number, _) = world.leader(1).expect("the last member still leads");
     world.order(number, Duty::Pause);
     world.pass(1_000 * MS);
     assert_eq!(world.leader(1), None);
@@ -300,7 +300,7 @@ fn a_suspect_leader_stops_before_another_begins() {
 }
 
 #[test]
-fn a_late_renewal_moves_nothing() {
+fn a_late_lease_renewal_moves_no_group() {
     let mut world = world(&[NO_FENCE]);
     let before = world.leader(1);
     let number = before.expect("it has one").0;
@@ -348,8 +348,8 @@ fn a_release_waits_for_the_writes_in_flight() {
     assert_eq!(a_leader_dies_with_writes_in_flight(), None);
 }
 
-/// The watchdog's transaction is late: the member has restarted, and leads again. Then it hears
-/// nothing more from the store.
+/// The watchdog's transaction is late: the member has restarted, and leads again. Then the member
+/// receives nothing more from the store.
 pub(super) fn a_release_is_late() -> Option<String> {
     let mut world = world(&[NO_FENCE]);
     let (number, _) = world.leader(1).expect("it has one");

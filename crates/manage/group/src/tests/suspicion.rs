@@ -88,7 +88,7 @@ fn a_takeover_compares_the_suspicion_on_which_it_relies() {
 }
 
 #[test]
-fn a_suspicion_before_the_leaders_last_confirmation_shows_nothing() {
+fn a_suspicion_before_the_leaders_last_confirmation_is_ignored() {
     let taken = takeover(&view(9));
     assert_eq!(taken.record.victims[0].suspected, None);
     let view = view(11);
@@ -97,5 +97,5 @@ fn a_suspicion_before_the_leaders_last_confirmation_shows_nothing() {
     let other = Holder { incarnation: 2, ..holder.clone() };
     assert_eq!(standing(&view, &other, 10), None, "the suspicion is of another process");
     let older = Holder { heeds_suspicions: false, ..holder };
-    assert_eq!(standing(&view, &older, 10), None, "this program does not read suspicions");
+    assert_eq!(standing(&view, &older, 10), None, "the holder's program does not read suspicions");
 }

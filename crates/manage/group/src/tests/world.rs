@@ -18,11 +18,11 @@ use std::time::Duration;
 
 pub(super) const MS: u64 = 1_000_000;
 pub(super) const GROUP: &str = "gold";
-/// The time after which a client gives a request to the store up.
+/// The time after which a client gives up a request to the store.
 const REQUEST_TIME: u64 = 400 * MS;
 /// The longest time between a core's check of its permit and its system call.
 const CORE_GAP: u64 = 5 * MS;
-/// The longest flight of an operation on a disk without a hard fence.
+/// The longest duration of an operation on a disk without a hard fence.
 const FLIGHT_MS: u64 = 600;
 pub(super) const NO_FENCE: FenceKind = FenceKind::None { flight_ms: FLIGHT_MS };
 
@@ -152,7 +152,7 @@ pub(super) struct World {
     pub(super) faults: Vec<Fault>,
     pub(super) counts: Counts,
     last_token: u64,
-    /// The first contradiction that the oracle found.
+    /// The first wrong result that the oracle found at a disk or host.
     pub(super) wrong: Option<String>,
     pub(super) has_trace: bool,
     /// Whether there are no new faults.
@@ -173,7 +173,8 @@ impl World {
         };
         let kinds: Vec<_> = (0..groups).map(|_| any(&mut random)).collect();
         let mut world = Self::quiet(random, members as usize, &kinds);
-        // A longer hold shows what a lease that ends early must not permit.
+        // With a longer hold, a lease may end before the permits. Members must still never write
+        // together.
         if world.course.random.one_in(2) {
             world.course.hold = Duration::from_secs(3);
         }
