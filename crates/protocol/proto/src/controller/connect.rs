@@ -234,8 +234,7 @@ impl Registry {
         Ok(connected)
     }
 
-    /// Returns the subsystem with the host's requested name, if the host may use it; `None` for
-    /// discovery.
+    /// Returns the subsystem that the host requests, if the host may use it; `None` for discovery.
     fn named_subsystem(&self, names: &Names<'_>) -> Result<Option<SubsystemId>, Refusal> {
         if names.subsystem == DISCOVERY_NQN {
             return Ok(None);

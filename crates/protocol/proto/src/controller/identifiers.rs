@@ -25,7 +25,7 @@ pub struct HostMark(pub u64);
 pub struct Identified<'a> {
     /// The host's name (HOSTNQN).
     pub nqn: &'a str,
-    /// The mark of the name.
+    /// The hash of the name.
     pub mark: HostMark,
     /// The host's identifier (HOSTID).
     pub id: HostId,

@@ -1,4 +1,5 @@
-//! Limits of the controller side, each with its unit. The tests check the behaviour at each limit.
+//! Limits of controllers and of their [`Registry`](super::Registry), each with its unit. The tests
+//! check the behaviour at each limit.
 
 use core::time::Duration;
 

@@ -38,7 +38,7 @@ pub enum Lifecycle {
     Failed,
 }
 
-/// When a host writes CC, the next state depends on the present state, on CC, and on these values.
+/// The values on which, besides CC and the present state, the next state depends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Circumstances {
     /// Whether the controller is a discovery controller. Such a controller has no I/O queues, so

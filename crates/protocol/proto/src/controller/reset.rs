@@ -20,7 +20,7 @@ use farblock_wire::{Sqe, Status};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Instance(pub u64);
 
-/// An ended instance of another target. No instance of this registry has this number.
+/// Stands for an ended controller of another target. No instance of this registry has this number.
 const ELSEWHERE: Instance = Instance(u64::MAX);
 
 /// Issues the numbers and names of controller instances. The name is the enciphered number of the

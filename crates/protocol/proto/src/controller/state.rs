@@ -203,7 +203,7 @@ pub(crate) struct Controller {
     pub(crate) subsystem: Option<SubsystemId>,
     pub(crate) host_nqn: String,
     pub(crate) host_id: [u8; 16],
-    /// The mark of the host's name, if the host has proved the name.
+    /// The hash of the host's name, if the host has proved the name.
     pub(crate) proved: Option<HostMark>,
     /// The address to which the host connected, for the discovery log page.
     pub(crate) local_address: String,

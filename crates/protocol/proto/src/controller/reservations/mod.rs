@@ -138,7 +138,7 @@ pub(super) struct Reserved {
 #[derive(Clone, Copy, Debug)]
 struct Asker {
     host: HostId,
-    /// The mark of the host's name, if the host has proved the name.
+    /// The hash of the host's name, if the host has proved the name.
     mark: Option<HostMark>,
 }
 
@@ -149,8 +149,8 @@ impl Reserved {
         all.filter_map(|registrant| Some((registrant.host, registrant.mark?)))
     }
 
-    /// Records that the host with this identifier has proved its name. The mark becomes durable
-    /// with the next stored change.
+    /// Records that the host with this identifier has proved its name. The name's hash becomes
+    /// durable with the next stored change.
     pub(super) fn mark(&mut self, host: &HostId, mark: HostMark) {
         self.state.mark(host, mark);
         if let Some(Current { step: Step::Saving { state, .. }, .. }) = &mut self.current {

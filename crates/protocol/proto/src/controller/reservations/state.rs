@@ -27,7 +27,7 @@ const INVALID: Status = Status::INVALID_FIELD.with_dnr();
 pub(super) struct Registrant {
     pub(super) host: HostId,
     pub(super) key: u64,
-    /// The mark of the host's name, if the host has proved the name.
+    /// The hash of the host's name, if the host has proved the name.
     pub(super) mark: Option<HostMark>,
 }
 
@@ -289,7 +289,7 @@ impl Reservations {
         its.for_each(|registrant| registrant.mark = Some(mark));
     }
 
-    /// Adds the marks of `other` to registrants without a mark.
+    /// Adds the name hashes of `other` to registrants without one.
     pub(super) fn add_marks(&mut self, other: &Self) {
         for registrant in self.registrants.iter_mut().filter(|it| it.mark.is_none()) {
             registrant.mark = other.registrant(&registrant.host).and_then(|known| known.mark);

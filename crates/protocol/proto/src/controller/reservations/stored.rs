@@ -10,7 +10,7 @@
 //! All numbers are hexadecimal, except the generation and the type. If a registrant has proved its
 //! name, the text has format 2, which the first line states, so that older versions of farblock
 //! refuse it. Format 2 is shorter, because some file systems have little room: the line of a
-//! registrant contains, in base 36, its identifier, its key, and the mark of its name if the host
+//! registrant contains, in base 36, its identifier, its key, and the hash of its name if the host
 //! has proved it.
 //!
 //! ```text

@@ -198,7 +198,7 @@ fn unregistering_the_holder_releases_the_reservation() {
         let mut state = reserved(&[A, B, C], rtype);
         let told = notices(unregister(&mut state, A));
         let all = rtype.0 >= ReservationType::WRITE_EXCLUSIVE_ALL.0;
-        assert_eq!(state.held.is_some(), all, "{rtype}: whether others hold it");
+        assert_eq!(state.held.is_some(), all, "{rtype}: it stays only if all registrants hold it");
         let registrants_only = (3..=4).contains(&rtype.0);
         let released = NotificationType::RESERVATION_RELEASED;
         let expected = [(B, released), (C, released)];
