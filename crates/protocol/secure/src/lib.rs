@@ -1,8 +1,9 @@
 //! In-band authentication of NVMe over Fabrics, as state machines without I/O.
 //!
-//! **What it is.** Both sides of DH-HMAC-CHAP (Base 2.0c, "DH-HMAC-CHAP Protocol"). Newer versions
-//! of the specification call the protocol KX-HMAC-CHAP. [`Controller`] and [`Host`] answer each
-//! message with the next. [`Secret`] is the key in its text form (`DHHC-1:…:`).
+//! **Overview.** This crate implements both sides of DH-HMAC-CHAP (Base 2.0c, "DH-HMAC-CHAP
+//! Protocol"). Newer versions of the specification call the protocol KX-HMAC-CHAP. [`Controller`]
+//! and [`Host`] answer each message with the next. [`Secret`] is the key in its text form
+//! (`DHHC-1:…:`).
 //!
 //! ```text
 //!  host                                        controller

@@ -6,9 +6,9 @@
 //! keys when another ClientHello offers the same identity. The key that matched last time is always
 //! first.
 //!
-//! Each round through all keys starts at a secret position. A stranger that offers the identity
-//! moves the server on to the next keys, but cannot tell which keys the server will try when the
-//! host connects next.
+//! The server tries all keys in a round that starts at a secret position. A stranger that offers
+//! the identity moves the server on to the next keys, but cannot tell which keys the server will
+//! try when the host connects next.
 
 use crate::limits;
 use crate::named::Named;
@@ -31,8 +31,8 @@ pub(crate) struct ForDiscovery {
     turns: Arc<Mutex<BTreeMap<String, Turns>>>,
 }
 
-/// The next keys to try for an identity. A turn consists of the keys that the server tries for one
-/// ClientHello.
+/// The next keys to try for an identity. One turn is the keys that the server tries for one
+/// ClientHello; a round of turns covers all keys.
 #[derive(Default, Debug)]
 struct Turns {
     /// The key that matched last time.

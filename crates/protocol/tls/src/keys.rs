@@ -19,8 +19,8 @@ pub struct ServerKeys {
     by_names: HashMap<String, BTreeMap<String, Vec<TlsKey>>>,
     /// The keys of `by_names` for use in discovery, by the host's name.
     for_discovery: HashMap<String, ForDiscovery>,
-    /// The generator of the positions at which rounds through `for_discovery` start. All clones of
-    /// this struct share it.
+    /// The generator of the positions at which the server starts to try the keys of
+    /// `for_discovery`. All clones of this struct share it.
     places: Arc<Places>,
     /// The keys that authentications generated. All clones of this struct share these keys.
     generated: Arc<Generated>,
@@ -357,7 +357,7 @@ mod tests {
 
     /// A stranger that offers a host's identity cannot tell which keys the server tries next.
     #[test]
-    fn every_key_is_tried_although_a_peer_uses_up_the_other_turns() {
+    fn every_key_is_tried_although_a_stranger_offers_the_same_identity() {
         const KEYS: u8 = 16;
         let round = usize::from(KEYS) / limits::DISCOVERY_KEYS;
         let psks = (0..KEYS).map(|number| key(number).psks(HOST, DISCOVERY_NQN).pop().unwrap());
@@ -366,7 +366,8 @@ mod tests {
         for number in 0..KEYS {
             keys.set(HOST, &format!("{DISK}{number}"), &[key(number)]);
         }
-        // The host gets one turn of each round, always at the same place in the round.
+        // The host connects once in each round through the keys, always at the same place in the
+        // round.
         let mut tried = vec![false; psks.len()];
         for _ in 0..20 {
             let found = keys.find(psks[0].identity.as_bytes());

@@ -1,7 +1,7 @@
 //! TLS 1.3 with pre-shared keys, without I/O. The caller moves the bytes between this crate and a
 //! socket.
 //!
-//! **What it is.** [`client`] and [`server`] return a [`Tls`], which converts between network bytes
+//! **Overview.** [`client`] and [`server`] return a [`Tls`], which converts between network bytes
 //! and plain bytes.
 //!
 //! ```text

@@ -1,6 +1,6 @@
 //! Byte layouts of the NVMe base, NVM, fabrics, TCP and RDMA structures: no_std, no unsafe, no I/O.
 //!
-//! **What it is.** The byte layouts of NVMe over Fabrics, without behaviour. Structures are
+//! **Overview.** The byte layouts of NVMe over Fabrics, without behaviour. Structures are
 //! little-endian zerocopy structs with alignment 1, so callers can read and write them at any
 //! offset of a buffer. Codes (opcodes, statuses, PDU types, ...) are open newtypes: an unknown
 //! value survives a round trip and prints as hex.

@@ -62,8 +62,8 @@ pub enum ConnectError {
     AuthenticationNotOffered,
     /// The authentication failed. The text is the reason.
     AuthenticationFailed(String),
-    /// The controller closed the connection after it received the host's proof. The controller may
-    /// have rejected the proof, or crashed.
+    /// The controller closed the connection after it received the host's authentication response.
+    /// The controller may have rejected the response, or crashed.
     ProofNotJudged,
     /// The host could not read a secret. The text is the reason.
     KeyFile(String),
@@ -222,7 +222,7 @@ const IDENTIFIER: &str = "the target refuses this host's identifier (HOSTID): it
     (/etc/nvme/hostid, or &hostid= in the URL), or set host_id at the target";
 
 const NOT_JUDGED: &str = "authentication failed: the controller closed the connection without an \
-    answer to this host's proof, as some controllers do that refuse it: compare the secrets at \
+    answer to this host's proof, as some controllers do to refuse it: compare the secrets at \
     both ends, or give --dhchap-ctrl-secret if the controller requires mutual authentication";
 
 /// The message with advice if the controller requires a secure channel.
