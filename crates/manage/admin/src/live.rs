@@ -293,7 +293,7 @@ impl Live {
                 // If two subsystems share one disk, hosts see two disks, so each needs its own
                 // identity.
                 opened.identity.push_str(" once more");
-                // A disk has only one place for reservations.
+                // A disk stores only one set of reservations.
                 opened.reservations = None;
             }
             Ok(opened)
@@ -400,7 +400,7 @@ impl Live {
     }
 
     /// Sets the copy speed of a mirror if its value in the document has changed. Otherwise the
-    /// mirror keeps the speed that an order has set.
+    /// mirror keeps the speed from the last order.
     fn pace(&mut self, nqn: &str, nsid: u32, namespace: &Namespace) {
         let (key, speed) = ((nqn.to_owned(), nsid), namespace.copy_bytes_per_second);
         let before = match speed {
@@ -452,8 +452,8 @@ impl Live {
                 Step::AddListener(address, listener)
             }
             Step::ChangeListener { address, from, to } => {
-                // Change the states only if the entry has changed: in a group, the group sets other
-                // states.
+                // Change the ANA states only if the entry has changed: in a group, the group sets
+                // other states.
                 if access(&from) != access(&to) {
                     control.set_access(address, &access(&to)).map_err(said)?;
                 }

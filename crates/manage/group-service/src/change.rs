@@ -57,7 +57,7 @@ impl Change {
         Ok(Some(txn))
     }
 
-    /// The records to change.
+    /// The records to change, with their new values.
     fn records(&self, view: &View) -> Result<Vec<NewRecord>, String> {
         match self {
             Self::Declare { ana_group, fences, namespaces, member } => {
@@ -126,7 +126,7 @@ fn ordered(view: &View, member: &str, duty: Duty, restart: Option<u64>) -> NewRe
     (Key::Order(member.to_owned()), Some(record.to_value()))
 }
 
-/// The record of a rolling upgrade of all members. An upgrade that has not ended stays.
+/// The record of a rolling upgrade of all members. Empty if an upgrade is in progress.
 fn upgrade(view: &View) -> Result<Vec<NewRecord>, String> {
     if view.upkeep.upgrade.contains_key(&()) {
         return Ok(Vec::new());
@@ -151,7 +151,7 @@ fn upgrade(view: &View) -> Result<Vec<NewRecord>, String> {
     Ok(vec![(Key::Upgrade, Some(record.to_value()))])
 }
 
-/// The records of a dead member, all deleted.
+/// Deletes all records of a dead member.
 fn forgotten(view: &View, member: &str) -> Result<Vec<NewRecord>, String> {
     has_member(view, member)?;
     if view.alive.contains_key(member) {

@@ -29,7 +29,7 @@ pub(crate) struct Declared {
     pub(crate) namespaces: BTreeMap<u32, Vec<String>>,
 }
 
-/// Whether the member is to leave its group, and whether it has left.
+/// Whether the member has the order to leave its group, and whether it has left.
 #[derive(Default)]
 struct Departure {
     is_ordered: bool,
@@ -44,7 +44,7 @@ pub(crate) struct Driver {
     disks: Box<dyn Disks>,
     guard: Guard,
     sender: UnboundedSender<Input>,
-    /// The number of the last watch, and its task.
+    /// The number and the task of the current watch.
     watch: (u64, Option<JoinHandle<()>>),
     /// The ANA groups that this member's disks need.
     declared: Declared,
@@ -286,7 +286,8 @@ impl Driver {
         }
     }
 
-    /// Returns another value after each change of the group that other threads should notice.
+    /// Returns a value that differs after each change of the group that other threads should
+    /// notice.
     fn fingerprint(&self) -> (u64, bool, bool) {
         let store = self.store.status(self.member.config().timing.hold);
         (self.member.view().changes(), self.member.is_joined(), store.reachable)

@@ -23,9 +23,9 @@ pub(crate) type Disks = BTreeMap<u32, Vec<Disk>>;
 
 /// Waits for proof that the operations of the member have ended, and releases its leaderships.
 ///
-/// A group without a disk has done no I/O. If a disk can give the proof but does not, an operation
-/// has been in flight for seconds, and may be for longer than the disk flight. Then the watchdog
-/// releases nothing, and the next leader waits for the lease and the whole hold.
+/// An ANA group without a disk has done no I/O. If the proof about a disk does not arrive in time,
+/// an operation may be in flight for longer than the disk should need. Then the watchdog releases
+/// nothing, and the next leader waits as after any lost member.
 pub(crate) fn settle(enlisted: &Enlisted, disks: Disks) -> io::Result<()> {
     let end = Instant::now() + LIMIT;
     let can_prove = |(_, disks): &(u32, Vec<Disk>)| disks.iter().all(Disk::can_prove);
@@ -52,7 +52,7 @@ fn are_quiet(disks: Disks, end: Instant) -> io::Result<bool> {
     Ok((0..count).all(|_| proofs.recv_timeout(left()) == Ok(true)))
 }
 
-/// Releases all groups except those with the disks `busy`. Repeats failed attempts until `end`.
+/// Releases all ANA groups except those in `busy`. Repeats failed attempts until `end`.
 async fn release_until(
     store: &EtcdStore,
     enlisted: &Enlisted,

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug)]
 struct Running {
     permit: Permit,
-    /// The number of calls of `Disks::park` that the cores have not answered yet.
+    /// The number of calls of `Disks::park` that the target has not answered yet.
     parks: u32,
     is_parking: bool,
 }
@@ -60,7 +60,7 @@ impl Guard {
         false
     }
 
-    /// The time from which the cores park a group: one margin before the end.
+    /// The time from which the cores park an ANA group: one stop margin before the permit ends.
     fn parks_at(&self, group: &Running) -> Instant {
         let margin = u64::try_from(self.timing.margin.as_nanos()).unwrap_or(u64::MAX);
         Instant(group.permit.until.0.saturating_sub(margin))
@@ -71,7 +71,7 @@ impl Guard {
         running.map(|group| self.parks_at(group)).min()
     }
 
-    /// Returns the groups to park now, with their epochs. Marks them as parking.
+    /// Returns the ANA groups to park now, with their epochs. Marks them as parking.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<(u32, u64)> {
         let is_due = |group: &Running| !group.is_parking && now >= self.parks_at(group);
         let due = self.groups.iter().filter(|(_, group)| is_due(group));

@@ -1,7 +1,7 @@
 //! The list of the hosts that are connected to this member, as a record in etcd.
 //!
-//! An operator reads it before he stops the member, since the hosts need other paths. etcd removes
-//! the record when the lease of the member ends.
+//! An operator reads it before stopping the member, to check that these hosts have other paths.
+//! etcd removes the record when the lease of the member ends.
 
 use farblock_group::limits::MAX_HOSTS;
 use farblock_group::store::{Compare, Txn, Write};
@@ -59,7 +59,7 @@ impl HostList {
         self.state = if is_current { ListState::Written } else { ListState::Changed };
     }
 
-    /// The transaction that writes the list, if it is time.
+    /// The transaction that writes the list, if a write is due.
     pub(crate) fn due(&mut self, member: &Member, keys: &KeySpace, now: Instant) -> Option<Txn> {
         let is_early = self.last.is_some_and(|last| now < last.saturating_add(PAUSE));
         if self.state != ListState::Changed || is_early {

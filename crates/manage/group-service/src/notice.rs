@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The largest message: the certificates for etcd fit.
+/// The largest message, in bytes. The certificates for etcd fit.
 pub(crate) const MAX_BYTES: usize = 128 << 10;
 
 /// A message. The byte 0 alone is no message: it only wakes the watchdog.
@@ -33,7 +33,7 @@ pub(crate) struct Enlisted {
     pub(crate) name: String,
     /// The random number of the process.
     pub(crate) process: u64,
-    /// See [`Timing::hold`](farblock_group::Timing::hold).
+    /// The member's [`Timing::hold`](farblock_group::Timing::hold), in milliseconds.
     pub(crate) hold_ms: u64,
 }
 

@@ -59,7 +59,7 @@ impl Disk {
     }
 }
 
-/// Whether another open file has the exclusive lock, on a disk where this proves something.
+/// Whether another open file has the exclusive lock. False on file systems outside [`PROVEN`].
 fn has_lock_of_another(file: &File) -> io::Result<bool> {
     let is_device = FileType::from_raw_mode(fstat(file)?.st_mode) == FileType::BlockDevice;
     let kind = u64::try_from(fstatfs(file)?.f_type).unwrap_or(0);

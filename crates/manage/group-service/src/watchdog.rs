@@ -112,7 +112,7 @@ impl Watchdog {
     /// Sets the time at which the watchdog kills this process; `None`: never. Does not block.
     ///
     /// # Errors
-    /// The watchdog does not run any more: nothing may be permitted.
+    /// The watchdog has ended, so the member may permit no I/O.
     pub(crate) fn set(&mut self, end: Option<Instant>) -> io::Result<()> {
         let end = end.map_or(DISARMED, |end| end.0);
         let before = std::mem::replace(&mut self.end, end);
@@ -146,7 +146,7 @@ impl Watchdog {
 
     /// The member has closed the disks of an ANA group.
     pub(crate) fn closed(&self, group: u32) {
-        // Without an answer, the next permit notices that the watchdog has ended.
+        // Ignore an error: the next permit notices that the watchdog has ended.
         let _ = self.reporter().send(&Notice::Closed { group });
     }
 }
@@ -181,7 +181,8 @@ fn word(file: &File, offset: u64) -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Opens the target. It is the parent, so its number is not in use again.
+/// Opens the target, which is the parent process. No other process has the number of a living
+/// parent.
 fn target(file: &File) -> io::Result<OwnedFd> {
     let number = i32::try_from(word(file, PROCESS)?).ok().and_then(Pid::from_raw);
     let pid = number.ok_or(io::ErrorKind::InvalidData)?;
@@ -221,7 +222,7 @@ fn watch() -> io::Result<()> {
             PollFd::new(&timer, PollFlags::IN),
             PollFd::new(&ward.socket, PollFlags::IN),
         ];
-        // A closed socket is always ready.
+        // Do not poll a closed socket, which is always ready.
         let count = if ward.is_open { 3 } else { 2 };
         poll_once(&mut files[..count])?;
         let (has_ended, is_told) = (!files[0].revents().is_empty(), !files[2].revents().is_empty());

@@ -1,10 +1,10 @@
-//! The namespace at a member that does not lead it.
+//! The stand-in for a disk at a member that does not lead the disk's ANA group.
 
 use farblock_block::{Availability, BlockError, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId};
 
-/// A namespace with the size of a disk, whose operations all fail. The target does not submit
-/// operations to it: its ANA group is inaccessible, and has no permit.
+/// A namespace with the size of a disk, whose operations all fail. The target submits none to it,
+/// because its ANA group is inaccessible.
 #[derive(Clone, Debug)]
 pub struct Absent {
     geometry: Geometry,
@@ -12,13 +12,13 @@ pub struct Absent {
 }
 
 impl Absent {
-    /// Creates the namespace for the disk of this name and geometry.
+    /// Creates the stand-in for a disk with this name and geometry.
     #[must_use]
     pub fn new(name: &str, geometry: Geometry) -> Self {
         Self { geometry, name: name.to_owned() }
     }
 
-    /// Returns the namespace with another geometry.
+    /// Returns the same stand-in with another geometry.
     pub(crate) fn with(&self, geometry: Geometry) -> Self {
         Self { geometry, name: self.name.clone() }
     }

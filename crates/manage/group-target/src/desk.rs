@@ -1,4 +1,4 @@
-//! The state that the member's thread and the workers share.
+//! The state that the member's thread and the workers, one thread for each ANA group, share.
 
 use crate::absent::Absent;
 use farblock_block::Namespace;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An answer to the member.
+/// A worker's answer to the member.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LeadingAnswer {
     /// An event for the member.
@@ -21,7 +21,7 @@ pub enum LeadingAnswer {
     Parked {
         /// The ANA group.
         group: u32,
-        /// The epoch.
+        /// The epoch of the leadership.
         epoch: u64,
     },
 }
@@ -29,11 +29,11 @@ pub enum LeadingAnswer {
 /// Receives the answers for the member. Any thread calls it.
 pub type Sink = Arc<dyn Fn(LeadingAnswer) + Send + Sync>;
 
-/// A namespace that the group leads.
+/// A namespace that the members share.
 pub struct LedNamespace {
-    /// The subsystem.
+    /// The NQN of the subsystem.
     pub nqn: String,
-    /// The number in the subsystem.
+    /// The namespace identifier.
     pub nsid: NamespaceId,
     /// The namespace's settings, with its ANA group.
     pub sharing: Sharing,
@@ -54,7 +54,7 @@ impl LedNamespace {
 
 /// The state that the workers and the member's thread share.
 pub(crate) struct Desk {
-    /// The permits of all ANA groups, which the target's cores read.
+    /// The permits of all ANA groups: the target's cores do I/O only until a permit's end.
     permits: BTreeMap<u32, Arc<Cell>>,
     until: Mutex<BTreeMap<u32, Instant>>,
     target: Mutex<Option<(Control, Vec<SocketAddr>)>>,
@@ -75,13 +75,13 @@ impl Desk {
         }
     }
 
-    /// The end of the group's permit; `None` if the permit has ended.
+    /// The end of the ANA group's permit; `None` if the permit has ended.
     pub(crate) fn until(&self, group: u32) -> Option<Instant> {
         let until = locked(&self.until).get(&group).copied();
         until.filter(|until| boot_time() < *until)
     }
 
-    /// Gives a permit to all cores. Returns the end of the previous one.
+    /// Gives a permit for an ANA group to all cores. Returns the end of the previous one.
     pub(crate) fn publish(&self, group: u32, until: Option<Instant>) -> Option<Instant> {
         let mut all = locked(&self.until);
         if let Some(cell) = self.permits.get(&group) {
@@ -98,7 +98,7 @@ impl Desk {
         self.permits.clone()
     }
 
-    /// Sets the target, which listens on these addresses.
+    /// Sets the running target, and the addresses on which it listens.
     pub(crate) fn attach(&self, control: Control, addresses: Vec<SocketAddr>) {
         *locked(&self.target) = Some((control, addresses));
     }

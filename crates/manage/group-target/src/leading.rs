@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
-/// The disks of a member. The member's thread calls it; no function blocks.
+/// The disks of a member, as the member's thread controls them. No function blocks.
 pub struct Leading {
     desk: Arc<Desk>,
     sink: Sink,
@@ -21,7 +21,7 @@ pub struct Leading {
 }
 
 impl Leading {
-    /// Starts the workers. They execute no order before [`Handle::attach`].
+    /// Starts the workers, one for each ANA group. They execute no order before [`Handle::attach`].
     ///
     /// # Errors
     /// If the system cannot start a thread.
@@ -94,7 +94,8 @@ impl Leading {
         }
     }
 
-    /// Withdraws the permit, which ends soon. The answer is [`LeadingAnswer::Parked`].
+    /// Withdraws the permit of an ANA group shortly before its end. The worker answers with
+    /// [`LeadingAnswer::Parked`].
     pub fn park(&mut self, group: u32, epoch: u64) {
         self.desk.publish(group, None);
         self.order(group, Order::Park(epoch));
@@ -142,13 +143,14 @@ impl Handle {
         }
     }
 
-    /// The permits for [`TargetConfig::permits`](farblock_target::TargetConfig::permits).
+    /// Returns the permits for [`TargetConfig::permits`](farblock_target::TargetConfig::permits).
     #[must_use]
     pub fn permits(&self) -> BTreeMap<u32, Arc<Cell>> {
         self.desk.permits()
     }
 
-    /// Lets the workers execute their orders at this target, which listens on these addresses.
+    /// Connects the running target, which listens on these addresses. From now on, the workers
+    /// execute their orders.
     pub fn attach(&self, control: Control, addresses: Vec<SocketAddr>) {
         self.desk.attach(control, addresses);
         self.ledger.post(Entry::Attached);

@@ -1,8 +1,8 @@
-//! The reservations of the group's namespaces: passes changes and answers between the member and
-//! the target.
+//! Passes reservation changes and answers between the member and the target, for the namespaces of
+//! the group.
 //!
-//! The member's thread must not wait for the target's locks. So another thread passes the changes
-//! on, in their order. A worker opens a disk only when the target enforces all changes that the
+//! The member's thread must not wait for the target's locks. So a separate thread passes the
+//! changes on, in order. A worker opens a disk only when the target enforces all changes that the
 //! member knows.
 
 use crate::desk::{Desk, LeadingAnswer, LedNamespace, Sink};
@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// A message to the thread.
+/// A message to this module's thread.
 pub(crate) enum Entry {
-    /// The target runs.
+    /// The target is running.
     Attached,
     Changed {
         namespace: String,
@@ -36,14 +36,14 @@ pub(crate) enum Entry {
 pub(crate) struct Account {
     nqn: String,
     nsid: NamespaceId,
-    /// The name in the group's records.
+    /// The name of the namespace in the group's records.
     namespace: String,
     group: u32,
     sink: Sink,
     worker: Sender<Order>,
-    /// The last change that the member knows.
+    /// The number of the last change that the member knows.
     known: AtomicU64,
-    /// The last change that all cores enforce.
+    /// The number of the last change that all cores enforce.
     enforced: AtomicU64,
 }
 
@@ -111,7 +111,7 @@ fn host_of(text: &str) -> Option<HostId> {
 
 pub(crate) type Accounts = BTreeMap<String, Arc<Account>>;
 
-/// Passes messages to the thread.
+/// Sends messages to this module's thread.
 #[derive(Clone)]
 pub(crate) struct Ledger {
     accounts: Arc<Accounts>,
@@ -157,10 +157,10 @@ impl Ledger {
     }
 }
 
-/// The thread's state.
+/// The state of this module's thread.
 struct Clerk {
     accounts: Arc<Accounts>,
-    /// The last change of each namespace that the target knows.
+    /// The number of the last change that the target knows, by namespace.
     seen: BTreeMap<String, u64>,
 }
 
@@ -210,7 +210,8 @@ impl Clerk {
     }
 }
 
-/// The change for the target, with all notices after change `seen`.
+/// Converts a record to a change for the target, with the notifications of all changes after
+/// `seen`.
 fn change_of(record: ReservationRecord, seen: u64) -> SharedChange {
     let news = || record.log.iter().filter(|change| change.index > seen);
     let notice =

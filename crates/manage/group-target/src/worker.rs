@@ -139,7 +139,7 @@ impl Worker {
     /// Opens the disks that are still closed. Returns whether all are open.
     fn open(&mut self, control: &Control) -> bool {
         while let Some(disk) = self.disks.get_mut(self.opened) {
-            // Wait, because an excluded host could write before the cores know the reservation.
+            // Wait until the cores know the reservations: until then, an excluded host could write.
             if self.ledger.account(disk).is_some_and(|account| !account.is_enforced()) {
                 return false;
             }

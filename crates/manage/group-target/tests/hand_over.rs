@@ -1,5 +1,5 @@
-//! Two targets share one file as members of a group, and the test plays the group. A host with
-//! paths to both reads and writes while the leadership moves and permits end.
+//! Two targets share one file as members of a group. The test decides which member leads. A host
+//! with paths to both reads and writes while the leadership moves and permits end.
 #![cfg(target_os = "linux")]
 
 use farblock_backends::file::{FileDisk, FileOptions};

@@ -22,11 +22,11 @@ pub(crate) struct Claim {
     pub(crate) record: LeaderRecord,
     /// The conditions of the transaction.
     pub(crate) compares: Vec<Compare>,
-    /// The member that should have taken the group instead.
+    /// The better-ranked member that did not take the ANA group in time.
     pub(crate) missed: Option<String>,
 }
 
-/// Whether this member may take a group now, or after a wait. `is_steady`: see
+/// Whether this member may take an ANA group now, or after a wait. `is_steady`: see
 /// [`Session::is_steady`](crate::session::Session::is_steady).
 pub(crate) fn claim(group: u32, view: &View, me: Me<'_>, is_steady: bool) -> Option<Claim> {
     let key = Key::Leader(group);
@@ -49,7 +49,7 @@ pub(crate) fn claim(group: u32, view: &View, me: Me<'_>, is_steady: bool) -> Opt
     let Some(holder) = &old.holder else {
         let other =
             old.to.as_deref().filter(|to| *to != me.name && ranks.iter().any(|name| name == to));
-        // The watchdog of an ended process released the group. The next process may take it.
+        // The watchdog of an ended process released the ANA group to the member's next process.
         let is_released = old.reason == Reason::Lost && old.to.is_some();
         let restart = if is_released { me.timing.restart } else { Duration::ZERO };
         let wait = match (&old.to, other) {
@@ -64,7 +64,8 @@ pub(crate) fn claim(group: u32, view: &View, me: Me<'_>, is_steady: bool) -> Opt
     let (wait, reason) = match alive {
         Some(_) if holder.member == me.name => (Duration::ZERO, Reason::Restart),
         Some(_) => (me.timing.resume + by_rank, Reason::Lost),
-        // After an outage of the store, all leases may be gone. The leaders join again first.
+        // After an outage of the store, all leases may have ended. Leave the leaders time to join
+        // again.
         None if !is_steady => return None,
         None => (by_rank, Reason::Lost),
     };
@@ -142,8 +143,8 @@ fn offer(
     Claim { basis, wait, record, compares, missed: missed.map(str::to_owned) }
 }
 
-/// The reason for which the leader of a group should hand it over, and to which member; `None`: it
-/// should keep the group. `at`: a later time at which to ask again.
+/// The reason for which the leader of an ANA group should hand it over, and to which member;
+/// `None`: the leader should keep it. `at`: a later time at which to ask again.
 pub(crate) fn hand_over(
     now: Instant,
     group: u32,
@@ -166,7 +167,7 @@ pub(crate) fn hand_over(
         }
         is
     };
-    // An order that is newer than the member's start applies at once.
+    // A pin that is newer than the member's start applies at once.
     let pin = view.pins.get(&group).filter(|pin| {
         let alive = view.alive.get(&pin.record.member);
         alive.is_some_and(|alive| alive.revision < pin.revision)

@@ -215,7 +215,7 @@ impl Member {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
-    /// Takes or hands over a group, if it is time.
+    /// Takes an ANA group or hands it over, if it is time.
     fn consider(&mut self, now: Instant, group: u32, incarnation: u64) {
         let (config, keys) = (&self.config, &self.keys);
         let (name, timing) = (config.name.as_str(), &config.timing);
@@ -230,7 +230,7 @@ impl Member {
             }
             let mut at = None;
             let exit = hand_over(now, group, (&self.view, &self.settling), me, &mut at);
-            // Moves that are not urgent happen one after the other.
+            // Urgent moves happen at once, all other moves one after the other.
             let waits =
                 matches!(exit, Some(Exit::HandOver { reason: Reason::Balance, .. })) && moving;
             if let Some(exit) = exit.filter(|_| !waits) {
@@ -277,7 +277,7 @@ impl Member {
         let _ = now;
     }
 
-    /// Ends the lease when no group is left.
+    /// Ends the lease when the member leads no ANA group any more.
     fn leave(&mut self, now: Instant) {
         let is_idle = |seat: &Seat| matches!(seat.stage, Stage::Idle | Stage::Fencing(_));
         if let SessionState::Joined { lease } = self.session.state

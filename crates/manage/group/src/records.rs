@@ -74,14 +74,14 @@ impl MemberRecord {
     }
 }
 
-/// The sign that a process of a member is alive.
+/// The record that exists while a process of a member is alive.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AliveRecord {
     /// The version of the document's format.
     pub version: u32,
     /// The incarnation of the member.
     pub incarnation: u64,
-    /// The lease of this record.
+    /// The lease with which the store deletes this record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseId>,
 }
@@ -115,7 +115,7 @@ pub enum Duty {
     Serve,
     /// The member hands its ANA groups over as soon as another member can lead them.
     Drain,
-    /// The member stops its ANA groups in any case.
+    /// The member stops its ANA groups, even if no other member can lead them.
     Pause,
 }
 
@@ -148,7 +148,7 @@ pub struct UpgradeMember {
     pub duty: Duty,
 }
 
-/// A rolling upgrade that has not ended.
+/// A rolling upgrade in progress.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct UpgradeRecord {
     /// The version of the document's format.
@@ -193,7 +193,7 @@ pub enum FenceKind {
     /// A mirror: its legs refuse the earlier leader's generation. The earlier leader may still read
     /// its own local leg.
     MirrorGeneration,
-    /// No hard fence.
+    /// The disk does not refuse an earlier leader.
     None {
         /// The longest time from the submission of a write until the disk has executed it or never
         /// will, in milliseconds.
@@ -202,7 +202,7 @@ pub enum FenceKind {
 }
 
 impl FenceKind {
-    /// Whether the disk refuses all reads and writes of a fenced leader. The group need not wait
+    /// Whether the disk refuses all reads and writes of a fenced leader. A new leader need not wait
     /// until such a leader has stopped on its own.
     #[must_use]
     pub const fn is_complete(self) -> bool {
@@ -225,7 +225,7 @@ impl FenceKind {
 pub struct AnaGroupRecord {
     /// The version of the document's format.
     pub version: u32,
-    /// The kinds of fences of all disks in the group, each once.
+    /// The kinds of fences of all disks in the ANA group, each once.
     pub fences: Vec<FenceKind>,
     /// The namespaces with their identities, in order. All members share the same.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -235,7 +235,8 @@ pub struct AnaGroupRecord {
     pub unknown: Unknown,
 }
 
-/// A member's tenure of an ANA group: everything that a successor needs to fence it.
+/// A member's tenure, which is its leadership of an ANA group in one epoch: everything that a
+/// successor needs to fence it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Holder {
     /// The name of the member.
@@ -265,7 +266,7 @@ pub struct Holder {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// No member leads, or will lead.
+    /// No member leads or takes over.
     Vacant,
     /// The holder fences the earlier leaders. No member may do I/O.
     Fencing,
@@ -351,7 +352,7 @@ pub struct ReservationChange {
     pub member: String,
     /// The incarnation of the member.
     pub incarnation: u64,
-    /// The member's number of the proposal.
+    /// The number that the member gave the proposal.
     pub proposal: u64,
     /// The notifications that every member passes to the hosts connected to it.
     pub notices: Vec<NoticeRecord>,

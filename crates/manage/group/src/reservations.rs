@@ -52,7 +52,7 @@ struct Proposal {
     proposed: Proposed,
     /// The revision of the record on which the change builds.
     base: Revision,
-    /// Whether every attempt compared this member's leadership.
+    /// Whether the transaction of each attempt compared this member's leadership.
     is_leaders: bool,
     state: ProposalState,
 }
@@ -63,7 +63,7 @@ enum QuestionState {
     Read { index: u64 },
 }
 
-/// A question for the last change of a namespace's reservations.
+/// A question to the store: the last reservation change of a namespace.
 #[derive(Debug)]
 struct Question {
     namespace: String,
@@ -96,14 +96,14 @@ impl Book {
         retries.chain(questions).chain(self.acks.values().filter_map(|at| *at))
     }
 
-    /// Begins a question. [`Self::tick`] sends it.
+    /// Queues a question. [`Self::tick`] sends it.
     pub(crate) fn consult(&mut self, now: Instant, number: u64, namespace: String, group: u32) {
         let state = QuestionState::Sending { retry_at: Some(now) };
         let question = Question { namespace, group, is_leaders: false, state };
         self.questions.insert(number, question);
     }
 
-    /// Takes the reply to a question. `view` contains what the transaction read.
+    /// Handles the reply to a question. `view` contains what the transaction read.
     pub(crate) fn consulted(
         &mut self,
         number: u64,
@@ -153,7 +153,7 @@ impl Book {
         self.proposals.insert(number, proposal);
     }
 
-    /// Takes the reply to a change. `view` contains what the transaction read.
+    /// Handles the reply to a change. `view` contains what the transaction read.
     pub(crate) fn replied(
         &mut self,
         now: Instant,

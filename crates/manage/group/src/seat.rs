@@ -1,4 +1,4 @@
-//! The leadership of one ANA group, as one member sees it.
+//! The leadership of one ANA group, as one member sees it (the member's *seat*).
 //!
 //! ```text
 //!                committed               effective                 committed
@@ -68,12 +68,12 @@ pub(crate) struct Seat {
     pub(crate) stage: Stage,
     /// The epoch of the leadership.
     pub(crate) epoch: u64,
-    /// The revision of the member's own record.
+    /// The revision of the leadership record that this member wrote.
     pub(crate) revision: Revision,
     fences: Vec<FenceKind>,
     /// The time just before the last request that proved the leadership was sent.
     proved: Option<Instant>,
-    /// The time before which the member does not take the group again, after a failed fence.
+    /// The time until which the member does not take the ANA group again, after a failed fence.
     avoid_until: Option<Instant>,
     /// The time at which to repeat a failed request.
     retry_at: Option<Instant>,
@@ -97,7 +97,7 @@ impl Seat {
         me.keys.name(&Key::Leader(self.group))
     }
 
-    /// Whether the member may try to take the group now.
+    /// Whether the member may try to take the ANA group now.
     pub(crate) fn may_take(&self, now: Instant) -> bool {
         let is_past = |at: Option<Instant>| at.is_none_or(|at| now >= at);
         self.stage == Stage::Idle && is_past(self.avoid_until) && is_past(self.retry_at)
@@ -112,7 +112,7 @@ impl Seat {
         [fence, avoid, self.retry_at].into_iter().flatten()
     }
 
-    /// Sends the transaction that takes the group.
+    /// Sends the transaction that takes the ANA group.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -134,8 +134,8 @@ impl Seat {
         out.txn(now, Purpose::Take { group }, Txn { compares, writes, reads });
     }
 
-    /// Takes the group's record from any source. `stopped_at`: the time at which a victim has
-    /// certainly stopped.
+    /// Handles the leadership record from a watch or a reply. `stopped_at`: the time at which a
+    /// victim has certainly stopped.
     pub(crate) fn observe(
         &mut self,
         now: Instant,
@@ -150,7 +150,8 @@ impl Seat {
             (Stage::Idle | Stage::Taking, Some(own)) if own.record.phase == Phase::Fencing => {
                 self.taken(now, own, stopped_at, out);
             }
-            // The member does no I/O for this group any more, so it must not keep the leadership.
+            // The member does no I/O for this ANA group any more, so it must not keep the
+            // leadership.
             (Stage::Idle, Some(own)) if own.record.phase == Phase::Serving => {
                 self.revision = own.revision;
                 self.epoch = own.record.epoch;
@@ -209,7 +210,7 @@ impl Seat {
         }
     }
 
-    /// Notes that the driver's own operations cannot overtake the fence.
+    /// Notes that the disks refuse the victims before they execute the driver's operations.
     pub(crate) fn entered(&mut self, epoch: u64, identity: String) {
         if let Stage::Fencing(fencing) = &mut self.stage
             && epoch == self.epoch
@@ -218,12 +219,12 @@ impl Seat {
         }
     }
 
-    /// Gives the group up after a failed fence.
+    /// Gives up the ANA group after a failed fence.
     pub(crate) fn fence_failed(&mut self, now: Instant, epoch: u64) -> bool {
         let is_it = matches!(self.stage, Stage::Fencing(_)) && epoch == self.epoch;
         if is_it {
             self.avoid_until = Some(now.saturating_add(AVOID));
-            // The release reads the victims from the record, and keeps them.
+            // The release keeps the victims that the record lists.
             self.stage = Stage::Releasing { to: None, reason: Reason::FenceFailed };
             self.retry_at = Some(now);
         }
@@ -377,7 +378,8 @@ impl Seat {
         out.txn(now, Purpose::Release { group: self.group }, self.change(&record, me));
     }
 
-    /// Takes the reply to a request about this group, after [`Self::observe`] of what it read.
+    /// Handles the reply to a request about this ANA group, after [`Self::observe`] with the record
+    /// in the reply.
     pub(crate) fn replied(&mut self, now: Instant, is_failure: bool) {
         let again = Some(now.saturating_add(RETRY));
         match self.stage {
@@ -392,8 +394,8 @@ impl Seat {
         }
     }
 
-    /// Notes the proof that the store had this record after `sent`. Returns whether it prolongs the
-    /// permit.
+    /// Notes that the store had this record after `sent`, which proves the leadership. Returns
+    /// whether this prolongs the permit.
     pub(crate) fn prove(&mut self, sent: Instant, seen: Option<&Seen<LeaderRecord>>) -> bool {
         let is_own = seen.is_some_and(|seen| seen.revision == self.revision);
         let is_news = self.stage == Stage::Leading && is_own && self.proved < Some(sent);
@@ -403,15 +405,14 @@ impl Seat {
         is_news
     }
 
-    /// Whether this member leads, and the disks themselves would refuse all its I/O after another
-    /// member has replaced it.
+    /// Whether this member leads, and the disks would refuse all its I/O after a takeover.
     pub(crate) fn may_hold_over(&self) -> bool {
         let any = crate::has_mistake("every leader holds over");
         self.stage == Stage::Leading && (any || self.fences.iter().all(|it| it.is_complete()))
     }
 
-    /// The permit. `no_quorum`: the time before the last request to which the store answered that
-    /// it has no quorum.
+    /// The current permit. `no_quorum`: the time just before the last request to which the store
+    /// answered that it has no quorum.
     pub(crate) fn permit(&self, no_quorum: Option<Instant>, timing: &Timing) -> Option<Permit> {
         let proved = self.proved.filter(|_| self.stage == Stage::Leading)?;
         let over = no_quorum.filter(|_| self.may_hold_over());

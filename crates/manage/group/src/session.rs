@@ -35,14 +35,14 @@ pub struct MemberConfig {
     pub process: u64,
     /// The addresses at which hosts and other members reach this member.
     pub addresses: Vec<String>,
-    /// The weight for placement.
+    /// The weight: a member with twice the weight leads twice as many ANA groups.
     pub weight: u32,
     /// The version of the program.
     pub program: String,
     /// The random numbers of earlier processes that have certainly ended: they held the lock that
     /// this process now holds, of a state folder on the same machine.
     pub predecessors: Vec<u64>,
-    /// The times.
+    /// The time limits and intervals.
     pub timing: Timing,
 }
 
@@ -60,7 +60,7 @@ pub(crate) enum SessionState {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) state: SessionState,
-    /// The number of this process; `None` before it has joined for the first time.
+    /// The number of this process, which grows with each start; `None` before the first join.
     pub(crate) incarnation: Option<u64>,
     next_beat: Instant,
     /// The time of the first proof in the current series. Each proof of a series succeeded at most
@@ -204,7 +204,7 @@ impl Session {
         if is_failure {
             self.refute_at = Some(now.saturating_add(RETRY));
         } else {
-            // Only the next proof permits I/O again.
+            // Send the next proof at once: only it permits I/O again.
             self.next_beat = now;
         }
     }

@@ -18,7 +18,7 @@
 //! - The suspicion is younger than the leadership record: the reply to the leader's last change of
 //!   the record permits I/O, too.
 //! - A transaction that refutes also reads the leadership records. So a member that knows of a
-//!   refutation knows of all takeovers before it, and accepts no older proof in spite of them.
+//!   refutation knows of all takeovers before it, and accepts no older proof.
 
 use crate::keys::{Key, KeySpace};
 use crate::outbox::{Outbox, Purpose};
@@ -50,8 +50,8 @@ impl Suspicions {
         }
     }
 
-    /// The time after which a victim's permits have no younger proof; `None`: this member does not
-    /// know the suspicion that the takeover compared.
+    /// The time before which the victim sent its last proof; `None`: this member has not seen the
+    /// suspicion that the takeover compared.
     pub(crate) fn since(&self, victim: &Holder) -> Option<Instant> {
         let (revision, at) = self.seen.get(&victim.member)?;
         (victim.suspected == Some(*revision)).then_some(*at)

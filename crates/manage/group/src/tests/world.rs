@@ -54,7 +54,7 @@ pub(super) enum Happening {
     Watchdog(Pid),
     /// A process exits.
     End(Pid),
-    /// The watchdog of an ended process, with its random number, looks at the disks.
+    /// The watchdog of an ended process, with its random number, checks the disks.
     Release(Pid, u64),
     /// The watchdog's transaction arrives at the store.
     Released(Txn),
@@ -270,7 +270,7 @@ impl World {
         process
     }
 
-    /// Runs until this time, or until the oracle finds a contradiction.
+    /// Runs until this time, or until the oracle finds a wrong result.
     pub(super) fn run(&mut self, until: u64) {
         while self.wrong.is_none() {
             let Some(entry) = self.course.queue.first_entry() else { break };
