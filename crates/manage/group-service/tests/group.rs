@@ -79,7 +79,7 @@ fn check(disk: &SharedDisk) {
 }
 
 #[test]
-fn an_operator_moves_a_group_and_a_member_leaves() {
+fn pins_drains_and_leaving_members_move_an_ana_group() {
     let etcd = Etcd::start(1);
     let disk = hard_disk();
     let services =
@@ -110,7 +110,7 @@ fn an_operator_moves_a_group_and_a_member_leaves() {
 }
 
 #[test]
-fn a_member_without_requests_or_replies_loses_its_group() {
+fn a_leader_whose_requests_or_replies_are_lost_is_replaced() {
     for is_request in [true, false] {
         let etcd = Etcd::start(1);
         let disk = hard_disk();
@@ -142,7 +142,7 @@ fn a_member_without_requests_or_replies_loses_its_group() {
 }
 
 #[test]
-fn members_of_etcd_die_and_return() {
+fn a_group_continues_after_members_of_etcd_die_and_return() {
     let mut etcd = Etcd::start(3);
     let disk = hard_disk();
     let services =

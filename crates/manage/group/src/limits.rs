@@ -47,8 +47,8 @@ pub const BEATS: u32 = 5;
 /// clocks and NTP's corrections together differ by less than 600.
 pub const DRIFT_PPM: u32 = 1_000;
 
-/// The time before the end of the hold after which cores submit nothing more. It must exceed the
-/// time between a core's check of the clock and its system call.
+/// Cores stop submitting this long before the end of the hold. It must exceed the time between a
+/// core's check of the clock and its system call.
 pub const STOP_MARGIN: Duration = Duration::from_millis(250);
 
 /// The default time for which a member must be alive before leadership moves back to it.

@@ -17,11 +17,11 @@ pub(crate) enum Purpose {
     TimeLeft { member: String, incarnation: u64 },
     /// Refute a suspicion.
     Refute,
-    /// Read everything.
+    /// Read all records.
     Snapshot { lease: Option<LeaseId> },
     /// Write the member's records.
     Register { lease: LeaseId },
-    /// Prove the leadership of all groups.
+    /// Prove the leadership of all ANA groups that the member leads.
     Proof,
     /// Take an ANA group.
     Take { group: u32 },

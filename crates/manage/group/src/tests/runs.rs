@@ -18,7 +18,7 @@ const PROGRESS: u64 = 4_000 * MS;
 /// Runs a seed.
 ///
 /// # Errors
-/// The first contradiction that the oracle found.
+/// The first wrong result that the oracle, the checks at the disks and hosts, found.
 fn run(seed: u64) -> Result<Counts, String> {
     let mut world = World::new(seed);
     world.run(FAULTY);

@@ -1,4 +1,4 @@
-//! Single faults and orders, with the time that hosts wait.
+//! Single faults and orders of an operator, and the time for which hosts then wait.
 
 use super::disk::BLOCKS;
 use super::faults::Fault;
@@ -43,7 +43,8 @@ impl World {
         assert_eq!(self.wrong, None);
     }
 
-    /// The time until a group has a leader for which `is_it`, at most `most`.
+    /// Runs until an ANA group has a leader for which `is_it` is true, for at most `most`. Returns
+    /// the time.
     fn until(&mut self, group: u32, most: u64, is_it: impl Fn((usize, u64)) -> bool) -> u64 {
         let begin = self.course.now;
         while !self.leader(group).is_some_and(&is_it) {
@@ -240,7 +241,7 @@ fn of_two_changes_at_once_each_member_executes_the_second_after_the_first() {
 }
 
 #[test]
-fn a_second_process_with_a_name_waits_for_the_lease_and_stops_the_first() {
+fn a_second_process_with_the_same_name_waits_for_the_lease_and_stops_the_first() {
     let mut world = world(&[HARD]);
     let (number, _) = world.leader(1).expect("it has one");
     let other = (number + 1) % 3;
@@ -268,9 +269,9 @@ fn a_second_process_with_a_name_waits_for_the_lease_and_stops_the_first() {
     assert!(world.leader(1).is_some_and(|leader| leader.0 != number));
 }
 
-/// The renewals and the refutations of a leader are lost, while its proofs work. Later this leader
-/// also takes the second group. Then its lease ends, it receives nothing more from the store, and
-/// other members take both groups.
+/// A leader's lease renewals and refutations are lost, while its proofs work. Later this leader
+/// also takes the second ANA group. Then its lease ends, it receives nothing more from the store,
+/// and other members take both ANA groups.
 pub(super) fn a_suspect_leader_takes_another_group() -> Option<String> {
     let kinds = [FenceKind::MirrorGeneration, FenceKind::MirrorGeneration];
     let mut world = world(&kinds);

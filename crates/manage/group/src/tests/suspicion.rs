@@ -14,7 +14,7 @@ use crate::view::View;
 
 const FENCE: FenceKind = FenceKind::None { flight_ms: 500 };
 
-/// The leader `a` is gone, and `b` may take its group.
+/// The leader `a` is dead, and `b` may take its ANA group.
 fn view(suspicion: u64) -> View {
     let keys = KeySpace::new("gold");
     let mut view = View::default();
