@@ -71,7 +71,8 @@ impl Drop for Asked {
     }
 }
 
-/// The address data of a client that gives access to the activity of its connection.
+/// The data about a client that its request handlers get. It contains the activity of the
+/// connection.
 pub(crate) trait Active: Clone + Send + Sync + 'static {
     fn activity(&self) -> &Activity;
 }

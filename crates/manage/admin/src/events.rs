@@ -30,10 +30,10 @@ const READERS: usize = 8;
 const PIECES: usize = 4;
 /// The time after which the server closes the stream of a client that reads nothing.
 pub(crate) const SLOWEST: Duration = Duration::from_secs(30);
-/// The interval at which a stream gets the counters, and at which status and document are checked.
+/// The interval at which a stream gets the counters, and at which it checks whether status and
+/// document have changed.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
-/// The delay of a check of status and document after an event. One check then covers several
-/// events.
+/// The delay of such a check after an event. One check then covers several events.
 const TOLD_SOON: Duration = Duration::from_millis(200);
 /// The size of a status in bytes above which it is sent only as often as the counters.
 const LARGE: usize = 256 << 10;

@@ -1,5 +1,5 @@
 //! Forwards changes from the page of several targets. Each target authorizes the token or user of
-//! this program, and logs the address of the page's visitor.
+//! this program, and logs the address of the browser.
 //!
 //! Clients reach only the document and its subsystems. This program forwards every answer except
 //! for "wrong token": the page would take this for a refusal of its own token, and log out.
@@ -105,7 +105,7 @@ async fn exchange(node: &Node, question: Request<Full<Bytes>>) -> Result<Respons
         let answer = node.send(question).await?;
         let (status, headers) = (answer.status(), answer.headers().clone());
         if status == StatusCode::UNAUTHORIZED {
-            return Err("the target has another token".to_owned());
+            return Err("the target refuses the token".to_owned());
         }
         let mut response = Response::new(Body::from(client::whole(answer, MAX_BYTES).await?));
         *response.status_mut() = status;
@@ -176,7 +176,7 @@ mod tests {
     #[tokio::test]
     async fn a_401_of_a_target_is_not_forwarded_as_a_401() {
         let refused = asked(&target(StatusCode::UNAUTHORIZED).await, "subsystems/a").await;
-        assert_eq!(refused.unwrap_err(), "the target has another token");
+        assert_eq!(refused.unwrap_err(), "the target refuses the token");
         let place = NodePlace::Socket("/nonexistent/socket".into());
         let gone = asked(&Node { name: "gone".to_owned(), place }, "state").await;
         assert_eq!(gone.unwrap_err(), "No such file or directory");

@@ -502,6 +502,6 @@ mod tests {
         assert_eq!(all[0], ("gone".to_owned(), "the target does not answer in time".into()));
         let refuses = any(async || StatusCode::UNAUTHORIZED);
         let all = told(Router::new().fallback_service(refuses), 1).await;
-        assert_eq!(all[0], ("gone".to_owned(), "the target has another token".into()));
+        assert_eq!(all[0], ("gone".to_owned(), "the target refuses the token".into()));
     }
 }

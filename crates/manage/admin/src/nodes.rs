@@ -68,8 +68,8 @@ pub(crate) async fn ask(node: Node, documents: bool) -> Said {
     let name = node.name.clone();
     let mut said = Said { name, status: None, stats: None, document: None, error: None };
     let both = async { tokio::try_join!(node.get("/v1/status"), node.get("/v1/stats")) };
-    // A change locks the document while it waits for a slow disk. A separate time limit for the
-    // document keeps the other answers.
+    // A change locks the document while it waits for a slow disk. The document has its own time
+    // limit, so that the page gets the other answers in any case.
     let document = async {
         match documents {
             true => within(node.get("/v1/state")).await.ok(),
@@ -135,7 +135,7 @@ impl Node {
 /// The error for an answer with this status.
 pub(crate) fn refusal(status: StatusCode) -> String {
     match status {
-        StatusCode::UNAUTHORIZED => "the target has another token".to_owned(),
+        StatusCode::UNAUTHORIZED => "the target refuses the token".to_owned(),
         other => format!("the target answers with HTTP status {}", other.as_u16()),
     }
 }

@@ -151,7 +151,8 @@ impl Attempts {
     }
 }
 
-/// The address to count for. For IPv6 it is the /64 network of a household or machine.
+/// The address for which wrong tokens are counted. For IPv6 it is the /64 network of a household or
+/// machine.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

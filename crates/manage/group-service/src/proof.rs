@@ -21,8 +21,8 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The types of file systems (statfs(2)) that wait for direct I/O in spite of signals: ext4, XFS,
-/// Btrfs, F2FS and tmpfs.
+/// The types of file systems (statfs(2)) on which a signal cannot end a direct I/O request before
+/// its disk operation: ext4, XFS, Btrfs, F2FS and tmpfs.
 const PROVEN: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
 
 /// The pause between attempts at a lock.

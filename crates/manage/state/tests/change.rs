@@ -456,7 +456,7 @@ fn an_omitted_tls_key_does_not_remove_the_tls_requirement() {
     assert_eq!(keys_kept(&strict, &said), Ok(()));
     said["listeners"]["127.0.0.1:1"] = json!({ "ana": "inaccessible" });
     assert!(keys_kept(&strict, &said).unwrap_err().field.ends_with("127.0.0.1:1.tls"));
-    // The listener also continues to do so if the request spells the address in another way.
+    // The listener also keeps its requirement if the request spells the address in another way.
     let mut said = value(&strict);
     said["listeners"] = json!({ "127.0.0.1:01": {} });
     assert!(keys_kept(&strict, &said).unwrap_err().field.ends_with("127.0.0.1:1.tls"));

@@ -79,7 +79,7 @@ fn outstanding_rdma_reads_are_limited_by_both_ends() {
 }
 
 #[test]
-fn a_host_may_start_more_reads_than_a_device_answers_unless_the_device_answers_none() {
+fn a_host_may_start_more_reads_than_a_device_answers_if_the_device_answers_any() {
     let request = CmRequest::new(1, 128, 127, 1);
     let admitted = |starts, answers| {
         let (host, own) = (Reads { starts, ..HOST }, Reads { answers, ..DEVICE });

@@ -134,7 +134,7 @@ fn a_host_may_restart_and_repeat_the_authentication() {
 }
 
 #[test]
-fn the_controller_accepts_the_failure_of_the_host() {
+fn a_failure_message_of_the_host_ends_the_authentication() {
     let (mut controller, reply) = challenged();
     let failure2 = [&[0, 0xf0, 0, 0][..], &reply[4..6], &[1, 1]].concat();
     controller.handle(&failure2, &mut numbers(1));

@@ -164,7 +164,7 @@ fn data_pass_in_full_records_in_both_directions() {
     let (mut client, mut server) = pair(by_digest(&configured), keys(&[configured]));
     assert_eq!(shake(&mut *client, &mut *server, 1 << 20), (Ok(true), Ok(true)));
     let data: Vec<u8> = (0..1_000_000u32).map(|n| (n / 7) as u8).collect();
-    // Pass the data in odd pieces, some larger than a record.
+    // Pass the data in pieces of different sizes, some larger than a record.
     let mut pieces = Vec::new();
     let (mut left, mut sizes) = (&data[..], [24, 4096, 1, 100_000, 16_384, 40_000].iter().cycle());
     while !left.is_empty() {

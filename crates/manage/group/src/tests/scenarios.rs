@@ -195,7 +195,7 @@ fn a_failed_fence_leaves_the_victims_to_the_next_member() {
 }
 
 #[test]
-fn members_have_different_controllers() {
+fn members_assign_different_controller_identifiers() {
     let mut world = world(&[HARD]);
     world.kill_for(1, 100 * MS);
     world.pass(3_000 * MS);
