@@ -33,8 +33,8 @@ pub enum When {
     /// Every n-th operation, counted over all queues: the first n - 1 operations succeed. 0 selects
     /// no operation.
     Every(u64),
-    /// Each operation with a probability of this many millionths. The seed determines which
-    /// operations fail.
+    /// Each operation with this probability, in millionths. The same seed ([`Fault::new`]) selects
+    /// the same operations again.
     PerMillion(u32),
 }
 
@@ -133,7 +133,7 @@ impl Namespace for Fault {
 
     fn describe(&self) -> String {
         let rules = self.plan.rules.len();
-        format!("{}, with {rules} rules for faults", self.inner.describe())
+        format!("{}, with {rules} fault rules", self.inner.describe())
     }
 
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError> {

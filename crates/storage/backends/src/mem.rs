@@ -60,11 +60,11 @@ const MOST_REPLACED: usize = 64;
 const REPLACED_AT_ONCE: usize = 4;
 /// One `poll` zeroes at most this many bytes, in about a millisecond, and then lets other work run.
 const ZERO_AT_ONCE_BYTES: u64 = 4 << 20;
-/// After this many bytes of one operation are zeroed, the next operation has its turn.
+/// After zeroing this many bytes for one operation, a queue continues with the next operation.
 const ZERO_TURN_BYTES: u64 = 1 << 20;
-/// Freeing a chunk takes at most as long as zeroing this many bytes.
+/// The budgeted cost of freeing a chunk: at most the time for zeroing this many bytes.
 const FREE_COST_BYTES: u64 = 8 << 10;
-/// Finding that [`WORD_CHUNKS`] chunks are empty takes as long as zeroing this many bytes.
+/// The budgeted cost of finding [`WORD_CHUNKS`] empty chunks: the time for zeroing this many bytes.
 const LOOK_COST_BYTES: u64 = 64;
 /// The number of chunks for which one word of [`Group::taken`] has bits.
 const WORD_CHUNKS: usize = 64;
@@ -458,8 +458,8 @@ impl Store {
         Ok(())
     }
 
-    /// The bytes of a part of a chunk, to be changed in place. If readers borrow the chunk, a copy
-    /// replaces the chunk first.
+    /// Returns a part of a chunk, to change in place. If readers borrow the chunk, a copy replaces
+    /// it first.
     fn to_change<'a>(
         &self,
         chunk: &Chunk,
@@ -510,8 +510,8 @@ impl Store {
         Ok(())
     }
 
-    /// Zeroes a part of a chunk, or frees the chunk. Returns the time that this takes, as a number
-    /// of bytes that could be zeroed in this time.
+    /// Zeroes a part of a chunk, or frees the chunk. Returns the cost: the number of bytes that
+    /// could be zeroed in the same time.
     fn zero_chunk(
         &self,
         group: &Group,
@@ -624,7 +624,7 @@ mod tests {
         store.write(chunk - 512, &[1; 1024]).unwrap();
         assert_eq!(mem.allocated_bytes(), 2 * chunk);
         zero(store, 0, chunk, false);
-        assert_eq!(mem.allocated_bytes(), 2 * chunk, "zeroes that keep their memory");
+        assert_eq!(mem.allocated_bytes(), 2 * chunk, "zeroing freed memory");
         zero(store, 0, 2 * chunk - 512, true);
         assert_eq!(mem.allocated_bytes(), chunk, "a partly covered chunk was freed");
         let mut byte = [9];
@@ -692,7 +692,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_views_do_not_change() {
+    fn lent_buffers_keep_their_data_after_writes() {
         let mem = Mem::new(512, 1 << 20).unwrap();
         let store = &mem.store;
         let chunk = CHUNK_BYTES as u64;

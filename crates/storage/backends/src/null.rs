@@ -6,13 +6,13 @@ use farblock_reactor::{Buffer, Reactor, SharedBuffer, TaskId};
 use crate::error::{self, OpenError};
 use farblock_block::size::Size;
 
-/// The number of zero bytes that a queue lends.
+/// The size of the buffer of zeroes that reads borrow, in bytes.
 const LENT_BYTES: usize = 64 << 10;
 
 /// A namespace without contents. Benchmarks use it to measure the cost of all other layers.
 ///
-/// Reads borrow zeroes, or fill their buffer with zeroes. If they left the buffer unchanged, one
-/// peer could see data of another. Filling takes a `memset`, which costs far less than sending the
+/// Reads borrow zeroes, or fill their buffer with zeroes. In an unchanged buffer, one peer could
+/// see data of another. Filling takes a `memset`, which costs far less than sending the
 /// same bytes.
 #[derive(Clone, Debug)]
 pub struct Null {

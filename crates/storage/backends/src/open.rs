@@ -117,8 +117,8 @@ impl Spec {
         });
         let children = with_sizes.collect();
         Err(OpenError::Set(format!(
-            "the size of {unknown} in the concatenation is written down nowhere, and a change of \
-             this size would move all data behind it: write the sizes, as in {} if no size has \
+            "the concatenation does not fix the size of {unknown}, and a change of this size would \
+             move all data behind it: write the sizes, as in {} if no size has \
              changed since you created the concatenation",
             Spec::Concat { children }
         )))
@@ -146,7 +146,7 @@ mod tests {
         assert!(message("mirror:mem:1MiB,mem:1MiB").contains("no other disk can contain one"));
         assert!(message("mem:1000").contains("multiple of 512"));
         assert!(message("stripe:100,mem:1MiB").contains("do not suit"));
-        assert!(message("stripe:64KiB,mem:32KiB").contains("no stripe set"));
+        assert!(message("stripe:64KiB,mem:32KiB").contains("does not suit chunks"));
         assert!(message("no/such/disk.img").contains("no/such/disk.img does not exist"));
         assert!(message("range:1MiB+1MiB,mem:1MiB").contains("ends beyond memory"));
         assert!(message("range:0+100,mem:1MiB").contains("choose multiples"));

@@ -143,7 +143,7 @@ impl Namespace for Range {
         match self.place.blocks {
             None => format!("{inner}, read-only"),
             Some(_) => format!(
-                "{} from {} on of {inner}",
+                "{} at offset {} of {inner}",
                 Size(geometry.capacity_bytes()),
                 Size(geometry.offset(self.place.start))
             ),

@@ -110,7 +110,7 @@ pub(crate) fn geometries(
     let fault = |sentence: String| Err(OpenError::Set(sentence));
     let geometries: Vec<Geometry> = children.iter().map(|child| child.geometry()).collect();
     let Some(first) = geometries.first() else {
-        return fault(format!("{what} needs at least one disk: list them"));
+        return fault(format!("{what} needs at least one disk: list its disks"));
     };
     if children.len() > MAX_CHILDREN {
         let count = children.len();
@@ -314,9 +314,8 @@ impl<L: Layout> SetQueue<L> {
     }
 }
 
-/// Returns one of two errors: the one that would not go away on a retry or another path, if there
-/// is such an error. A flush that lost data must report the loss, even if another child was
-/// unavailable at the same time.
+/// Returns the error that a retry or another path would not cure, if one of the two is such an
+/// error. A flush that lost data must report the loss, even if another child was unavailable.
 fn graver(one: Option<BlockError>, other: Option<BlockError>) -> Option<BlockError> {
     use BlockError::{Aborted, Disconnected, NoResources, NotReady};
     let passes =

@@ -46,8 +46,7 @@ impl Stripe {
         let reach = i64::MAX as u64 / u64::from(block_size);
         let Some(blocks) = blocks.filter(|&blocks| blocks > 0 && blocks <= reach) else {
             return fault(format!(
-                "the smallest disk of the stripe set has {}, which makes no stripe set with chunks \
-                 of {}",
+                "the smallest disk of the stripe set has {}, which does not suit chunks of {}",
                 Size(smallest * u64::from(block_size)),
                 Size(chunk_bytes)
             ));

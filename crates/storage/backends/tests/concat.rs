@@ -114,7 +114,7 @@ on_both_engines! {
         assert_eq!(concat.geometry().blocks, 10);
         disks[1].resize(3);
         assert_eq!(concat.geometry().blocks, 7);
-        let short = fronts([Some(4), Some(6)]).err().expect("it is too short").to_string();
+        let short = fronts([Some(4), Some(6)]).err().expect("the set was opened").to_string();
         assert!(short.contains("shorter than its part of the concatenation, 3 KiB"), "{short}");
         assert_eq!(fronts([Some(4), None]).unwrap().geometry().blocks, 7);
         assert!(fronts([Some(0), None]).is_err());
@@ -133,7 +133,7 @@ fn a_concatenation_needs_explicit_sizes_of_files() {
         other => panic!("{:?}", other.err()),
     };
     let written = format!("concat:1MiB@{one},{two}");
-    assert!(said.contains("written down nowhere") && said.contains(&written), "{said}");
+    assert!(said.contains("does not fix the size") && said.contains(&written), "{said}");
     assert_eq!(open(written).unwrap().geometry().capacity_bytes(), 2 << 20);
     assert!(open(format!("concat:mem:1MiB,{two}")).is_ok(), "a RAM disk has a size");
     assert!(open(format!("concat:{one}")).is_ok(), "the last disk needs no size");

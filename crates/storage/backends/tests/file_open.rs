@@ -128,8 +128,8 @@ fn missing_permissions_are_reported() {
     });
 }
 
-/// Runs `work` on a thread without root's rights. Linux can change the user of a single thread,
-/// though the C library hides this.
+/// Runs `work` on a thread without root's rights. The system call changes the user of one thread;
+/// the C library would change all threads.
 #[cfg(target_os = "linux")]
 fn as_nobody(dir: Dir, work: impl FnOnce() + Send + 'static) {
     use std::fs::Permissions;
@@ -251,7 +251,7 @@ fn growth_of_a_file_is_reported_on_request() {
     disk.lengthen(4096).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "the file was shortened");
     disk.lengthen_while(1 << 20, || false).unwrap();
-    assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "it grew, though not wanted");
+    assert_eq!(file.metadata().unwrap().len(), 8192 + 100, "an unwanted file grew");
     let refused = disk.lengthen(u64::MAX).unwrap_err().to_string();
     assert!(refused.contains("cannot be extended"), "{refused}");
     assert!(!refused.contains("os error"), "{refused}");

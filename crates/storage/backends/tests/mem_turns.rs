@@ -5,7 +5,7 @@ use farblock_block::{Namespace, Op};
 use farblock_reactor::{Config, Reactor};
 
 #[test]
-fn a_small_range_does_not_wait_for_a_large_one() {
+fn zeroing_a_small_range_does_not_wait_for_a_large_one() {
     const BLOCKS: u32 = (64 << 20) / 512;
     let mem = Mem::new(512, 64 << 20).unwrap();
     let reactor = Reactor::new(&Config::default()).unwrap();

@@ -82,7 +82,7 @@ fn check(namespace: &dyn Namespace, engine: EngineKind, skew: usize) {
         allocations_here() - before
     });
     let what = namespace.describe();
-    assert!(counts.contains(&0), "allocations in each 3500 operations on {what}: {counts:?}");
+    assert!(counts.contains(&0), "all rounds of 3500 operations on {what} allocated: {counts:?}");
 }
 
 on_both_engines! {

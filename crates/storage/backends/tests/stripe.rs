@@ -51,7 +51,7 @@ on_both_engines! {
             let buffer = Buffer::new(blocks as usize * 512);
             let identity = (buffer.as_ptr(), buffer.len());
             let done = driver.run(0, Op::write(lba, blocks, buffer, 5));
-            let buffer = done.buffer.expect("the buffer of a failed write");
+            let buffer = done.buffer.expect("a failed write returns its buffer");
             assert_eq!((buffer.as_ptr(), buffer.len()), identity);
             done.result
         };
@@ -88,7 +88,7 @@ on_both_engines! {
         let stripe = Stripe::new(children, CHUNK as u64).unwrap();
         let mut disk = Blocking::with_engine(&stripe, engine).unwrap();
         assert_eq!(disk.deallocate(5, 1000), Err(BlockError::Aborted));
-        assert!(disks.iter().all(|disk| disk.injected() == 1), "more than one part each");
+        assert!(disks.iter().all(|disk| disk.injected() == 1), "one operation per disk");
         assert_eq!(disk.deallocate(0, 8), Err(BlockError::Aborted));
         assert_eq!(injected(&disks), [2, 1, 1]);
     }
@@ -106,7 +106,7 @@ fn the_capacity_is_whole_chunks_of_the_smallest_disk() {
 }
 
 #[test]
-fn stripe_sets_that_do_not_fit_are_refused() {
+fn stripe_sets_of_unsuitable_disks_are_refused() {
     let other: Arc<dyn Namespace> = Arc::new(Mem::new(4096, 1 << 20).unwrap());
     for (disks, chunk_bytes, message) in [
         (vec![], 65536, "at least one disk"),
@@ -148,7 +148,7 @@ fn overlapping_ranges_of_a_file_are_refused() {
     disk.write(0, &[7; 512]).unwrap();
     assert_eq!(disk.write(1024, &[1; 512]), Err(BlockError::OutOfRange));
     let whole = Spec::File(file.clone()).open(512, false);
-    assert!(whole.is_err(), "another disk uses the file");
+    assert!(whole.is_err(), "the whole file opened while its ranges are open");
     drop((first, disk, second));
     let all = open("0+1MiB").unwrap();
     let (mut disk, mut block) = (Blocking::with_engine(&*all, EngineKind::Auto).unwrap(), [0; 512]);

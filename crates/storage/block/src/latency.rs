@@ -38,7 +38,7 @@ impl AddAssign<&Self> for LatencyCounts {
     }
 }
 
-/// The durations of the operations of one core; see the module.
+/// The durations of the operations of one core; see the [module](self).
 #[derive(Default, Debug)]
 pub struct Latency {
     sum_ns: AtomicU64,

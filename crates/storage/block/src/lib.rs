@@ -63,7 +63,7 @@
 //! first write.
 //!
 //! **Notification.** A namespace reports each change once through [`Namespace::changes`], after the
-//! change has taken effect, also in open queues. Frontends and targets watch for changes, and
+//! change has taken effect in all queues. Frontends and targets watch for changes, and
 //! notify their own clients. A namespace without [`Changes`] does not change. A decorator (a
 //! namespace around another one) passes on the changes of its inner namespace.
 //!
@@ -149,13 +149,13 @@ pub trait Namespace: Send + Sync {
         Vec::new()
     }
 
-    /// Opens a queue on `reactor` without waiting. When operations of the queue complete, the root
-    /// task of `parent` becomes ready.
+    /// Opens a queue on `reactor` without waiting. When operations of the queue complete, `parent`
+    /// (or the root task above it) becomes ready.
     fn open(&self, reactor: &Reactor, parent: TaskId) -> Result<Box<dyn Queue>, BlockError>;
 }
 
 /// One thread's access to a [`Namespace`]: submits operations and collects completions. See the
-/// contract of the crate.
+/// [contract](crate#contract).
 pub trait Queue {
     /// Submits an operation. Never blocks. The operation starts at the latest in the reactor's next
     /// `poll`.

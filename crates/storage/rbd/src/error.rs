@@ -93,7 +93,7 @@ pub(crate) fn connect(name: &Name, number: i32) -> OpenError {
              client.{user}`), or name another user with id=USER"
         )),
         EINVAL => OpenError::Configuration(format!(
-            "rbd:{name}: {conf} does not name the cluster's monitors: add mon host"
+            "rbd:{name}: {conf} does not name the cluster's monitors: add a `mon host` line"
         )),
         ETIMEDOUT => OpenError::Unreachable(format!(
             "rbd:{name}: no monitor of the cluster in {conf} answered in {} s: check the network \

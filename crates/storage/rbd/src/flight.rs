@@ -1,8 +1,8 @@
 //! [`Flight`]: an operation in librbd, with its buffer.
 //!
 //! A flight is one operation while librbd executes it. At submission, librbd gets the flight as a
-//! raw pointer. Later, a thread of librbd calls [`completed`] once with this pointer. Between the
-//! two calls, no other code refers to the flight. Even if the queue is dropped, the buffer and the
+//! raw pointer. Later, a thread of librbd calls [`completed`] once with this pointer. Until
+//! then, only librbd refers to the flight. Even if the queue is dropped, the buffer and the
 //! image exist until librbd no longer uses them.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -79,7 +79,7 @@ impl Flight {
 
     /// Removes the operation and returns it with its result.
     pub(crate) fn land(&mut self) -> (Op, Result<(), BlockError>) {
-        (self.op.take().expect("it has an operation"), self.result)
+        (self.op.take().expect("a flight has an operation"), self.result)
     }
 
     /// Passes the operation to librbd. If librbd refuses the operation, returns the flight with the
@@ -120,7 +120,7 @@ impl Flight {
 
     /// Returns the address of the data, for reads and writes.
     fn data(&mut self) -> *mut c_char {
-        let op = self.op.as_mut().expect("it has an operation");
+        let op = self.op.as_mut().expect("a flight has an operation");
         match (op.command, &mut op.buffer) {
             (Command::Read, Some(buffer)) => buffer.as_mut_ptr().cast(),
             (_, Some(buffer)) => buffer.as_ptr().cast_mut().cast(),
@@ -170,7 +170,7 @@ unsafe extern "C" fn completed(completion: Completion, flight: *mut c_void) {
     // once.
     let mut flight: Box<Flight> = unsafe { Box::from_raw(flight.cast()) };
     let library = flight.image.library();
-    let op = flight.op.as_ref().expect("it has an operation");
+    let op = flight.op.as_ref().expect("a flight has an operation");
     let (command, bytes) = (op.command, op.buffer.as_ref().map_or(0, |buffer| buffer.len()));
     // SAFETY: the completion is valid until this code releases it.
     let code = unsafe {

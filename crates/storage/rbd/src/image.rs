@@ -1,4 +1,4 @@
-//! [`Image`]: an open image with its keeper thread.
+//! [`Image`]: an open image with its keeper thread, which makes librbd's blocking calls.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

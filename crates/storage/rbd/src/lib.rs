@@ -12,7 +12,7 @@
 //! **The library** is the system's librbd (`librbd.so.1`, from Ceph 14 or newer). The process loads
 //! it when it first opens an image. Without the newer function `rbd_aio_write_zeroes`, this crate
 //! writes a block of zeroes repeatedly. librbd then frees the space of whole objects, even if the
-//! command did not allow it.
+//! command forbids deallocation.
 //!
 //! **Contract.** The contract of [`farblock_block`] applies. An operation, its buffer and its image
 //! belong to librbd from submission to completion, even if the queue, the namespace or the event

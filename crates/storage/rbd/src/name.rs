@@ -107,7 +107,7 @@ impl FromStr for Name {
     }
 }
 
-/// Shows the name in the cluster, without the connection parameters.
+/// Shows the name in the cluster, without `conf` and `id`.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.pool)?;

@@ -88,7 +88,7 @@ impl Namespace for Rbd {
 struct RbdQueue {
     view: View,
     inbox: Arc<Inbox>,
-    /// The finished flights while a poll handles them; otherwise empty. The queue keeps the vector
+    /// Finished operations while a poll handles them; otherwise empty. The queue keeps the vector
     /// so that polls do not allocate.
     landed: Flights,
     free: Flights,

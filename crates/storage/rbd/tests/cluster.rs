@@ -118,7 +118,7 @@ fn an_image_with_a_client_cache_is_refused() {
     open(&image, 512, false).expect("it opens");
 }
 
-/// Reading the settings requires no more rights than opening the image.
+/// The open also reads the settings stored for the image. This must need no further rights.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn a_user_with_read_rights_opens_an_image_read_only() {
@@ -148,9 +148,9 @@ fn deallocated_blocks_use_no_space_in_the_cluster() {
     let mut disk = Blocking::new(&*shared(&image, 512)).expect("a queue");
     disk.write(0, &vec![7; (8 * MIB) as usize]).expect("a write");
     assert_eq!(used(&image), 2, "two objects of 4 MiB");
-    disk.write_zeroes(0, (4 * MIB / 512) as u32, false).expect("zeroes that keep their objects");
+    disk.write_zeroes(0, (4 * MIB / 512) as u32, false).expect("write zeroes succeeds");
     assert_eq!(used(&image), 2, "write zeroes freed an object");
-    disk.deallocate(0, (4 * MIB / 512) as u32).expect("an object is freed");
+    disk.deallocate(0, (4 * MIB / 512) as u32).expect("deallocate succeeds");
     disk.write_zeroes(4 * MIB / 512, (4 * MIB / 512) as u32, true).expect("another");
     assert_eq!(used(&image), 0);
 }

@@ -30,8 +30,8 @@ fn zeroes_are_written_as_one_repeated_block() {
     let mut disk = Blocking::new(&*shared(&image, 512)).expect("a queue");
     disk.write(0, &vec![7; (8 * MIB) as usize]).expect("a write");
     let half = 4 * MIB / 512;
-    disk.write_zeroes(0, half as u32, false).expect("zeroes over the first object");
-    disk.write_zeroes(half, 3, false).expect("zeroes over a part of the second object");
+    disk.write_zeroes(0, half as u32, false).expect("the first object is zeroed");
+    disk.write_zeroes(half, 3, false).expect("a part of the second object is zeroed");
     assert_eq!(used(&image), 1, "the newer command was not used");
     let mut data = vec![1; (8 * MIB) as usize];
     disk.read(0, &mut data).expect("a read");

@@ -1,4 +1,4 @@
-//! Limits and times of mirrors.
+//! Limits and times of mirrors. The keeper is the mirror's thread for records and copies.
 
 use std::time::Duration;
 

@@ -68,7 +68,7 @@ fn become_the_same(legs: &Legs, byte: u8, what: &str) {
     assert!(one == other, "{what}: the legs differ");
 }
 
-/// A leg whose power fails right after its write number `writes`. [`tear`] damages that write.
+/// A leg that loses power right after write number `writes`. [`tear`] damages that write.
 fn torn(leg: &Arc<Mem>, writes: i64) -> Arc<Wired> {
     Arc::new(Wired::new("torn", leg, &Power::lasting(writes)))
 }

@@ -12,7 +12,7 @@ use farblock_volumes::{LegSource, LegState, Mirror, MirrorOptions, Taking, limit
 
 const LEG_BYTES: u64 = 8 * limits::MIN_REGION_BYTES + limits::RESERVED_BYTES;
 
-/// A leg whose [`LegSource::settle`] fails as often as `questions` says, and then succeeds.
+/// A leg whose [`LegSource::settle`] fails `questions` times, and then succeeds.
 struct Late {
     name: &'static str,
     memory: Arc<Mem>,

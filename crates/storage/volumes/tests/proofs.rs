@@ -1,5 +1,5 @@
-//! Tests with legs whose contents change below the mirror. The mirror trusts a leg only after the
-//! leg has proven its record.
+//! Tests with legs whose contents change below the mirror. The mirror then uses a leg only after it
+//! has read the expected record from the leg.
 
 mod support;
 
@@ -62,7 +62,7 @@ fn a_leg_behind_a_new_target_process_is_compared_where_it_was_written() {
     let data = read(&older, DATA_BYTES);
     Blocking::new(&*pair.legs[1]).unwrap().write(0, &data).unwrap();
     pair.powers[1].swaps();
-    assert_eq!(pair.state(1).0, LegState::Out, "the leg is in before its record is read again");
+    assert_eq!(pair.state(1).0, LegState::Out, "the leg is used before its record is read");
     support::wait_until(|| support::is_whole(&pair.mirror));
     assert!(read(&pair.legs[1], DATA_BYTES).iter().all(|&byte| byte == 1));
 }
@@ -112,8 +112,7 @@ fn a_copy_from_before_the_first_write_is_detected() {
     assert_eq!(pair.state(0).0, LegState::InSync);
 }
 
-/// The only leg left is not the one to which the mirror wrote. Reads fail instead of returning
-/// older data.
+/// Another disk has replaced the last leg in sync. Reads fail instead of returning older data.
 #[test]
 fn the_last_leg_is_not_read_before_its_record_is_checked() {
     let pair = Pair::new();
@@ -140,7 +139,7 @@ fn the_last_leg_is_not_read_before_its_record_is_checked() {
     assert!(data.iter().all(|&byte| byte == 2));
 }
 
-/// All operations complete, even when all legs are unavailable.
+/// The operations fail after a time limit instead of waiting forever.
 #[test]
 fn operations_fail_when_every_leg_is_unavailable_for_long() {
     let pair = Pair::new();

@@ -12,12 +12,12 @@ use crate::cpu::CpuUse;
 use crate::format;
 use crate::result::{Figures, PatternReport};
 
-/// The percentage of the local IOPS from which on the remote disk counts as equally fast.
+/// The remote disk counts as equally fast from this percentage of the local IOPS.
 const AS_FAST_PERCENT: f64 = 95.0;
-/// The utilization in percent from which on processors count as used up.
+/// Processors count as used up from this utilization in percent.
 const USED_UP_PERCENT: f64 = 90.0;
-/// The number of additional sleeps per I/O, compared with the local side, below which sleeps do not
-/// count as the reason.
+/// If the remote side sleeps more often per I/O than the local side, but by less than this, sleeps
+/// do not count as the reason.
 const FEW_SLEEPS: f64 = 0.1;
 
 impl PatternReport {
@@ -157,7 +157,7 @@ mod tests {
         report.floor = Some(figures(500_000.0, 4096, 99_000.0, None));
         let text = says(&report, 2, "the round trip");
         assert!(text.ends_with("; bare sockets: 99.0 µs"), "{text}");
-        // A floor that is slower than the remote disk does not explain the difference.
+        // Bare sockets (the floor) that are slower than the remote disk explain nothing.
         let slow_floor = figures(10_000.0, 4096, 700_000.0, None);
         let remote = report.remote.as_ref().expect("measured");
         report.remote_percent_of_floor = Percent::new(&slow_floor, remote);

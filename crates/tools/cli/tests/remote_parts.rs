@@ -249,7 +249,7 @@ fn a_part_that_changed_its_size_moves_no_data_of_other_parts() {
     let serve =
         |spec: &str| scratch.run(["serve", "--listen", "127.0.0.1:0", "--control", "own", spec]);
     let named = format!("concat:8MiB@{one},{two}");
-    serve(&format!("concat:{one},{two}")).fails(1, &["written down nowhere", &named]);
+    serve(&format!("concat:{one},{two}")).fails(1, &["does not fix the size", &named]);
     serve(&format!("stripe:8MiB@{one},{two}")).fails(1, &["does not exist"]);
     let own = scratch.text("own");
     let start = || scratch.serve([&named, "--control", &own]);

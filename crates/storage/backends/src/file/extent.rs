@@ -20,13 +20,13 @@ pub(super) struct Extent {
     end_blocks: AtomicU64,
     /// Whether a write has started since `look_for_cut` last ran.
     is_written: AtomicBool,
-    /// Whether the last two checks found the same size, or no write started between them. If so,
-    /// no write of this namespace can have extended the file. If the file then has its full size
-    /// again, another program has restored it.
+    /// Set if two successive checks of a truncated file found the same size, or no write started
+    /// between them. Then this namespace no longer extends the file, so a file that has its full
+    /// size again was restored by another program.
     is_quiet: AtomicBool,
     /// Whether an event loop can query the size without blocking for long.
     is_near: bool,
-    /// The name of the file at open.
+    /// The path at open, or the name of a simulated file.
     name: String,
 }
 
@@ -56,7 +56,6 @@ impl Extent {
         self.end_blocks.store(u64::MAX, Ordering::SeqCst);
     }
 
-    /// The path or name under which the file was opened.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -73,7 +72,7 @@ impl Extent {
         }
         let is_there = op.lba.saturating_add(u64::from(op.blocks)) <= end;
         match op.command {
-            // No block is left or trusted, so data that this flush must make durable may be lost.
+            // All blocks are missing, perhaps with data that this flush must make durable.
             Command::Flush if end == 0 => Err(BlockError::WriteFailed),
             Command::Flush => Ok(()),
             _ if is_there => Ok(()),

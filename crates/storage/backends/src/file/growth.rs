@@ -243,7 +243,7 @@ impl FileShared {
     pub(super) fn system(&self) -> Option<&std::fs::File> {
         match &self.file {
             File::System(file) => Some(file),
-            #[allow(unreachable_patterns, reason = "a simulated build has another variant")]
+            #[allow(unreachable_patterns, reason = "builds with `sim` have a second variant")]
             _ => None,
         }
     }

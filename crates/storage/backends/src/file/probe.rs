@@ -49,8 +49,8 @@ pub(super) fn open(
     }
     match system::direct(&file, kind, options.block_size) {
         Ok(memory_alignment) => Ok((file, kind, Caching::Direct { memory_alignment })),
-        // A raw disk supports only unbuffered access, so do not fall back to the page cache: report
-        // the failure as an error of the device.
+        // Windows allows only unbuffered access to a raw disk, so do not fall back to the page
+        // cache: report the failure as an error of the device.
         Err(reason) if system::DIRECT_SINCE_OPENING && kind == FileKind::Device => {
             Err(FileProblem::Other(io::Error::other(reason)))
         }
@@ -184,8 +184,7 @@ fn open_file(path: &Path, wanted: &FileOptions, kind: FileKind) -> Result<File, 
     })
 }
 
-/// If the problem is that another process has locked the file, adds the name of that process, if
-/// the system reports it.
+/// Adds the name of the process that has locked the file, if the system reports the name.
 fn named(problem: FileProblem, path: &Path) -> FileProblem {
     #[cfg(target_os = "linux")]
     if let FileProblem::Locked { read_only } = problem {

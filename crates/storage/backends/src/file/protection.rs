@@ -123,7 +123,7 @@ mod tests {
     fn a_refused_write_is_remembered_for_a_limited_number_of_checks() {
         let protection = Protection::default();
         protection.note_refusal(&io::ErrorKind::PermissionDenied.into());
-        assert!(!protection.was_refused(), "a cause that the system reports");
+        assert!(!protection.was_refused(), "an error without write protection was remembered");
         protection.note_refusal(&io::ErrorKind::ReadOnlyFilesystem.into());
         let looks = (0..1000).take_while(|_| protection.was_refused()).count();
         assert_eq!(looks, REFUSED_LOOKS as usize);

@@ -28,7 +28,7 @@ struct Inner {
 }
 
 struct Page {
-    /// The unused rest of the page, which is all zeroes.
+    /// The part of the page that no chunk has used yet: all zeroes.
     rest: Buffer,
     /// The freed chunks of the page.
     free: Vec<SharedBuffer>,

@@ -128,8 +128,7 @@ impl Queue for CappedQueue {
     }
 }
 
-/// Whether this test runs as root. Otherwise the test fails, unless `FARBLOCK_SKIP_ROOT_TESTS` is
-/// set.
+/// False if `FARBLOCK_SKIP_ROOT_TESTS` is set. Otherwise true: the test then fails without root.
 pub(crate) fn may_use_root() -> bool {
     let skip = std::env::var_os("FARBLOCK_SKIP_ROOT_TESTS").is_some();
     if skip {
@@ -146,7 +145,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     assert!(
         output.status.success(),
         "`{program} {}` failed (this test needs root and loop devices; \
-         FARBLOCK_SKIP_ROOT_TESTS=1 leaves it out): {}",
+         FARBLOCK_SKIP_ROOT_TESTS=1 skips it): {}",
         arguments.join(" "),
         String::from_utf8_lossy(&output.stderr)
     );

@@ -180,10 +180,10 @@ pub(super) fn large_ranges_become_zero(context: &mut Context<'_>) {
         let zeroes = vec![0; geometry.bytes(8)];
         for lba in [0, u64::from(blocks) / 2, u64::from(blocks) - 8] {
             let read = driver.read(0, geometry, lba, 8);
-            context.expect(&read, &zeroes, "8 of the blocks that write zeroes changed");
+            context.expect(&read, &zeroes, "8 blocks within the range of Write Zeroes");
         }
         let read = driver.read(0, geometry, u64::from(blocks), 8);
-        context.expect(&read, &data, "the blocks after those that write zeroes changed");
+        context.expect(&read, &data, "the blocks after the range of Write Zeroes");
     }
 }
 

@@ -54,7 +54,7 @@ impl What {
 /// The plan for opening a mirror.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// The newest record of all legs. For new legs, it says that they are behind.
+    /// The newest record of all legs. It lists new legs as behind.
     pub(crate) record: Record,
     /// For each leg of the mirror, its index in the list of named legs.
     pub(crate) named: Vec<usize>,
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_waits_for_a_leg_that_may_have_newer_data() {
+    fn a_mirror_does_not_open_without_a_leg_that_may_have_newer_data() {
         refused(&[marked(0, 4, "ii"), absent(1)], false, false, "?degraded");
         let plan = assemble(&[marked(0, 4, "ii"), absent(1)], false, true).unwrap();
         assert_eq!(plan.in_sync, [true, false]);

@@ -55,9 +55,9 @@ enum Shown {
 }
 
 impl Keeper {
-    /// Registers that a leg has the record of the present generation. `doubts` is the doubt count
-    /// of the leg before the write. If the count has grown since, another disk may have got the
-    /// record. In this case, returns false if the mirror has put the leg out.
+    /// Registers that a leg has the record of the present generation. `doubts` is the value of
+    /// [`Leg::doubts`](super::shared::Leg::doubts) before the write. If the count has grown since,
+    /// another disk may have got the record, and false means that the mirror has put the leg out.
     pub(crate) fn has_record(&mut self, leg: usize, doubts: u64) -> bool {
         let slot = self.slots[leg];
         self.slots[leg] = 1 - slot;
@@ -74,7 +74,7 @@ impl Keeper {
         true
     }
 
-    /// Registers that a leg may or may not have the record of the present generation.
+    /// Registers a failed write of the record: the leg may or may not have the record.
     pub(crate) fn has_no_record(&mut self, leg: usize, doubts: u64) {
         if self.shared.legs[leg].doubts() != doubts {
             self.audit.misled |= bit(leg);

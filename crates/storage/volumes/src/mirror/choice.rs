@@ -18,7 +18,7 @@ pub(crate) struct Speed {
     /// The mean duration of a read, weighted towards recent reads; 0 before the first measurement.
     mean_nanos: u64,
     pub(crate) reads: u64,
-    /// The time of the last read from the leg, and the number of the queue's reads at that time.
+    /// When the queue last read from the leg: the time, and the number of the read.
     asked: (Instant, u64),
     /// Whether the measured mean is too old to use.
     is_stale: bool,
@@ -29,7 +29,7 @@ impl Speed {
         Speed { mean_nanos: 0, reads: 0, asked: (now, 0), is_stale: false }
     }
 
-    /// Whether the leg has had no read for so long that the queue must read from it. These reads
+    /// Whether the leg has had no read for so long that the queue must measure it again. Such reads
     /// are at most a hundredth of all reads, and take at most a hundredth of the time.
     fn is_due(&self, now: Instant, turn: u64) -> bool {
         let (at, last) = self.asked;

@@ -26,7 +26,7 @@ pub(crate) fn emit(mirror: Uuid) -> [u8; BYTES] {
     bytes
 }
 
-/// The bytes that overwrite a claim to remove it.
+/// Zeroes, which the mirror writes over a claim to remove it.
 pub(crate) const NONE: [u8; BYTES] = [0; BYTES];
 
 /// The mirror that has claimed a leg, parsed from the whole reserved part of the leg.

@@ -1,9 +1,9 @@
 //! Copies data from a leg in sync to the other legs, chunk by chunk.
 //!
-//! The keeper first copies regions in which legs in sync may differ, and of these first the regions
-//! for which reads wait. Then it copies to legs that are catching up. While the keeper copies a
-//! chunk, its region is closed to writes. The keeper compares first, and writes only where a leg
-//! has other data.
+//! The keeper (the mirror's thread) first copies suspect regions, in which legs in sync may differ.
+//! It starts with the regions for which reads wait. Then it copies to legs that are catching up.
+//! While the keeper copies a chunk, writes to its region wait. The keeper compares first, and
+//! writes only where a leg has other data.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -46,7 +46,7 @@ pub(crate) enum Job {
 pub(crate) struct Copying {
     pub(crate) read_first: Vec<usize>,
     pub(crate) suspects: BTreeSet<usize>,
-    /// The time until which suspect regions may still change.
+    /// The time until which late writes may still change suspect regions.
     pub(crate) settled: Instant,
     /// The next region to copy to the legs that catch up.
     pub(crate) cursor: Option<usize>,
@@ -70,8 +70,8 @@ impl Copying {
         }
     }
 
-    /// Restarts the copy in progress if it repairs one of these suspect regions: the part that was
-    /// already copied may differ again.
+    /// Restarts the copy in progress if it copies one of these suspect regions, because the chunks
+    /// that are already copied may differ again.
     pub(crate) fn begin_again(&mut self, suspects: &[usize], regions: &Regions) {
         let again =
             |&mut (why, region, _): &mut _| why == Why::Suspect && suspects.contains(&region);
@@ -252,7 +252,7 @@ impl Keeper {
     fn copy(&mut self, chunk: Chunk) {
         let Some((source, data)) = self.read_source(chunk) else {
             for leg in members(self.shared.written() & !self.shared.in_sync()) {
-                self.shared.put_out(leg, "no leg in sync could read the data that it lacks");
+                self.shared.put_out(leg, "no leg in sync could read the data that this leg lacks");
             }
             return;
         };

@@ -33,7 +33,8 @@ impl Read {
     }
 }
 
-/// Reads the reserved part of a leg whose namespace is installed in the panel's shared state.
+/// Reads the reserved part of a leg. The caller must have registered the leg's namespace in the
+/// panel's shared state.
 pub(crate) fn read(
     panel: &mut Panel,
     leg: usize,

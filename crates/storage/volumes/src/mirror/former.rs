@@ -1,4 +1,4 @@
-//! Finds the record of a leg that has grown, or that was cut by less than a MiB, at its former end.
+//! Finds the record at the former end of a leg that has grown, or was truncated by less than 1 MiB.
 //!
 //! Such a leg looks like a new disk, but may be the only leg with the newest data. So the mirror
 //! searches a leg without a record at its end before it may overwrite the leg.

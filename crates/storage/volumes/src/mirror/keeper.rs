@@ -55,8 +55,8 @@ pub(crate) struct Keeper {
     /// The legs that had the newest record at the start. Where legs may differ, the keeper copies
     /// from one of these.
     pub(crate) newest: LegSet,
-    /// Whether the last check for idle regions has made all earlier data durable, and has then
-    /// written a record to each leg.
+    /// Whether the last check for idle regions succeeded: it made all earlier data durable, and
+    /// then wrote a record to each leg.
     has_looked: bool,
     /// Whether the keeper has written a second record since the start. The second one confirms that
     /// each leg has the first.
@@ -370,7 +370,8 @@ impl Keeper {
         true
     }
 
-    /// Sets regions in the bitmap of every leg that gets writes. Returns false if a write failed.
+    /// Marks regions dirty in the bitmap of every leg that gets writes. Returns false if a write
+    /// failed.
     pub(crate) fn mark(&mut self, regions: &[usize]) -> bool {
         let mut pages = BTreeSet::new();
         for &region in regions.iter().filter(|&&region| !self.is_marked(region)).collect::<Vec<_>>()
@@ -434,14 +435,13 @@ impl Keeper {
                 sooner(deadline, *at);
             } else if self.shared.legs[leg].is_there() && self.shared.legs[leg].has_late() {
                 // No timer is needed: when the last late write ends, its queue wakes the keeper.
-                self.shared.legs[leg].say("earlier writes may still change the leg");
+                self.shared.legs[leg].say("writes from before the outage may still change the leg");
             } else if let Err(reason) = rejoin::attempt(self, leg) {
                 tracing::debug!(
                     leg = %self.shared.legs[leg].name, reason,
                     "cannot add the leg again yet"
                 );
-                // If the leg already has a reason, keep it: it says more than that the leg is being
-                // opened.
+                // While the leg is opening, keep an earlier reason, which is more specific.
                 let is_opening = reason == rejoin::OPENING;
                 if !is_opening || lock(&self.shared.legs[leg].reason).is_empty() {
                     self.shared.legs[leg].say(reason);
@@ -550,7 +550,7 @@ impl Keeper {
         // slow.
         let ended = self.panel.run_telling(ops, |ended| {
             if ended.done.result.is_err() && !shared.put_out(ended.leg, "a flush of it failed") {
-                // A leg may report lost data only once, and it has now told the keeper instead of a
+                // A leg reports lost data only once, and the keeper got this report instead of a
                 // user. So the next flush of a user must fail.
                 shared.owes_failure.store(true, Ordering::SeqCst);
             }
@@ -589,7 +589,7 @@ impl Keeper {
         }
     }
 
-    /// Promotes the legs that were catching up, after all data is copied.
+    /// Records the legs that were catching up as in sync, after all data is copied.
     fn promote(&mut self) {
         self.copying.cursor = None;
         for leg in 0..self.shared.legs.len() {

@@ -59,8 +59,7 @@ pub trait LegSource: Send + Sync {
         Ok(())
     }
 
-    /// Whether to continue opening the mirror. False if the process must stop instead of waiting
-    /// for the leg.
+    /// Whether to continue opening the mirror. False if the process is to exit.
     fn is_wanted(&self) -> bool {
         true
     }

@@ -23,7 +23,7 @@ impl Shared {
         legs.flat_map(|leg| leg.parts()).collect()
     }
 
-    /// Registers a leg that was opened while the mirror may be in use.
+    /// Tells the remote parts of a newly opened leg which namespaces contain this mirror.
     pub(super) fn nest(&self, leg: &dyn Namespace) {
         let parts = leg.parts();
         if parts.is_empty() {

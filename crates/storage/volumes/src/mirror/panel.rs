@@ -39,11 +39,11 @@ pub(crate) struct Panel {
     arrived: Vec<Completion>,
     ready: Vec<TaskId>,
     events: Vec<Event>,
-    /// Whether operations have run since the last wait. Waiting for them may have consumed a
-    /// wake-up that was meant for the next wait.
+    /// Whether the panel has run operations since the last wait. They may have consumed a wake-up
+    /// that was meant for the next wait.
     pub(crate) has_run: bool,
-    /// Whether the mirror is starting. Then the panel does not even wait for the last leg in sync
-    /// if that leg is unavailable for too long.
+    /// Whether the mirror is starting. Then the panel waits only for a limited time, even for the
+    /// last leg in sync.
     pub(crate) is_starting: bool,
 }
 

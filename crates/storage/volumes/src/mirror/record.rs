@@ -460,7 +460,7 @@ mod tests {
         let (here, other) = long_alone();
         assert!(!here.descends_from(&other) && here.outlived(&other) && here.supersedes(&other));
         assert!(!other.supersedes(&here));
-        // The last record of the second leg promoted the first leg.
+        // The last record of the second leg lists the first leg as in sync again.
         assert!(here.outlived(&Record { had: vec![9, 8], ..other.clone() }));
         // The second leg's record says that the second leg is behind, or that another leg, which
         // the mirror has filled since, is behind.
@@ -480,7 +480,7 @@ mod tests {
     fn a_leg_that_wrote_alone_is_never_superseded() {
         let (here, other) = long_alone();
         let in_sync_here = Record { standings: vec![Standing::InSync; 2], ..here.clone() };
-        assert!(!in_sync_here.outlived(&other), "a leg with needed data was outlived");
+        assert!(!in_sync_here.outlived(&other), "a leg with the only copy of data was superseded");
         let mut alone = other;
         alone.standings[0] = Standing::Behind;
         (60..62).for_each(|number| alone.advance(number));

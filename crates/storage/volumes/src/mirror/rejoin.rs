@@ -72,7 +72,7 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     }
     prepare(keeper, leg, is_new)?;
     if !keeper.shared.let_in(leg, doubts) {
-        return Err("earlier writes may still change the leg".to_owned());
+        return Err("writes from before the outage may still change the leg".to_owned());
     }
     keeper.vouches_again(leg);
     tracing::info!(

@@ -39,7 +39,7 @@ const OUT: u8 = 2;
 
 /// The reason why a leg is out, if the leg has reported no other reason.
 const OTHER_CONTENTS: &str =
-    "its file or its target's process may have changed: the mirror compares its data";
+    "the leg's file or its target's process may have changed: the mirror compares the data";
 
 /// A set of legs, one bit per leg.
 pub(crate) type LegSet = u64;
@@ -74,7 +74,7 @@ pub(crate) struct Leg {
     late: AtomicU64,
     /// The reason why the leg is out.
     pub(crate) reason: Mutex<String>,
-    /// The doubt count: the number of events after which the leg may have other contents, for
+    /// The doubt count: it rises with each event after which the leg may have other contents, for
     /// example a new target process.
     doubts: AtomicU64,
     /// Whether the source must open the leg again, since its name may lead to another disk.
@@ -141,6 +141,7 @@ impl Leg {
         }
     }
 
+    /// The number of events after which the leg may have other contents.
     pub(crate) fn doubts(&self) -> u64 {
         self.doubts.load(Ordering::SeqCst)
     }

@@ -381,7 +381,7 @@ impl Run {
             }
             self.replace_diverged(life);
         }
-        Err(format!("it does not heal: {:?}", life.mirror.status()))
+        Err(format!("the mirror does not recover: {:?}", life.mirror.status()))
     }
 
     /// If a mirror was started without a leg, that leg may have a record that no other leg has.

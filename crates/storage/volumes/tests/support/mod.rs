@@ -56,7 +56,7 @@ pub(crate) fn is_whole(mirror: &Mirror) -> bool {
 pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds() {
-        assert!(Instant::now() < deadline, "not within the limit");
+        assert!(Instant::now() < deadline, "the condition is not true in time");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -86,8 +86,8 @@ fn parts(disk: Underlying, loops: &[Loop]) -> (Vec<Layer>, BTreeSet<u64>) {
 
 fn below_loop(device: &Loop) -> Option<Layer> {
     let path = Some(device.path.clone());
-    // If the driver reported nothing, use the path. A stat of the path does not hang, because the
-    // file system that holds the file of a loop device in use responds.
+    // If the driver reported nothing, use the path. The caller uses this loop device, so its file
+    // system responds, and the stat does not hang.
     let by_path = || fs::metadata(&device.path).ok().map(|found| Underlying::of(&found));
     let thing = device.below.or_else(by_path)?;
     Some(Layer { thing, way: Way::Loop, path, range: device.range })

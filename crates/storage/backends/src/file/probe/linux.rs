@@ -20,7 +20,7 @@ pub(super) fn is_block_device(metadata: &Metadata) -> bool {
     metadata.file_type().is_block_device()
 }
 
-/// Linux can turn direct I/O on after the open.
+/// False: Linux can turn direct I/O on after the open.
 pub(super) const DIRECT_SINCE_OPENING: bool = false;
 
 /// Always false: on Linux a path alone does not show whether a file is a device.
@@ -30,8 +30,8 @@ pub(super) fn names_a_device(_: &Path) -> bool {
 
 pub(super) fn set_flags(options: &mut OpenOptions, wanted: &FileOptions, kind: FileKind) {
     if kind == FileKind::Device && !wanted.read_only {
-        // `O_EXCL` without `O_CREAT` on a device: the open fails while the system itself uses the
-        // device.
+        // `O_EXCL` without `O_CREAT`: the open fails while the kernel uses the device, for example
+        // for a mount.
         options.custom_flags(OFlags::EXCL.bits() as i32);
     }
 }

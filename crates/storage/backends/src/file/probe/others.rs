@@ -248,7 +248,7 @@ mod tests {
             assert_eq!(claim(&other, &path, second).is_ok(), is_let_in, "{first} {second}");
             if !is_let_in {
                 release(&one);
-                claim(&other, &path, second).expect("the refused open left a lock");
+                claim(&other, &path, second).expect("the refused open holds no lock");
             }
         }
     }

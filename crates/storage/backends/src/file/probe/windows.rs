@@ -18,7 +18,7 @@ use windows_sys::Win32::Storage::FileSystem::{
 
 use super::{Abilities, FileKind, FileOptions, Obstacle};
 
-/// On Windows, direct I/O must be requested at open.
+/// True: on Windows, direct I/O must be requested at open.
 pub(super) const DIRECT_SINCE_OPENING: bool = true;
 
 /// Whether the path is `\\.\NAME` without further components.
