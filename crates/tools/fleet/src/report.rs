@@ -1,5 +1,5 @@
-//! The results of a fleet, as types and as JSON. Fields may be added. Fields are renamed or
-//! redefined only with an increase of [`SCHEMA`].
+//! The results of a fleet, as types and as JSON. Adding a field keeps [`SCHEMA`]; renaming or
+//! redefining a field increases it.
 
 use crate::documents::Documents;
 use crate::plan::{Fault, IscsiTarget, Plan};
@@ -22,7 +22,7 @@ pub struct Report {
     pub date: String,
     /// The command line of the run.
     pub command_line: String,
-    /// The plan, as it ran.
+    /// The plan that the fleet executed.
     pub plan: Plan,
     /// The network between the agents: network namespaces, loopback, or other machines.
     pub network: String,
@@ -49,8 +49,8 @@ pub struct NodeReport {
     pub name: String,
     /// The machine of the agent.
     pub machine: Machine,
-    /// The error of the agent's clock in microseconds, which is at most half of the shortest round
-    /// trip.
+    /// The maximum error of the measured clock offset between agent and controller, in
+    /// microseconds: half of the shortest round trip.
     pub clock_error_us: f64,
 }
 
@@ -61,8 +61,8 @@ pub struct SetsReport {
     pub target: String,
     /// The sets of the target.
     pub sets: Vec<SetReport>,
-    /// The reason why the sets are not divided by NUMA node, if that was requested and is not
-    /// possible.
+    /// Why the drives could not form one set per NUMA node; `None` if they did, or the plan did not
+    /// request it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_by_node: Option<String>,
 }
@@ -93,7 +93,7 @@ pub struct ActionReport {
     /// Whether each client was a QEMU guest with a vhost-user disk.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guests: bool,
-    /// The I/Os per second of all drives: the sum over all drives, each measured alone.
+    /// The sum of the I/Os per second of all drives, each measured alone and without a network.
     pub alone_iops: Option<f64>,
     /// The mean of all runs. The percentiles cover all I/Os.
     pub total: Total,
@@ -101,7 +101,7 @@ pub struct ActionReport {
     pub runs: Vec<Total>,
     /// The I/Os per second of the fleet, as a percentage of `alone_iops`.
     pub percent_of_theoretical: Option<f64>,
-    /// The published results for this load, if there are any.
+    /// Results of a published test with this load.
     pub documents: Option<Documents>,
     /// The processor use of the process of each agent, in percent of one core, over all runs.
     pub cpu: Vec<(String, f64)>,
@@ -117,7 +117,7 @@ pub struct ActionReport {
 pub struct GuestsReport {
     /// The number of guests.
     pub count: u32,
-    /// Text about the execution of the guests: "emulated", or "run by the processor (KVM)".
+    /// The execution mode of the guests: "emulated", or "run by the processor (KVM)".
     pub run_as: String,
     /// The release of the guests' kernel.
     pub kernel: String,
@@ -142,7 +142,7 @@ pub struct IscsiReport {
     pub nvme_ratio: f64,
 }
 
-/// The results of an iSCSI initiator.
+/// The results of all iSCSI initiators together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IscsiTotal {
     /// I/Os per second.
@@ -235,7 +235,7 @@ impl Report {
         self.verified.as_ref().is_some_and(|it| it.failed > 0 || it.lost > 0 || it.wrong.is_some())
     }
 
-    /// The part of this report to compare with another report.
+    /// The title, conditions and loads of this report, for a comparison with another report.
     #[must_use]
     pub fn subject(&self) -> Subject {
         let machine = self.nodes.first().map(|node| &node.machine);

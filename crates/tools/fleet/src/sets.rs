@@ -2,8 +2,8 @@
 //!
 //! A drive is closest to the processors of its NUMA node. A set with the drives of one node causes
 //! no traffic to other nodes. So if a machine has several nodes and the nodes of the drives are
-//! known, each node has its own set and target, in the same process. Otherwise drives form sets in
-//! order, and the report contains the reason.
+//! known, each node has its own set and target, in the same process. Otherwise the drives form sets
+//! in the order of the plan, and the report says why.
 
 use crate::message::Share;
 use farblock_backends::Spec;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// The drives and processors of one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// The NUMA node of all drives of the target, if the target should run on it.
+    /// The NUMA node of all drives of the target; `None` if the target may use all processors.
     pub(crate) node: Option<usize>,
     /// The processors of this node. If empty, all processors of the machine.
     pub(crate) processors: Vec<usize>,
@@ -21,8 +21,8 @@ pub(crate) struct Group {
     pub(crate) namespaces: Vec<Vec<usize>>,
 }
 
-/// Returns the groups of a share. If groups by node were requested and are not possible, also
-/// returns the reason.
+/// Divides the requested drives into groups. If the request wants a group per NUMA node and this is
+/// impossible, also returns the reason.
 pub(crate) fn groups(
     share: &Share,
     machine: &Machine,
@@ -128,8 +128,8 @@ mod tests {
         );
     }
 
-    /// A simulated machine with two nodes. Its `/sys` reports, for each pair of a file and a node,
-    /// that the file's disk belongs to the node.
+    /// A simulated machine with two NUMA nodes. `files` lists each file with the node that `/sys`
+    /// reports for its disk.
     #[cfg(target_os = "linux")]
     fn two_nodes(made: &tempfile::TempDir, files: &[(&str, &str)]) -> Machine {
         use std::fs;

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// One of the few steps of a run, and its progress.
+/// A step of a run, and its progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step<'a> {
     /// The name of the step. A log has one line for each step.
     pub what: &'a str,
-    /// The part of the step; empty if the step has no parts.
+    /// The current part of the step, for example a load; empty if the step has no parts.
     pub part: &'a str,
     /// The I/Os per second; 0 if the step counts none.
     pub iops: f64,

@@ -26,7 +26,7 @@ pub enum Allowed {
     /// All files that the user of the agent may open. This is for a controller that started the
     /// agent.
     All,
-    /// Only these files and disks, under these names.
+    /// Only files and disks that are requested with exactly these names.
     Only(Vec<PathBuf>),
 }
 
@@ -70,7 +70,7 @@ impl Served {
     }
 }
 
-/// The result of a share.
+/// The addresses and namespaces of the shared drives.
 #[derive(Debug)]
 pub(crate) struct Sharing {
     pub(crate) addresses: Vec<SocketAddr>,
@@ -208,7 +208,8 @@ fn config(
     let mut subsystem = Subsystem::new(&nqn);
     subsystem.config.allow_any_host = true;
     for (nsid, set) in (1..).zip(&group.namespaces) {
-        // The identity is the same for each agent that shares this drive.
+        // Agents that share one drive report the same identity, so that a host uses them as paths
+        // to one disk.
         let identity = format!("fleet {index} {} {}", nsid - 1, share.drives[set[0]]);
         let namespace = namespace(set.iter().map(|&drive| Arc::clone(&drives[drive])).collect())?;
         subsystem.exports.insert(NamespaceId(nsid), Export { namespace, identity });
@@ -225,7 +226,8 @@ fn config(
     Ok(config)
 }
 
-/// The address of the target with this index: its previous address, or one of the next ports.
+/// The address of the target with this index. Later targets keep their previous address, or use the
+/// ports after the first one.
 fn address(share: &Share, index: usize) -> Result<SocketAddr, String> {
     let Some(later) = index.checked_sub(1) else { return Ok(share.address) };
     if let Some(before) = share.more.get(later) {
@@ -252,7 +254,7 @@ mod tests {
     use super::*;
     use farblock_host::Controller;
 
-    /// The groups are for two nodes. Here both nodes have the first processor.
+    /// The machine of this test may have one processor, so both simulated nodes have it.
     #[test]
     fn each_numa_node_gets_its_own_target_at_a_stable_address() {
         let sizes = [1, 2, 4];

@@ -101,7 +101,7 @@ impl Drop for Process {
     }
 }
 
-/// A tgtd process that shares the file as its unit 1.
+/// A tgtd process that shares the file as LUN 1.
 pub(crate) struct Tgt {
     process: Process,
     pub(crate) address: SocketAddr,

@@ -1,5 +1,6 @@
-//! Clients that check their data. Each block contains its address and a version. Clients read
-//! blocks back at intervals, and all blocks at the end. Their disks outlive their connections.
+//! Clients that check their data. Each block contains its address and a version. Clients read a
+//! block back after each write, and all blocks at the end. A client's disk reconnects after a lost
+//! connection.
 
 use crate::limits::{CLIENTS, KEEP_ALIVE, PATHS, WRITERS};
 use crate::message::{Client, Looked};
@@ -19,7 +20,7 @@ const RECONNECT_DELAY: Duration = Duration::from_millis(500);
 /// The time after which a client gives up a lost path.
 const GIVEN_UP: Duration = Duration::from_secs(300);
 
-/// All clients of a verify.
+/// The clients that write and verify blocks.
 pub(crate) struct Verify {
     found: Arc<Found>,
     disks: Vec<Disk>,
@@ -139,7 +140,7 @@ impl Found {
     }
 }
 
-/// Connects a client to its disk. The disk outlives its connections.
+/// Connects a client to its disk, which reconnects after a lost connection.
 pub(crate) fn connect(client: &Client) -> Result<Disk, String> {
     let urls = std::iter::once(&client.url).chain(&client.others).map(|url| url.parse());
     let urls: Vec<Url> =

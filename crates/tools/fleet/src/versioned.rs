@@ -38,8 +38,8 @@ pub struct Compared {
 }
 
 impl Versioned {
-    /// A writer for the `part`th of `of` equal parts of a disk, up to a limit of blocks. A disk
-    /// that is `new` reads as zeroes.
+    /// Creates the writer for part `part` of `of` equal parts of a disk. It uses at most `most`
+    /// blocks. With `is_new`, all blocks must read as zeroes before they are written.
     pub fn new(
         disk: &Disk,
         (part, of): (usize, usize),
@@ -58,7 +58,7 @@ impl Versioned {
         Ok(Versioned { blocks, first, per_block, versions, data: vec![0; BLOCK] })
     }
 
-    /// A pseudorandom index of a block, which depends only on `turn`.
+    /// The pseudorandom index of the block that operation number `turn` uses.
     pub fn scattered(&self, turn: u64) -> usize {
         let scattered = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         (scattered % self.versions.len() as u64) as usize

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The memory for the rings of a client's disk and for the data in them, in bytes.
 pub(crate) fn memory_bytes(client: &Client) -> u64 {
     let Some(Vm { depth, request_bytes }) = client.vm else { return 0 };
-    // A request has a frame beside its data, and a ring has some pages.
+    // Each request also needs a page for its header and status, and each ring 16 KiB.
     let request = u64::from(request_bytes.max(64 << 10)) + 4096;
     u64::from(client.queues) * (u64::from(depth) * request + (16 << 10))
 }

@@ -1,13 +1,13 @@
 //! Measures waiting time, but only while this process runs.
 //!
 //! A stopped controller (SIGSTOP), or a controller whose machine sleeps, receives no messages. When
-//! it continues, the clock shows that no agent has sent a message for long, although messages are
-//! already on their way. So the controller must not blame the agents by the clock alone.
+//! it continues, much time has passed since the last message of each agent, although newer messages
+//! wait in the sockets. So time during which the controller did not run must not count as silence
+//! of an agent.
 
 use std::time::{Duration, Instant};
 
-/// Of the time between two checks, at most this much counts. A waiting thread checks far more
-/// often.
+/// The maximum time that counts between two checks. A waiting thread checks far more often.
 const STEP: Duration = Duration::from_secs(1);
 
 /// The waiting time of this process.

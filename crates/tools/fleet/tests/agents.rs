@@ -32,7 +32,7 @@ fn several_agents_give_one_report() {
     let text = farblock_fleet::text::render_within(&report, 80);
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(text.contains("4k random mixed") && text.contains("blocks compared"), "{text}");
-    // A report with the latencies of 576 clients on two processors.
+    // Such latencies, measured with 576 clients on two processors, need a table in ms.
     let mut slow = report.clone();
     slow.actions[0].pattern.name = "VM 2M sequential write".to_owned();
     slow.actions[0].total.mib_per_second = 119_010.5;
@@ -120,7 +120,7 @@ fn an_agent_obeys_its_memory_limit() {
     let address = agent.expect("a port").address();
     let mut plan = plan(address);
     plan.drive = "limit:9999/s,mem:9MiB".to_owned();
-    let why = carry_out(&plan, TOKEN).expect_err("two of them are too much").to_string();
+    let why = carry_out(&plan, TOKEN).expect_err("two drives exceed the limit").to_string();
     assert!(why.starts_with("storage: these drives need 18 MiB"), "{why}");
     assert!(why.contains("--memory"), "{why}");
     // The agent also counts buffers, and frees all memory after a plan, so the next plan can use

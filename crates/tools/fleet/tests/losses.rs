@@ -68,7 +68,7 @@ fn carry(from: &TcpStream, mut to: &TcpStream, last: &str, loss: Loss, is_lost: 
 
 fn patience(loss: Loss) -> FleetTimeouts {
     match loss {
-        // The end of the connection shows the loss, without a timeout.
+        // The closed connection reveals the loss, so no timeout must elapse.
         Loss::Dies => FleetTimeouts::default(),
         Loss::Hangs => {
             let time = Duration::from_secs(4);
@@ -104,7 +104,7 @@ fn stages(is_target: bool) -> [(&'static str, &'static str, Plan); 4] {
         false => [
             ("before the start", "\"ask\":\"connect\"", with(0.1, ever)),
             ("warm-up", "\"say\":\"progress\",\"iops\":0", with(ever, 1.0)),
-            // Any speed matches here.
+            // This matches progress messages of any speed.
             ("measuring", "\"say\":\"progress\",\"iops\":", with(0.0, ever)),
             ("results", "\"say\":\"measured\"", with(0.1, 0.3)),
         ],

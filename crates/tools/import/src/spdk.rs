@@ -284,8 +284,8 @@ impl Reader {
         }
     }
 
-    /// Adds a note for each listener and subsystem that SPDK did not combine, because each listener
-    /// of farblock offers all subsystems.
+    /// Adds a note for each subsystem that SPDK did not offer at some listener, because each
+    /// listener of farblock offers all subsystems.
     fn note_what_is_not_offered(&mut self) {
         let Imported { document, notes } = &mut self.imported;
         let everything = document

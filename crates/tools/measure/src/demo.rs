@@ -158,8 +158,8 @@ fn disk_in(directory: &Path, args: &BenchArgs) -> Result<Made, String> {
     let opened =
         opened.and_then(|()| FileDisk::open(&path, &options).map_err(|error| error.to_string()));
     let disk = opened?;
-    // If the system can unlink an open file, the file keeps its data until this process exits, for
-    // any reason.
+    // On Unix, dropping `file` unlinks the open file, so it also disappears if this process is
+    // killed.
     let kept = if cfg!(unix) { None } else { Some(file) };
     Ok((disk, kept))
 }

@@ -202,7 +202,7 @@ impl Opener<'_> {
     }
 }
 
-/// The connection options for the depth of the plan, and for all queues of its jobs.
+/// The connection options, with the queue depth and the number of queues that the plan needs.
 pub(super) fn remote_options(args: &BenchArgs, global: &Global, plan: &Plan) -> Options {
     let patterns = plan.scaled_patterns();
     let most = |of: &dyn Fn(&farblock_bench::Pattern) -> u32, least: u16| {

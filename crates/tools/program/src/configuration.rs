@@ -72,8 +72,8 @@ fn bytes(path: &Path) -> Result<io::Result<Vec<u8>>, String> {
     }
 }
 
-/// Rewrites an error of the TOML and serde crates in the words of the file's author, without names
-/// of Rust types. `allowed` describes the valid values if the type does not.
+/// Rewrites an error of the TOML and serde crates for the file's author, without names of Rust
+/// types. `allowed` describes the valid values if the type does not.
 pub fn in_words(message: &str, allowed: Option<&str>) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let rest = |start: &str| line.strip_prefix(start);

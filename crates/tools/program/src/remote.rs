@@ -151,7 +151,7 @@ pub fn explain(error: &Error, url: &Url, options: &Options) -> Failure {
     Failure::run(format_args!("{error}{hint}"))
 }
 
-/// Returns advice for a target whose subsystem does not allow the host.
+/// Returns advice on how to allow this host at the subsystem.
 #[must_use]
 pub fn let_in(subsystem: &str, host: &str) -> String {
     let (subsystem, host) = (quoted(subsystem), quoted(host));

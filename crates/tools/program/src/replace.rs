@@ -32,12 +32,13 @@ pub struct Replacement {
     name: String,
     /// The old file. Its lock prevents targets from sharing it during the replacement.
     old: Option<File>,
-    /// Whether a failure keeps the written data in the temporary file.
+    /// Whether the temporary file remains after a failure.
     kept: bool,
 }
 
 impl Replacement {
-    /// Opens the temporary file for `path`. Empties it, unless `kept` asks for its previous data.
+    /// Opens the temporary file for `path`. With `kept`, the file keeps the data of an earlier
+    /// attempt.
     pub fn begin(path: &Path, kept: bool) -> Result<Replacement> {
         let name = path.display().to_string();
         let place = follow(path).map_err(|error| cannot("write to", &name, &error))?;
@@ -77,7 +78,7 @@ impl Replacement {
         beside(&self.place, kind)
     }
 
-    /// Whether a failure keeps the written data.
+    /// Whether the temporary file remains after a failure.
     pub fn is_kept(&self) -> bool {
         self.kept
     }

@@ -402,7 +402,7 @@ fn check(
     Ok((config, disks))
 }
 
-/// Checks the group, and refuses settings that it makes itself.
+/// Checks the group, and refuses settings that the group determines.
 fn check_group(source: &Source<'_>, file: &FileConfig) -> Result<(), String> {
     if let Some(group) = &file.group {
         group.as_ref().check(source)?;

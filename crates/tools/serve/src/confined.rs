@@ -52,7 +52,8 @@ fn wants_keyring(args: &ServeArgs, written: Option<&str>) -> bool {
 }
 
 /// Whether a listener or a disk of the command line, the configuration or the saved state uses
-/// RDMA. A target that adds the first one later needs `--allow-path /dev/infiniband`.
+/// RDMA. A target that gets its first RDMA listener or disk later needs `--allow-path
+/// /dev/infiniband`.
 fn wants_rdma(args: &ServeArgs, written: Option<&str>) -> bool {
     let by_rdma = |entrance: &Entrance| entrance.transport == Transport::Rdma;
     args.listen.iter().any(by_rdma) || mentions(args, written, names_rdma)

@@ -150,7 +150,7 @@ pub(super) fn nqn(args: &ServeArgs) -> Option<String> {
     Some(format!("{UUID_NQN_PREFIX}{}", uuid(group, "subsystem")))
 }
 
-/// The identifier of a part of a group, the same at every member.
+/// The UUID of a part of a group, such as a namespace. Every member computes the same UUID.
 pub(super) fn uuid(group: &str, part: &str) -> Uuid {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("farblock group\n{group}\n{part}").as_bytes())
 }
@@ -221,7 +221,7 @@ fn bytes(path: &Path) -> std::io::Result<u64> {
 pub(super) struct Member {
     service: Arc<Joined>,
     handle: Handle,
-    /// Whether the group has ordered this process to end, to be started again.
+    /// Whether the group has ordered this process to exit, so that its supervisor restarts it.
     restarts: Arc<AtomicBool>,
 }
 
@@ -456,7 +456,7 @@ impl Member {
     }
 
     /// Hands all ANA groups over, and leaves the group. Returns whether the group has ordered this
-    /// process to end, to be started again.
+    /// process to exit, so that its supervisor restarts it.
     pub(super) fn leave(self, quiet: bool) -> bool {
         let service = self.service.lock().take();
         let has_left = service.is_none_or(|service| service.leave(LEAVE_LIMIT));

@@ -58,7 +58,7 @@ pub(super) fn announce(_: &Path, _: Uuid) -> Result<Option<Announced>, String> {
     Ok(None)
 }
 
-/// A stand-in for the gathering: only Linux compares identities.
+/// A stand-in for the files of a starting target: only Linux compares their identities.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Gathering;
 

@@ -130,13 +130,13 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     if starts_again { Err(start_again()) } else { Ok(()) }
 }
 
-/// Returns the end of a member whose group ordered it to restart.
+/// Returns the failure whose exit code makes the supervisor restart this member of a group.
 fn start_again() -> Failure {
     let sentence = "stopped by farblock ctl group upgrade: start this program again";
     Failure::StartAgain(sentence.to_owned())
 }
 
-/// Takes the settings of the group over from a configuration file.
+/// Copies the settings of the group from the configuration file to the options.
 #[cfg(target_os = "linux")]
 fn configure(args: &mut ServeArgs, written: Option<&str>) -> Result<()> {
     let (Some(path), Some(text)) = (args.config.clone(), written) else { return Ok(()) };
@@ -285,7 +285,7 @@ fn handed_over() -> Result<Vec<std::net::TcpListener>> {
     Ok(Vec::new())
 }
 
-/// Returns the addresses of the dashboard, the management API and the counters.
+/// Returns the addresses of the dashboard, the management API and the metrics.
 #[cfg(unix)]
 fn on_tcp(steering: &steered::Sockets) -> announce::OnTcp<'_> {
     steering.control.as_ref().map(steered::Steered::on_tcp).unwrap_or_default()

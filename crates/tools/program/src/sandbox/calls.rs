@@ -1,7 +1,7 @@
 //! The filter of system calls. It allows the calls that the event loops, the standard library, the
 //! C library, OpenSSL and librbd make. All other calls fail with ENOSYS, as on a kernel without
-//! them, which libraries can handle. The list excludes calls for programs, processes, namespaces,
-//! modules, debugging and keyrings.
+//! them, which libraries can handle. The list excludes calls that start programs, control other
+//! processes, change namespaces, load modules, debug, or use keyrings.
 //!
 //! The filter does not see the requests inside an io_uring ring. This is safe, because the requests
 //! of a ring offer no operation beyond this list.
@@ -146,8 +146,8 @@ const MEMORY: &[c_long] = &[
     libc::SYS_set_mempolicy,
 ];
 
-/// The calls for threads. Libraries create threads with `clone`, whose flags the filter checks, if
-/// `clone3` does not exist.
+/// The calls for threads. The filter refuses `clone3`, so libraries use `clone`, whose flags the
+/// filter can check.
 const THREADS: &[c_long] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,

@@ -1,5 +1,5 @@
 //! Windows console events: Ctrl-C, Ctrl-Break, and the end of the window or the session. After the
-//! last two, Windows kills the process at once. Then only answered commands are complete.
+//! last two, Windows kills the process at once, so commands without an answer may be incomplete.
 
 use super::EXIT_CODE;
 use std::io;

@@ -9,8 +9,8 @@ use farblock_block::Namespace;
 use std::fs::File;
 use std::path::Path;
 
-/// The types of file systems (statfs(2)) that belong to one machine, so all members share its page
-/// cache: tmpfs, ext4, XFS, Btrfs, F2FS and overlayfs.
+/// The types (statfs(2)) of file systems that only one machine can mount, so all members share its
+/// page cache: tmpfs, ext4, XFS, Btrfs, F2FS and overlayfs.
 const LOCAL: [u64; 6] = [0x0102_1994, 0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x794c_7630];
 
 /// Checks at the start that the blocks are not smaller than the sectors of a device. Otherwise only
