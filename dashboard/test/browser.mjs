@@ -1,4 +1,4 @@
-// browser.mjs: shared by the page's tests: starts the browser, and has the checks for all pages.
+// browser.mjs: code that the tests of the page share. It starts the browser, and checks any page.
 import { readdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { chromium } from "playwright-core";
@@ -145,7 +145,7 @@ export function smooth(page, what, frames = LEAST_FRAMES) {
   return works(page, `${what}: at least ${frames} frames per second, and`, frames);
 }
 
-/** Checks in five attempts that the page works little, and draws at least `frames` per second. */
+/** Checks in five attempts that the page uses little processor time, and draws at least `frames` per second. */
 export async function works(page, what, frames = 0) {
   let seen;
   await once(`${what}${frames > 0 ? "" : ":"} less than ${MOST_SCRIPT_MS} ms of work per second`, async () => {

@@ -109,8 +109,8 @@ async function strangers(base) {
   const page = await ask(base, "GET", "/", {});
   hold(page.status === 200, "the page needs no token", page.status);
   const policy = page.headers["content-security-policy"];
-  hold(policy?.startsWith("default-src 'none'") && !policy.includes("unsafe"), "its Content-Security-Policy is strict", policy);
-  hold(page.headers["access-control-allow-origin"] === undefined, "it has no CORS headers");
+  hold(policy?.startsWith("default-src 'none'") && !policy.includes("unsafe"), "the page's Content-Security-Policy is strict", policy);
+  hold(page.headers["access-control-allow-origin"] === undefined, "the page has no CORS headers");
   for (const path of ["/v1/status", "/v1/state", "/metrics", "/ui.json", "/history.json", "/nothing"]) {
     for (const wrong of [{}, { Authorization: `Bearer ${TOKEN}x` }, { Authorization: TOKEN }]) {
       const { status } = await ask(base, "GET", path, wrong);
@@ -164,13 +164,13 @@ const figure = async (page, title) => {
   return Number.parseFloat(text) * (text.includes("k") ? 1000 : 1);
 };
 
-/** Chooses a part of each kind, and checks that tiles and charts show the figures of the part. */
+/** Chooses an object of each kind, and checks that tiles and charts show its figures. */
 async function parts(page) {
   const row = (name) => page.locator("tr").filter({ has: page.getByRole("button", { name, exact: true }) });
   const chosen = async (button, words) => {
     await button.click();
     await page.locator(".scope", { hasText: words }).waitFor();
-    // The label of the part's chart must have a last figure.
+    // The label of the object's chart must have a last figure.
     await page.locator('.plot[aria-label^="Operations per second: reads "]:not([aria-label*="–"])').waitFor({ state: "attached" });
     const all = await page.locator("tr.chosen").count();
     hold(all === 1, `the charts show a ${words}, and its row is marked`, all);
@@ -260,7 +260,7 @@ async function steers(page, base) {
   await accessible(page, "the question before a change");
   await answer(page, "Make it read-only");
   await row.getByText("read only").waitFor();
-  // A change of another part must not prevent the undo.
+  // A change of another object must not prevent the undo.
   await changed(second, { limits: { iops: 1000000 } });
   await answer(page, "Undo", /^Undone: /);
   await row.getByText("read, write").waitFor();
@@ -1034,15 +1034,15 @@ async function grouped(browser, wrongs) {
   const order = ["ctl", "--control", "m1.sock", "group", "move", "1", "m2"];
   const moved = spawnSync(binary, order, { encoding: "utf8", cwd: work, timeout: PATIENCE_MS });
   await row("ANA groups", "m2").getByText("an operator's order").waitFor();
-  hold(moved.status === 0, "and a move with its reason", moved.stderr);
-  // A machine that dies takes the watchdog with it. A watchdog alone would make a fence needless.
+  hold(moved.status === 0, "ctl moves the leader of an ANA group", moved.stderr);
+  // Also kill the watchdog, as if the machine died: with its report, no fence would be needed.
   all.m2.kill("SIGSTOP");
   spawnSync("pkill", ["-KILL", "--parent", String(all.m2.pid)]);
   await stop(all.m2, "SIGKILL");
   await page.getByText("Member m2 is lost.").waitFor();
   await row("ANA groups", "the leader was lost").waitFor();
   await page.getByText(/^Last fence: m[13] fenced m2 for ANA group 1, /).waitFor();
-  hold(true, "a lost member, and the fence that followed");
+  hold(true, "the page shows a lost member, and the fence that followed");
   await accessible(page, "a group that lost a member");
   await page.screenshot({ path: join(screenshots, "group.png"), fullPage: true });
   await page.close();
@@ -1066,7 +1066,7 @@ try {
   for (const test of [one, many, demonstration, cluster, mirrored, attachment, mute, steered, fleet, grouped]) {
     if (!only || only.split(",").includes(test.name)) await test(browser, wrongs);
   }
-  hold(wrongs.length === 0, "the page has no errors, and asks no other servers", wrongs);
+  hold(wrongs.length === 0, "the page has no errors, and sends no requests to other servers", wrongs);
 } finally {
   await browser.close();
 }

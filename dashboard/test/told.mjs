@@ -619,7 +619,7 @@ try {
   for (const test of [streams, hostile, compares, storm, restarts, slept, setBack, leaves, changes, nodes, across, verifies, attached, crowd, crowds]) {
     if (!only || only.split(",").includes(test.name)) await test(browser, wrongs);
   }
-  hold(wrongs.length === 0, "the page has no errors, and asks no other servers", wrongs);
+  hold(wrongs.length === 0, "the page has no errors, and sends no requests to other servers", wrongs);
 } catch (error) {
   console.error("errors of the page: ", wrongs);
   throw error;

@@ -415,7 +415,8 @@ fn led_namespaces(
                     cache::check_direct(path, file)?;
                 }
                 let namespace = opened.namespace;
-                // A read-only disk has a shared lock, which proves nothing.
+                // The lock of a read-only disk is shared, so it does not prove that no other
+                // process writes.
                 let locked = match &disk.spec {
                     Spec::File(path) if !disk.read_only => Some(path.as_path()),
                     _ => None,

@@ -48,8 +48,7 @@ fn mapped(mut spec: Spec, change: &dyn Fn(&mut Spec)) -> Spec {
     spec
 }
 
-/// Returns a leg's URL without keys: changed keys do not make another leg. A URL without keys is
-/// returned unchanged.
+/// Returns a leg's URL without keys, so that the leg keeps its identity when its keys change.
 pub(super) fn without_keys(url: &str) -> String {
     match url.parse::<Url>() {
         Ok(url) if url != url.without_keys() => url.without_keys().to_string(),

@@ -30,14 +30,14 @@ pub(super) struct Steered {
 }
 
 impl Steered {
-    /// Returns the addresses of the dashboard, the management API and the counters.
+    /// Returns the addresses of the dashboard, the management API and the metrics.
     pub(super) fn on_tcp(&self) -> announce::OnTcp<'_> {
         let dashboard = self.dashboard.as_deref();
         let (interface, counters) = (self.server.api(), self.server.metrics());
         announce::OnTcp { dashboard, interface, counters, is_secure: self.is_secure }
     }
 
-    /// Warns if other machines can read the counters without encryption.
+    /// Warns if other machines can read the metrics without encryption.
     fn warn(&self) {
         let is_reached = |address: &SocketAddr| !address.ip().to_canonical().is_loopback();
         if let Some(address) = self.server.metrics().filter(is_reached).filter(|_| !self.is_secure)

@@ -1,8 +1,7 @@
 //! `farblock ctl group upgrade`: restarts one member of a group after the other.
 //!
-//! etcd keeps the list of the members with their incarnations at the start. So after an
-//! interruption, the user can continue the upgrade through any member. A member whose incarnation
-//! has grown has restarted.
+//! When the upgrade starts, etcd records the incarnation of each member, a number that grows at
+//! each restart. So the user can continue an interrupted upgrade through any member.
 //!
 //! ```text
 //!   drain --> leads nothing --> hosts have other paths --> restart --> ready

@@ -1,4 +1,4 @@
-//! The commands `read`, `write` and `copy`: their ends, ranges and messages.
+//! The commands `read`, `write` and `copy`: their sources, destinations, ranges and messages.
 
 use super::Summary;
 use super::job::Job;

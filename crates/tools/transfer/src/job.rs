@@ -9,7 +9,7 @@ use farblock_block::size::FullSize;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// The ends of a transfer, and the range to move.
+/// The source and destination of a transfer, and the range to move.
 pub(super) struct Job<'a> {
     pub(super) opener: Opener<'a>,
     pub(super) input: Input,

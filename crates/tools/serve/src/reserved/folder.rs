@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_reservation_file_or_that_of_another_disk_is_an_error() {
+    fn a_reservation_file_that_is_damaged_or_names_another_disk_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let kept = Kept::new(folder.path(), DISK);
         let anothers = format!("{}\nhosts\n", Uuid::nil());
