@@ -96,7 +96,7 @@ done
 some=nqn.host:sha256-null
 refused "no secret" "give --dhchap-secret" $some
 refused "a wrong secret" "compare the secrets" $some --dhchap-secret wrong.key
-refused "a wrong secret of the controller's" "does not match the secret" $some-both \
+refused "a wrong secret of the controller" "does not match the secret" $some-both \
     --dhchap-secret host.key --dhchap-ctrl-secret wrong.key
 # An attached disk re-authenticates on its live admin queue.
 attached() { "$farblock" --quiet "$1" "${@:2}" --runtime-dir "$logs/run"; }

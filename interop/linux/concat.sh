@@ -67,10 +67,10 @@ refused() {
 }
 reads --dhchap-secret host.key || fail "the kernel's target"
 # Linux 7.3 makes no key when both ends authenticate (nvmet_auth_insert_psk: EINVAL).
-refused "the kernel's target, both ways" "closed the connection during the TLS handshake" \
+refused "authentication in both directions with the kernel's target" "closed the connection during the TLS handshake" \
     --dhchap-secret host.key --dhchap-ctrl-secret ctrl.key
 refused "a wrong secret" "compare the secrets" --dhchap-secret wrong.key
-refused "a wrong secret of the controller's" "does not match the secret" \
+refused "a wrong secret of the controller" "does not match the secret" \
     --dhchap-secret host.key --dhchap-ctrl-secret wrong.key
 guest_ends "$control"
 said serve.log "the host's proof does not match any secret" \

@@ -67,7 +67,7 @@ for label in uring-512 portable-4096 read-only; do
     echo >"$work/$label.in"
 done
 for server in "${servers[@]}"; do
-    wait "$server" || { cat "$work"/*.log >&2; echo "nbd.sh: a server did not end well" >&2; exit 1; }
+    wait "$server" || { cat "$work"/*.log >&2; echo "nbd.sh: a server exited with an error" >&2; exit 1; }
 done
 servers=()
 if grep -i panicked "$work"/*.log; then exit 1; fi

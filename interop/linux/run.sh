@@ -233,33 +233,33 @@ transfers() {
     head -c 4M /dev/urandom >"$big"
     head -c 70001 /dev/urandom >"$small"
     check "$text: write 4 MiB" run "$engine" write "$(url "$nsid")" --input "$big" "$@"
-    equal "$text: the kernel finds these 4 MiB" "$(sum_file "$big")" "$(ask sum "$nsid" 0 4194304)"
+    equal "$text: the kernel reads the written 4 MiB" "$(sum_file "$big")" "$(ask sum "$nsid" 0 4194304)"
     check "$text: read 4 MiB" run "$engine" read "$(url "$nsid")" --length 4194304 \
         --output "$back" "$@"
-    check "$text: they are the same" cmp "$big" "$back"
+    check "$text: the read data are the written data" cmp "$big" "$back"
     check "$text: write 70001 bytes at 1000003" run "$engine" write "$(url "$nsid")" \
         --offset 1000003 --input "$small" "$@"
     dd if="$small" of="$big" oflag=seek_bytes seek=1000003 conv=notrunc 2>/dev/null
-    equal "$text: the kernel reads them there, and the rest unchanged" "$(sum_file "$big")" \
+    equal "$text: the kernel reads these bytes, and the rest unchanged" "$(sum_file "$big")" \
         "$(ask sum "$nsid" 0 4194304)"
     local filled
     filled=$(ask fill "$nsid" 16777216 2097152)
     check "$text: read 2 MiB at 16 MiB" run "$engine" read "$(url "$nsid")" --offset 16777216 \
         --length 2097152 --output "$back" "$@"
-    equal "$text: they are the bytes that the kernel wrote" "$filled" "$(sum_file "$back")"
+    equal "$text: the read data are the kernel's" "$filled" "$(sum_file "$back")"
 }
 
 whole_disks() {
     local engine=$1 image=$logs/image back=$logs/back
     head -c $disk_bytes /dev/urandom >"$image"
     check "$engine: copy a file to namespace 1" run "$engine" copy "$image" "$(url 1)"
-    equal "$engine: the kernel finds the file there" "$(sum_file "$image")" \
+    equal "$engine: the kernel reads the file from namespace 1" "$(sum_file "$image")" \
         "$(ask sum 1 0 $disk_bytes)"
     check "$engine: copy namespace 1 to namespace 2" run "$engine" copy "$(url 1)" "$(url 2)"
-    equal "$engine: the kernel finds the same there" "$(sum_file "$image")" \
+    equal "$engine: the kernel reads the file from namespace 2" "$(sum_file "$image")" \
         "$(ask sum 2 0 $disk_bytes)"
     check "$engine: copy namespace 2 to a file" run "$engine" copy "$(url 2)" "$back"
-    check "$engine: it is the first file again" cmp "$image" "$back"
+    check "$engine: the copied file equals the first file" cmp "$image" "$back"
 }
 
 describes() {
@@ -275,7 +275,7 @@ describes() {
     ok "$engine: id --json names the subsystem and the model"
     refused "$engine: a wrong name" run "$engine" id \
         "nvme+tcp://127.0.0.1:$target_port/$kernel_nqn.wrong"
-    refused "$engine: a namespace that is not there" run "$engine" read "$(url 9)" --length 4096 \
+    refused "$engine: a missing namespace" run "$engine" read "$(url 9)" --length 4096 \
         --output /dev/null
     refused "$engine: a read past the end" run "$engine" read "$(url 1)" --offset $disk_bytes \
         --length 4096 --output /dev/null

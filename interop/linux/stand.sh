@@ -108,7 +108,7 @@ guest_is_ready() {
 # made_key_is_taken WHAT: checks that farblock accepts the key that nvme-cli made in the guest.
 made_key_is_taken() {
     (umask 077 && sed -n 's/^nvme-cli made //p' guest.log >made.key)
-    "$farblock" keys check made.key || fail "$1 of nvme-cli's is not taken"
+    "$farblock" keys check made.key || fail "farblock does not accept $1 from nvme-cli"
 }
 
 # guest_ends PORT: connects to this port, which ends the guest's job, and waits for the guest.

@@ -186,7 +186,7 @@ secured() {
         url+="&hostnqn=$host_nqn"
         data_moves "$name" "$host" --tls-key tls.key
         ! "run_$host" id "$url" --tls-key other.key >out 2>&1 || die "$name: a wrong key works"
-        grep -q "refuses TLS" out || die "$name: with another key it says: $(cat out)"
+        grep -q "refuses TLS" out || die "$name: with another key, the host says: $(cat out)"
         ! "run_$host" id "$url" >out 2>&1 || die "$name: a host without a key is admitted"
         ok "$name: write, read, with the key and no other ($hash)"
         stop_servers
@@ -212,7 +212,7 @@ placed() {
     ! own id "$url" --tls-key "$(windows_path "$scratch/tls.key")" >out 2>&1 ||
         die "OpenSSL is loaded from the working folder, or from PATH"
     grep -q "put libcrypto-3-x64.dll and libssl-3-x64.dll into .*alone" out ||
-        die "without OpenSSL it says: $(cat out)"
+        die "without OpenSSL, farblock.exe says: $(cat out)"
     ok "OpenSSL in the working folder and in PATH is not loaded"
     cp "$openssl"/*.dll "$alone/"
     # With this configuration OpenSSL would have no algorithms.
@@ -271,7 +271,7 @@ service() {
     # Do not use `list`, which would clean up. But some program must run all the time, because Wine
     # stops its services with the last program.
     is_soon "boot is attached again" times $((before + 1))
-    attached '.[0] | .name == "boot" and .state == "live"' || die "it is not: $(cat list)"
+    attached '.[0] | .name == "boot" and .state == "live"' || die "the disk boot is not attached and live: $(cat list)"
     ok "the service attaches a disk again after its processes were killed"
     wine sc stop farblock </dev/null >/dev/null
     is_soon "the service stops" state_is STOPPED

@@ -32,21 +32,21 @@ for pair in $pairs; do
         [ $way = one ] || options+=(-C "$(cat ctrl.key)")
         dmesg -c >/dev/null
         check "$pair, $way" connects "$nqn" "${options[@]}"
-        eventually "$pair, $way: the disk is there" find_namespace "$nqn" 1
+        eventually "$pair, $way: the disk appears" find_namespace "$nqn" 1
         find_namespace "$nqn" 1
-        check "$pair, $way: it is read" dd if="$found" of=/dev/null bs=64k count=16 iflag=direct
+        check "$pair, $way: the disk is readable" dd if="$found" of=/dev/null bs=64k count=16 iflag=direct
         said=$(dmesg)
         [[ $said == *"authenticated with hash hmac(${pair%:*}) dhgroup ${pair#*:}"* ]] ||
             fail "$pair, $way: the kernel says $said"
         [ $way = one ] || [[ $said == *"controller authenticated"* ]] ||
-            fail "$pair, $way: the controller did not: $said"
+            fail "$pair, $way: the controller did not authenticate: $said"
         check "$pair, $way: disconnect" nvme disconnect -n "$nqn"
     done
 done
 nqn=nqn.2026-11.org.farblock:sha256-null
 refused_for "no secret" "qid 0: no key" connects "$nqn"
 refused_for "a wrong secret" "qid 0: authentication failed" connects "$nqn" -S "$(cat wrong.key)"
-refused_for "a wrong secret of the controller's" "qid 0: controller authentication failed" \
+refused_for "a wrong secret of the controller" "qid 0: controller authentication failed" \
     connects "$nqn" -S "$secret" -C "$(cat wrong.key)"
 check "the right secret still connects" connects "$nqn" -S "$secret"
 check "disconnect after that" nvme disconnect -n "$nqn"
@@ -64,15 +64,15 @@ stays() {
     check "$1: it is read" dd if="$found" of=/dev/null bs=64k count=16 iflag=direct
 }
 check "connect" connects $nqn -S "$secret"
-eventually "the disk is there" find_namespace $nqn 1
+eventually "the disk appears" find_namespace $nqn 1
 find_controller $nqn
 controller=${found##*/}
 find_namespace $nqn 1
 first="$found $(cat "/sys/class/nvme/$controller/cntlid" "/sys/class/nvme/$controller/state")"
 outside add
-eventually "a namespace that is added is seen" find_namespace $nqn 2
+eventually "an added namespace appears" find_namespace $nqn 2
 outside accept new.key host.key
-stays "the new key is valid, too"
+stays "after the new key became valid, too"
 # With another secret, the kernel's host re-authenticates on its live queues, but it logs this only
 # for the admin queue.
 has_again() { [[ $(dmesg) == *"re-authenticating controller"*"qid 0: authenticated"* ]]; }
@@ -84,14 +84,14 @@ gives "$new"
 eventually "the host re-authenticates with the new key" has_again
 stays "re-authenticated"
 outside accept new.key
-stays "the old key is no longer valid"
+stays "after the old key became invalid"
 check "disconnect" nvme disconnect -n $nqn
-refused_for "with the old key" "qid 0: authentication failed" connects $nqn -S "$secret"
-check "with the new key" connects $nqn -S "$new"
-eventually "the disk is there again" find_namespace $nqn 1
+refused_for "a connection with the old key" "qid 0: authentication failed" connects $nqn -S "$secret"
+check "a connection with the new key" connects $nqn -S "$new"
+eventually "the disk appears again" find_namespace $nqn 1
 outside disallow
 gone() { ! find_namespace $nqn 1; }
-eventually "a host that is no longer allowed has no disk" gone
+eventually "a disallowed host has no disk" gone
 nvme disconnect -n $nqn >/dev/null || true
 
 # --- The kernel's target, with a host entry for each pair and direction

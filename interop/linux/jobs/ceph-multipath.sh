@@ -18,7 +18,7 @@ for port in $one $two; do
     check "connect by $port" nvme connect -t tcp -a 10.0.2.2 -s "$port" -n $nqn -i 2 \
         --keep-alive-tmo=2 --reconnect-delay=1
 done
-eventually "one way to the image" access optimized "trsvcid=$one"
+eventually "one path to the image" access optimized "trsvcid=$one"
 eventually "and the other" access optimized "trsvcid=$two"
 find_namespace $nqn 1
 disk=$found
@@ -30,7 +30,7 @@ rounds_begin "$disk"
 goes_on "with two targets"
 for port in $one $two; do
     outside kill_target "$port"
-    eventually "the way by $port is lost" way connecting "trsvcid=$port"
+    eventually "the path over port $port is lost" way connecting "trsvcid=$port"
     goes_on "without the target at $port"
     outside start_target "$port"
     eventually "and is back" way live "trsvcid=$port"
@@ -38,12 +38,12 @@ for port in $one $two; do
 done
 say "both at once"
 outside kill_both "$one" "$two"
-eventually "the first is lost" way connecting "trsvcid=$one"
-eventually "the second is lost" way connecting "trsvcid=$two"
+eventually "the path over port $one is lost" way connecting "trsvcid=$one"
+eventually "the path over port $two is lost" way connecting "trsvcid=$two"
 outside start_target "$two"
-goes_on "with the second only"
+goes_on "with only the target at $two"
 outside start_target "$one"
-eventually "the first is back" way live "trsvcid=$one"
+eventually "the path over port $one is live again" way live "trsvcid=$one"
 goes_on "with both"
 rounds_end
 said=$(dmesg)

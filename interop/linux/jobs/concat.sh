@@ -45,15 +45,15 @@ for hash in $hashes; do
         check "$hash, $way" connects "$nqn-$hash" --concat "${options[@]}"
         find_controller "$nqn-$hash"
         first_line "/sys/class/nvme/$found/tls_mode"
-        equal "$hash, $way: what the kernel says of TLS" concat "$line"
-        eventually "$hash, $way: the disk is there" find_namespace "$nqn-$hash" 1
+        equal "$hash, $way: the kernel's TLS mode" concat "$line"
+        eventually "$hash, $way: the disk appears" find_namespace "$nqn-$hash" 1
         find_namespace "$nqn-$hash" 1
-        check "$hash, $way: it is written" \
+        check "$hash, $way: the disk is writable" \
             dd if=/dev/urandom of="$found" bs=64k count=16 oflag=direct
-        check "$hash, $way: it is read" dd if="$found" of=/dev/null bs=1M count=2 iflag=direct
+        check "$hash, $way: the disk is readable" dd if="$found" of=/dev/null bs=1M count=2 iflag=direct
         check "$hash, $way: disconnect" nvme disconnect -n "$nqn-$hash"
     done
-    refused_for "in plain" "secure concatenation is not supported" connects "$nqn-$hash" -S "$secret"
+    refused_for "a connection without TLS" "secure concatenation is not supported" connects "$nqn-$hash" -S "$secret"
     refused_for "a wrong secret" "qid 0: authentication failed" \
         connects "$nqn-$hash" --concat -S "$(cat wrong.key)"
     # With --concat, Linux 7.3 does not authenticate the controller, even with its secret (-C): the

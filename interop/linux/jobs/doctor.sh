@@ -18,17 +18,17 @@ free() {
 }
 
 say "a disk of the kernel"
-free "a disk that nobody uses" $disk
+free "an unused disk" $disk
 
 say "mounted"
 check "mkfs.ext4" mkfs.ext4 -q -F $disk
 check "mount" mount $disk /mnt
 has "a mounted disk" $disk "PROBLEM  users .*in use by the system: $disk is mounted at /mnt"
-refused "serve says no, too" "in use" ./farblock serve $disk --listen 127.0.0.1:0
+refused "farblock serve on a mounted disk" "in use" ./farblock serve $disk --listen 127.0.0.1:0
 mkdir -p "/run/a place"
 check "mount --bind" mount --bind /mnt "/run/a place"
 check "umount" umount /mnt
-has "another mount of it" $disk "is mounted at /run/a place"
+has "another mount of the disk" $disk "is mounted at /run/a place"
 check "umount" umount "/run/a place"
 free "it is unmounted" $disk
 
@@ -36,11 +36,11 @@ say "in a mount namespace of another process"
 mkfifo /run/hold
 unshare -m sh -c "mount $disk /mnt && echo mounted >/run/mounted && read -r _ </run/hold" &
 apart=$!
-eventually "it is mounted there" test -s /run/mounted
+eventually "the disk is mounted in that namespace" test -s /run/mounted
 has "a disk that another namespace has mounted" $disk "\(process [0-9]+\) has the disk mounted at /mnt in a"
 echo >/run/hold
 wait $apart
-eventually "it is free again" ./farblock doctor $disk
+eventually "the disk is free again" ./farblock doctor $disk
 
 say "swap"
 check "mkswap" mkswap $disk
@@ -51,7 +51,7 @@ free "no swap" $disk
 
 say "a file"
 truncate -s 16M /run/file
-free "a file that nobody uses" /run/file
+free "an unused file" /run/file
 modprobe loop
 loop=$(losetup -f --show /run/file) || fail "no loop device"
 has "the file of a loop device" /run/file "in use by the system: $loop is a loop device on /run/file"
@@ -77,23 +77,23 @@ check "losetup -d" losetup -d $loop
 say "the device mapper"
 modprobe dm-mod
 check "dmsetup" dmsetup create whole --table "0 65536 linear $disk 0"
-has "a disk under a mapped one" $disk "in use by the system: $disk is a part of /dev/dm-[0-9]"
+has "a disk under a device-mapper device" $disk "in use by the system: $disk is a part of /dev/dm-[0-9]"
 # Does the work of udev, which this guest lacks.
 mkdir -p /dev/mapper
 ln -sf ../dm-0 /dev/mapper/whole
 check "mkfs.ext4" mkfs.ext4 -q -F /dev/mapper/whole
 check "mount" mount /dev/mapper/whole /mnt
-has "a mapped disk by its name" /dev/mapper/whole "is mounted at /mnt"
+has "a device-mapper device by its name" /dev/mapper/whole "is mounted at /mnt"
 check "umount" umount /mnt
 check "dmsetup remove" dmsetup remove whole
 
 say "programs"
 sh -c "exec 3<>$disk; echo ready >/run/ready; read -r _ </run/hold" &
 program=$!
-eventually "a program has it open" test -s /run/ready
-said=$(./farblock doctor $disk) || fail "a hint is no problem: $said"
-[[ $said =~ hint.*"process $program) has $disk open" ]] || fail "a program that has it open: $said"
-ok "a program that has it open: ${BASH_REMATCH[0]}"
+eventually "a program has the disk open" test -s /run/ready
+said=$(./farblock doctor $disk) || fail "doctor reports a problem for an open disk: $said"
+[[ $said =~ hint.*"process $program) has $disk open" ]] || fail "a program that has the disk open: $said"
+ok "a program that has the disk open: ${BASH_REMATCH[0]}"
 echo >/run/hold
 wait $program
 ./farblock serve $disk --listen 127.0.0.1:0 >/run/serve.out 2>&1 &

@@ -45,7 +45,7 @@ to_b() {
 
 in_a_minute "the nodes are connected" drbd_is cs:Connected
 check "DRBD copies nothing, since both disks are empty" drbdadm new-current-uuid --clear-bitmap r0
-in_a_minute "both are up to date" drbd_is ds:UpToDate/UpToDate
+in_a_minute "both disks are up to date" drbd_is ds:UpToDate/UpToDate
 
 say "both are secondary"
 outside on_a systemctl start farblock
@@ -58,7 +58,7 @@ done
 
 say "a becomes primary"
 outside on_a farblock-drbd promote r0
-in_a_minute "the way to a is the one to use" access optimized $a
+in_a_minute "the path to a is optimized" access optimized $a
 find_namespace $nqn 1
 disk=$found
 rounds_begin "$disk"
@@ -67,17 +67,17 @@ goes_on "a is primary"
 
 say "moves"
 milliseconds to_b
-in_a_minute "the way to b is the one to use" access optimized $b
-equal "the way to a" inaccessible "$(access inaccessible $a && echo inaccessible)"
-goes_on "it moved to b within $took ms"
+in_a_minute "the path to b is optimized" access optimized $b
+equal "the ANA state of the path to a" inaccessible "$(access inaccessible $a && echo inaccessible)"
+goes_on "the primary role moved to b within $took ms"
 milliseconds to_a
-in_a_minute "the way to a is the one to use" access optimized $a
-goes_on "it moved to a within $took ms"
+in_a_minute "the path to a is optimized" access optimized $a
+goes_on "the primary role moved to a within $took ms"
 
 say "a dies"
 outside kill_a
 milliseconds farblock-drbd promote r0
-in_a_minute "the way to b is the one to use" access optimized $b
+in_a_minute "the path to b is optimized" access optimized $b
 goes_on "b was made primary within $took ms"
 
 say "a is back"
@@ -85,10 +85,10 @@ outside start_a
 in_a_minute "DRBD has copied the differences" drbd_is ds:UpToDate/UpToDate
 dmesg | sed -n 's/.*drbd0: \(Began resync.*\|Resync done.*\)/    \1/p'
 outside on_a systemctl start farblock
-in_a_minute "the way to a is connected again" way live $a
+in_a_minute "the path to a is connected again" way live $a
 to_a
-in_a_minute "the way to a is the one to use" access optimized $a
-goes_on "it moved to a again"
+in_a_minute "the path to a is optimized" access optimized $a
+goes_on "the primary role moved to a again"
 rounds_end
 outside ours_ends
 

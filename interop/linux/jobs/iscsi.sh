@@ -53,9 +53,9 @@ compare_and_write() {
     for name in "" --fua; do
         code=0
         "${command[@]}" $name "$disk" 2>/dev/null || code=$?
-        equal "$block: a second one $name is a miscompare" 14 $code
+        equal "$block: a second COMPARE AND WRITE $name is a miscompare" 14 $code
         there=$(dd if="$disk" bs="$block" skip=$lba count=$blocks iflag=direct 2>/dev/null | sha256sum)
-        equal "$block: what the first wrote is there" "$(sha256sum <"$block.B")" "$there"
+        equal "$block: the data of the first COMPARE AND WRITE remain" "$(sha256sum <"$block.B")" "$there"
     done
 }
 

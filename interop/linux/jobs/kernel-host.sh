@@ -59,7 +59,7 @@ connect() {
     controller=$found
     namespace=()
     for ((nsid = 1; nsid <= nsids; nsid++)); do
-        eventually "$label: namespace $nsid is there" find_namespace "$nqn" $nsid
+        eventually "$label: namespace $nsid appears" find_namespace "$nqn" $nsid
         namespace[nsid]=$found
         queue=/sys/block/${found##*/}
         first_line "$queue/size" # always in units of 512 bytes
@@ -114,10 +114,10 @@ check_controller() {
                 and (bit(7) or (has("verify") and has("verify-bit") | not))),
             vwc: (.vwc | bit(0))
         } | to_entries[] | select(.value | not) | .key' <<<"$identify")
-    [ -z "$wrong" ] || fail "$label: id-ctrl: wrong are" "$wrong" "in $identify"
+    [ -z "$wrong" ] || fail "$label: id-ctrl: these fields are wrong:" "$wrong" "in $identify"
     ok "$label: id-ctrl: mn, sn, fr, subnqn, cntlid, ver, kas, ioccsz, oncs, sgls, vwc and more"
 
-    # Without concurrent connections: nvme list walks over all of them.
+    # Run this without concurrent connections, because nvme list reads all of them.
     json "$label: list shows model, size and block size" "[.Devices[] |
         select(.DevicePath == (\"${namespace[*]}\" | split(\" \")[])) |
         select(.ModelNumber == \"$model\" and .SectorSize == $block) | .PhysicalSize] | sort ==
@@ -209,7 +209,7 @@ check_commands() {
     reads_back() {
         rm -f "$back"
         io read "$2" "$3" "$back" >/dev/null 2>&1 || fail "$text: $1: cannot read it back"
-        cmp -n $(($3 * block)) "$back" "$4" || fail "$text: $1: it reads back differently"
+        cmp -n $(($3 * block)) "$back" "$4" || fail "$text: $1: other data were read back"
         ok "$text: $1: reads back"
     }
 
@@ -222,7 +222,7 @@ check_commands() {
     reads_back "write one block at the end" $((blocks - 1)) 1 "$second"
     check "$text: write, force unit access" io write 0 $many "$first" --force-unit-access
     check "$text: read, force unit access" io read 0 $many "$back" --force-unit-access
-    cmp "$first" "$back" || fail "$text: force unit access: it reads back differently"
+    cmp "$first" "$back" || fail "$text: force unit access: other data were read back"
     check "$text: flush" nvme flush "$device"
 
     if has compare; then
@@ -235,7 +235,7 @@ check_commands() {
 
     check "$text: write zeroes" plain write-zeroes $few $few
     reads_back "write zeroes" $few $few "$zeros"
-    reads_back "write zeroes leaves the blocks before alone" 0 $few "$first"
+    reads_back "write zeroes does not change the blocks before" 0 $few "$first"
     check "$text: deallocate" nvme dsm "$device" --ad --slbs=0 --blocks=$many
     check "$text: read deallocated blocks" io read 0 $many "$back"
 
@@ -253,7 +253,7 @@ check_commands() {
     fi
     refused "$text: an unknown command" 'Invalid Command Opcode' \
         nvme io-passthru "$device" --opcode=0x70 --namespace-id="$1"
-    reads_back "the last block after all that" $((blocks - 1)) 1 "$second"
+    reads_back "the last block after these commands" $((blocks - 1)) 1 "$second"
 }
 
 # Copy commands; uses the data and the functions of check_commands for namespace NSID.
@@ -280,17 +280,17 @@ check_copy() {
         # so the host cannot enable this feature. The target's own tests cover it.
         [[ $said = *'Permission denied' ]] ||
             fail "$text: copies of other namespaces are not enabled: $said"
-        refused "$text: copy of another namespace, which this kernel does not let be enabled" \
+        refused "$text: copy of another namespace, which this kernel cannot enable" \
             'Invalid Field' copy $((2 * many)) 0 0 --format=2 --snsids="$1"
         return 0
     fi
     ok "$text: enable copies of other namespaces"
     [ "$nsids" -ge 2 ] || return 0
     nvme copy "${namespace[2]}" --sdlba=0 --slbs=0 --blocks=$((many - 1)) --format=2 \
-        --snsids="$1" >/dev/null || fail "$text: it is not copied to namespace 2"
+        --snsids="$1" >/dev/null || fail "$text: the copy to namespace 2 failed"
     nvme read "${namespace[2]}" --start-block=0 --block-count=$((many - 1)) --data="$back" \
         --data-size=131072 >/dev/null || fail "$text: namespace 2 cannot be read"
-    cmp "$back" "$first" || fail "$text: copy to namespace 2: it reads back differently"
+    cmp "$back" "$first" || fail "$text: copy to namespace 2: other data were read back"
     ok "$text: copy to namespace 2"
 }
 
@@ -325,7 +325,7 @@ check_pattern() {
     dd if="${namespace[$1]}" bs=1M skip=16 count=8 iflag=direct 2>/dev/null |
         cmp - <(pattern_of "$1") ||
         fail "$label: namespace $1: the 8 MiB of random bytes have changed"
-    ok "$label: namespace $1: the 8 MiB of random bytes are there"
+    ok "$label: namespace $1: the 8 MiB of random bytes are unchanged"
 }
 
 check_block_layer() {
@@ -445,7 +445,7 @@ check_wrong_name() {
         alone nvme connect --transport=tcp --traddr="$address" --trsvcid="$port" \
         --nqn="$nqn.wrong" --hostnqn=$host_nqn --hostid=$host_id
     dmesg | grep "Connect Invalid Data Parameter, subsysnqn \"$nqn.wrong\"" >/dev/null ||
-        fail "$label: a wrong name was refused in another way than Connect Invalid Data Parameter"
+        fail "$label: a wrong name was not refused with Connect Invalid Data Parameter"
 }
 
 check_target() { if [ "$checks" = read-only ]; then check_read_only; else check_writable; fi; }
@@ -485,6 +485,6 @@ for_all any check_still_live
 # The tests above must not have caused errors in the host's transport.
 stumbles='I/O timeout|timeout, |digest error|econnecting|error recovery|WARNING:|BUG:'
 if dmesg | grep -E "$stumbles"; then
-    fail "the kernel complained (above)"
+    fail "the kernel logged errors (above)"
 fi
 say "done"

@@ -39,6 +39,6 @@ echo READY
 until [ -e /run/stop ]; do sleep 0.1; done
 if dmesg | grep -E 'nvmet.*(digest|error|fail|invalid|unexpected|bad)|WARNING:|BUG:' |
     grep -v -e 'invalid subsystem'; then
-    fail "the kernel's target complained (above)"
+    fail "the kernel's target logged errors (above)"
 fi
 say "done"

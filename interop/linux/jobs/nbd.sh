@@ -81,11 +81,11 @@ for engine in uring portable; do
     equal "$engine: queues" 2 "$(find "/sys/block/${device#/dev/}/mq" -mindepth 1 -maxdepth 1 | wc -l)"
     check "$engine: fio verify" verify "$device" 4k-64k
     file_system "$engine" "$device"
-    refused "$engine: the same device again" "is in use" \
+    refused "$engine: a device in use" "is in use" \
         ./nbd_kernel mem:1MiB --index "${device#/dev/nbd}"
     echo "resize 33554432" >"$engine.in"
     smaller() { [ "$(blockdev --getsize64 "$device")" = 33554432 ]; }
-    eventually "$engine: it is smaller" smaller
+    eventually "$engine: the device is smaller" smaller
     # The server's input ends when its last writer closes it. An unknown line also stops the server,
     # but without a disconnect.
     kill $server
@@ -117,11 +117,11 @@ truncate -s 64M /run/disk
 start_target
 check "attach" ./farblock attach "$url" --as nbd --name disk --reconnect-delay 200ms
 device=$(says path)
-case $device in /dev/nbd*) ;; *) fail "it is no NBD device: $device" ;; esac
+case $device in /dev/nbd*) ;; *) fail "the device is not an NBD device: $device" ;; esac
 equal "its size" 67108864 "$(blockdev --getsize64 "$device")"
 equal "its block size" 4096 "$(queue "$device" logical_block_size)"
 equal "a file has a cache" "write back" "$(queue "$device" write_cache)"
-equal "its server is confined" true "$(says sandboxed)"
+equal "the server of the device is confined" true "$(says sandboxed)"
 if [[ $(./farblock list --json) == *sys_admin* ]]; then fail "the server has sys_admin"; fi
 equal "the device's backend" farblock-disk "$(cat "/sys/block/${device#/dev/}/backend")"
 verify "$device" 4k-16k >fio.out 2>&1 &
@@ -140,7 +140,7 @@ for round in server broker both; do
         both) kill -9 "$(broker)" "$server" ;;
     esac
     eventually "killed, $round: the next server serves" is_served_anew
-    equal "killed, $round: it is confined" true "$(says sandboxed)"
+    equal "killed, $round: the next server is confined" true "$(says sandboxed)"
 done
 kill -9 $target
 wait $target 2>/dev/null || true
@@ -148,16 +148,16 @@ eventually "the target is lost" is_lost
 start_target
 eventually "the target is back" is_live
 kill -0 $load2 || fail "the load ended before the target was back"
-wait $load || fail "the first load: $(cat fio.out)"
-wait $load2 || fail "the second load: $(cat fio2.out)"
+wait $load || fail "the first load failed: $(cat fio.out)"
+wait $load2 || fail "the second load failed: $(cat fio2.out)"
 ok "no error and no lost block in three kills and a lost target"
 file_system "attached" "$device"
 check "mount" mount "$device" /mnt
-refused "detach while it is mounted" "mounted at /mnt" ./farblock detach disk
+refused "detach of a mounted disk" "mounted at /mnt" ./farblock detach disk
 check "umount" umount /mnt
 check "detach" ./farblock detach disk
 is_gone() { [ ! -e "/sys/block/${device#/dev/}/pid" ]; }
-eventually "the device is gone" is_gone
+eventually "the device is removed" is_gone
 equal "nothing is attached" "nothing is attached" "$(./farblock list)"
 
 say "the supervisor and the server are killed"
@@ -174,7 +174,7 @@ is_stale() { [ "$(says state)" = stale ]; }
 eventually "it is stale" is_stale
 kill -0 $writer || fail "the writer does not wait: $(cat dd.out)"
 check "attach takes over the device" ./farblock attach "$url" --as nbd --name disk
-wait $writer || fail "the writer: $(cat dd.out)"
+wait $writer || fail "the writer failed: $(cat dd.out)"
 check "umount" umount /mnt
 check "e2fsck" e2fsck -fn "$device"
 truncate -s 80M /run/disk
@@ -192,10 +192,10 @@ tells() { [[ $(./farblock list) == *'detach the disk with --force'* ]]; }
 eventually "list gives advice" tells
 refused "detach" "detach the disk with --force" ./farblock detach disk
 check "detach --force" ./farblock detach disk --force
-eventually "the device is gone" is_gone
+eventually "the device is removed" is_gone
 equal "nothing is attached" "nothing is attached" "$(./farblock list)"
 kill $target
 wait $target || fail "the target: $(cat target.out)"
 
-if dmesg | grep -E 'BUG:|WARNING:|Oops'; then fail "the kernel complained (above)"; fi
+if dmesg | grep -E 'BUG:|WARNING:|Oops'; then fail "the kernel logged errors (above)"; fi
 say "done"

@@ -15,7 +15,7 @@ disk() {
     echo "/dev/${controller##*/}n$2"
 }
 all_there() { for it in {node0,node1}\ {1,2}; do test -b "$(disk $it)" || return; done; }
-eventually "four disks are there" all_there
+eventually "four disks appear" all_there
 near=("$(disk node0 1)" "$(disk node0 2)")
 far=("$(disk node1 1)" "$(disk node1 2)")
 
@@ -42,7 +42,7 @@ say "all disks on one node"
 sed -i -e "s#^drives = .*#drives = [\"${far[0]}\", \"${far[1]}\"]#" \
     -e '/^verify_seconds/d' -e 's/^runtime_seconds.*/runtime_seconds = 0.3/' plan.toml
 check "it runs" ./farblock --quiet fleet run plan.toml --loopback --allow-writes --json report.json
-equal "why no node has its own set" '["all drives are at NUMA node 1",[1,1],[[1],[1]]]' \
+equal "the reason why no node has its own set" '["all drives are at NUMA node 1",[1,1],[[1],[1]]]' \
     "$(jq -c '.sets[0] | [.not_by_node, [.sets[].node], [.sets[].processors]]' report.json)"
 
 say "a target"

@@ -66,10 +66,10 @@ goes_on() {
         [ "$(round_of_load)" -lt $((from + 2)) ] || break
         sleep 0.1
     done
-    [ "$(round_of_load)" -ge $((from + 2)) ] || fail "$1: the load stands still"
+    [ "$(round_of_load)" -ge $((from + 2)) ] || fail "$1: the load has stopped"
     waits=$(sort -n /run/waits | tail -n 1)
     : >/run/waits
-    ok "$1: the load goes on, the longest operation took $waits ms"
+    ok "$1: the load continues, the longest operation took $waits ms"
 }
 
 # rounds_end: stops the load, which must have found no error.
@@ -77,5 +77,5 @@ rounds_end() {
     touch /run/enough
     wait $load
     [ ! -e /run/wrong ] || fail "under load: $(cat /run/fio.log /run/fio.json)"
-    ok "what was written was read $(round_of_load) times"
+    ok "the written data were read $(round_of_load) times"
 }

@@ -28,7 +28,7 @@ refused "doctor" "no RDMA device" ./farblock doctor "$url"
 
 modprobe -a rdma_rxe rdma_ucm ib_uverbs nvme-rdma nvme-tcp
 check "a soft-RoCE device" rdma link add rxe0 type rxe netdev eth0
-eventually "its port is active" grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
+eventually "the port of rxe0 is active" grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
 
 say "a configuration"
 ./farblock serve --config farblock.toml --control control --spdk-rpc spdk >serve.log 2>&1 &
@@ -64,7 +64,7 @@ nvme disconnect --nqn=$nqn >/dev/null
 say "reload"
 sed -i "s/, \"rdma:$address:4420\"/, \"rdma:$address:4421\"/" farblock.toml
 kill -HUP $target
-eventually "the other port" ./farblock id "nvme+rdma://$address:4421/$nqn"
+eventually "a host connects to the other port" ./farblock id "nvme+rdma://$address:4421/$nqn"
 check "stop" kill $target
 wait $target || fail "the target ended with $?: $(cat serve.log)"
 ! grep -i panicked serve.log || fail "$(cat serve.log)"

@@ -14,7 +14,7 @@ cp /host/farblock .
 modprobe nvme-core multipath=N
 modprobe -a rdma_rxe rdma_ucm ib_uverbs nvme-rdma
 check "a soft-RoCE device" rdma link add rxe0 type rxe netdev eth0
-eventually "its port is active" grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
+eventually "the port of rxe0 is active" grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
 
 host_id() { echo "0000000$1-1111-4222-8333-444444444444"; }
 host_nqn() { echo "nqn.2014-08.org.nvmexpress:uuid:$(host_id "$1")"; }
@@ -93,7 +93,7 @@ check "the right secret" connect 1 $secured --dhchap-secret="$(cat host.key)"
 nvme disconnect --nqn=$secured >/dev/null
 secret_url="nvme+rdma://$address:4420/$secured?ns=1&hostnqn=$(host_nqn 1)&hostid=$(host_id 1)"
 refused "farblock's host without a secret" "secret" ./farblock id "$secret_url"
-check "farblock's host with it" ./farblock id "$secret_url&dhchap-secret=host.key"
+check "farblock's host with the secret" ./farblock id "$secret_url&dhchap-secret=host.key"
 
 say "sizes and depths"
 for size in 512 4096; do

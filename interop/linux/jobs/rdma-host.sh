@@ -17,7 +17,7 @@ refused "RDMA" "load the driver of the RDMA device" ./farblock id "nvme+rdma://$
 
 modprobe -a rdma_rxe rdma_ucm ib_uverbs
 check "a soft-RoCE device" rdma link add rxe0 type rxe netdev eth0
-eventually "its port is active" grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
+eventually "the port of rxe0 is active" grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
 refused "a port without a listener" "nothing listens" \
     ./farblock id "nvme+rdma://$address:4499/$nqn"
 refused "an address that no device reaches" "no RDMA device|timed out" \
@@ -29,7 +29,7 @@ moves() {
     local url="nvme+rdma://$address:$2/$nqn?ns=1" block=$3
     check "$1: discovery" ./farblock discover "rdma:$address:$2"
     ./farblock discover "rdma:$address:$2" >discovered
-    grep -q "$nqn" discovered || fail "$1: the log has $(cat discovered)"
+    grep -q "$nqn" discovered || fail "$1: the discovery log lacks $nqn: $(cat discovered)"
     check "$1: identify" ./farblock id "nvme+rdma://$address:$2/$nqn"
     check "$1: write" ./farblock write "$url" --input data
     check "$1: read" ./farblock read "$url" --output copy
@@ -63,10 +63,10 @@ truncate -s $disk_bytes disk
 target=$!
 eventually "the target listens" grep -q "listening on rdma:$address:4421" serve.log
 moves farblock 4421 4096
-cmp disk copy || fail "the file has other data"
-ok "the file has the data"
+cmp disk copy || fail "the target's file lacks the written data"
+ok "the target's file has the written data"
 
-say "the ends of connections"
+say "closed and lost connections"
 queue_pairs() { rdma resource show qp | grep -c "type RC" || true; }
 has_queue_pairs() { [ "$(queue_pairs)" = "$1" ]; }
 eventually "no queue pair is left" has_queue_pairs 0
@@ -77,8 +77,8 @@ sleep 4
 [ "$(queue_pairs)" -ge 4 ] || fail "the load does not run: $(cat bench.log)"
 kill -9 $host
 wait $host 2>/dev/null || true
-eventually "a killed host is forgotten" has_queue_pairs 0
-check "another host" ./farblock id "nvme+rdma://$address:4421/$nqn"
+eventually "the target closes the queue pairs of a killed host" has_queue_pairs 0
+check "another host connects" ./farblock id "nvme+rdma://$address:4421/$nqn"
 ./farblock bench "$url" --rw randread --iodepth 4 --runtime 60s >bench.log 2>&1 &
 host=$!
 sleep 4

@@ -36,7 +36,7 @@ refused "RDMA" "cannot listen on rdma:$address:4420: .*load the driver of the RD
 
 modprobe -a rdma_rxe rdma_ucm ib_uverbs nvme-rdma
 check "a soft-RoCE device" rdma link add rxe0 type rxe netdev eth0
-eventually "its port is active" grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
+eventually "the port of rxe0 is active" grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
 refused "another machine's address" "no RDMA device has this address" \
     ./farblock serve disk-512 --listen rdma:192.0.2.1 --no-control
 
@@ -45,7 +45,7 @@ serve
 nvme discover --transport=rdma --traddr=$address --trsvcid=4420 >discovered ||
     fail "discovery: $(cat discovered serve.log)"
 grep -q "trtype:  rdma" discovered && grep -q "subnqn:  $nqn" discovered &&
-    grep -q "rdma_cms:    rdma-cm" discovered || fail "the log has $(cat discovered)"
+    grep -q "rdma_cms:    rdma-cm" discovered || fail "the discovery log lacks rdma-cm: $(cat discovered)"
 ok "discovery finds the subsystem"
 
 say "data"

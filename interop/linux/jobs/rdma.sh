@@ -12,7 +12,7 @@ refused "RDMA" "load the driver of the RDMA device" ./verbs_suite $address
 say "with a device"
 modprobe -a rdma_rxe rdma_ucm ib_uverbs
 check "a soft-RoCE device" rdma link add rxe0 type rxe netdev eth0
-eventually "its port is active" grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
+eventually "the port of rxe0 is active" grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
 RUST_BACKTRACE=1 ./verbs_suite $address || fail "the suite: see above"
 
 say "leftover queue pairs"

@@ -67,7 +67,7 @@ check "host 1 registers" register 1 --cptpl=3
 check "host 2 registers" register 2
 refused "registering another key" "$conflict" \
     nvme resv-register "${device[2]}" --nrkey=9 --rrega=0
-report "both are registered, and it persists" 1 '.regctl == 2 and .rtype == 0 and .ptpls == 1'
+report "both hosts are registered, and the registrations persist" 1 '.regctl == 2 and .rtype == 0 and .ptpls == 1'
 
 say "write exclusive"
 check "host 1 acquires" acquire 1 1 --racqa=0
@@ -100,8 +100,8 @@ check "host 1 writes at once" dd if=/run/random of="${device[1]}" bs=256k oflag=
 wait $writer
 sleep 1
 dd if="${device[1]}" bs=256k count=16 iflag=direct 2>/dev/null | cmp - /run/random ||
-    fail "a write of the fenced host came late"
-ok "no write of the fenced host came late"
+    fail "a write of the fenced host changed the disk after the fence"
+ok "no write of the fenced host changed the disk after the fence"
 report "host 2 is not registered" 1 '.regctl == 1 and .rtype == 1'
 output=$(nvme resv-notif-log "/dev/${controller[2]}" --output-format=json)
 [[ $output == *1* ]] || fail "host 2 got no notification: $output"
@@ -113,7 +113,7 @@ echo KILL
 for ((try = 0; try < 600; try++)); do [ ! -e /host/restarted ] || break; sleep 0.1; done
 connect_host 1
 connect_host 2
-report "it is still reserved" 2 '.regctl == 1 and .rtype == 1 and .ptpls == 1'
+report "the namespace is still reserved" 2 '.regctl == 1 and .rtype == 1 and .ptpls == 1'
 refused "host 2's write" "$conflict" put 2 e
 check "host 1 writes" put 1 f
 check "host 1 clears" nvme resv-release "${device[1]}" --crkey=1 --rrela=1

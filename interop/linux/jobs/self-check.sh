@@ -26,7 +26,7 @@ target kernel-4096 4420 $name-4096 4096 37748736 Linux $lacks
 
 # The disk that run.sh attached to QEMU.
 modprobe nvme
-eventually "QEMU's disk is there" test -b /dev/nvme0n1
+eventually "QEMU's disk appears" test -b /dev/nvme0n1
 subsystem=$configfs/nvmet/subsystems/$name-pass
 mkdir "$subsystem"
 echo 1 >"$subsystem/attr_allow_any_host"

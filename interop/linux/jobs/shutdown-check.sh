@@ -46,7 +46,7 @@ examine inner-apart "$loop"
 acknowledged=$(cat /host/acknowledged)
 lines=$(wc -l </srv/luks/lines)
 [ "$lines" -ge "$acknowledged" ] || fail "$acknowledged writes were acknowledged, and $lines exist"
-equal "the lines" "$(seq "$lines" | sha256sum)" "$(sha256sum </srv/luks/lines)"
+equal "the contents of the lines" "$(seq "$lines" | sha256sum)" "$(sha256sum </srv/luks/lines)"
 ok "the service wrote $lines lines, $acknowledged of which it knew to be safe"
 say "shutdown"
 systemctl poweroff --no-block

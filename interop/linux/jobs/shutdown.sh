@@ -76,7 +76,7 @@ SCRIPT
 check "it starts" systemd-run --quiet --unit=apart -p PrivateMounts=yes -p KillMode=none \
     bash /run/apart.sh "$(device apart)"
 eventually "it is ready" test -e /run/ready
-[ ! -e /run/apart/outer ] || fail "its mounts are visible here"
+[ ! -e /run/apart/outer ] || fail "mounts of the other namespace are visible here"
 
 say "a shell in the disk's directory, and a service that writes"
 systemd-run --quiet --scope --unit=shell bash -c 'cd /srv/plain; while :; do sleep 3600; done' \

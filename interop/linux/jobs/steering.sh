@@ -45,45 +45,45 @@ load_begins "$first"
 
 say "farblock ctl"
 outside add
-eventually "an added namespace is seen" is_there 2 16
+eventually "an added namespace appears" is_there 2 16
 stored "the added one" 2
 outside resize
-eventually "its new size is seen" is_there 2 20
+eventually "a resized namespace has its new size" is_there 2 20
 stored "the longer one" 2
 outside read_only on
-eventually "it is seen to be read only" is_read_only 2 1
+eventually "a namespace becomes read-only" is_read_only 2 1
 find_namespace $nqn 2
 refused "writing to it" "." dd if=/run/data of="$found" bs=64k oflag=direct conv=notrunc
 dd if="$found" bs=64k count=16 iflag=direct 2>/dev/null | cmp - /run/data || fail "it is changed"
 outside read_only off
-eventually "it is seen to be writable" is_read_only 2 0
+eventually "a namespace becomes writable" is_read_only 2 0
 stored "the writable one" 2
 outside hide
-eventually "a namespace that this host may not see is gone" is_gone 2
+eventually "a namespace hidden from this host disappears" is_gone 2
 outside show $host
-eventually "a namespace that this host may see again is back" is_there 2 20
-stored "the one that is back" 2
+eventually "a namespace shown to this host appears again" is_there 2 20
+stored "the namespace that appeared again" 2
 outside remove
-eventually "a removed namespace is gone" is_gone 2
+eventually "a removed namespace disappears" is_gone 2
 
 say "the configuration file"
 outside reload 3 two.img
-eventually "reload: a namespace is seen" is_there 3 20
-stored "the one of reload" 3
+eventually "reload: an added namespace appears" is_there 3 20
+stored "the namespace that reload added" 3
 outside broken
 check "a reload of a broken file removes nothing" is_there 3 20
 outside hangup 3 other.img
-eventually "SIGHUP: another disk replaces it" is_there 3 24
+eventually "SIGHUP: another disk replaces the namespace's disk" is_there 3 24
 stored "the other disk" 3
 outside grow
-eventually "a file that became longer is noticed" is_there 3 40
+eventually "a namespace grows with its file" is_there 3 40
 outside hangup
-eventually "SIGHUP: it is gone" is_gone 3
+eventually "SIGHUP: a removed namespace disappears" is_gone 3
 
 load_ends "namespace 1"
 find_controller $nqn
 equal "the controller has not changed" "$controller" "$found"
-check "its namespace is there" is_there 1 32
+check "namespace 1 still exists" is_there 1 32
 said=$(dmesg)
 [[ $said != *"error, dev ${first#/dev/}"* ]] || fail "I/O to namespace 1 failed: $said"
 [[ $said != *reconnect* ]] || fail "the connection was lost: $said"
@@ -115,14 +115,14 @@ fio --name=restarted --filename="$found" --direct=1 --rw=randwrite --bs=4k --siz
     --runtime=30 --verify=crc32c --verify_backlog=64 --verify_fatal=1 --minimal >/run/restarted &
 load=$!
 for time in first second; do
-    goes_on "it is written to before the $time restart"
+    goes_on "before the $time restart"
     outside restart
-    goes_on "it is written to after the $time restart"
+    goes_on "after the $time restart"
 done
-wait $load || fail "under restarts: $(cat /run/restarted)"
+wait $load || fail "the load failed during restarts: $(cat /run/restarted)"
 # The limit for the longest write, in microseconds. It is generous, since the machine may be busy.
 pause=$(cut -d';' -f56 /run/restarted)
 [ "$pause" -lt 30000000 ] || fail "a write took $pause µs"
-ok "I/O paused for $((pause / 1000)) ms at most, and none of it failed"
+ok "I/O paused for $((pause / 1000)) ms at most, and none failed"
 check "disconnect again" nvme disconnect -n $nqn
 say "done"

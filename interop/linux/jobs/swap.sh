@@ -19,19 +19,19 @@ is_no_file() { ! grep -q '^/mnt/swap ' /proc/swaps; }
 say "the memory that the disk's server has locked"
 status=$(cat "/proc/$(server)/status")
 locked=$(sed -n 's/^VmLck:[^0-9]*\([0-9]*\) kB/\1/p' <<<"$status")
-[ "$locked" -gt 0 ] || fail "nothing is locked: $status"
+[ "$locked" -gt 0 ] || fail "the server has locked no memory: $status"
 ok "in memory: $(grep -E '^(VmRSS|RssAnon|VmLck)' <<<"$status" | tr -s '\n\t ' ' ')"
 
 say "swap is refused"
 check "mkswap" mkswap $device
 check "swapon" swapon $device
-eventually "it is switched off again" is_no_swap
+eventually "swap on the disk is switched off" is_no_swap
 grep -q "switched off swap on $device" /run/farblock/data/log || fail "$(cat /run/farblock/data/log)"
-ok "the log says so"
+ok "the log reports the switched off swap"
 check "detach" ./farblock detach data
 ./farblock attach "nvme+tcp://10.0.2.2:$port/$nqn?ns=1" --as ublk --name data >attach.out 2>&1 ||
     fail "attach: $(cat attach.out)"
-grep -q "holds swap space" attach.out || fail "attach warns of swap space: $(cat attach.out)"
+grep -q "holds swap space" attach.out || fail "attach does not warn of swap space: $(cat attach.out)"
 ok "attach warns of swap space"
 
 say "a swap file on a file system of the disk"
@@ -41,7 +41,7 @@ dd if=/dev/zero of=/mnt/swap bs=1M count=16 2>/dev/null
 chmod 600 /mnt/swap
 check "mkswap" mkswap /mnt/swap
 check "swapon" swapon /mnt/swap
-eventually "it is switched off again" is_no_file
+eventually "swap on the file is switched off" is_no_file
 check "umount" umount /mnt
 
 say "without a supervisor, list and doctor report swap that farblock cannot refuse"
@@ -51,7 +51,7 @@ check "swapon" swapon $device
 is_swapped_to || fail "swap was switched off"
 said=$(./farblock list)
 [[ $said == *"swaps to $device"* ]] || fail "list: $said"
-refused "doctor" "PROBLEM +swap +the machine swaps to $device" ./farblock doctor data
+refused "doctor with swap on the disk" "PROBLEM +swap +the machine swaps to $device" ./farblock doctor data
 
 check "swapoff" swapoff $device
 check "detach" ./farblock detach data

@@ -55,8 +55,8 @@ group() {
 for port in $one $two; do
     check "connect by $port" nvme connect -t tcp -a 10.0.2.2 -s "$port" -n $nqn -i 2
 done
-eventually "namespace 1 by one port" is 1 "$one" optimized
-eventually "and by the other" is 1 "$two" optimized
+eventually "namespace 1 is optimized over port $one" is 1 "$one" optimized
+eventually "namespace 1 is optimized over port $two" is 1 "$two" optimized
 find_namespace $nqn 1
 disk=$found
 controller "$one"
@@ -64,36 +64,36 @@ first=$found
 said=$(nvme id-ctrl "/dev/$first")
 [[ $said =~ cmic[[:space:]]*:[[:space:]]*(0x)?(b|11)[[:space:]] ]] || fail "CMIC: $said"
 said=$(nvme ana-log "/dev/$first")
-[[ $said == *optimized* ]] || fail "the log page: $said"
+[[ $said == *optimized* ]] || fail "the ANA log page lacks the state optimized: $said"
 equal "the controller's identifier" 100 "$(cat "/sys/class/nvme/$first/cntlid")"
 
 load_begins "$disk"
 
 say "states under load"
 outside set_ana "$two" inaccessible
-eventually "the second is inaccessible" is 1 "$two" inaccessible
+eventually "the path over port $two is inaccessible" is 1 "$two" inaccessible
 outside set_ana "$two" non-optimized
 eventually "it is non-optimized" is 1 "$two" non-optimized
 outside set_ana "$one" inaccessible
-eventually "the first is inaccessible: the load moves" is 1 "$one" inaccessible
+eventually "the path over port $one is inaccessible: the load moves" is 1 "$one" inaccessible
 outside set_ana "$two" change
-eventually "a change begins: the load waits" is 1 "$two" change
+eventually "the path over port $two is in state change: the load waits" is 1 "$two" change
 sleep 1
 outside set_ana "$two" optimized
-eventually "it ends" is 1 "$two" optimized
+eventually "the path over port $two is optimized again" is 1 "$two" optimized
 outside set_ana "$one" persistent-loss
-eventually "the first is lost" is 1 "$one" persistent-loss
+eventually "the path over port $one has the state persistent loss" is 1 "$one" persistent-loss
 outside set_ana "$one" optimized
-eventually "and there again" is 1 "$one" optimized
+eventually "the path over port $one is optimized again" is 1 "$one" optimized
 
 say "groups"
 outside group 2
-eventually "namespace 2 is in a group of its own" group 2 "$one" 2
-eventually "elsewhere, too" group 2 "$two" 2
+eventually "namespace 2 is in another ANA group" group 2 "$one" 2
+eventually "the path over port $two has namespace 2 in that ANA group, too" group 2 "$two" 2
 outside set_ana "$one" inaccessible --group 2
-eventually "which cannot be reached there" is 2 "$one" inaccessible
-equal "namespace 1 there" optimized "$(state 1 "$one")"
-equal "namespace 2 elsewhere" optimized "$(state 2 "$two")"
+eventually "the other ANA group is inaccessible over port $one" is 2 "$one" inaccessible
+equal "the state of namespace 1 over port $one" optimized "$(state 1 "$one")"
+equal "the state of namespace 2 over port $two" optimized "$(state 2 "$two")"
 outside group 1
 eventually "and back" is 2 "$one" optimized
 

@@ -46,14 +46,14 @@ for version in 0 1; do
     find_controller "$nqn"
     first_line "/sys/class/nvme/$found/tls_key"
     [ -n "$line" ] || fail "version $version: the kernel does not say that it uses TLS"
-    eventually "version $version: the disk is there" find_namespace "$nqn" 1
+    eventually "version $version: the disk appears" find_namespace "$nqn" 1
     find_namespace "$nqn" 1
-    check "version $version: it is written" \
+    check "version $version: the disk is writable" \
         dd if=/dev/urandom of="$found" bs=64k count=16 oflag=direct
-    check "version $version: it is read" dd if="$found" of=/dev/null bs=1M count=2 iflag=direct
+    check "version $version: the disk is readable" dd if="$found" of=/dev/null bs=1M count=2 iflag=direct
     check "version $version: disconnect" nvme disconnect -n "$nqn"
 done
-refused_for "no TLS" "failed to receive icresp" connects
+refused_for "a connection without TLS" "failed to receive icresp" connects
 insert wrong.key 0 "$nqn"
 refused_for "a wrong key" "TLS handshake complete, error -13" connects --tls --tls_key="$serial"
 
@@ -67,7 +67,7 @@ outside take_made_key $other
 url="nvme+tcp://10.0.2.2:$port/$nqn?ns=1&hostnqn=$other"
 [ -n "$(grep -F ' psk ' /proc/keys)" ] || fail "the key is no 'psk': $(cat /proc/keys)"
 cp /host/farblock .
-check "a key in the keyring" \
+check "farblock's host with a key in the keyring" \
     ./farblock --quiet read "$url" --tls-key keyring: --length 1MiB --output /dev/null
 number=$((16#$(sed -n "s/^\([0-9a-f]*\) .* psk *NVMe1R01 $other $nqn .*/\1/p" /proc/keys)))
 check "by its number" \
@@ -76,7 +76,7 @@ refused "another host's" "keyring" \
     ./farblock --quiet read "${url%=*}=nqn.2026-11.org.farblock:nobody" --tls-key keyring: \
     --length 1MiB --output /dev/null
 modprobe ublk_drv
-check "farblock attach with it" ./farblock attach "$url" --name keyed --as ublk --tls-key keyring:
+check "farblock attach with that key" ./farblock attach "$url" --name keyed --as ublk --tls-key keyring:
 device=$(./farblock list --json | jq -r '.[0].use.path')
 check "the disk is written" dd if=/dev/urandom of="$device" bs=64k count=16 oflag=direct
 check "the disk is read" dd if="$device" of=/dev/null bs=1M count=2 iflag=direct

@@ -129,10 +129,10 @@ for block in 512 4096; do
     start $label "$(url $block)" --queues 1 --depth 1 --id 5
     equal "$label: the requested device number" /dev/ublkb5 "$device"
     equal "$label: one queue" 1 "$(hardware_queues "$device")"
-    equal "$label: the data written last" "$(sha256sum <random)" \
+    equal "$label: the disk has the data written last" "$(sha256sum <random)" \
         "$(dd if="$device" bs=1M count=1 iflag=direct 2>/dev/null | sha256sum)"
     check "$label: fio verify, one at a time" verify "$device" "$block-64k" --size=1m --sync=dsync
-    refused "the same number again" "choose another number" ./ublk_serve mem:1MiB --id 5
+    refused "a device number in use" "choose another number" ./ublk_serve mem:1MiB --id 5
     stop $label
 done
 
@@ -186,7 +186,7 @@ check "no mapping" dmsetup remove above
 check "mount" mount "$device" /mnt
 stop used force
 refused "a write to the removed device" "." dd if=/dev/zero of=/mnt/file2 bs=1M count=8 conv=fsync
-umount /mnt || fail "what is gone cannot be unmounted"
+umount /mnt || fail "the file system of the removed device cannot be unmounted"
 
 say "a target that does not answer"
 start slow "$(url 512)"
@@ -225,8 +225,8 @@ begin_load() {
 }
 end_load() {
     : >enough
-    wait $load || fail "on the disk: $(cat fio.out)"
-    wait $load2 || fail "in the file: $(cat fio2.out)"
+    wait $load || fail "fio failed on the disk: $(cat fio.out)"
+    wait $load2 || fail "fio failed in the file: $(cat fio2.out)"
     ok "no error and no lost block: $1"
 }
 # ask_for_cut: requests that the outer script kill and restart the targets, and waits for that.
@@ -257,12 +257,12 @@ for round in 1 2 3; do
     sleep 1
 done
 load_runs "after the last kill"
-refused "a disk that is served" "process $disk_server serves" \
+refused "a disk that another process serves" "process $disk_server serves" \
     ./ublk_serve "$(url 512)" "${options[@]}" --recover "$disk_id"
 say "targets that are killed under the same load"
 ask_for_cut
 load_runs "before the targets were back"
-end_load "three servers' and two targets' deaths"
+end_load "three servers and two targets were killed"
 
 say "a successor that dies before it serves"
 # Each attempt may open one file more, so it gets one step further. In one attempt, the process
@@ -276,7 +276,7 @@ for ((allowed = 5; allowed < 64; allowed++)); do
         break
     fi
 done
-check "one of $(wc -l <tries) attempts failed to open it" grep "open a ublk device: Too many" tries
+check "one of $(wc -l <tries) attempts failed to open the device" grep "open a ublk device: Too many" tries
 check "the last attempt served the device" grep "^ready $device " tries
 check "detach the device" ./ublk_serve --detach "$id"
 
@@ -290,9 +290,9 @@ server=$server device=$disk
 stop disk
 kill -9 $files_server
 wait $files_server 2>/dev/null || true
-refused "detaching what is mounted" "is mounted at /mnt" ./ublk_serve --detach "$files_id"
-check "detaching it by force" ./ublk_serve --detach "$files_id" --force
-umount /mnt || fail "what is gone cannot be unmounted"
+refused "detaching a mounted disk" "is mounted at /mnt" ./ublk_serve --detach "$files_id"
+check "detaching a mounted disk by force" ./ublk_serve --detach "$files_id" --force
+umount /mnt || fail "the file system of the removed device cannot be unmounted"
 [ ! -e "$files" ] || fail "$files is still there"
 refused "detaching a removed device" "does not exist" ./ublk_serve --detach "$files_id"
 # The target must have every acknowledged write.
@@ -341,12 +341,12 @@ equal "fast_io_fail_tmo" 500 "$(cat "$controller/fast_io_fail_tmo")"
 equal "queues" 3 "$(cat "$controller/queue_count")"
 equal "size" 67108864 "$(blockdev --getsize64 "$device")"
 equal "block size" 512 "$(queue "$device" logical_block_size)"
-refused "the same connection again" "the kernel is already connected to $nqn at that address" \
+refused "a second connection to one subsystem" "the kernel is already connected to $nqn at that address" \
     "${nvme[@]}" "${ports[512]}" "$nqn" 1 "${options[@]}"
 check "mkfs.ext4" mkfs.ext4 -q -F "$device"
 check "mount" mount "$device" /mnt
 detach=(./nvme_attach --detach "$instance" "$nqn" 1 "$device")
-refused "detaching what is mounted" "$device is mounted at /mnt" "${detach[@]}"
+refused "detaching a mounted disk" "$device is mounted at /mnt" "${detach[@]}"
 check "umount" umount /mnt
 refused "detaching another subsystem" "no connection to nqn.other" \
     ./nvme_attach --detach "$instance" nqn.other 1 "$device"
@@ -355,8 +355,8 @@ load=$!
 sleep 1
 ask_for_cut
 kill -0 $load || fail "the load ended before the target was back: $(cat fio.out)"
-wait $load || fail "the load: $(cat fio.out)"
-ok "no error and no lost block: a target's death"
+wait $load || fail "the load failed: $(cat fio.out)"
+ok "no error and no lost block: a target was killed"
 check "detach" "${detach[@]}"
 [ ! -e "$device" ] || fail "$device is still there"
 refused "detaching it again" "no connection" "${detach[@]}"
@@ -403,8 +403,8 @@ for round in 1 2; do
     until_true "round $round: the supervisor has started another server" served_by_another "$before"
 done
 kill -0 $load || fail "the load ended after the last kill: $(cat fio.out)"
-wait $load || fail "the load: $(cat fio.out)"
-ok "no error and no lost block: two servers' deaths"
+wait $load || fail "the load failed: $(cat fio.out)"
+ok "no error and no lost block: two servers were killed"
 detaches
 
 say "farblock attach --as nvme"
@@ -414,9 +414,9 @@ check "fio verify" verify "$device" 4k-64k
 before=$(listed server_pid)
 kill -9 "$before"
 until_true "the supervisor has started another server" served_by_another "$before"
-equal "it is the same device" "$device" "$(listed use.path)"
+equal "the device of the next server" "$device" "$(listed use.path)"
 detaches
 [ -z "$(ls /sys/class/nvme)" ] || fail "a connection was left: $(ls /sys/class/nvme)"
 
-if dmesg | grep -E 'BUG:|WARNING:|Oops'; then fail "the kernel complained (above)"; fi
+if dmesg | grep -E 'BUG:|WARNING:|Oops'; then fail "the kernel logged errors (above)"; fi
 say "done"

@@ -45,8 +45,8 @@ say "the cache"
 find_disk remote-512
 equal "a file has a cache" "write back" "$(queue "$found" write_cache)"
 echo "write through" >"/sys/block/${found#/dev/}/cache_type"
-equal "it can be switched off" "write through" "$(queue "$found" write_cache)"
-check "fio verify without it" verify "$found" 4k-64k --size=8m
+equal "the cache can be switched off" "write through" "$(queue "$found" write_cache)"
+check "fio verify without the cache" verify "$found" 4k-64k --size=8m
 echo "write back" >"/sys/block/${found#/dev/}/cache_type"
 equal "and on" "write back" "$(queue "$found" write_cache)"
 
@@ -77,8 +77,8 @@ fio --name=file --filename=/mnt/file --direct=1 --ioengine=libaio --iodepth=8 --
     --bsrange=4k-16k --size=24m --rate_iops=100 --verify=crc32c --verify_fatal=1 \
     --minimal >fio2.out 2>&1 &
 load2=$!
-wait $load || fail "on the disk: $(cat fio.out)"
-wait $load2 || fail "in the file: $(cat fio2.out)"
+wait $load || fail "fio failed on the disk: $(cat fio.out)"
+wait $load2 || fail "fio failed in the file: $(cat fio2.out)"
 echo "DONE"
 ok "no error and no lost block"
 check "umount" umount /mnt
@@ -86,6 +86,6 @@ check "e2fsck" e2fsck -fn "$found"
 
 find_disk read-only
 if dmesg | grep -E 'BUG:|WARNING:|Oops|I/O error' | grep -v "dev ${found#/dev/},"; then
-    fail "the kernel complained (above)"
+    fail "the kernel logged errors (above)"
 fi
 say "done"
