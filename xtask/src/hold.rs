@@ -34,7 +34,6 @@ pub(crate) struct HoldOptions {
     seconds: f64,
 }
 
-/// The result of the command.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Held {
     pub(crate) connections: usize,
@@ -60,7 +59,6 @@ struct Holder {
     completed: u64,
 }
 
-/// Runs the command.
 pub(crate) fn hold(options: &HoldOptions) -> Result<(), String> {
     let run = Duration::try_from_secs_f64(options.seconds)
         .map_err(|_| format!("{} is not a number of seconds", options.seconds))?;

@@ -67,7 +67,6 @@ const LOADS: [Load; 6] = [
     Load { name: "1M randwrite, QD 8, 1 connection", bytes: 1_048_576.0, passes: 5.0 },
 ];
 
-/// The bottleneck.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Limit {
     Processors,

@@ -130,7 +130,7 @@ mod tests {
         let report = Report::from_json(json).expect("a report");
         let table = table(&[report.clone(), report]);
         assert_eq!(table.head.date, "2026-11-21T05:06:13Z");
-        assert_eq!(table.rows.len(), 5, "the sixth pattern has a row without its remote side");
+        assert_eq!(table.rows.len(), 5, "a pattern without a remote result has a row");
         assert_eq!(table.rows[1].join(","), "4k random write,2,4,195992,197787,101,5.0,1.6");
     }
 }

@@ -114,7 +114,6 @@ fn rows(only: &[String]) -> Vec<Row> {
     loads.filter(is_asked).map(|load| Row { name: load.words(), load }).collect()
 }
 
-/// Runs the comparison.
 pub(crate) fn compare(options: &Options) -> Result<(), String> {
     let rows = rows(&options.only);
     if options.list {
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_are_in_one_network() {
+    fn host_and_target_addresses_are_in_one_network() {
         let (host, bits) = HOST.split_once('/').expect("a prefix length");
         let host: Ipv4Addr = host.parse().expect("an address");
         let mask = u32::MAX << (32 - bits.parse::<u32>().expect("a length"));

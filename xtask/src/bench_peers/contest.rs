@@ -60,7 +60,6 @@ struct Outcome {
     error: Option<String>,
 }
 
-/// The warm-up and run times.
 pub(super) fn times(options: &Options) -> Result<Times, String> {
     let seconds = options.seconds.unwrap_or(if options.quick { 1.5 } else { 3.0 });
     let runtime = Duration::try_from_secs_f64(seconds).map_err(|_| "--seconds is not a time")?;

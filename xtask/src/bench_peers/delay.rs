@@ -115,7 +115,7 @@ mod tests {
         });
         let mut first = [0];
         stream.read_exact(&mut first).expect("the echo");
-        assert!(begun.elapsed() >= each_way * 2, "faster than two ways");
+        assert!(begun.elapsed() >= each_way * 2, "the echo came before both delays had passed");
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).expect("the echo ends");
         writes.join().expect("no panic");

@@ -18,7 +18,6 @@ const IDLE_LOOK: Duration = Duration::from_secs(10);
 pub(crate) struct Fact {
     name: &'static str,
     what: &'static str,
-    /// The goal, in words.
     goal: &'static str,
     measured: Option<f64>,
     unit: &'static str,
@@ -26,7 +25,6 @@ pub(crate) struct Fact {
     error: Option<String>,
 }
 
-/// A target and its addresses.
 struct Served {
     process: Process,
     endpoints: Vec<Endpoint>,

@@ -27,7 +27,6 @@ struct Goal {
     bound: f64,
 }
 
-/// A goal and its result.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct GoalReport {
     row: String,

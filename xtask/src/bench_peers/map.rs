@@ -3,7 +3,6 @@
 use super::report::RowReport;
 use super::sides;
 
-/// The name of the map's file.
 pub(super) const NAME: &str = "block-size-map";
 
 pub(super) const COLUMNS: [&str; 11] = [

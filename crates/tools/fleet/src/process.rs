@@ -15,7 +15,7 @@ pub(crate) fn bound(program: &Command) -> Command {
     command
 }
 
-/// A meter of the processor time of a process; `None` if the system does not support that.
+/// Measures the processor time of a process; `None` if the system does not support that.
 #[cfg(any(target_os = "linux", windows))]
 pub(crate) fn meter(process: u32) -> Option<Box<dyn CpuSource>> {
     let meter = farblock_bench::cpu::OtherProcess::new(process).ok()?;

@@ -70,9 +70,9 @@ pub struct SetsReport {
 /// The drives and processors of a stripe set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetReport {
-    /// The specs of the set's drives.
+    /// The drives of the set, as `farblock serve` names disks.
     pub drives: Vec<String>,
-    /// The NUMA node of all these drives. `None` if there are several or they are unknown.
+    /// The NUMA node of all these drives. `None`: several nodes, or an unknown one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<usize>,
     /// The processors of this node, which serve the set.
@@ -83,7 +83,7 @@ pub struct SetReport {
 /// The results of one action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ActionReport {
-    /// The pattern of each client.
+    /// The load of each client.
     pub pattern: Pattern,
     /// The number of clients.
     pub clients: u32,
@@ -252,7 +252,7 @@ impl Report {
 }
 
 impl ActionReport {
-    /// The name of the action: its load, with jobs and depth in a sweep.
+    /// The name of the action: its load, and in a sweep also its jobs and queue depth.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.pattern.name

@@ -50,7 +50,6 @@ impl Allowed {
     }
 }
 
-/// The servers of the drives.
 enum Served {
     /// One target, or one for each NUMA node.
     Nvme(Vec<Target>),
@@ -99,7 +98,6 @@ impl Storage {
         Storage { allowed, memory, held: None, served: None, drives: Vec::new() }
     }
 
-    /// Opens the drives and shares them.
     pub(crate) fn share(&mut self, share: &Share) -> Result<Sharing, String> {
         self.unshare()?;
         if share.drives.is_empty() || share.drives.len() > DRIVES {

@@ -5,7 +5,6 @@ use crate::report::{ActionReport, Total};
 use farblock_bench::{Latencies, Pattern, RecordedLatencies};
 use std::collections::BTreeMap;
 
-/// Bytes in a MiB.
 const MIB: f64 = (1 << 20) as f64;
 
 /// The sum over the runs of an action.

@@ -161,7 +161,6 @@ pub(crate) fn tables(report: &Report, columns: usize) -> Vec<(&'static str, Tabl
     tables
 }
 
-/// The unit of latencies in a table.
 #[derive(Clone, Copy)]
 struct Unit {
     ns: f64,

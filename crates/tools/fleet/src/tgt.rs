@@ -139,7 +139,6 @@ impl Tgt {
         Ok(tgt)
     }
 
-    /// The process ID of tgtd.
     pub(crate) fn process(&self) -> u32 {
         self.process.child.id()
     }

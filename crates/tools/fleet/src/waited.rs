@@ -18,7 +18,6 @@ pub(crate) struct Waited {
 }
 
 impl Waited {
-    /// Starts to measure now.
     pub(crate) fn new() -> Waited {
         Waited { looked: Instant::now(), sum: Duration::ZERO }
     }

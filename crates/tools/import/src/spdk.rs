@@ -30,7 +30,6 @@ const TUNING: &[&str] = &[
     "accel_assign_opc",
 ];
 
-/// The state of the import.
 #[derive(Default)]
 struct Reader {
     imported: Imported,
@@ -40,7 +39,7 @@ struct Reader {
     /// The allowed hash functions, and the allowed DH groups. An empty list allows all.
     hashes: Vec<String>,
     groups: Vec<String>,
-    /// Each listener with each subsystem that it offers.
+    /// The pairs of a listener and a subsystem that SPDK offers there.
     offered: BTreeSet<(Entrance, String)>,
 }
 

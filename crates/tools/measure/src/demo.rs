@@ -1,5 +1,5 @@
-//! The demonstration: a disk file, and a target in this process that exports the disk over
-//! loopback.
+//! `farblock bench` without named disks, called the demonstration: creates a disk file, and a
+//! target in this process that exports the file over loopback.
 
 use super::args::BenchArgs;
 use super::sides::{Sides, Temporary, remote_options};
@@ -25,7 +25,6 @@ const LEAST_BYTES: u64 = 64 << 20;
 const NQN: &str = "nqn.2026-11.org.farblock:bench";
 const NSID: u32 = 1;
 
-/// Creates the disk and the target.
 pub(super) fn sides(args: &BenchArgs, global: &Global, plan: &Plan) -> Result<Sides> {
     let mut notes = Vec::new();
     let (disk, file) = disk(args, &mut notes)?;

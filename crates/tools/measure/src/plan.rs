@@ -12,7 +12,6 @@ const LEAST_RUNS: u32 = 3;
 /// however wide it is.
 const MOST_RUNS: u32 = 10;
 
-/// Creates the plan from the options.
 pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
     let mut plan = if args.full { Plan::full() } else { Plan::quick() };
     if let Some(rw) = args.rw {

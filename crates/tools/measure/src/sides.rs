@@ -16,14 +16,14 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The sides to measure.
+/// The disks to measure, called sides: one local, one remote.
 pub(super) struct Sides {
     // Keep this order of dropping: the sides, the target that serves one of them, and the file.
     pub(super) local: Option<Side>,
     pub(super) remote: Option<Side>,
-    /// The target of the demonstration.
+    /// The target that [`demo`](super::demo) started, if the user named no disk.
     pub(super) target: Option<Target>,
-    /// The disk file of the demonstration, if the system cannot unlink an open file.
+    /// The disk file that [`demo`](super::demo) created, if the system cannot unlink an open file.
     pub(super) file: Option<Temporary>,
     /// Notes to print before the measurement.
     pub(super) notes: Vec<String>,

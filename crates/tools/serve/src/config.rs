@@ -422,7 +422,6 @@ fn tcp(listeners: Vec<(Entrance, Listener)>) -> Vec<SocketAddr> {
     listeners.into_iter().filter_map(|(at, _)| at.tcp_address()).collect()
 }
 
-/// Returns the listeners with their settings.
 fn listeners(source: &Source<'_>, file: &FileConfig) -> Result<Vec<(Entrance, Listener)>, String> {
     let usual = usual(source, file)?;
     let Some(listeners) = &file.listeners else {

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
-/// Parses the name of a disk.
 pub(crate) fn parse(text: &str) -> Result<Spec, String> {
     if text.starts_with(REMOTE_SCHEME) || text.starts_with(REMOTE_RDMA_SCHEME) {
         return Err(format!(

@@ -381,7 +381,6 @@ fn shares_the_same(seen: &GroupStatus, own: &BTreeMap<u32, Vec<String>>) -> Resu
     Ok(true)
 }
 
-/// Starts the watchdog process.
 fn watchdog() -> Result<Watchdog> {
     let started = std::env::current_exe()
         .and_then(|program| watchdog::spawn(&[program.into(), "watchdog".into()]));

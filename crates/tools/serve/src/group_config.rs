@@ -121,7 +121,6 @@ impl GroupConfig {
     }
 }
 
-/// Checks an address of etcd.
 #[cfg(target_os = "linux")]
 pub(super) fn check_etcd(url: &str) -> Result<(), String> {
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));

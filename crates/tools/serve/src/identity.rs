@@ -19,13 +19,11 @@ use std::fs::File;
 use std::path::Path;
 use uuid::Uuid;
 
-/// An identity, and its origin.
 pub(super) struct Kept {
     pub(super) uuid: Uuid,
     pub(super) origin: Origin,
 }
 
-/// The origin of an identity.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux stores identities"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Origin {

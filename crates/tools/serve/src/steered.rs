@@ -292,7 +292,6 @@ fn option_of(args: &ServeArgs, place: &str) -> &'static str {
     found.map_or("--control", |(_, option)| option)
 }
 
-/// Starts the socket for SPDK clients.
 fn offer_spdk(
     args: &ServeArgs,
     steering: &Arc<Steering>,

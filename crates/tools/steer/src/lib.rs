@@ -123,7 +123,6 @@ fn say(answer: &Answer, nothing: &str) -> Result<()> {
     output::print(if text.is_empty() { nothing } else { &text })
 }
 
-/// Fetches the target's counters.
 fn ask_stats(client: &Client) -> Result<Stats> {
     let answer = ask(client, "GET", "/v1/stats", None, None)?;
     serde_json::from_str(&answer.body).map_err(|error| {
@@ -454,7 +453,6 @@ fn referral_at(address: &SocketAddr) -> String {
     format!("/v1/referrals/{}", encoded(&address.to_string()))
 }
 
-/// Percent-encodes a name for a URI.
 fn encoded(name: &str) -> String {
     let encode = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => {

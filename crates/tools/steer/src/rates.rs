@@ -46,7 +46,6 @@ impl Row {
         Self { name: printable(name), figures }
     }
 
-    /// Formats the figure of one column.
     pub(super) fn cell(&self, column: usize) -> String {
         match self.figures[column] {
             None => "-".to_owned(),

@@ -125,7 +125,6 @@ struct Upgrade<'a> {
     began: Instant,
 }
 
-/// Runs the command.
 pub(super) fn run(client: &Client, args: &UpgradeArgs) -> Result<()> {
     let upgrade = Upgrade { client, args, began: Instant::now() };
     if args.cancel {
@@ -208,7 +207,7 @@ impl Upgrade<'_> {
         }
     }
 
-    /// Restarts one member.
+    /// Drains, restarts and resumes one member.
     fn one(&self, name: &str, seen: Seen) -> Result<Seen> {
         let member = || name.to_owned();
         let mut hosts = BTreeSet::new();

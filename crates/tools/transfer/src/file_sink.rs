@@ -12,7 +12,6 @@ use std::io::{self, Seek, SeekFrom, Write};
 const HOLE_BYTES: usize = 64 << 10;
 static ZEROES: [u8; HOLE_BYTES] = [0; HOLE_BYTES];
 
-/// The destination of a [`FileSink`].
 pub(super) enum Stored {
     /// A new regular file next to the old one.
     Beside(Replacement),

@@ -49,7 +49,6 @@ const CHECKPOINT: Duration = Duration::from_secs(1);
 /// The time limit for making the written data durable after an interruption or a failure.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The result of a transfer.
 #[derive(Serialize)]
 struct Summary {
     bytes: u64,

@@ -91,7 +91,6 @@ pub(super) enum Identity {
     Unknown,
 }
 
-/// The source of a transfer.
 pub(super) struct Input {
     pub(super) name: String,
     /// The size in bytes, if known.
@@ -140,7 +139,6 @@ impl Input {
     }
 }
 
-/// The destination of a transfer.
 pub(super) struct Output {
     pub(super) name: String,
     /// The space in bytes, if limited.

@@ -28,7 +28,6 @@ pub(super) struct Source {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The result of waiting for a chunk.
 pub(super) enum Next {
     Chunk(Chunk),
     /// No chunk arrived yet.

@@ -123,9 +123,7 @@ impl Side {
 
 /// The programs, files and processors of the stand.
 pub(crate) struct Means {
-    /// The path of farblock's release build.
     pub(crate) farblock: PathBuf,
-    /// The path of this program.
     pub(crate) xtask: PathBuf,
     pub(crate) spdk: Option<PathBuf>,
     /// The path of the disk file, which is full of data.
@@ -135,7 +133,6 @@ pub(crate) struct Means {
     pub(crate) host_cpu: usize,
 }
 
-/// A target's address.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
@@ -143,7 +140,6 @@ pub(crate) struct Endpoint {
     pub(crate) name: String,
 }
 
-/// A running target.
 pub(crate) struct Server {
     pub(crate) process: Process,
     pub(crate) endpoint: Endpoint,

@@ -20,7 +20,6 @@ pub const PART: &str = "keys";
 const KEYS: u8 = 0;
 const REFUSED: u8 = 1;
 
-/// A request for keys.
 #[derive(Serialize, Deserialize)]
 struct Wanted {
     name: String,

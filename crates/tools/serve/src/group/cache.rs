@@ -27,7 +27,7 @@ pub(super) fn check_sectors(path: &Path, block_size: u32) -> Result<()> {
     }
 }
 
-/// Checks an opened disk.
+/// Refuses an opened disk that uses the page cache, unless all members share that cache.
 pub(super) fn check_direct(path: &Path, disk: &FileDisk) -> Result<(), String> {
     if disk.is_direct() || is_local(path) {
         return Ok(());
