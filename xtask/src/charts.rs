@@ -174,7 +174,7 @@ mod tests {
         let error = CHARTS[1].draw(&data).err();
         let expected = "row \"4k read,\" has no number in column \"farblock ÷ SPDK\"";
         assert_eq!(error.as_deref(), Some(expected));
-        assert!(CHARTS[3].draw(&data).is_err(), "the loads are missing");
+        assert!(CHARTS[3].draw(&data).is_err(), "a chart needs rows for its loads");
     }
 
     #[test]

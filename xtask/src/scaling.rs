@@ -189,8 +189,10 @@ fn write_time(threads: u64) -> Duration {
     };
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..threads).map(|_| scope.spawn(write)).collect();
-        let times = writers.into_iter().map(|writer| writer.join().expect("no panic"));
-        times.max().unwrap_or_default() / u32::try_from(WRITES / threads).expect("few")
+        let times =
+            writers.into_iter().map(|writer| writer.join().expect("a writer does not panic"));
+        times.max().unwrap_or_default()
+            / u32::try_from(WRITES / threads).expect("the number of writes fits")
     })
 }
 

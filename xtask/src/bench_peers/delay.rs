@@ -104,7 +104,7 @@ mod tests {
     fn the_delayed_connection_delivers_all_bytes_after_the_delay() {
         let each_way = Duration::from_millis(5);
         let address = forward(HERE, echo(), each_way).expect("loopback");
-        let mut stream = TcpStream::connect(address).expect("it listens");
+        let mut stream = TcpStream::connect(address).expect("the forwarder listens");
         let sent: Vec<u8> = (0..500_000_u32).map(|at| (at >> 2) as u8).collect();
         let begun = Instant::now();
         let mut writer = stream.try_clone().expect("a descriptor");
@@ -118,7 +118,7 @@ mod tests {
         assert!(begun.elapsed() >= each_way * 2, "the echo came before both delays had passed");
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).expect("the echo ends");
-        writes.join().expect("no panic");
+        writes.join().expect("the writer does not panic");
         assert!(first[0] == sent[0] && rest == sent[1..]);
     }
 }

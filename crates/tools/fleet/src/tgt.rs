@@ -177,7 +177,7 @@ mod tests {
             let found = Programs::find(plan, &[folder.path().to_path_buf()]);
             found.map_or_else(|error| error.to_string(), |_| String::new())
         };
-        assert_eq!(why(&plan), "", "a plan without needs");
+        assert_eq!(why(&plan), "", "a plan without tgt needs no program");
         plan.iscsi = vec![IscsiTarget::Tgt];
         let missing = why(&plan);
         assert!(missing.contains("tgtd") && missing.contains("--without tgt"), "{missing}");

@@ -15,20 +15,24 @@ fn several_agents_give_one_report() {
     let report = carry_out(&plan, TOKEN).expect("the plan runs");
     let names: Vec<&str> = report.nodes.iter().map(|node| node.name.as_str()).collect();
     assert_eq!(names, ["storage", "left", "right"]);
-    let [action] = report.actions.as_slice() else { panic!("one action") };
+    let [action] = report.actions.as_slice() else { panic!("the report has one action") };
     assert_eq!((action.clients, action.runs.len()), (4, 2));
     assert!(action.total.iops > 0.0 && action.total.reads > 0 && action.total.writes > 0);
     assert!(action.alone_iops.is_some_and(|iops| iops > 0.0));
     assert_eq!(action.cpu.len(), 3, "processor time of every agent: {:?}", action.cpu);
-    let merged = action.latencies.latencies().expect("our own");
-    assert_eq!(merged.count(), action.total.reads + action.total.writes, "some are lost");
-    let verified = report.verified.as_ref().expect("a verification");
+    let merged = action.latencies.latencies().expect("the histogram is valid");
+    assert_eq!(
+        merged.count(),
+        action.total.reads + action.total.writes,
+        "the histogram lacks some I/Os"
+    );
+    let verified = report.verified.as_ref().expect("the plan verifies");
     assert!(verified.writes > 0 && verified.reads > 0, "{verified:?}");
     assert!(!report.has_errors(), "{verified:?}");
 
-    let again = Report::from_json(&report.to_json()).expect("our own");
+    let again = Report::from_json(&report.to_json()).expect("the report parses");
     assert_eq!(again, report);
-    assert_eq!(Plan::parse("x", &report.to_json()).expect("its plan"), plan, "another plan");
+    assert_eq!(Plan::parse("x", &report.to_json()).expect("the report has its plan"), plan);
     let text = farblock_fleet::text::render_within(&report, 80);
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(text.contains("4k random mixed") && text.contains("blocks compared"), "{text}");
@@ -46,7 +50,11 @@ fn several_agents_give_one_report() {
     let page = farblock_fleet::html::render(&report);
     assert!(page.contains("<svg") && page.ends_with("</html>\n"));
     let tables = page.matches("<table").count();
-    assert_eq!(page.matches(r#"tabindex="0"><table"#).count(), tables, "keyboard access");
+    assert_eq!(
+        page.matches(r#"tabindex="0"><table"#).count(),
+        tables,
+        "every table can have the focus"
+    );
     assert!(farblock_fleet::text::markdown(&report).contains("| 4k random mixed | 4 |"));
 }
 
@@ -94,7 +102,7 @@ fn an_agent_does_not_open_files_that_are_not_allowed() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("precious");
     let precious = vec![b'p'; 1 << 20];
-    std::fs::write(&file, &precious).expect("room");
+    std::fs::write(&file, &precious).expect("the folder has room");
     let mut plan = plan(listener());
     plan.drive = format!("limit:100/s,{}", file.display());
     let why = carry_out(&plan, TOKEN).expect_err("refused").to_string();
@@ -108,7 +116,7 @@ fn an_agent_does_not_open_files_that_are_not_allowed() {
     (plan.drive, plan.drives_per_target) = (file.display().to_string(), 1);
     // Long enough for a disk that other programs keep busy.
     (plan.runs, plan.runtime_seconds) = (1, 4.0);
-    carry_out(&plan, TOKEN).expect("the owner allowed it");
+    carry_out(&plan, TOKEN).expect("the agent may share the file");
     assert!(std::fs::read(&file).expect("the file exists") != precious);
 }
 
@@ -126,7 +134,7 @@ fn an_agent_obeys_its_memory_limit() {
     // The agent also counts buffers, and frees all memory after a plan, so the next plan can use
     // all of it.
     plan.drive = "mem:8MiB".to_owned();
-    let why = carry_out(&plan, TOKEN).expect_err("no room for a load").to_string();
+    let why = carry_out(&plan, TOKEN).expect_err("the load's buffers exceed the limit").to_string();
     assert!(why.starts_with("storage: the load's buffers need"), "{why}");
     plan.alone_seconds = 0.0;
     carry_out(&plan, TOKEN).expect("the drives fit");
@@ -147,8 +155,8 @@ fn an_unreachable_agent_is_reported() {
 fn an_agent_reveals_nothing_to_peers_without_the_token() {
     let address = listener();
     let said = |text: &[u8]| {
-        let mut stream = TcpStream::connect(address).expect("it listens");
-        stream.write_all(text).expect("it reads");
+        let mut stream = TcpStream::connect(address).expect("the agent listens");
+        stream.write_all(text).expect("the agent reads");
         let mut answer = Vec::new();
         // Ignore errors: the agent may have reset the connection before it had read all data.
         let _ = stream.shutdown(std::net::Shutdown::Write);
@@ -160,11 +168,11 @@ fn an_agent_reveals_nothing_to_peers_without_the_token() {
     }
     assert!(said(b"{\"ask\":\"clock\"}\n").contains("refused"));
     // The agent serves a controller that it has admitted.
-    let mut stream = TcpStream::connect(address).expect("it listens");
+    let mut stream = TcpStream::connect(address).expect("the agent listens");
     let version = message::VERSION;
     let hello = format!("{{\"ask\":\"hello\",\"version\":{version},\"token\":\"{TOKEN}\"}}\n");
-    stream.write_all(hello.as_bytes()).expect("it reads");
+    stream.write_all(hello.as_bytes()).expect("the agent reads");
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).expect("an answer");
+    BufReader::new(stream).read_line(&mut line).expect("the agent answers");
     assert!(line.contains("\"say\":\"hello\""), "{line}");
 }

@@ -30,7 +30,9 @@ fn the_six_patterns_plan_runs_four_hosts_on_two_sets_of_four_drives() {
     let report = carry_out(&plan, TOKEN).expect("the plan runs");
     assert!(!report.has_errors(), "{report:?}");
     assert_eq!((report.actions.len(), report.nodes.len()), (3, 5));
-    let [made] = report.sets.as_slice() else { panic!("not one target: {:?}", report.sets) };
+    let [made] = report.sets.as_slice() else {
+        panic!("one target has sets, not {:?}", report.sets)
+    };
     let sizes: Vec<usize> = made.sets.iter().map(|set| set.drives.len()).collect();
     assert_eq!(sizes, [4, 4]);
     // The NUMA node of memory is unknown on every machine.
@@ -41,11 +43,15 @@ fn the_six_patterns_plan_runs_four_hosts_on_two_sets_of_four_drives() {
     for action in &report.actions {
         assert_eq!(action.clients, 4, "{action:?}");
         assert!(action.total.iops > 0.0 && action.percent_of_theoretical > Some(0.0), "{action:?}");
-        let documents = action.documents.as_ref().expect("statistics of documents");
+        let documents = action.documents.as_ref().expect("the plan has published results");
         assert!(documents.percent_of_theoretical.is_some(), "{documents:?}");
     }
     // The sum of the speeds of eight drives, each measured alone. The speed of each drive is
     // limited.
-    let reads = report.actions.first().and_then(|action| action.alone_iops).expect("measured");
+    let reads = report
+        .actions
+        .first()
+        .and_then(|action| action.alone_iops)
+        .expect("the drives were measured alone");
     assert!(reads > 0.0 && reads < 8.0 * 4000.0, "{reads}");
 }

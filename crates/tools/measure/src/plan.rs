@@ -72,7 +72,9 @@ mod tests {
         assert_eq!(names(&["1M", "64k-random-write"]).unwrap().len(), 3);
         assert_eq!(names(&["4k"]).unwrap().len(), 2);
         assert!(names(&["read"]).unwrap().iter().all(|name| !name.contains("write")));
-        let Err(Failure::Usage(text)) = names(&["2k"]) else { panic!("an unknown pattern") };
+        let Err(Failure::Usage(text)) = names(&["2k"]) else {
+            panic!("an unknown pattern was accepted")
+        };
         assert!(text.contains("\"2k\"") && text.contains("1m-sequential-write"), "{text}");
         assert!(names(&[""]).is_err());
     }

@@ -242,7 +242,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("farblock-holes-{}", std::process::id()));
         let _removed = Temporary(path.clone());
         let of = |text: String| holes(&Disk::Local(Spec::parse(&text).expect("a disk")));
-        std::fs::write(&path, vec![0x5a; 1 << 20]).expect("it is written");
+        std::fs::write(&path, vec![0x5a; 1 << 20]).expect("the file is written");
         assert_eq!(of(path.display().to_string()), None);
         std::fs::File::create(&path).and_then(|it| it.set_len(1 << 20)).expect("a file");
         for text in [path.display().to_string(), format!("delay:1us,{}", path.display())] {

@@ -201,11 +201,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.toml");
         std::fs::write(&path, b"a = 1\n\xff").unwrap();
-        let Err(Failure::Usage(said)) = read(&path) else { panic!("no configuration") };
+        let Err(Failure::Usage(said)) = read(&path) else {
+            panic!("a binary file is no configuration")
+        };
         assert!(said.contains("a.toml:2: this is not text"), "{said}");
         #[cfg(unix)]
         {
-            let Err(Failure::Run(said)) = read(Path::new("/dev/zero")) else { panic!("no end") };
+            let Err(Failure::Run(said)) = read(Path::new("/dev/zero")) else {
+                panic!("an endless file was read")
+            };
             assert!(said.contains("name another file"), "{said}");
         }
     }

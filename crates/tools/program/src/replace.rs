@@ -356,7 +356,11 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
         write(&path, b"new").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left");
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            1,
+            "a temporary file is left"
+        );
     }
 
     #[test]
@@ -364,7 +368,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         let _one = Replacement::begin(&path, false).unwrap();
-        let Err(Failure::Run(text)) = Replacement::begin(&path, false) else { panic!("two") };
+        let Err(Failure::Run(text)) = Replacement::begin(&path, false) else {
+            panic!("two replacements of one file")
+        };
         assert!(text.contains("another farblock"), "{text}");
     }
 

@@ -283,7 +283,10 @@ fn described(
 ) -> Document {
     let mut document = document::of(config);
     for ((subsystem, disks), hosts) in config.subsystems.iter().zip(disks).zip(hosts) {
-        let place = document.subsystems.get_mut(&subsystem.config.nqn).expect("it is from there");
+        let place = document
+            .subsystems
+            .get_mut(&subsystem.config.nqn)
+            .expect("the document has the subsystem");
         place.hosts.extend(hosts);
         for (nsid, disk) in disks {
             let namespace = document::namespace(&disk.spec, disk.block_size, disk.read_only);

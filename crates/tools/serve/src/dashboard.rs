@@ -89,7 +89,7 @@ fn made() -> Result<(Token, String)> {
     for byte in random {
         let _ = write!(text, "{byte:02x}");
     }
-    let token = Token::new(&text).expect("it is long enough");
+    let token = Token::new(&text).expect("a new token is long enough");
     Ok((token, format!("#token={text}")))
 }
 

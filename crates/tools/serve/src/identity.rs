@@ -213,7 +213,7 @@ mod tests {
         let Some(first) = uuid("a") else { return };
         assert_eq!(uuid("a"), Some(first));
         std::fs::rename(path("a"), path("b")).unwrap();
-        assert_eq!(uuid("b"), Some(first), "renamed");
+        assert_eq!(uuid("b"), Some(first), "a renamed file");
         std::fs::write(path("a"), "a").unwrap();
         assert_ne!(uuid("a"), Some(first), "a new file at the old path has the old identity");
         std::fs::write(path("c"), "c").unwrap();

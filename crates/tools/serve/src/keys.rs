@@ -224,7 +224,7 @@ pub(super) fn add_given(args: &ServeArgs, subsystem: &mut Subsystem) -> Result<H
     }
     for (nqn, entry) in &entries {
         let keys = of(&subsystem.config.nqn, nqn, entry).map_err(Failure::Run)?;
-        let keys = keys.expect("it has a key");
+        let keys = keys.expect("the host has a key");
         require(subsystem, nqn.clone(), keys);
     }
     Ok(entries)

@@ -179,7 +179,11 @@ mod tests {
         let at = |path: &str, listeners: &[&str]| made.near(path, listeners);
         assert_eq!(at("mem:1MiB", &["10.0.1.7:4420"]), node(1));
         assert_eq!(at("mem:1MiB", &["10.0.0.7:4420"]), node(0));
-        assert_eq!(at("mem:1MiB", &["192.0.2.7:4420"]), node(0), "by the default route");
+        assert_eq!(
+            at("mem:1MiB", &["192.0.2.7:4420"]),
+            node(0),
+            "the default route leads to node 0"
+        );
         assert_eq!(at("mem:1MiB", &["[fd01::7]:4420"]), node(1));
         assert_eq!(at("mem:1MiB", &["10.0.0.7:4420", "10.0.1.7:4420"]), None);
         for unknown in ["127.0.0.1:4420", "0.0.0.0:4420", "10.0.2.7:4420", "[fd02::7]:4420"] {

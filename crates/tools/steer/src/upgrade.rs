@@ -325,10 +325,22 @@ mod tests {
             seen(json!(all), before()).next()
         };
         let serve = (1, "serve");
-        assert_eq!(at(serve, serve, (1, "pause")).as_deref(), Some("c"), "it leads nothing");
+        assert_eq!(
+            at(serve, serve, (1, "pause")).as_deref(),
+            Some("c"),
+            "the member with the fewest ANA groups is next"
+        );
         assert_eq!(at(serve, serve, (2, "pause")).as_deref(), Some("a"));
-        assert_eq!(at((1, "drain"), serve, (1, "pause")).as_deref(), Some("a"), "begun");
-        assert_eq!(at((2, "drain"), serve, (2, "pause")).as_deref(), Some("a"), "not resumed");
+        assert_eq!(
+            at((1, "drain"), serve, (1, "pause")).as_deref(),
+            Some("a"),
+            "a drained member is next"
+        );
+        assert_eq!(
+            at((2, "drain"), serve, (2, "pause")).as_deref(),
+            Some("a"),
+            "a restarted member that still drains is next"
+        );
         assert_eq!(at((2, "serve"), serve, (2, "pause")).as_deref(), Some("b"));
         assert_eq!(at((2, "serve"), (2, "serve"), (2, "pause")), None);
     }

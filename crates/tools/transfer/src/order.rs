@@ -78,14 +78,14 @@ fn a_read_delivers_all_bytes_before_the_first_failure() {
     for &engine in EngineKind::HERE {
         let namespace: Arc<dyn Namespace> = Arc::new(LastFirst);
         let range = 0..namespace.geometry().capacity_bytes();
-        let mut source =
-            Source::namespace(&namespace, "it".to_owned(), engine, range).expect("one");
+        let mut source = Source::namespace(&namespace, "it".to_owned(), engine, range)
+            .expect("the source opens");
         let mut delivered = 0;
         let failure = loop {
             match source.next(TICK) {
                 Ok(Next::Chunk(chunk)) => delivered += chunk.len(),
                 Ok(Next::Waiting) => {}
-                Ok(Next::End) => panic!("it ends after {delivered} bytes"),
+                Ok(Next::End) => panic!("the source ends after {delivered} bytes"),
                 Err(failure) => break failure,
             }
         };
@@ -97,17 +97,18 @@ fn a_read_delivers_all_bytes_before_the_first_failure() {
 #[test]
 fn a_write_reports_the_first_failed_offset() {
     for &engine in EngineKind::HERE {
-        let stop = Stop::install().expect("signals");
+        let stop = Stop::install().expect("the signal handlers are installed");
         let (name, place) = ("it".to_owned(), (0, 0));
         let disk: Arc<dyn Namespace> = Arc::new(LastFirst);
-        let mut sink = NamespaceSink::open(&disk, engine, name, place, stop).expect("a sink");
+        let mut sink =
+            NamespaceSink::open(&disk, engine, name, place, stop).expect("the sink opens");
         let chunk = || {
             let mut buffer = Buffer::new(PIECE_BYTES);
             buffer.fill(1);
             Chunk::Data(buffer, 0..PIECE_BYTES)
         };
         let all = (0..PIECES).try_for_each(|_| sink.write(chunk(), &mut drop));
-        let failure = all.and_then(|()| sink.finish()).expect_err("some fail");
+        let failure = all.and_then(|()| sink.finish()).expect_err("some writes fail");
         assert!(said(&failure).contains(&format!("at byte {BAD} failed")), "{}", said(&failure));
     }
 }

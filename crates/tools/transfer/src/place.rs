@@ -209,7 +209,7 @@ impl Output {
                 Sink::Namespace(Box::new(sink))
             }
             OutputKind::Regular(new) => {
-                let new = new.take().expect("it is written once");
+                let new = new.take().expect("an output is written once");
                 Sink::File(FileSink::new(Stored::Beside(new), name, done)?)
             }
             OutputKind::Device(file) => {

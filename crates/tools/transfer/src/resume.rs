@@ -211,7 +211,7 @@ mod tests {
     fn refused(path: &Path, record: Record) -> String {
         match Map::open(path.to_owned(), record) {
             Err(Failure::Run(text)) => text,
-            _ => panic!("the copy resumes"),
+            _ => panic!("another transfer resumes"),
         }
     }
 

@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 pub const TOKEN: &str = "0123456789abcdef";
 
 pub fn secret(text: &str) -> Secret {
-    Secret::new(text).expect("a token")
+    Secret::new(text).expect("the token is valid")
 }
 
 pub fn listener() -> SocketAddr {
@@ -38,7 +38,7 @@ pub fn plan(target: SocketAddr) -> Plan {
     let text = "drives_per_target = 2\ndrive = \"mem:8MiB\"\nclients_per_node = 2\nramp_seconds = \
                 0.1\nruntime_seconds = 0.8\nruns = 2\nalone_seconds = 0.5\n[[actions]]\nload = \
                 \"randrw,bs=4k,iodepth=4,numjobs=1,rwmixread=70\"";
-    let mut plan = Plan::parse("two", text).expect("a plan");
+    let mut plan = Plan::parse("two", text).expect("the plan is valid");
     plan.agents = vec![
         place("storage", target, true),
         place("left", listener(), false),

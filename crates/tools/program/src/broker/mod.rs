@@ -173,10 +173,11 @@ mod tests {
         let files = [(); DESCRIPTORS_MAX].map(|()| tempfile::tempfile().expect("a file"));
         let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         send(ours.as_fd(), b"some", &borrowed).expect("the bytes are sent");
-        let received = receive(theirs.as_fd()).expect("a message").expect("one");
+        let received =
+            receive(theirs.as_fd()).expect("a message arrives").expect("the other end is open");
         assert_eq!((&received.bytes[..], received.descriptors.len()), (&b"some"[..], 64));
         drop(ours);
-        assert!(receive(theirs.as_fd()).expect("an end").is_none());
+        assert!(receive(theirs.as_fd()).expect("the other end has closed").is_none());
     }
 
     #[test]

@@ -16,7 +16,7 @@ fn apart(name: &str, check: impl FnOnce()) {
     }
     let mut again = Command::new(std::env::current_exe().expect("a test"));
     again.args(["--exact", "--test-threads=1", "--nocapture", &format!("sandbox::tests::{name}")]);
-    let done = again.env(INSIDE, "1").output().expect("it starts");
+    let done = again.env(INSIDE, "1").output().expect("the test program starts");
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     let why = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success() && said.contains("1 passed"), "{said}{why}");
@@ -25,14 +25,15 @@ fn apart(name: &str, check: impl FnOnce()) {
 /// Performs operations that every target needs after it has dropped its rights.
 fn lives() {
     let thread = std::thread::spawn(|| std::thread::sleep(Duration::from_millis(1)));
-    thread.join().expect("threads");
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("sockets");
-    std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("connections");
-    assert!(std::net::ToSocketAddrs::to_socket_addrs("localhost:1").is_ok(), "names");
-    UnixDatagram::unbound().expect("a socket to the service manager");
+    thread.join().expect("the sandbox allows threads");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("the sandbox allows sockets");
+    std::net::TcpStream::connect(listener.local_addr().expect("bound"))
+        .expect("the sandbox allows connections");
+    assert!(std::net::ToSocketAddrs::to_socket_addrs("localhost:1").is_ok(), "name resolution");
+    UnixDatagram::unbound().expect("the sandbox allows Unix sockets");
     let traced = std::backtrace::Backtrace::force_capture().to_string();
     assert!(traced.contains("sandbox::tests"), "{traced}");
-    assert!(std::panic::catch_unwind(|| panic!("it is caught")).is_err());
+    assert!(std::panic::catch_unwind(|| panic!("this panic is caught")).is_err());
 }
 
 /// Whether this process already has a filter of system calls, for example from a container.
@@ -43,7 +44,7 @@ fn is_filtered() -> bool {
 /// Checks that a filter that the parent process installed is not reported as farblock's. Such a
 /// filter may kill this process for unusual calls, so this test makes none.
 fn another_filter_stays() {
-    enter(None).expect("no path needed");
+    enter(None).expect("no path is restricted");
     lives();
     let found = seen();
     assert!(found.sandboxed && found.no_new_privileges && !found.runs_no_program, "{found:?}");
@@ -78,7 +79,7 @@ fn only_dropped_rights_are_refused() {
         if is_filtered() {
             return another_filter_stays();
         }
-        enter(None).expect("no path needed");
+        enter(None).expect("no path is restricted");
         lives();
         let started = Command::new("/bin/true").status().expect_err("other programs are forbidden");
         let refusals = [ErrorKind::Unsupported, ErrorKind::PermissionDenied];
@@ -88,7 +89,7 @@ fn only_dropped_rights_are_refused() {
             rustix::net::SocketType::SEQPACKET,
             None,
         );
-        assert_eq!(unknown.err(), Some(rustix::io::Errno::NOSYS), "a socket");
+        assert_eq!(unknown.err(), Some(rustix::io::Errno::NOSYS), "a forbidden socket type");
         let root = rustix::process::chroot("/").expect_err("another root is forbidden");
         assert_eq!(root, rustix::io::Errno::NOSYS);
         let found = seen();
@@ -117,9 +118,9 @@ fn only_allowed_paths_can_be_opened() {
         let read = vec![path("read"), program.parent().expect("a folder").to_owned()];
         enter(Some(&Paths { shared, own: Vec::new(), read })).expect("the kernel has Landlock");
         lives();
-        std::fs::write(path("in/side/a"), "a").expect("inside");
-        std::fs::rename(path("in/side/a"), path("in/b")).expect("inside");
-        assert_eq!(std::fs::read(path("read/key")).expect("a key"), b"a");
+        std::fs::write(path("in/side/a"), "a").expect("the path is allowed");
+        std::fs::rename(path("in/side/a"), path("in/b")).expect("the path is allowed");
+        assert_eq!(std::fs::read(path("read/key")).expect("the key may be read"), b"a");
         for (name, done) in [
             ("read", std::fs::read(path("out")).map(|_| ())),
             ("write", std::fs::write(path("new"), "a")),
