@@ -1,8 +1,8 @@
 //! `serve --group`: the target as a member of a group.
 //!
-//! The namespace with number N is the only one in the ANA group N. The subsystem's name and the
-//! identifiers of its namespaces come from the group's name and these numbers, so they are the same
-//! at every member.
+//! Each disk of the command line has its own ANA group, whose number is the namespace ID. The
+//! subsystem's NQN and the namespaces' UUIDs are derived from the group's name and these numbers,
+//! so every member reports the same.
 
 mod cache;
 
@@ -57,8 +57,8 @@ pub(super) struct Wished {
     watchdog: Watchdog,
 }
 
-/// Checks the options of a group, and starts the watchdog process: the target cannot start programs
-/// later. Returns `None` if the target joins no group.
+/// Checks the options of a group, and starts the watchdog process, because the sandbox later
+/// forbids starting programs. Returns `None` if the target joins no group.
 pub(super) fn prepare(args: &ServeArgs) -> Result<Option<Wished>> {
     let Some(group) = args.group.group.clone() else { return Ok(None) };
     if args.paths.is_empty() && args.config.is_none() {
@@ -83,7 +83,7 @@ pub(super) fn prepare(args: &ServeArgs) -> Result<Option<Wished>> {
     Ok(Some(Wished { group, member, etcd, watchdog: watchdog()? }))
 }
 
-/// Reads the files for access to etcd: the target may not be able to read them later.
+/// Reads the files for access to etcd now, because the sandbox may hide them later.
 fn etcd(args: &ServeArgs) -> Result<EtcdConfig> {
     let access = &args.group.etcd_access;
     let refused = |option: &str, what: String| Failure::run(format_args!("{option}: {what}"));
@@ -366,7 +366,7 @@ fn shares_the_same(seen: &GroupStatus, own: &BTreeMap<u32, Vec<String>>) -> Resu
         let group = seen.ana_groups.iter().find(|group| group.number == *number);
         let Some(group) = group.filter(|it| !it.namespaces.is_empty()) else { return Ok(false) };
         if group.namespaces != *own {
-            // Without other members, this one replaces the list soon.
+            // Without other live members, this member soon replaces the list.
             if !has_others {
                 return Ok(false);
             }
@@ -446,7 +446,10 @@ impl Member {
         let restarts = Arc::clone(&self.restarts);
         let thread = std::thread::Builder::new().name("group-members".to_owned());
         if let Err(error) = thread.spawn(move || follow_members(&service, &control, &restarts)) {
-            tracing::warn!("hosts learn nothing about other members: {}", os(&error));
+            tracing::warn!(
+                "cannot start the thread that tells hosts about other members: {}",
+                os(&error)
+            );
         }
     }
 
@@ -596,7 +599,8 @@ impl Disks for Orders {
 
     fn report(&mut self, report: &Report) {
         if *report == Report::LeaseLost {
-            // Other members may have told these hosts that this member executes no more commands.
+            // Disconnect the hosts: other members may have told them that this member executes no
+            // more commands.
             self.0.disconnect_hosts();
         }
         tracing::info!("group: {report}");

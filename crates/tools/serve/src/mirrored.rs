@@ -23,7 +23,7 @@ type Opening = Result<Arc<dyn Namespace>, String>;
 struct Local {
     spec: Spec,
     block_size: u32,
-    /// The result of the first attempt to open the leg. The first call of `open` takes it.
+    /// The result of the first attempt to open the leg, which the first call of `open` returns.
     first: Mutex<Option<Opening>>,
 }
 
@@ -119,8 +119,8 @@ impl LegSource for Remote {
     }
 
     fn open(&self) -> Opening {
-        // The mirror does not write to a leg with orphaned controllers, so the leg's new
-        // controllers need no journal.
+        // While controllers of a killed process remain, the mirror only reads the leg. So the
+        // journal of controllers needs no entry for the new ones.
         let is_settled = self.orphans().is_empty();
         let journal = if is_settled { journal::begin(&self.url)? } else { None };
         let opened = match journal {
@@ -183,7 +183,7 @@ pub(super) fn legs(mirror: &Arc<Mirror>) -> Legs {
     Arc::new(Watched(Arc::downgrade(mirror)))
 }
 
-/// The status of remote disks inside a disk that is not a mirror, for the management API.
+/// The status of the remote disks in a stripe set or concatenation, for the management API.
 struct Pieces(Vec<Leg>);
 
 impl Mirrored for Pieces {

@@ -38,9 +38,9 @@ pub(super) struct NamespaceSink {
     deadline: Option<Instant>,
     /// The offset of the transfer's first byte.
     start: u64,
-    /// The offset of the next byte.
+    /// The offset of the next byte to write.
     position: u64,
-    /// A piece that is not full yet, and the number of bytes filled.
+    /// The buffer of the next write, while it is not full, and the number of its filled bytes.
     staging: Option<(Buffer, usize)>,
     /// The writes in order of submission, starting with the oldest incomplete one: the offset of
     /// each write, and whether it is complete.

@@ -171,7 +171,7 @@ impl Output {
         Some(End { name: self.name.clone(), identity, bytes: self.capacity.unwrap_or(0) })
     }
 
-    /// Whether the recorded new file already replaced the old one.
+    /// Whether an earlier process has already renamed the recorded new file into place.
     pub(super) fn has_become(&self, end: &End) -> bool {
         let OutputKind::Regular(Some(new)) = &self.kind else { return false };
         new.old().and_then(file_number).is_some_and(|number| number == end.identity)

@@ -249,7 +249,7 @@ fn fill(input: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     Ok(filled)
 }
 
-/// The part of a namespace source that runs on its thread.
+/// Reads a namespace, on the thread of the source.
 struct Reader {
     // Declared first: the queue must be dropped before its reactor.
     queue: Box<dyn Queue>,

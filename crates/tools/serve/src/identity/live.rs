@@ -1,9 +1,10 @@
 //! Detects two disks with one identity that targets of this machine share at the same time.
 //!
 //! The attributes of a file do not show that its whole file system is a copy (`dd`, a snapshot of a
-//! storage array). Therefore each target announces the identity and the place of each of its files:
-//! it binds a socket whose name, in the abstract namespace, contains both. The kernel lists these
-//! names for every user. The open disk owns the socket, so both close together.
+//! storage array). Therefore each target announces the identity and the place (device and inode
+//! number) of each of its files: it binds a socket whose name, in the abstract namespace, contains
+//! both. The kernel lists these names for every user. The open disk owns the socket, so both close
+//! together.
 //!
 //! **Not covered.** Targets of other machines or network namespaces, and disks with a UUID from the
 //! configuration. Two places may legitimately have the same configured UUID (DRBD, a cluster file
@@ -64,7 +65,8 @@ fn sockets() -> MutexGuard<'static, BTreeMap<String, Socket>> {
 }
 
 thread_local! {
-    /// The files of this thread that [`Gathering::check`] will compare; `None` without a gathering.
+    /// The files of this thread that [`Gathering::check`] will compare; `None` outside of a
+    /// [`Gathering`].
     static GATHERED: RefCell<Option<Vec<(PathBuf, Uuid)>>> = const { RefCell::new(None) };
 }
 
@@ -106,7 +108,7 @@ impl Gathering {
         Gathering(())
     }
 
-    /// Compares all files that this thread announced since the gathering began.
+    /// Compares all files that this thread announced since [`Gathering::begin`].
     ///
     /// # Errors
     /// Fails like [`announce`].
