@@ -445,7 +445,7 @@ fn tokens_are_refused_on_unencrypted_connections_to_other_machines() {
     // Counters are not secret, so a warning is enough.
     let told = |args: &[&str]| {
         let args = [&["--nqn", NQN, "mem:1MiB", "--metrics"], args].concat();
-        scratch.serve(args).stop().stderr.contains("can read the counters")
+        scratch.serve(args).stop().stderr.contains("can read the metrics")
     };
     assert!(told(&["0.0.0.0:0"]));
     assert!(!told(&[&["0.0.0.0:0"][..], &with].concat()));

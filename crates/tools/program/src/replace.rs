@@ -126,8 +126,9 @@ impl Replacement {
     fn rename(&mut self) -> io::Result<()> {
         self.file.sync_all()?;
         if cfg!(windows) {
-            // Windows may refuse to rename an open or locked file. Ignore errors: Rust unlocks a
-            // second time, which fails under Wine. If the file is still locked, the rename fails.
+            // Windows may refuse to rename an open or locked file. Ignore errors: Rust's `unlock`
+            // makes two calls, and under Wine the second call fails. If the file is still locked,
+            // the rename fails.
             self.old = None;
             let _ = self.file.unlock();
         }

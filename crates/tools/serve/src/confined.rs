@@ -14,9 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The error for a keyring key that a host or disk names only after the target's start.
-const NO_KEYRING: &str = "a target gives up access to the kernel's keyring at its start, unless a \
-                          host or disk from its start has a key there: restart it with this host \
-                          or disk, or name a key file";
+const NO_KEYRING: &str = "a target without keyring keys gives up access to the kernel's keyring at \
+                          its start: restart it with this host or disk, or name a key file";
 
 /// The devices that libibverbs and librdmacm open.
 const RDMA_DEVICES: &str = "/dev/infiniband";

@@ -29,8 +29,8 @@ pub(super) struct Led {
     pub(super) read_only: bool,
 }
 
-/// Opens the planned disks. If a saved state replaces the plan, the target opens the disks of that
-/// state instead: a disk that was removed at run time may no longer exist.
+/// The function that opens the planned disks. If a saved state replaces the plan, the target does
+/// not call it, because a disk that was removed at run time may no longer exist.
 pub(super) type Opening<'a> =
     Box<dyn FnOnce(Shares, &mut dyn FnMut(String)) -> Result<Shares> + 'a>;
 

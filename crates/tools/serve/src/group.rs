@@ -487,7 +487,9 @@ fn follow_members(service: &Weak<Joined>, control: &Control, restarts: &AtomicBo
         let snapshot = |it: Arc<Joined>| Some(it.lock().as_ref()?.snapshot());
         let Some(seen) = service.upgrade().and_then(snapshot) else { return };
         if is_to_restart(&seen) && !restarts.swap(true, Ordering::Relaxed) {
-            tracing::info!("the group has ordered this process to end, to be started again");
+            tracing::info!(
+                "the group has ordered this process to exit; its supervisor must start it again"
+            );
             farblock_program::signals::stop_this_process();
         }
         let now_ended = ended_controllers(&seen);

@@ -236,8 +236,8 @@ fn twice(nqn: &str) -> Failure {
     ))
 }
 
-/// Adds the TLS keys of the command line for hosts that no subsystem lists with a key: hosts that
-/// may also connect without TLS, and hosts of a configuration.
+/// Adds the keys of `--tls-key` that no subsystem has: with a configuration file all of them,
+/// otherwise the keys of hosts that may also connect without TLS.
 pub(super) fn add_tls(args: &ServeArgs, config: &mut TargetConfig) -> Result<()> {
     let is_listed = |nqn: &String| {
         args.config.is_none() && config.subsystems.iter().any(|one| one.keys.contains_key(nqn))

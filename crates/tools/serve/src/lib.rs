@@ -117,8 +117,8 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let manager = Notifier::from_environment();
     #[cfg(target_os = "linux")]
     manager.ready(&sharing(&target, &config));
-    // Drop the configuration: it also holds the disks, and the file of a removed disk must be
-    // closed.
+    // Drop the configuration, which also holds the disks. Otherwise the file of a disk that is
+    // removed at run time would stay open.
     drop(config);
     stop.wait();
     #[cfg(target_os = "linux")]

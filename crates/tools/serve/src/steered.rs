@@ -43,7 +43,7 @@ impl Steered {
         if let Some(address) = self.server.metrics().filter(is_reached).filter(|_| !self.is_secure)
         {
             tracing::warn!(
-                "every client that reaches {address} can read the counters, with names of hosts \
+                "every client that reaches {address} can read the metrics, with names of hosts \
                  and addresses, and the connection is unencrypted (--https-cert, --https-key)"
             );
         }

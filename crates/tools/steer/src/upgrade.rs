@@ -131,8 +131,8 @@ pub(super) fn run(client: &Client, args: &UpgradeArgs) -> Result<()> {
         return upgrade.cancel();
     }
     upgrade.order(&GroupOrder::BeginUpgrade)?;
-    let seen = upgrade.until("the group knows of the upgrade", |seen| {
-        (seen.upgrade.is_none()).then(|| "etcd does not have the upgrade yet".to_owned())
+    let seen = upgrade.until("etcd has recorded the upgrade", |seen| {
+        (seen.upgrade.is_none()).then(|| "etcd does not list the upgrade yet".to_owned())
     })?;
     let all = seen.upgrade.as_ref().map_or(0, BTreeMap::len);
     let left = seen.upgrade.iter().flatten().filter(|(name, _)| !seen.has_restarted(name)).count();

@@ -4,8 +4,8 @@
 //!
 //! A process starts its broker before it drops any right. The standard input of the broker is one
 //! end of a socket pair. The broker answers requests one after the other. It exits when the other
-//! end closes, for whatever reason the process died. A compromised process may send any request, so
-//! each kind of broker acts only on the disk of that process.
+//! end closes, even if the process was killed. A compromised process may send any request, so each
+//! kind of broker acts only on the disk of that process.
 
 pub mod keys;
 

@@ -2,7 +2,7 @@
 //! takes over the process has only the remaining rights (docs/decisions/0035).
 //!
 //! Capabilities and Landlock apply to one thread and to the threads that it starts later. Therefore
-//! a process calls this before it starts other threads.
+//! a process calls [`enter`] before it starts other threads.
 
 mod calls;
 mod capabilities;
