@@ -186,8 +186,9 @@ export function rate(flow: number): string {
 }
 
 /**
- * Returns the ANA state of the listeners of a controller's transport at its address. A controller's address has no port. So if
- * the address has listeners with different states, the state is unknown, and counts as optimized.
+ * Returns the ANA state of the listeners with the transport and address of a controller. A
+ * controller's address has no port. So if the address has listeners with different states, the
+ * state is unknown, and counts as optimized.
  */
 function access(document: StateDocument | null, one: ControllerStatus): string {
   const address = one.local_address;
