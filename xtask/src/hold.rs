@@ -42,6 +42,7 @@ pub(crate) struct Held {
     pub(crate) iops: f64,
 }
 
+/// A connection, which has one I/O queue.
 struct Member {
     queue: Box<dyn Queue>,
     served: bool,
@@ -53,7 +54,7 @@ struct Holder {
     by_task: HashMap<TaskId, usize>,
     reactor: Reactor,
     namespaces: Vec<RemoteNamespace>,
-    /// The index of the member for the next read.
+    /// The index of the connection for the next read.
     next: usize,
     in_flight: usize,
     completed: u64,
@@ -114,7 +115,8 @@ impl Holder {
             {
                 touched.push(self.submit(blocks, buffer));
             }
-            // Poll the members with new reads, because some of these reads may be complete already.
+            // Poll the connections with new reads, because some of these reads may be complete
+            // already.
             for index in touched.drain(..) {
                 self.collect(index, &mut done, &mut idle)?;
             }
@@ -141,7 +143,7 @@ impl Holder {
         })
     }
 
-    /// Submits a read to the next member. Returns the index of that member.
+    /// Submits a read to the next connection. Returns the index of that connection.
     fn submit(&mut self, blocks: u32, buffer: Buffer) -> usize {
         let index = self.next;
         self.next = (index + 1) % self.members.len();

@@ -67,7 +67,7 @@ pub(super) fn times(options: &Options) -> Result<Times, String> {
 }
 
 /// The window in which processor time is measured. It opens when the slowest entrant has started,
-/// and closes before the fastest entrant finishes. A slow entrant may still be warming up, which is
+/// and closes before the fastest entrant finishes. A slow entrant may still be warming up, but with
 /// the same load.
 fn window(times: Times) -> Window {
     let load = times.ramp + times.runtime;

@@ -162,7 +162,8 @@ impl Served {
         Entrant { name: self.name, server, polls: false, client: Box::new(client) }
     }
 
-    /// The memory and the processor time of an idle target with many namespaces.
+    /// A remark about the memory and processor time of this target when idle, to compare many
+    /// namespaces with one.
     fn idle(&self) -> Option<String> {
         if !matches!(self.kind, TargetKind::Plain | TargetKind::Many | TargetKind::ManyLimited) {
             return None;

@@ -1,9 +1,9 @@
 //! The measuring stand: compares farblock and its peers in one run on one machine.
 //!
-//! **Order.** The stand measures row by row, and each row in rounds. In a round all sides run one
-//! after the other. Each round starts with the side that was second in the round before. So a
-//! machine that becomes slower during the measurement affects all sides alike. Results are medians
-//! of the rounds.
+//! **Order.** The stand measures row by row, and each row in rounds. In a round all *sides* (pairs
+//! of target and host) run one after the other. Each round starts with the side that was second in
+//! the round before. So a machine that becomes slower during the measurement affects all sides
+//! alike. Results are medians of the rounds.
 //!
 //! **Fairness.** Every target is pinned to one processor, and every host to another. A target is
 //! stopped (SIGSTOP) while other targets run, since some targets poll when they are idle. All disks
@@ -204,7 +204,7 @@ fn means(options: &Options, file: &DiskFile) -> Result<Means, String> {
     })
 }
 
-/// Files full of random data. Dropping this removes the files.
+/// The disk file, full of random data. Dropping this removes the file and its copies.
 struct DiskFile(PathBuf);
 
 impl DiskFile {
@@ -314,14 +314,14 @@ impl Stand<'_> {
                 let p50 = figures.p50_us.map_or(String::new(), |us| format!(", p50 {us:.1} µs"));
                 let noise = match figures.noise_percent {
                     noise if noise > measure::NOISE_PERCENT => {
-                        format!(" (NOISE: others used {noise:.0} % of a processor)")
+                        format!(" (NOISE: other processes used {noise:.0} % of a processor)")
                     }
                     _ => String::new(),
                 };
                 format!("{:.0} IOPS{p50}{noise}", figures.iops)
             }
             Some(Err(sentence)) => sentence.clone(),
-            None => "failed before".to_owned(),
+            None => "an earlier run failed".to_owned(),
         };
         let each = self.began.elapsed().div_f64(self.done as f64);
         let left = each.mul_f64((self.all - self.done) as f64);
