@@ -42,4 +42,4 @@ for state in "path 0 Live ANA Optimized" "path 0 Live ANA Inaccessible" \
 done
 wait $guest || { cat "$logs/guest.log" >&2; exit 1; }
 guest=
-echo "ana.sh: all holds"
+echo "ana.sh: all checks passed"

@@ -117,4 +117,4 @@ server=
 said serve.log "the host's proof does not match any secret" "it refused the target's challenge"
 ! grep -q panicked serve.log || fail "farblock serve panicked: $(cat serve.log)"
 ! grep -rqF "$(cut -d : -f 3 host.key)" serve.log || fail "a secret is in the log"
-echo "auth.sh: all holds ($(grep -c '^ok: ' guest.log) checks in the guest)"
+echo "auth.sh: all checks passed ($(grep -c '^ok: ' guest.log) in the guest)"

@@ -73,4 +73,4 @@ if grep -q panicked server.log; then
     cat server.log >&2
     exit 1
 fi
-echo "ceph-multipath.sh: all holds"
+echo "ceph-multipath.sh: all checks passed"

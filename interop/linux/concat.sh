@@ -77,4 +77,4 @@ said serve.log "the host's proof does not match any secret" \
     "TLS failed: bad extension; GnuTLS before 3.8.11"
 ! grep -q panicked serve.log || fail "farblock serve panicked: $(cat serve.log)"
 grep -m 1 '^Linux' guest.log
-echo "concat.sh: all holds ($(grep -c '^ok: ' guest.log) checks in the guest, and 4 outside)"
+echo "concat.sh: all checks passed ($(grep -c '^ok: ' guest.log) in the guest, and 4 outside)"

@@ -169,4 +169,4 @@ wait "$node_a"
 cat guest.log
 echo "farblock's own disk: $(wc -l <waits) times verified, the longest operation took" \
     "$(sort -n waits | tail -n 1) ms"
-echo "drbd.sh: all holds"
+echo "drbd.sh: all checks passed"

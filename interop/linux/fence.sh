@@ -140,4 +140,4 @@ only B
 for node in a b; do ask $node exit; done
 wait "${guests[@]}"
 ! grep panicked server.log successor.log >&2 || fail "farblock serve panicked"
-echo "fence.sh: all holds"
+echo "fence.sh: all checks passed"

@@ -132,4 +132,4 @@ guest=
 [ $done_lines = 3 ] || fail "the guest made $done_lines requests, not 3"
 for name in disk-512 disk-4096; do "$farblock" detach $name; done
 if grep -i panicked "$work"/*.log "$work"/run/*/log 2>/dev/null; then exit 1; fi
-echo "iscsi.sh: all holds: $(grep -c '^ok: ' "$guest_log") checks"
+echo "iscsi.sh: all $(grep -c '^ok: ' "$guest_log") checks passed"

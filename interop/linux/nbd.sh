@@ -71,4 +71,4 @@ for server in "${servers[@]}"; do
 done
 servers=()
 if grep -i panicked "$work"/*.log; then exit 1; fi
-echo "nbd.sh: all holds"
+echo "nbd.sh: all checks passed"

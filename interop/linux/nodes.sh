@@ -30,4 +30,4 @@ for node in 0 1; do
 done
 QEMU_ARGS=$machine MEM=1536 SHARE=$work/host TIMEOUT=900 \
     "$linux_dir/guest.sh" "$linux_dir/jobs/nodes.sh"
-echo "nodes.sh: all holds"
+echo "nodes.sh: all checks passed"

@@ -24,4 +24,4 @@ if [ $# = 2 ]; then
         SHARE=$scratch/share TIMEOUT=900 "$linux_dir/guest.sh" "$linux_dir/jobs/$job.sh"
     done
 fi
-echo "rdma.sh: all holds"
+echo "rdma.sh: all checks passed"

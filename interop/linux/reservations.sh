@@ -36,4 +36,4 @@ wait $guest || { cat "$logs/guest.log" >&2; exit 1; }
 guest=
 grep -v '^KILL' "$logs/guest.log"
 ! grep panicked "$logs/server.log" "$logs/successor.log" >&2 || fail "farblock serve panicked"
-echo "reservations.sh: all holds"
+echo "reservations.sh: all checks passed"

@@ -45,4 +45,4 @@ boot() {
 
 boot shutdown
 boot shutdown-check
-echo "shutdown.sh: all holds"
+echo "shutdown.sh: all checks passed"

@@ -55,4 +55,4 @@ if ! grep -q 'SIGHUP: nothing changed' server.log || grep -q panicked ./*.log; t
     cat server.log again.log >&2
     exit 1
 fi
-echo "steering.sh: all holds"
+echo "steering.sh: all checks passed"

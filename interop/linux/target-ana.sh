@@ -31,4 +31,4 @@ if grep -q panicked server.log; then
     cat server.log >&2
     exit 1
 fi
-echo "target-ana.sh: all holds"
+echo "target-ana.sh: all checks passed"

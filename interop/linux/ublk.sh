@@ -110,4 +110,4 @@ guest=
 [ $code = 0 ] || fail "the guest's job ended with $code"
 [ $done_lines = 4 ] || fail "the guest made $done_lines requests, not 4"
 if grep -i panicked "$work"/*.log; then exit 1; fi
-echo "ublk.sh: all holds: $(grep -c '^ok: ' "$guest_log") checks"
+echo "ublk.sh: all $(grep -c '^ok: ' "$guest_log") checks passed"

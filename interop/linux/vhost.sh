@@ -190,4 +190,4 @@ for label in "${!backends[@]}"; do
 done
 backends=()
 if grep -i panicked "$work"/*.log; then exit 1; fi
-echo "vhost.sh: all holds: $(grep -c '^ok: ' "$guest_log") checks"
+echo "vhost.sh: all $(grep -c '^ok: ' "$guest_log") checks passed"

@@ -149,7 +149,7 @@ fn configure(args: &mut ServeArgs, written: Option<&str>) -> Result<()> {
     ];
     if let Some((option, _)) = refused.iter().find(|(_, is_given)| *is_given) {
         return Err(Failure::usage(format_args!(
-            "{option} does not work in a group, which decides itself: leave it out, or remove \
+            "{option} does not work in a group, which sets this itself: leave it out, or remove \
              [group] from {}",
             path.display()
         )));

@@ -192,7 +192,7 @@ pub(super) struct Sockets {
     _steering: Arc<Steering>,
 }
 
-/// Starts the servers for changes, and the handler for SIGHUP.
+/// Starts the management servers, and the handler for SIGHUP.
 pub(super) fn begin(
     args: &ServeArgs,
     target: &Target,
