@@ -49,7 +49,7 @@ refused_for "a wrong secret" "qid 0: authentication failed" connects "$nqn" -S "
 refused_for "a wrong secret of the controller" "qid 0: controller authentication failed" \
     connects "$nqn" -S "$secret" -C "$(cat wrong.key)"
 check "the right secret still connects" connects "$nqn" -S "$secret"
-check "disconnect after that" nvme disconnect -n "$nqn"
+check "disconnect after the refused secret" nvme disconnect -n "$nqn"
 
 # --- farblock changes and removes the key while the kernel's host is connected
 
@@ -61,7 +61,7 @@ stays() {
     find_namespace $nqn 1
     equal "$1: the same controller, live" "$first" \
         "$found $(cat "/sys/class/nvme/$controller/cntlid" "/sys/class/nvme/$controller/state")"
-    check "$1: it is read" dd if="$found" of=/dev/null bs=64k count=16 iflag=direct
+    check "$1: the disk is readable" dd if="$found" of=/dev/null bs=64k count=16 iflag=direct
 }
 check "connect" connects $nqn -S "$secret"
 eventually "the disk appears" find_namespace $nqn 1

@@ -19,7 +19,7 @@ for port in $one $two; do
         --keep-alive-tmo=2 --reconnect-delay=1
 done
 eventually "one path to the image" access optimized "trsvcid=$one"
-eventually "and the other" access optimized "trsvcid=$two"
+eventually "the other path to the image" access optimized "trsvcid=$two"
 find_namespace $nqn 1
 disk=$found
 disks=(/sys/block/nvme*n1)
@@ -33,7 +33,7 @@ for port in $one $two; do
     eventually "the path over port $port is lost" way connecting "trsvcid=$port"
     goes_on "without the target at $port"
     outside start_target "$port"
-    eventually "and is back" way live "trsvcid=$port"
+    eventually "the path over port $port is live again" way live "trsvcid=$port"
     goes_on "with two targets"
 done
 say "both at once"
@@ -44,7 +44,7 @@ outside start_target "$two"
 goes_on "with only the target at $two"
 outside start_target "$one"
 eventually "the path over port $one is live again" way live "trsvcid=$one"
-goes_on "with both"
+goes_on "with both targets again"
 rounds_end
 said=$(dmesg)
 [[ $said != *"I/O error, dev ${disk##*/}"* ]] || fail "I/O failed: $said"

@@ -30,7 +30,7 @@ check "mount --bind" mount --bind /mnt "/run/a place"
 check "umount" umount /mnt
 has "another mount of the disk" $disk "is mounted at /run/a place"
 check "umount" umount "/run/a place"
-free "it is unmounted" $disk
+free "an unmounted disk" $disk
 
 say "in a mount namespace of another process"
 mkfifo /run/hold
@@ -47,7 +47,7 @@ check "mkswap" mkswap $disk
 check "swapon" swapon $disk
 has "a disk that is a swap area" $disk "in use by the system: $disk is a swap area"
 check "swapoff" swapoff $disk
-free "no swap" $disk
+free "the disk after swapoff" $disk
 
 say "a file"
 truncate -s 16M /run/file
@@ -61,12 +61,12 @@ check "mount" mount $loop /mnt
 has "a mounted loop device" $loop "$loop is mounted at /mnt"
 check "umount" umount /mnt
 check "losetup -d" losetup -d $loop
-free "no loop device" /run/file
+free "the file after losetup -d" /run/file
 
 say "a partition"
 loop=$(losetup -P -f --show /run/file) || fail "no loop device with partitions"
 printf 'n\np\n1\n\n\nw\n' | fdisk $loop >/run/fdisk.out 2>&1 || true
-eventually "it has a partition" test -b ${loop}p1
+eventually "the loop device has a partition" test -b ${loop}p1
 check "mkfs.ext4" mkfs.ext4 -q -F ${loop}p1
 check "mount" mount ${loop}p1 /mnt
 has "the disk of a mounted partition" $loop "${loop}p1 is mounted at /mnt"
@@ -98,9 +98,9 @@ echo >/run/hold
 wait $program
 ./farblock serve $disk --listen 127.0.0.1:0 >/run/serve.out 2>&1 &
 target=$!
-eventually "farblock shares it" grep -q '^listening' /run/serve.out
+eventually "farblock shares the disk" grep -q '^listening' /run/serve.out
 has "a disk that farblock shares" $disk "farblock \(process $target\) has $disk open"
 kill $target
 wait $target
-free "at last" $disk
+free "the disk after its last use" $disk
 say "done"

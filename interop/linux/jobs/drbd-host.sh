@@ -26,7 +26,7 @@ in_a_minute() {
         ! "${@:2}" || { ok "$1"; return; }
         sleep 0.1
     done
-    fail "$1: not within a minute: $(cat /proc/drbd)"
+    fail "$1: not true within a minute: $(cat /proc/drbd)"
 }
 # milliseconds COMMAND...: sets 'took' to the command's duration in milliseconds.
 milliseconds() {

@@ -70,7 +70,7 @@ while read -r block port name; do
     # The target reports its loopback address. In the guest, that address is the guest's own.
     "${node[@]}" -o new >/dev/null
     check "$block: log in" "${node[@]}" --login
-    eventually "$block: its disk" find_disk "$name"
+    eventually "$block: the disk of the session appears" find_disk "$name"
     find_disk "$name"
     disk=$found
     disks[$block]=$disk

@@ -22,7 +22,7 @@ attach() {
     local label=$1 port=$2
     shift 2
     check "$label: nbd-client $*" nbd-client 10.0.2.2 "$port" $device -N disk "$@"
-    eventually "$label: its size" test "$(blockdev --getsize64 $device)" = 67108864
+    eventually "$label: the size of the device" test "$(blockdev --getsize64 $device)" = 67108864
 }
 detach() { check "$1: nbd-client -d" nbd-client -d $device; }
 
@@ -118,8 +118,8 @@ start_target
 check "attach" ./farblock attach "$url" --as nbd --name disk --reconnect-delay 200ms
 device=$(says path)
 case $device in /dev/nbd*) ;; *) fail "the device is not an NBD device: $device" ;; esac
-equal "its size" 67108864 "$(blockdev --getsize64 "$device")"
-equal "its block size" 4096 "$(queue "$device" logical_block_size)"
+equal "the size of the device" 67108864 "$(blockdev --getsize64 "$device")"
+equal "the block size of the device" 4096 "$(queue "$device" logical_block_size)"
 equal "a file has a cache" "write back" "$(queue "$device" write_cache)"
 equal "the server of the device is confined" true "$(says sandboxed)"
 if [[ $(./farblock list --json) == *sys_admin* ]]; then fail "the server has sys_admin"; fi
@@ -171,7 +171,7 @@ kill -9 "$supervisor" "$server"
 dd if=/dev/urandom of=/mnt/file bs=1M count=4 conv=fsync 2>dd.out &
 writer=$!
 is_stale() { [ "$(says state)" = stale ]; }
-eventually "it is stale" is_stale
+eventually "the attachment is stale" is_stale
 kill -0 $writer || fail "the writer does not wait: $(cat dd.out)"
 check "attach takes over the device" ./farblock attach "$url" --as nbd --name disk
 wait $writer || fail "the writer failed: $(cat dd.out)"

@@ -31,7 +31,7 @@ verify_seconds = 0.3
 [[actions]]
 load = "randread,bs=4k,iodepth=4,numjobs=1"
 TOML
-check "it runs" ./farblock --quiet fleet run plan.toml --loopback --allow-writes --json report.json
+check "the fleet runs" ./farblock --quiet fleet run plan.toml --loopback --allow-writes --json report.json
 sets=$(jq -c '[.sets[0].sets[] | [.node, .drives, .processors]]' report.json)
 equal "the set of each node, and the processors that serve it" \
     "[[0,[\"${near[0]}\",\"${near[1]}\"],[0]],[1,[\"${far[0]}\",\"${far[1]}\"],[1]]]" "$sets"
@@ -41,14 +41,14 @@ check "both sets were read, written and compared" \
 say "all disks on one node"
 sed -i -e "s#^drives = .*#drives = [\"${far[0]}\", \"${far[1]}\"]#" \
     -e '/^verify_seconds/d' -e 's/^runtime_seconds.*/runtime_seconds = 0.3/' plan.toml
-check "it runs" ./farblock --quiet fleet run plan.toml --loopback --allow-writes --json report.json
+check "the fleet runs" ./farblock --quiet fleet run plan.toml --loopback --allow-writes --json report.json
 equal "the reason why no node has its own set" '["all drives are at NUMA node 1",[1,1],[[1],[1]]]' \
     "$(jq -c '.sets[0] | [.not_by_node, [.sets[].node], [.sets[].processors]]' report.json)"
 
 say "a target"
 ./farblock serve "${far[0]}" --listen 127.0.0.1:0 -v >/run/serve.out 2>&1 &
 target=$!
-eventually "it serves" grep -q '^listening' /run/serve.out
+eventually "the target listens" grep -q '^listening' /run/serve.out
 grep -o 'disks and network cards .*' /run/serve.out >/run/where || fail "$(cat /run/serve.out)"
 equal "the processors of the target" \
     'disks and network cards are on node 1: using its cores [1]' "$(cat /run/where)"

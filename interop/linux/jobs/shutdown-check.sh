@@ -11,7 +11,7 @@ examine() {
     [[ $found =~ 'Filesystem state:'\ +clean && $found != *needs_recovery* ]] || fail "$1: $found"
     check "$1 is clean" fsck.ext4 -fn "$2"
     check "$1: mount" mount -o ro,noload "$2" "/srv/$1"
-    equal "$1: its data" "$(cat "/host/sum-$1")" "$(sha256sum <"/srv/$1/data")"
+    equal "$1: the data of the file system" "$(cat "/host/sum-$1")" "$(sha256sum <"/srv/$1/data")"
 }
 # loop_on FILE: makes a loop device of the file, and sets 'loop'.
 loop_on() { loop=$(losetup -f -r --show "$1") || fail "no loop device on $1"; }
@@ -23,10 +23,10 @@ done
 ok "the RAID's parts are clean"
 # udev may have assembled the RAID and the volume group already.
 vgchange -q -ay vg >/dev/null 2>&1 || true
-eventually "the logical volume" test -e /dev/vg/lv
+eventually "the logical volume appears" test -e /dev/vg/lv
 mdadm --assemble /dev/md0 "$(device raid1)" "$(device raid2)" >/dev/null 2>&1 || true
 md() { found=(/dev/md[0-9]*) && [ -b "${found[0]}" ]; }
-eventually "the RAID" md
+eventually "the RAID appears" md
 echo -n secret >/run/key
 check "luksOpen" cryptsetup open --key-file /run/key "$(device luks)" secret
 examine lvm /dev/vg/lv

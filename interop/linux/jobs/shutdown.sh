@@ -49,7 +49,7 @@ loop_on "$(device direct)"
 make_file_system direct "$loop"
 # A busy emulated server may answer late.
 is_listed() { farblock list --json | grep -F "$loop is a loop device on $(device direct)" >/dev/null; }
-eventually "list names it" is_listed
+eventually "farblock list names the loop device" is_listed
 
 say "a loop device on the disk's file"
 loop_on "$(device file)"
@@ -73,9 +73,9 @@ head -c 8M /dev/urandom | tee /run/apart/inner/data | sha256sum >/run/sum-inner-
 touch /run/ready
 while :; do sleep 3600; done
 SCRIPT
-check "it starts" systemd-run --quiet --unit=apart -p PrivateMounts=yes -p KillMode=none \
+check "the unit apart starts" systemd-run --quiet --unit=apart -p PrivateMounts=yes -p KillMode=none \
     bash /run/apart.sh "$(device apart)"
-eventually "it is ready" test -e /run/ready
+eventually "the mounts of the unit are ready" test -e /run/ready
 [ ! -e /run/apart/outer ] || fail "mounts of the other namespace are visible here"
 
 say "a shell in the disk's directory, and a service that writes"
@@ -89,7 +89,7 @@ for ((n = 1; ; n++)); do
     echo $n >/host/acknowledged
 done
 SCRIPT
-check "it starts" systemd-run --quiet --unit=writer bash /run/writer.sh
+check "the unit writer starts" systemd-run --quiet --unit=writer bash /run/writer.sh
 eventually "a write is acknowledged" test -s /host/acknowledged
 
 say "data, half of which only the page cache has"

@@ -28,7 +28,7 @@ is_read_only() {
 stored() {
     find_namespace $nqn "$2" || fail "$1: there is no namespace $2"
     head -c 1048576 /dev/urandom >/run/data
-    check "$1: written" dd if=/run/data of="$found" bs=64k oflag=direct conv=notrunc
+    check "$1: a write succeeds" dd if=/run/data of="$found" bs=64k oflag=direct conv=notrunc
     dd if="$found" bs=64k count=16 iflag=direct 2>/dev/null | cmp - /run/data ||
         fail "$1: reads return other data"
     ok "$1: reads return the written data"
@@ -36,7 +36,7 @@ stored() {
 
 check "connect" nvme connect -t tcp -a 10.0.2.2 -s "$port" -n $nqn -i 2 \
     --hostnqn=$host --hostid=$host_id
-eventually "namespace 1 is there" is_there 1 32
+eventually "namespace 1 appears" is_there 1 32
 find_namespace $nqn 1
 first=$found
 find_controller $nqn
@@ -93,7 +93,7 @@ say "restarts"
 # The kernel's default is ten seconds between two attempts.
 check "connect" nvme connect -t tcp -a 10.0.2.2 -s "$port" -n $nqn -i 2 --reconnect-delay=1 \
     --hostnqn=$host --hostid=$host_id
-eventually "namespace 1 is there" is_there 1 32
+eventually "namespace 1 appears" is_there 1 32
 find_namespace $nqn 1
 # written: prints the number of writes that the kernel has completed.
 written() {
@@ -109,7 +109,7 @@ goes_on() {
         [ "$(written)" -le $((before + 50)) ] || { ok "$1"; return; }
         sleep 0.1
     done
-    fail "$1: nothing is written"
+    fail "$1: the load writes nothing"
 }
 fio --name=restarted --filename="$found" --direct=1 --rw=randwrite --bs=4k --size=8M --time_based \
     --runtime=30 --verify=crc32c --verify_backlog=64 --verify_fatal=1 --minimal >/run/restarted &

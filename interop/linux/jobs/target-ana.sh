@@ -73,7 +73,7 @@ say "states under load"
 outside set_ana "$two" inaccessible
 eventually "the path over port $two is inaccessible" is 1 "$two" inaccessible
 outside set_ana "$two" non-optimized
-eventually "it is non-optimized" is 1 "$two" non-optimized
+eventually "the path over port $two is non-optimized" is 1 "$two" non-optimized
 outside set_ana "$one" inaccessible
 eventually "the path over port $one is inaccessible: the load moves" is 1 "$one" inaccessible
 outside set_ana "$two" change
@@ -95,9 +95,9 @@ eventually "the other ANA group is inaccessible over port $one" is 2 "$one" inac
 equal "the state of namespace 1 over port $one" optimized "$(state 1 "$one")"
 equal "the state of namespace 2 over port $two" optimized "$(state 2 "$two")"
 outside group 1
-eventually "and back" is 2 "$one" optimized
+eventually "namespace 2 is optimized over port $one again" is 2 "$one" optimized
 
-load_ends "it"
+load_ends "the disk"
 said=$(dmesg)
 [[ $said != *"I/O error"* ]] || fail "I/O failed: $said"
 [[ $said != *reconnect* ]] || fail "a connection was lost: $said"

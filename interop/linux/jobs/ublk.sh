@@ -157,9 +157,9 @@ start sized mem:64MiB --block 4096
 major=$(uname -r | cut -d . -f 1) minor=$(uname -r | cut -d . -f 2)
 if [ $((major * 100 + minor)) -ge 616 ]; then
     tell sized "resize 33554432" "^resized$"
-    eventually "it is smaller" size_is "$device" 33554432
+    eventually "the device is smaller" size_is "$device" 33554432
     tell sized "resize 67108864" "^resized$"
-    eventually "it is larger" size_is "$device" 67108864
+    eventually "the device is larger" size_is "$device" 67108864
 else
     tell sized "resize 33554432" "cannot resize a ublk device.* Linux 6.16"
     check "the size is unchanged" size_is "$device" 67108864
@@ -175,7 +175,7 @@ start used mem:64MiB
 check "mkfs.ext4" mkfs.ext4 -q -F "$device"
 check "mount" mount "$device" /mnt
 tell used stop "refused: $device is in use: $device is mounted at /mnt"
-check "it goes on" dd if=/dev/zero of=/mnt/file bs=1M count=8 conv=fsync
+check "the file system still accepts writes" dd if=/dev/zero of=/mnt/file bs=1M count=8 conv=fsync
 check "umount" umount /mnt
 exec 7<"$device"
 tell used stop "refused: .* has $device open"
@@ -371,7 +371,7 @@ is_listed() { [ "$(listed "$1")" = "$2" ]; }
 attach() {
     check "farblock attach --as $*" ./farblock attach "$(url 512)" --name disk --as "$@"
     ./farblock list --json >listed
-    equal "it is listed" "disk $1 live 67108864" \
+    equal "farblock list shows the disk" "disk $1 live 67108864" \
         "$(jq -r '.[0] | "\(.name) \(.way) \(.state) \(.size_bytes)"' listed)"
     device=$(jq -r '.[0].use.path' listed)
     [ -b "$device" ] || fail "there is no block device '$device'"
@@ -381,7 +381,7 @@ detaches() {
     check "mkfs.ext4" mkfs.ext4 -q -F "$device"
     check "mount" mount "$device" /mnt
     refused "farblock detach" "$device is mounted at /mnt" ./farblock detach disk
-    check "it goes on" dd if=/dev/zero of=/mnt/file bs=1M count=2 conv=fsync
+    check "the file system still accepts writes" dd if=/dev/zero of=/mnt/file bs=1M count=2 conv=fsync
     check "umount" umount /mnt
     check "farblock detach" ./farblock detach disk
     [ ! -e "$device" ] || fail "$device is still there"

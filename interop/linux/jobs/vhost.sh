@@ -48,7 +48,7 @@ echo "write through" >"/sys/block/${found#/dev/}/cache_type"
 equal "the cache can be switched off" "write through" "$(queue "$found" write_cache)"
 check "fio verify without the cache" verify "$found" 4k-64k --size=8m
 echo "write back" >"/sys/block/${found#/dev/}/cache_type"
-equal "and on" "write back" "$(queue "$found" write_cache)"
+equal "the cache can be switched on" "write back" "$(queue "$found" write_cache)"
 
 say "read-only"
 find_disk read-only
@@ -59,9 +59,9 @@ check "a read" dd if="$found" of=/dev/null bs=1M count=8 iflag=direct
 say "another size"
 find_disk local
 echo "DO resize local 33554432"
-eventually "it is smaller" size_is "$found" 33554432
+eventually "the disk is smaller" size_is "$found" 33554432
 echo "DO resize local 67108864"
-eventually "it is larger" size_is "$found" 67108864
+eventually "the disk is larger" size_is "$found" 67108864
 
 say "back ends and targets that are killed"
 find_disk remote-512
