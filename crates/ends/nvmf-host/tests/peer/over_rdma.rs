@@ -288,6 +288,11 @@ impl OverRdma {
         HOST.into()
     }
 
+    /// The target's address.
+    pub fn address(&self) -> IpAddr {
+        TARGET.into()
+    }
+
     pub fn was_shut_down(&self) -> bool {
         self.shared.shut_down.load(Ordering::Acquire)
     }

@@ -137,7 +137,13 @@ impl Objects {
             local.set_port(self.free_port(local.ip()));
         }
         let key = self.new_id(channel, local);
-        let reaches = self.is_reachable(local.ip(), target.ip());
+        let unresolved = self.nodes.get_mut(&target.ip()).map(|node| &mut node.unresolved);
+        let is_lost = unresolved.is_some_and(|left| {
+            let is_lost = *left > 0;
+            *left = left.saturating_sub(1);
+            is_lost
+        });
+        let reaches = !is_lost && self.is_reachable(local.ip(), target.ip());
         self.ids.entry(key).and_modify(|id| {
             id.remote = Some(target);
             id.stage = if reaches { Stage::AddrResolved } else { Stage::Closed };

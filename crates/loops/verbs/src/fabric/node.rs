@@ -43,6 +43,12 @@ impl Network {
         Node { network: self.clone(), address }
     }
 
+    /// Lets the next `count` attempts to resolve an address time out, as if the node's answers were
+    /// lost.
+    pub fn lose_answers(&self, address: IpAddr, count: u32) {
+        self.with(|objects| objects.nodes.entry(address).or_default().unresolved = count);
+    }
+
     /// Unplugs a node's cable. Neither end gets an event, but messages from and to the node fail
     /// with [`RETRY_EXC_ERR`](crate::Status::RETRY_EXC_ERR).
     pub fn unplug(&self, address: IpAddr) {

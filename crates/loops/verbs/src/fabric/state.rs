@@ -36,6 +36,8 @@ pub(super) struct NodeState {
     pub(super) is_unplugged: bool,
     /// True if the node has no device. Programs then cannot listen.
     pub(super) is_removed: bool,
+    /// The number of attempts to resolve this address that will time out.
+    pub(super) unresolved: u32,
     pub(super) calls: Calls,
 }
 

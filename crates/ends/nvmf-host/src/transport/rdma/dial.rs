@@ -149,6 +149,13 @@ impl Drop for Greeted {
     }
 }
 
+/// The status of an event after a time limit: -ETIMEDOUT.
+const TIMED_OUT: i32 = -110;
+
+/// The steps of a connection attempt that wait, for error messages.
+const ADDRESS: &str = "the RDMA address";
+const ROUTE: &str = "the RDMA route";
+
 /// A connection attempt.
 struct Attempt<'a> {
     verbs: &'a Provider,
@@ -172,14 +179,23 @@ impl Attempt<'_> {
         expected: CmEventType,
         during: &'static str,
     ) -> Result<CmEvent<ProviderId>, ConnectError> {
+        let event = self.next(during).await?;
+        match event.event == expected {
+            true => Ok(event),
+            false => Err(self.unexpected(&event, during)),
+        }
+    }
+
+    fn unexpected(&self, event: &CmEvent<ProviderId>, during: &'static str) -> ConnectError {
+        failed(event, during, self.caller.options.connect_timeout)
+    }
+
+    async fn next(&self, during: &'static str) -> Result<CmEvent<ProviderId>, ConnectError> {
         let timeout = self.caller.options.connect_timeout;
         let deadline = os::now() + timeout;
         loop {
             if let Some(event) = self.verbs.get_cm_event(&self.channel).map_err(refused)? {
-                return match event.event {
-                    arrived if arrived == expected => Ok(event),
-                    _ => Err(failed(&event, during, timeout)),
-                };
+                return Ok(event);
             }
             if self.caller.local.until(deadline, self.mailbox.ready()).await.is_none() {
                 return Err(ConnectError::TimedOut { during, after: timeout });
@@ -190,14 +206,42 @@ impl Attempt<'_> {
     /// Returns a connection identifier with a resolved address and route.
     async fn route(&self, address: SocketAddr) -> Result<ProviderId, ConnectError> {
         let time = self.caller.options.connect_timeout.min(limits::RESOLVE_TIME);
-        let time_ms = time.as_millis().max(1) as u32;
-        let (verbs, channel) = (self.verbs, &self.channel);
-        let id = verbs.resolve_addr(channel, None, address, time_ms).map_err(refused)?;
-        self.expect(CmEventType::AddrResolved, "the RDMA address").await?;
-        verbs.resolve_route(&id, time_ms).map_err(refused)?;
-        self.expect(CmEventType::RouteResolved, "the RDMA route").await?;
+        let id = self.resolve(address, time).await?;
+        self.verbs.resolve_route(&id, milliseconds(time)).map_err(refused)?;
+        self.expect(CmEventType::RouteResolved, ROUTE).await?;
         Ok(id)
     }
+
+    /// Resolves an address, in attempts whose time limits double and sum up to `left`.
+    ///
+    /// Linux misses the peer's ARP reply if it arrives before the request waits for it. The request
+    /// then succeeds only at its own time limit, so the first limits are short.
+    async fn resolve(
+        &self,
+        address: SocketAddr,
+        mut left: Duration,
+    ) -> Result<ProviderId, ConnectError> {
+        let mut time = limits::RESOLVE_TIME_MIN;
+        loop {
+            // A short rest joins the last attempt.
+            let is_last = left < 2 * time;
+            let limit = milliseconds(if is_last { left } else { time });
+            let id = self.verbs.resolve_addr(&self.channel, None, address, limit);
+            let id = id.map_err(refused)?;
+            let event = self.next(ADDRESS).await?;
+            match event.event {
+                CmEventType::AddrResolved => return Ok(id),
+                CmEventType::AddrError if !is_last => {}
+                _ => return Err(self.unexpected(&event, ADDRESS)),
+            }
+            left -= time;
+            time *= 2;
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> u32 {
+    time.as_millis().max(1) as u32
 }
 
 fn refused(error: VerbsError) -> ConnectError {
@@ -208,6 +252,9 @@ fn refused(error: VerbsError) -> ConnectError {
 fn failed(event: &CmEvent<ProviderId>, during: &'static str, after: Duration) -> ConnectError {
     const NO_DEVICE: &str = "no RDMA device of this machine reaches the address; see `rdma link`";
     match event.event {
+        CmEventType::AddrError if event.status == TIMED_OUT => {
+            ConnectError::TimedOut { during, after }
+        }
         CmEventType::AddrError | CmEventType::RouteError => {
             ConnectError::Unreachable(NO_DEVICE.to_owned())
         }

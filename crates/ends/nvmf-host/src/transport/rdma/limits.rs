@@ -20,6 +20,9 @@ pub(super) const READS: u8 = 16;
 /// The time limit for the resolution of an address or a route.
 pub(super) const RESOLVE_TIME: Duration = Duration::from_secs(10);
 
+/// The time limit of the first attempt to resolve an address; see `Attempt::resolve`.
+pub(super) const RESOLVE_TIME_MIN: Duration = Duration::from_millis(100);
+
 /// The smallest admin queue that the host uses, in entries: a keep alive, an event request and one
 /// more command can be in flight. The specification requires 32 entries.
 pub(super) const ADMIN_ENTRIES_MIN: u16 = 4;
