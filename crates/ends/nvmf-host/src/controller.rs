@@ -107,6 +107,14 @@ impl Controller {
         self.association.info()
     }
 
+    /// The maximum number of commands in flight on each I/O queue: the requested number, or fewer
+    /// if the controller's queues are shorter.
+    #[must_use]
+    pub fn queue_depth(&self) -> u16 {
+        let requested = self.info().queue_depth(self.association.options().queue_depth);
+        self.association.shared().depth().unwrap_or(requested)
+    }
+
     /// The controller's socket address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {

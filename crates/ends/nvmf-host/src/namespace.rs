@@ -118,6 +118,7 @@ impl RemoteNamespace {
         let connected = self.association.connect_queue(local, qid, queue.settings.depth).await;
         let connected = connected.map_err(|reason| self.association.connect_error(reason))?;
         queue.settings.depth = connected.depth(queue.settings.depth);
+        shared.note_depth(queue.settings.depth);
         queue.connected = Some(connected);
         Ok(queue)
     }

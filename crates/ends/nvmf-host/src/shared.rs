@@ -11,7 +11,7 @@ use farblock_proto::host::{Command, NamespaceInfo};
 use farblock_reactor::Waker;
 use farblock_wire::Cqe;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 pub(crate) type Answer = Result<(Cqe, Vec<u8>), Error>;
@@ -46,6 +46,8 @@ pub(crate) struct ControllerShared {
     namespaces: Mutex<HashMap<u32, Weak<NamespaceState>>>,
     /// The number of namespace changes that the controller reported.
     changes: AtomicU64,
+    /// The agreed depth of the I/O queue that was connected last; 0 before the first.
+    depth: AtomicU16,
 }
 
 #[derive(Default)]
@@ -82,6 +84,16 @@ impl ControllerShared {
 
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
+    }
+
+    /// Records the depth of an I/O queue, as both ends have agreed.
+    pub(crate) fn note_depth(&self, depth: u16) {
+        self.depth.store(depth, Ordering::Relaxed);
+    }
+
+    /// The agreed depth of the I/O queues; `None` before the first is connected.
+    pub(crate) fn depth(&self) -> Option<u16> {
+        Some(self.depth.load(Ordering::Relaxed)).filter(|depth| *depth > 0)
     }
 
     /// Returns the error for calls that need the controller after its loss.

@@ -237,6 +237,7 @@ fn a_shorter_receive_queue_of_the_controller_is_obeyed() {
     let ops = (0..60).map(|_| write(LARGE)).collect();
     assert_eq!(setup.run(ops), vec![Ok(()); 60]);
     assert_eq!(most.load(Ordering::Acquire), 3, "commands in flight");
+    assert_eq!(setup.controller.queue_depth(), 3, "the reported depth");
     drop(setup);
     target.expect_nothing_left();
 }

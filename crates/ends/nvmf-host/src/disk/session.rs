@@ -97,8 +97,7 @@ impl Session {
 
     /// The maximum number of commands in flight on each I/O queue of this session.
     pub(super) fn queue_depth(&self) -> u16 {
-        let association = self.controller.association();
-        association.info().queue_depth(association.options().queue_depth)
+        self.controller.queue_depth()
     }
 
     /// Closes all connections of the session at once.
