@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 use std::time::Instant;
 
-/// The log target of audit lines. They are logged at every log level.
+/// The log target of audit lines. Programs should log them at every log level.
 pub const AUDIT: &str = "farblock::audit";
 
 const MAX_REFUSAL_BYTES: usize = 4096;

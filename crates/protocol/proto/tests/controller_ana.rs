@@ -177,7 +177,7 @@ fn each_unusable_ana_state_has_its_own_status() {
         let (near, far) = (table.seen_from(Some(NEAR)), table.seen_from(Some(FAR)));
         let elsewhere = table.seen_from(None);
         for opcode in supported(&host, &mut registry) {
-            assert_eq!(parsed(&far, opcode, 7), Err(status), "DNR forbids another path");
+            assert_eq!(parsed(&far, opcode, 7), Err(status), "{opcode:?}, without DNR");
             for table in [&near, &elsewhere] {
                 let free = parsed(table, opcode, 7);
                 assert_ne!(free, Err(status), "{opcode:?} through another port");
@@ -190,7 +190,7 @@ fn each_unusable_ana_state_has_its_own_status() {
             assert_eq!(by(&far), Err(status), "{opcode:?}, fused");
             assert_ne!(by(&near), Err(status), "{opcode:?}, fused, through another port");
         }
-        assert!(parsed(&far, NvmOpcode::FLUSH, 1).is_ok(), "a namespace of another group");
+        assert!(parsed(&far, NvmOpcode::FLUSH, 1).is_ok(), "the other group is accessible");
         assert_eq!(parsed(&far, NvmOpcode::FLUSH, 0xffff_ffff), Err(status), "all namespaces");
         assert_eq!(parsed(&far, NvmOpcode(0x7f), 1).ok(), Some(IoCommand::Fabrics));
         // The registry also refuses pages about the namespace itself. It returns all other pages.

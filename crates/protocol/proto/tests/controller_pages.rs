@@ -222,7 +222,7 @@ fn identification_descriptors_list_every_identifier() {
     assert_eq!(descriptors, expected);
 
     let page = identify(&host, &mut registry, 0x03, 2).unwrap();
-    assert_eq!(page[..6], [4, 1, 0, 0, 0, 0], "more than the command set");
+    assert_eq!(page[..6], [4, 1, 0, 0, 0, 0], "only the command set is listed");
     for nsid in [0, 3, 0xffff_ffff] {
         let page = identify(&host, &mut registry, 0x03, nsid);
         assert_eq!(page, refused(Status::INVALID_NAMESPACE));
@@ -252,7 +252,7 @@ fn command_set_pages_support_only_the_nvm_command_set() {
     }
 
     let page = identify(&host, &mut registry, 0xffff_001c, 0).unwrap();
-    assert_eq!(u64_at(&page, 0), 1, "more than the NVM command set");
+    assert_eq!(u64_at(&page, 0), 1, "only the NVM command set is listed");
     assert!(page[8..].iter().all(|&byte| byte == 0));
     for (cntid, fits) in [(host.id.0, true), (0xffff, true), (host.id.0 + 1, false)] {
         let sqe = identify_sqe(0x1c | u32::from(cntid) << 16, 0);

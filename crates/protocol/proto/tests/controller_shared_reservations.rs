@@ -117,7 +117,7 @@ fn a_command_waits_until_its_change_is_in_force() {
     let [Action::Access(change), last] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!(change.rights(&[1; 16]), Rights::Read);
     assert_eq!(*last, applied(&target, 2));
-    assert_eq!(target.ask(3, KeyedCommand::Report { bytes: 4096 }), [], "it waits its turn");
+    assert_eq!(target.ask(3, KeyedCommand::Report { bytes: 4096 }), [], "the report waits");
     let actions = target.answer(proposal.serial, SharedAnswer::InForce);
     assert_eq!(actions[..1], done(2, Status::SUCCESS));
     let actions = target.answer(serial_of(&actions[1..]), SharedAnswer::Current(2));
@@ -180,7 +180,7 @@ fn every_target_notifies_its_hosts_and_aborts_their_commands() {
         let [Action::Access(change), last] = &actions[..] else { panic!("{actions:?}") };
         assert_eq!((&change.aborted, &change.access), (&vec![gone], &None));
         assert_eq!(*last, applied(target, 1));
-        assert_eq!(target.apply(&proposal), [], "the same change again");
+        assert_eq!(target.apply(&proposal), [], "a repeated change does nothing");
     }
 }
 

@@ -264,7 +264,7 @@ impl Controller {
 
     fn advance(&mut self, bytes: &[u8], entropy: &mut dyn Entropy) -> Result<(), Failure> {
         let (transaction, message) = Message::parse(bytes).map_err(|reason| {
-            Failure::ours(reason, "the host's message is too short, or unknown")
+            Failure::ours(reason, "the host's message is too short, or of an unknown type")
         })?;
         if let Message::Negotiate { head, descriptors } = message {
             self.transaction = transaction;

@@ -210,7 +210,7 @@ impl Host {
 
     fn parse<'a>(&self, bytes: &'a [u8]) -> Result<Message<'a>, Failure> {
         let (transaction, message) = Message::parse(bytes).map_err(|reason| {
-            Failure::ours(reason, "the controller's message is too short, or unknown")
+            Failure::ours(reason, "the controller's message is too short, or of an unknown type")
         })?;
         if let Message::Failure1(reason) = message {
             return Err(Failure::theirs(reason, self.refusal(reason)));

@@ -342,7 +342,7 @@ impl HostEnd {
         let Some(Slot::Reading { expected, received, .. }) =
             self.slots.get(usize::from(slot.0)).copied()
         else {
-            return Err(Fault::field(FEI_CCCID, "no read is in flight under this command", header));
+            return Err(Fault::field(FEI_CCCID, "no read in flight has this identifier", header));
         };
         if pdu.datao.get() != received || pdu.datal.get() > expected - received {
             let status = FatalErrorStatus::DATA_TRANSFER_OUT_OF_RANGE;
