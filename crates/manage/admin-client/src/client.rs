@@ -66,7 +66,7 @@ impl HttpsServer {
         Ok(Self { address: address.to_owned(), name, trust: trust.clone() })
     }
 
-    /// Connects to the server. The error is the end of a sentence.
+    /// Connects to the server. The error does not name the server.
     ///
     /// # Errors
     /// The connection or the TLS handshake failed.

@@ -24,7 +24,7 @@ impl Trust {
     /// target, a copy of its own certificate suffices.
     ///
     /// # Errors
-    /// The problem, as the end of a sentence.
+    /// The problem, without the name of the file.
     pub fn new(pem: &[u8]) -> Result<Self, String> {
         let known = certificates(pem)?;
         let mut roots = RootCertStore::empty();
@@ -117,7 +117,7 @@ fn is_strange(reason: &CertificateError) -> bool {
     }
 }
 
-/// The reason why TLS with `name` failed, as the end of a sentence.
+/// The reason why TLS with `name` failed, without the server's address.
 pub(crate) fn words(name: &str, error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     let Some(error) = inner else { return format!("the TLS handshake failed: {error}") };
@@ -162,7 +162,7 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// The problem of a certificate, as the end of a sentence.
+/// The problem of a certificate, without the name of the file.
 #[must_use]
 pub fn fault(error: &Error) -> String {
     let Error::InvalidCertificate(CertificateError::Other(other)) = error else {
@@ -182,7 +182,7 @@ pub fn fault(error: &Error) -> String {
 /// The certificates in a PEM file.
 ///
 /// # Errors
-/// The problem, as the end of a sentence.
+/// The problem, without the name of the file.
 pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     match all {

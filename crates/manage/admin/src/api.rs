@@ -201,8 +201,8 @@ async fn state_read(State(steering): Steered) -> Response {
     .await
 }
 
-/// Uses another thread to answer a request that reads the document. A change locks the document
-/// while it waits for disks, and the thread of the server must not wait for the lock.
+/// Answers a request on another thread. The request reads the document, which a change locks while
+/// it waits for disks, and the server's thread must not wait for the lock.
 async fn look(look: impl FnOnce() -> Response + Send + 'static) -> Response {
     tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| fault(&error))
 }

@@ -23,7 +23,7 @@ impl Token {
     /// Creates a token from `text`.
     ///
     /// # Errors
-    /// The reason why the text is no token, as the end of a sentence.
+    /// The reason why the text is no token, which does not repeat the text.
     pub fn new(text: &str) -> Result<Self, String> {
         let lengths = SHORTEST_TOKEN_BYTES..=LONGEST_TOKEN_BYTES;
         match text.bytes().all(|byte| byte.is_ascii_graphic()) && lengths.contains(&text.len()) {

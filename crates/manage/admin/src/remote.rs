@@ -71,7 +71,7 @@ impl Tokens {
     /// lines and lines that start with `#`.
     ///
     /// # Errors
-    /// The reason as the end of a sentence, which contains no part of a secret.
+    /// The reason, without the name of the file or any part of a secret.
     pub fn parse(text: &str) -> Result<Self, String> {
         let lines = text.lines().map(str::trim).enumerate();
         let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));

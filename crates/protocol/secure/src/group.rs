@@ -157,7 +157,7 @@ impl Group {
 }
 
 impl FromStr for Group {
-    /// The end of an error message, which lists the valid names.
+    /// A text that lists the valid names.
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<Group, &'static str> {

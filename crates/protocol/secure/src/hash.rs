@@ -105,7 +105,7 @@ fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> Digested {
 }
 
 impl FromStr for Hash {
-    /// The end of an error message, which lists the valid names.
+    /// A text that lists the valid names.
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<Hash, &'static str> {
