@@ -19,14 +19,14 @@ pub(super) const METHODS: &[Method] = &[
     method("keyring_get_keys", get_keys),
 ];
 
-/// The prefixes of systemd credentials and kernel keys. SPDK has neither, but another user may have
-/// added hosts with such keys.
+/// The prefixes of systemd credentials and kernel keys. SPDK has neither, but a host may have got
+/// such a key through another interface.
 const NO_FILES: [&str; 2] = ["credential:", "keyring:"];
 /// The mode bits that a key file must not have.
 const OTHERS: u32 = 0o077;
 
-/// The key files by name. Clients give the names. A key file that another user gave to a host is
-/// named after its path.
+/// The key files by name. Clients give the names. A key file that a host got through another
+/// interface is named after its path.
 pub(super) struct Keyring(BTreeMap<String, String>);
 
 impl Keyring {

@@ -81,8 +81,8 @@ struct Table {
 /// State of a subsystem that has no place in a document.
 #[derive(Clone, Default)]
 struct Extra {
-    /// The addresses that clients added. `None` if another user created the subsystem, which then
-    /// listens at every address.
+    /// The addresses that clients added. `None` if the subsystem was created through another
+    /// interface, and so listens at every address.
     listeners: Option<BTreeSet<Entrance>>,
     /// The hosts without keys that clients added while the subsystem allows any host. The
     /// subsystem's list gets them once only listed hosts may connect.
@@ -195,9 +195,9 @@ impl SpdkRpc {
 }
 
 impl Table {
-    /// Forgets the state of subsystems and listeners that another user has removed. Also forgets
-    /// the dormant hosts (stored hosts that no list contains yet) of subsystems that another user
-    /// has restricted to listed hosts.
+    /// Forgets the state of subsystems and listeners that were removed through another interface.
+    /// Also forgets the dormant hosts (stored hosts that no list contains yet) of subsystems that
+    /// were restricted to listed hosts in this way.
     fn forget_what_is_gone(&mut self, document: &Document) {
         let stays = |nqn: &String| view::is_discovery(nqn) || document.subsystems.contains_key(nqn);
         self.subsystems.retain(|nqn, _| stays(nqn));

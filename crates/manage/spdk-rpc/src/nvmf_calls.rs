@@ -520,7 +520,7 @@ fn add_host(rpc: &SpdkRpc, table: &mut Table, params: Params) -> Answer {
     let error = if entry.has_key() { RpcError::internal() } else { RpcError::invalid() };
     let added = rpc.change(|document| {
         if let Some(subsystem) = document.subsystems.get_mut(&asked.nqn) {
-            // Another user may have listed the host with a key meanwhile.
+            // The host may have been listed with a key through another interface meanwhile.
             subsystem.hosts.entry(asked.host).or_insert(entry);
         }
     });
@@ -672,7 +672,7 @@ type Hosts = BTreeMap<String, Host>;
 /// Combines listed hosts and stored hosts. Returns the hosts to list, and the hosts to store.
 fn divided(listed: Hosts, known: Hosts, any: bool) -> (Hosts, Hosts) {
     let mut all = known;
-    // A listed host takes precedence: another user may have added a key to it.
+    // A listed host takes precedence: it may have got a key through another interface.
     all.extend(listed);
     // A host with a key stays listed, so that it must still authenticate.
     all.into_iter().partition(|(_, host)| !any || host.has_key())

@@ -46,7 +46,7 @@ fn bdev_config(view: &View, bdev: &Bdev) -> Vec<Value> {
     [call(creator, &params)].into_iter().chain(limits).collect()
 }
 
-/// The current settings of a bdev, which another user may have changed.
+/// The current settings of a bdev, which may have changed through another interface.
 fn current<'a>(view: &'a View, bdev: &'a Bdev) -> &'a Namespace {
     let used = view.uses_of(&bdev.name).next();
     let subsystems = &view.document.subsystems;
@@ -76,7 +76,7 @@ fn creation(view: &View, bdev: &Bdev) -> Result<(&'static str, Value), &'static 
             params["block_size"] = json!(namespace.block_size);
             Ok(("bdev_uring_create", params))
         }
-        // farblock treats both kinds alike, and only this call has a read-only option.
+        // farblock treats both kinds alike, and only bdev_aio_create has a read-only option.
         BdevKind::Aio | BdevKind::Uring => {
             params["filename"] = json!(filename);
             params["block_size"] = json!(namespace.block_size);

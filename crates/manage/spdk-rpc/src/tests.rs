@@ -62,7 +62,7 @@ impl Fixture {
         calls.map(|call| call["params"].clone()).collect()
     }
 
-    /// Changes the document like another user of the target.
+    /// Changes the document through another interface.
     fn edit(&self, edit: impl FnOnce(&mut Document)) {
         let edited = |document: &Document| {
             let mut document = document.clone();
@@ -76,7 +76,7 @@ impl Fixture {
         self.rpc.steering.document().0
     }
 
-    /// Adds a namespace like another user of the target.
+    /// Adds a namespace through another interface.
     fn add(&self, nqn: &str, nsid: u32, namespace: Namespace) -> Result<(), String> {
         let edit = |document: &Document| {
             let mut document = document.clone();
@@ -89,7 +89,7 @@ impl Fixture {
     }
 }
 
-/// A call during which another user changes the document.
+/// A call during which the document changes through another interface.
 fn late(rpc: &SpdkRpc, _: &mut Table, _: Params) -> Answer {
     let with = |document: &Document, nqn: &str| {
         let mut document = document.clone();
@@ -415,7 +415,7 @@ fn keyring_keys_name_key_files() {
     fixture.ask("keyring_file_remove_key", &name);
     let answer = fixture.answer("keyring_file_remove_key", &name);
     assert_eq!(answer["error"]["code"], -126, "{answer}");
-    // If every host may connect, the target would require a key from no host.
+    // While every host may connect, a key for a host would have no effect.
     fixture.ask("nvmf_subsystem_allow_any_host", &json!({ "nqn": NQN, "allow_any_host": true }));
     fixture.ask(add, &json!({ "name": "key0", "path": one }));
     let answer = fixture.answer(method, &with("dhchap_key", "key0"));
@@ -501,7 +501,7 @@ fn disks_without_an_spdk_bdev_are_not_saved_as_files() {
         fixture.add(NQN, nsid, Namespace::new(path)).unwrap();
     }
     fixture.add(NQN, 9, Namespace { read_only: true, ..Namespace::new("mem:1MiB") }).unwrap();
-    // Another user makes the bdev read-only. `save_config` saves that, too.
+    // The bdev becomes read-only through another interface. `save_config` saves that, too.
     fixture.edit(|document| {
         let namespaces = &mut document.subsystems.get_mut(NQN).unwrap().namespaces;
         namespaces.get_mut(&1).unwrap().read_only = true;

@@ -41,8 +41,8 @@ impl SpdkRpc {
         let mut uses = Vec::new();
         for (nqn, subsystem) in &document.subsystems {
             for (&nsid, namespace) in &subsystem.namespaces {
-                // Each namespace of another user has its own bdev: two RAM disks of the same size
-                // are two disks.
+                // Each namespace from another interface has its own bdev: two RAM disks of the same
+                // size are two disks.
                 let bdev = match made.iter().find(|bdev| is_of(namespace, bdev)) {
                     Some(bdev) => bdev.name.clone(),
                     None => {
