@@ -2,9 +2,10 @@
 //!
 //! Reservations distinguish hosts only by their identifiers (HOSTID), and any host can claim any
 //! identifier. Therefore, within a subsystem, an identifier belongs to the first host that used it
-//! and proved its name. The host owns the identifier while one of its controllers uses it or while
-//! it is registered with a namespace. A registration also counts while the host is disconnected,
-//! and after a restart if it persists. Afterwards the identifier is free again.
+//! and proved its name, by authentication or TLS. The host owns the identifier while one of its
+//! controllers uses it or while it is registered with a namespace. A registration also counts while
+//! the host is disconnected, and after a restart if it persists. Afterwards the identifier is free
+//! again.
 
 use super::config::SubsystemId;
 use super::limits;
