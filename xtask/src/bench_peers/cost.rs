@@ -232,7 +232,7 @@ fn stored(
     Ok((path, legs))
 }
 
-/// A leg of a mirror: a memory disk on its own target.
+/// Starts a target with a memory disk, which is the leg of a mirror.
 fn remote_leg(means: &Means, leg: usize, bytes: u64) -> Result<(Process, String), String> {
     let mut command = Command::new(&means.farblock);
     command.args(["serve", "--json", "--no-control", "--listen", "127.0.0.1:0"]);

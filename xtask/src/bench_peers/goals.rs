@@ -62,7 +62,7 @@ const AGAINST_SPDK: [(&str, f64); 8] = [
     ("mem-1M-randwrite-qd8-c1", 1.5),
 ];
 
-/// The rows of the disk file in which farblock must reach SPDK's IOPS. SPDK's target polls in them.
+/// The rows with a disk file in which farblock must reach the IOPS of SPDK, whose target polls.
 const FILE_AGAINST_SPDK: [&str; 6] = [
     "file-4k-randread-qd1-c1",
     "file-4k-randwrite-qd1-c1",

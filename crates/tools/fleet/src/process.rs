@@ -3,8 +3,8 @@
 use farblock_bench::cpu::CpuSource;
 use std::process::Command;
 
-/// Changes a command, so that the program is killed when this process exits. The program also gets
-/// no Ctrl-C, because the controller handles it.
+/// Changes a command, so that the program is killed when this process exits. The program gets no
+/// Ctrl-C: this process handles it.
 pub(crate) fn bound(program: &Command) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program.get_program());

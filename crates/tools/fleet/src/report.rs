@@ -36,7 +36,7 @@ pub struct Report {
     /// The results of the QEMU guests, and of the verification of their data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guests: Option<GuestsReport>,
-    /// The results of the verify, in which the hosts write, read and compare blocks.
+    /// The results of verifying, in which the hosts write, read and compare blocks.
     pub verified: Option<Verified>,
     /// The effect of each fault.
     pub faults: Vec<FaultReport>,
@@ -166,7 +166,7 @@ pub struct Total {
     pub iops: f64,
     /// Throughput in MiB per second.
     pub mib_per_second: f64,
-    /// Latencies.
+    /// The latencies of all I/Os.
     pub latency: LatencySummary,
     /// The processor time of all agents per I/O, in microseconds.
     pub cpu_us_per_io: f64,

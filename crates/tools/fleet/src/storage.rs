@@ -192,7 +192,7 @@ fn by_iscsi(
     Ok((server, address))
 }
 
-/// The configuration of the target of the group with this index.
+/// The configuration of the target that serves the group with this index.
 fn config(
     share: &Share,
     drives: &Drives,

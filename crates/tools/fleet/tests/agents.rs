@@ -1,5 +1,5 @@
-//! Runs small plans with real listening agents, and checks the errors when an agent is wrong, is
-//! dead, or dies.
+//! Runs small plans with real listening agents. Checks the errors for a wrong token, a forbidden
+//! file, too little memory and an unreachable agent.
 
 mod support;
 

@@ -23,7 +23,7 @@ fn tiny(name: &str) -> Plan {
 fn the_six_patterns_plan_runs_four_hosts_on_two_sets_of_four_drives() {
     let mut plan = tiny("six-patterns");
     assert_eq!(plan.actions.len(), 6);
-    // Use one action of each block size, because each action measures eight drives alone.
+    // Use one action of each block size, because each action first measures eight drives alone.
     plan.actions = [0, 3, 4].map(|at| plan.actions[at].clone()).to_vec();
     // A drive with a byte rate would not write a mebibyte in such a short time.
     plan.drive = "limit:2000/s,mem:8MiB".to_owned();

@@ -163,7 +163,7 @@ fn disk_in(directory: &Path, args: &BenchArgs) -> Result<Made, String> {
     Ok((disk, kept))
 }
 
-/// The requested size. Without a request: 1 GiB, or less to leave half of the free space.
+/// The requested size. Without a request: 1 GiB, or half of the free space if this is less.
 fn size(directory: &Path, args: &BenchArgs) -> Result<u64, String> {
     let free = farblock_bench::available_bytes(directory)
         .map_err(|error| format!("{}: {}", directory.display(), os(&error)))?;

@@ -35,7 +35,7 @@ impl Failure {
         Failure::Usage(sentence.to_string())
     }
 
-    /// Returns the sentence alone, for another kind of report.
+    /// Returns the sentence, without the exit code.
     pub fn sentence(&self) -> &str {
         match self {
             Failure::Usage(text)

@@ -54,7 +54,8 @@ impl Shares {
         }
     }
 
-    /// Copies from the document those settings that the `TargetConfig` does not have yet.
+    /// Copies ANA states, TLS policies, visibility and limits from the document to the
+    /// `TargetConfig`.
     pub(super) fn agreed(mut self) -> Self {
         self.config.access = access(&self.document, &self.config.entrances());
         self.config.tls_listeners = policies(&self.document, &self.config.entrances());

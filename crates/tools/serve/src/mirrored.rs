@@ -120,7 +120,7 @@ impl LegSource for Remote {
 
     fn open(&self) -> Opening {
         // While controllers of a killed process remain, the mirror only reads the leg. So the
-        // journal of controllers needs no entry for the new ones.
+        // journal needs no entry for the leg's new controllers.
         let is_settled = self.orphans().is_empty();
         let journal = if is_settled { journal::begin(&self.url)? } else { None };
         let opened = match journal {

@@ -185,7 +185,7 @@ pub(super) fn keys(config: &TargetConfig) -> Keys {
     all.collect()
 }
 
-/// The control sockets. They exist as long as this value.
+/// The servers of the control socket, of TCP and of SPDK's clients. Dropping this stops them.
 pub(super) struct Sockets {
     pub(super) control: Option<Steered>,
     _spdk: Option<SpdkServer>,

@@ -135,8 +135,8 @@ fn ask_stats(client: &Client) -> Result<Stats> {
 /// # Errors
 /// No target answers.
 pub fn status(args: &StatusArgs, is_verbose: bool) -> Result<()> {
-    // Skip local attachments: an option may name a remote target, and JSON is the target's answer
-    // only.
+    // Omit local attachments if an option names the target, which may be remote. With `--json`
+    // print only the target's answer.
     let is_here = args.which.control.is_none() && args.which.remote.api.is_none() && !args.json;
     let attached = || if is_here { attached() } else { String::new() };
     if !args.watch && is_here && living().is_none_or(|targets| targets.is_empty()) {

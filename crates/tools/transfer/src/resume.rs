@@ -107,7 +107,7 @@ impl Map {
     }
 }
 
-/// Removes a record whose data a transfer without `--resume` will overwrite.
+/// Removes a record. If this fails, logs a warning.
 pub(super) fn forget(path: &Path) {
     if let Err(error) = std::fs::remove_file(path)
         && error.kind() != std::io::ErrorKind::NotFound

@@ -73,7 +73,7 @@ pub(in crate::bench_peers) fn serving(
     listen: &[String],
 ) -> Result<Command, String> {
     let disk = match backend {
-        // farblock locks its file, so it has its own copy of the file.
+        // farblock locks the disk file, so it gets its own copy.
         Backend::File => format!("file:{}", means.file_for("farblock")?.display()),
         _ => disk(means, backend),
     };

@@ -28,9 +28,9 @@ pub(crate) enum Target {
     Spdk {
         zero_copy: bool,
     },
-    /// iSCSI.
+    /// tgt, an iSCSI target.
     Tgt,
-    /// NBD.
+    /// nbdkit, an NBD server.
     Nbdkit,
 }
 

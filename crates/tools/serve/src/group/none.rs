@@ -8,10 +8,10 @@ use farblock_proto::ids::NamespaceId;
 use farblock_target::{Target, TargetConfig};
 use std::collections::BTreeMap;
 
-/// A request to join a group. It has no value, because no target on this system makes one.
+/// A request to join a group. This enum has no variant, because no target on this system joins one.
 pub(super) enum Wished {}
 
-/// A member of a group. It has no value, because no target on this system joins a group.
+/// A member of a group. This enum has no variant, because no target on this system joins one.
 pub(super) enum Member {}
 
 pub(super) fn prepare(_: &ServeArgs) -> Result<Option<Wished>> {
