@@ -129,7 +129,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("a"), "a").unwrap();
-        // The file system has no extended attributes.
+        // Skip the test if the file system has no extended attributes.
         let Some(store) = with(&path("a")) else { return };
         assert_eq!(store.load().unwrap(), "");
         store.save("something\n").unwrap();

@@ -245,7 +245,7 @@ impl Upgrade<'_> {
             self.until(&format!("the hosts have returned to {name}"), |seen| {
                 let back = seen.member(name)?.hosts.as_ref()?;
                 let others = seen.elsewhere(name);
-                // A host that has left all members does not return.
+                // Do not wait for a host that has left all members.
                 let is_missing =
                     |host: &&String| !back.contains(*host) && others.contains(host.as_str());
                 let host = hosts.iter().find(is_missing)?;

@@ -215,7 +215,7 @@ impl NamespaceSink {
     /// Like [`finish`](Self::finish) with a short deadline, after a failure or a signal.
     pub(super) fn wind_up(&mut self) {
         self.deadline = Some(Instant::now() + GRACE);
-        // Ignore the flush's result: the sink reports only data that are known to be durable.
+        // Ignore all failures here: the sink reports only data that are known to be durable.
         self.settle();
         if self.window.is_empty() {
             let _ = self.finish();
