@@ -10,7 +10,7 @@ die() {
     exit 2
 }
 
-# binary ARGUMENT...: takes the only argument as the path of farblock.
+# binary ARGUMENT...: sets farblock to the absolute path of the program, the only argument.
 binary() {
     [ $# = 1 ] || die "usage: $script FARBLOCK"
     farblock=$(realpath -- "$1")

@@ -170,7 +170,7 @@ async function parts(page) {
   const chosen = async (button, words) => {
     await button.click();
     await page.locator(".scope", { hasText: words }).waitFor();
-    // The label of the object's chart must have a last figure.
+    // The chart's label must state the latest figures: "–" means that there is none yet.
     await page.locator('.plot[aria-label^="Operations per second: reads "]:not([aria-label*="–"])').waitFor({ state: "attached" });
     const all = await page.locator("tr.chosen").count();
     hold(all === 1, `the charts show a ${words}, and its row is marked`, all);

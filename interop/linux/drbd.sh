@@ -134,7 +134,7 @@ ours_ends() {
     touch enough
     wait "$load"
     [ ! -e wrong ] || { cat attach.log fio.log fio.json; return 1; }
-    # One iteration for each phase of the test.
+    # A run of fio for each phase of the test, at least.
     [ "$(wc -l <waits)" -ge 5 ]
     kill "$ours"
     wait "$ours" || true

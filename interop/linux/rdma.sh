@@ -1,10 +1,10 @@
 #!/bin/bash
 # rdma.sh SUITE [FARBLOCK]: farblock's RDMA verbs over soft-RoCE in a guest (jobs/rdma.sh). SUITE is
-# the example verbs_suite of farblock-verbs. With the program FARBLOCK also its target and its host,
-# each with the Linux kernel as its peer (jobs/rdma-target.sh, jobs/rdma-host.sh), and its listeners
-# in configurations and at run time (jobs/rdma-faces.sh), and the features that a transport must not
-# change (jobs/rdma-features.sh). Runs setup.sh first. Exit code: 0 success,
-# 1 a test failed, 2 misuse.
+# the example verbs_suite of farblock-verbs. With the program FARBLOCK, it also tests farblock's
+# target and host, each with the Linux kernel as its peer (jobs/rdma-target.sh, jobs/rdma-host.sh),
+# listeners from a configuration and added at run time (jobs/rdma-faces.sh), and the features that a
+# transport must not change (jobs/rdma-features.sh). Runs setup.sh first. Exit code: 0 success, 1 a
+# test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 

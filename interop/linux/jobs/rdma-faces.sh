@@ -1,5 +1,5 @@
-# Guest job: RDMA listeners of a configuration and of farblock ctl, doctor, and two paths, over
-# soft-RoCE.
+# Guest job over soft-RoCE: RDMA listeners that a configuration or farblock ctl adds, farblock
+# doctor, and a host with two paths.
 # /host has the program farblock.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
