@@ -145,7 +145,10 @@ export function smooth(page, what, frames = LEAST_FRAMES) {
   return works(page, `${what}: at least ${frames} frames per second, and`, frames);
 }
 
-/** Checks in five attempts that the page uses little processor time, and draws at least `frames` per second. */
+/**
+ * Checks that in one of five attempts the page uses little processor time, and draws at least
+ * `frames` per second.
+ */
 export async function works(page, what, frames = 0) {
   let seen;
   await once(`${what}${frames > 0 ? "" : ":"} less than ${MOST_SCRIPT_MS} ms of work per second`, async () => {

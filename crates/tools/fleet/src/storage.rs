@@ -252,7 +252,7 @@ mod tests {
     use super::*;
     use farblock_host::Controller;
 
-    /// The machine of this test may have one processor, so both simulated nodes have it.
+    /// The machine may have only one processor, so both simulated nodes contain the same processor.
     #[test]
     fn each_numa_node_gets_its_own_target_at_a_stable_address() {
         let sizes = [1, 2, 4];

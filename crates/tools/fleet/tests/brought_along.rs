@@ -35,7 +35,7 @@ fn the_six_patterns_plan_runs_four_hosts_on_two_sets_of_four_drives() {
     };
     let sizes: Vec<usize> = made.sets.iter().map(|set| set.drives.len()).collect();
     assert_eq!(sizes, [4, 4]);
-    // The NUMA node of memory is unknown on every machine.
+    // No machine knows the NUMA node of a memory disk.
     assert!(made.not_by_node.is_some(), "{made:?}");
     let text = farblock_fleet::text::render_within(&report, usize::MAX);
     let said = "4 × limit:2000/s,mem:8MiB; 4 × limit:2000/s,mem:8MiB; no set per NUMA node";

@@ -24,7 +24,7 @@ const OVERLAYFS: i64 = 0x794c_7630;
 /// The place of a file. A field is `None` if the system does not provide it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct FilePlace {
-    /// The birth time in nanoseconds since 1970. Copies by `cp`, `rsync` or `tar` have their own.
+    /// The birth time in nanoseconds since 1970. A copy by `cp`, `rsync` or `tar` has a later one.
     born: Option<String>,
     /// The number of the subvolume in its file system.
     subvolume: Option<String>,
