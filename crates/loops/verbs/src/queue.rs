@@ -48,11 +48,13 @@ pub fn post_receives<V: Verbs>(
 #[derive(Debug, Default)]
 pub struct Arming {
     is_armed: bool,
+    /// Whether the last event was not readable yet when its completions were.
+    is_late: bool,
 }
 
 impl Arming {
     /// Call this after a poll that returned `count` completions. If there were completions, takes
-    /// the events of an armed queue. If there were none, arms the queue. Returns false if the queue
+    /// the event of an armed queue. If there were none, arms the queue. Returns false if the queue
     /// was empty and already armed: the caller may wait for its event. Otherwise the caller must
     /// poll again.
     ///
@@ -66,7 +68,10 @@ impl Arming {
     ) -> Result<bool, VerbsError> {
         if count > 0 {
             if std::mem::take(&mut self.is_armed) {
-                while verbs.get_cq_event(cq)? {}
+                // There is one event, so a second call would only report that there are no more.
+                let has_event = verbs.get_cq_event(cq)?;
+                while has_event && self.is_late && verbs.get_cq_event(cq)? {}
+                self.is_late = !has_event;
             }
             return Ok(true);
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use farblock_verbs::conformance::{NAMES, Stand, run};
 use farblock_verbs::{
-    Access, CmEventType, Completion, ConnParam, Keys, Network, Node, Operation, Pages, Provider,
-    QpOptions, ReceiveRequest, SendRequest, Status, Verbs,
+    Access, Arming, CmEventType, Completion, ConnParam, Keys, Network, Node, Operation, Pages,
+    Provider, QpOptions, ReceiveRequest, SendRequest, Status, Verbs,
 };
 
 const HOST: &str = "192.0.2.1";
@@ -147,6 +147,63 @@ fn an_overflowed_completion_queue_fails() {
     host.send(1, Operation::Send, false).expect("room");
     let mut out = [Completion::default()];
     target.node.poll_cq(&target.cq, &mut out).expect_err("two completions in one entry");
+}
+
+/// Polls as an event loop does. Returns the number of completions before the queue is armed.
+fn poll_and_arm(end: &End, arming: &mut Arming) -> usize {
+    let mut total = 0;
+    loop {
+        let count = usize::from(end.poll().is_some());
+        total += count;
+        if !arming.after(&end.node, &end.cq, count).expect("a queue") {
+            return total;
+        }
+    }
+}
+
+#[test]
+fn a_sleep_costs_one_arming_and_one_event() {
+    let (host, target) = pair(&Network::new(), 8);
+    let mut arming = Arming::default();
+    assert_eq!(poll_and_arm(&target, &mut arming), 0);
+    let before = target.node.calls();
+    for round in 1..=100 {
+        target.receive(round).expect("room");
+        target.receive(round).expect("room");
+        for signaled in [false, true] {
+            host.send(round, Operation::Send, signaled).expect("room");
+        }
+        assert!(host.poll().is_some());
+        assert_eq!(poll_and_arm(&target, &mut arming), 2);
+        // A poll of an armed queue does not call for its event.
+        assert_eq!(poll_and_arm(&target, &mut arming), 0);
+        let after = target.node.calls();
+        assert_eq!(after.req_notify_cq - before.req_notify_cq, round);
+        assert_eq!(after.get_cq_event - before.get_cq_event, round);
+    }
+    assert!(!target.node.get_cq_event(&target.cq).expect("a queue"), "an event is left");
+}
+
+#[test]
+fn a_completion_between_the_poll_and_the_arming_is_not_lost() {
+    let (host, target) = pair(&Network::new(), 8);
+    let mut arming = Arming::default();
+    for round in 0..100 {
+        target.receive(round).expect("room");
+        assert_eq!(target.poll(), None);
+        host.send(round, Operation::Send, true).expect("room");
+        assert!(host.poll().is_some());
+        // The caller has found nothing, and arms the queue behind the completion.
+        assert!(arming.after(&target.node, &target.cq, 0).expect("a queue"), "it must poll again");
+        assert_eq!(poll_and_arm(&target, &mut arming), 1);
+        // The queue is armed: the next completion gives an event, and only one.
+        target.receive(round).expect("room");
+        host.send(round, Operation::Send, true).expect("room");
+        assert!(host.poll().is_some());
+        assert!(target.poll().is_some());
+        assert!(arming.after(&target.node, &target.cq, 1).expect("a queue"));
+        assert!(!target.node.get_cq_event(&target.cq).expect("a queue"), "an event is left");
+    }
 }
 
 #[test]

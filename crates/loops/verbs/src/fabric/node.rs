@@ -384,10 +384,11 @@ impl Verbs for Node {
     }
 
     fn get_cq_event(&self, cq: &Wakes) -> Result<bool, VerbsError> {
-        Ok(self.network.with(|objects| {
+        let take = |objects: &mut Objects| {
             let events = objects.cqs.get_mut(&cq.key()).map(|cq| &mut cq.events);
             events.filter(|events| **events > 0).map(|events| *events -= 1).is_some()
-        }))
+        };
+        Ok(self.counted(|calls| calls.get_cq_event += 1, take))
     }
 
     fn poll_cq(&self, cq: &Wakes, out: &mut [Completion]) -> Result<usize, VerbsError> {

@@ -58,6 +58,8 @@ pub struct Calls {
     pub poll_cq: u64,
     /// Calls of [`req_notify_cq`](crate::Verbs::req_notify_cq).
     pub req_notify_cq: u64,
+    /// Calls of [`get_cq_event`](crate::Verbs::get_cq_event).
+    pub get_cq_event: u64,
     /// Calls of [`reg_mr`](crate::Verbs::reg_mr).
     pub reg_mr: u64,
 }
