@@ -1,7 +1,10 @@
 //! The location of a command's data: in the capsule or in the host's memory. This description is
 //! the same for every transport.
 
-use farblock_wire::sgl::KEYED_LENGTH_MAX;
+use alloc::vec::Vec;
+use core::ops::Range;
+use farblock_wire::rdma::MAX_DESCRIPTORS;
+use farblock_wire::sgl::{KEYED_LENGTH_MAX, KeyedBlock};
 use farblock_wire::{SglDescriptor, Sqe, Status};
 
 /// PSDT 01b: SGL, with a contiguous metadata pointer.
@@ -87,4 +90,43 @@ impl DataPointer {
     pub fn is_in_capsule(self) -> bool {
         matches!(self, Self::InCapsule { .. })
     }
+}
+
+/// Returns the place of an SGL segment in a capsule's data, which are `data_bytes` long.
+///
+/// # Errors
+/// Invalid SGL Segment Descriptor for a length that is no number of descriptors. Invalid Number of
+/// SGL Descriptors for more than MSDBD. SGL Offset Invalid for a segment that is not entirely in
+/// the capsule.
+pub fn segment_range(dptr: &SglDescriptor, data_bytes: usize) -> Result<Range<usize>, Status> {
+    let bytes = dptr.length.get() as usize;
+    if bytes == 0 || !bytes.is_multiple_of(SglDescriptor::LEN) {
+        return Err(Status::INVALID_SGL_SEGMENT.with_dnr());
+    }
+    if bytes / SglDescriptor::LEN > usize::from(MAX_DESCRIPTORS) {
+        return Err(Status::INVALID_SGL_COUNT.with_dnr());
+    }
+    let start = usize::try_from(dptr.addr.get()).ok();
+    let range = start.and_then(|start| Some(start..start.checked_add(bytes)?));
+    range.filter(|range| range.end <= data_bytes).ok_or(Status::SGL_OFFSET_INVALID.with_dnr())
+}
+
+/// Reads the descriptors of an SGL segment, which must be keyed data blocks. Also returns the one
+/// descriptor that stands for the whole segment: it has the sum of the lengths, and the key that
+/// the controller must invalidate, which is the last block's.
+///
+/// # Errors
+/// SGL Descriptor Type Invalid for another descriptor. Data SGL Length Invalid for a sum that one
+/// keyed data block cannot describe.
+pub fn segment_blocks(segment: &[u8]) -> Result<(Vec<KeyedBlock>, SglDescriptor), Status> {
+    let read = |bytes| SglDescriptor::parse(bytes).and_then(|it| it.keyed_block());
+    let blocks: Option<Vec<_>> = segment.chunks_exact(SglDescriptor::LEN).map(read).collect();
+    let blocks = blocks.filter(|blocks| !blocks.is_empty());
+    let blocks = blocks.ok_or(Status::SGL_TYPE_INVALID.with_dnr())?;
+    let length_bytes = blocks.iter().map(|block| block.length_bytes).sum();
+    if length_bytes > KEYED_LENGTH_MAX {
+        return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+    }
+    let whole = SglDescriptor::keyed(KeyedBlock { length_bytes, ..blocks[blocks.len() - 1] });
+    Ok((blocks, whole))
 }

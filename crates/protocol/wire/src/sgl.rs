@@ -53,6 +53,8 @@ pub struct KeyedBlock {
 impl SglDescriptor {
     /// Identifier byte of data in the capsule: data block, sub type offset.
     pub const ID_IN_CAPSULE: u8 = 0x01;
+    /// Identifier byte of a list of descriptors in the capsule: last segment, sub type offset.
+    pub const ID_SEGMENT_IN_CAPSULE: u8 = 0x31;
     /// Identifier byte of data in memory that the host registered: keyed data block, sub type
     /// address (Base 2.0c, "Keyed SGL Data Block descriptor").
     pub const ID_KEYED: u8 = 0x40;
@@ -68,6 +70,12 @@ impl SglDescriptor {
     /// Describes data inside the capsule, `offset_bytes` after the in-capsule data offset (ICDOFF).
     pub const fn in_capsule(offset_bytes: u64, length_bytes: u32) -> Self {
         Self::new(offset_bytes, length_bytes, Self::ID_IN_CAPSULE)
+    }
+
+    /// Describes a list of descriptors inside the capsule, `offset_bytes` after the in-capsule data
+    /// offset (ICDOFF).
+    pub const fn segment_in_capsule(offset_bytes: u64, length_bytes: u32) -> Self {
+        Self::new(offset_bytes, length_bytes, Self::ID_SEGMENT_IN_CAPSULE)
     }
 
     /// Describes data that the transport moves with data PDUs (C2HData, or R2T and H2CData).
@@ -115,6 +123,11 @@ impl SglDescriptor {
     /// Whether this is a data block with an offset into the capsule.
     pub const fn is_in_capsule(&self) -> bool {
         self.id == Self::ID_IN_CAPSULE
+    }
+
+    /// Whether this is a list of descriptors in the capsule.
+    pub const fn is_segment_in_capsule(&self) -> bool {
+        self.id == Self::ID_SEGMENT_IN_CAPSULE
     }
 
     /// Whether this is a transport data block.

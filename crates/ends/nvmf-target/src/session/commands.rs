@@ -26,13 +26,7 @@ use std::sync::Arc;
 
 impl<T: Transport> Session<T> {
     pub(crate) fn command(&mut self, cx: &mut Context, slot: SlotId, sqe: Sqe) {
-        self.submission.head = (self.submission.head + 1) % self.submission.depth;
-        self.pending.commands += 1;
-        // The transport uses the lowest free slot, so the memory of a queue grows only with the
-        // depth that the host uses.
-        self.keep_slot(cx, slot);
-        let began = cx.measures_latency.then(|| cx.now());
-        *self.request(slot) = super::SessionRequest { sqe, began, ..super::SessionRequest::new() };
+        self.arrive(cx, slot, sqe);
         if self.state == SessionState::Draining {
             self.respond(slot, Status::ABORTED_SQ_DELETION, 0);
             return;
@@ -43,6 +37,22 @@ impl<T: Transport> Session<T> {
             Queue::Admin { .. } => self.admin_command(cx, slot, &sqe),
             Queue::Io(_) => self.io_command(cx, slot, &sqe),
         }
+    }
+
+    /// Responds with `status` to a command that the transport cannot accept.
+    pub(crate) fn refuse(&mut self, cx: &mut Context, slot: SlotId, sqe: Sqe, status: Status) {
+        self.arrive(cx, slot, sqe);
+        self.respond(slot, status, 0);
+    }
+
+    fn arrive(&mut self, cx: &mut Context, slot: SlotId, sqe: Sqe) {
+        self.submission.head = (self.submission.head + 1) % self.submission.depth;
+        self.pending.commands += 1;
+        // The transport uses the lowest free slot, so the memory of a queue grows only with the
+        // depth that the host uses.
+        self.keep_slot(cx, slot);
+        let began = cx.measures_latency.then(|| cx.now());
+        *self.request(slot) = super::SessionRequest { sqe, began, ..super::SessionRequest::new() };
     }
 
     /// Executes the first command of a queue, which must be Connect.

@@ -19,6 +19,7 @@ use farblock_wire::identify::{
     IdentifyParameters, NamespaceIdDescriptor, NamespaceIdType, NamespaceList, ascii_field,
 };
 use farblock_wire::nqn::{DISCOVERY_NQN, nqn_field};
+use farblock_wire::rdma::MAX_DESCRIPTORS;
 use farblock_wire::reset::CrossControllerReset;
 use farblock_wire::{Cqe, IDENTIFY_BYTES, Immutable, IntoBytes, Sqe, Status};
 
@@ -212,9 +213,9 @@ fn descriptors(info: &NamespaceInfo) -> Vec<u8> {
 /// Returns the fields that are common to I/O and discovery controllers.
 fn any_controller(controller: &Controller, subnqn: &str) -> IdentifyController {
     type Id = IdentifyController;
-    let remote = match controller.remote {
-        RemoteForm::Transport => Id::SGLS_TRANSPORT,
-        RemoteForm::Keyed => Id::SGLS_KEYED,
+    let (remote, msdbd) = match controller.remote {
+        RemoteForm::Transport => (Id::SGLS_TRANSPORT, 1),
+        RemoteForm::Keyed => (Id::SGLS_KEYED, MAX_DESCRIPTORS),
     };
     Id {
         cntlid: controller.id.0.into(),
@@ -226,7 +227,7 @@ fn any_controller(controller: &Controller, subnqn: &str) -> IdentifyController {
         sgls: (Id::SGLS_SUPPORTED | Id::SGLS_OFFSET | remote).into(),
         subnqn: nqn_field(subnqn),
         iorcsz: (Cqe::LEN as u32 / CAPSULE_UNIT_BYTES).into(),
-        msdbd: 1,
+        msdbd,
         ..Id::zeroed()
     }
 }

@@ -323,8 +323,9 @@ fn each_command_format_works_exactly_if_advertised() {
         protected.sqe.cdw12.set(1 << bit);
         assert_eq!(stand.io(&protected, &[]), Status::INVALID_PROTECTION_INFORMATION);
     }
-    // The controller accepts only in-capsule and keyed descriptors, one per command (SGLS, MSDBD).
-    assert_eq!((identify.sgls.get(), identify.msdbd), (1 | 1 << 2 | 1 << 20, 1));
+    // The controller accepts only in-capsule and keyed descriptors (SGLS), and over RDMA up to 16
+    // keyed ones per command (MSDBD).
+    assert_eq!((identify.sgls.get(), identify.msdbd), (1 | 1 << 2 | 1 << 20, 16));
     for (cid, id) in (500..).zip((0..=u8::MAX).filter(|id| ![0x01, 0x40, 0x4f].contains(id))) {
         let mut sqe = place(&stand.io.wire, &read, cid, &[], false);
         sqe.dptr.id = id;

@@ -55,6 +55,9 @@ use std::time::Instant;
 /// A command that has no response yet.
 struct Command {
     sqe: Sqe,
+    /// The blocks of the host's memory, if the capsule has a list of descriptors. `sqe` then has a
+    /// descriptor with their total length.
+    blocks: Vec<KeyedBlock>,
     /// The receive with the command's in-capsule data, and their length in bytes. `None` if the
     /// command has no such data, or once the transport has copied them.
     capsule: Option<(u16, usize)>,
@@ -62,14 +65,25 @@ struct Command {
     reads: u32,
 }
 
+/// A part of a command's data, which one READ or WRITE transfers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Piece {
+    /// The address and key in the host's memory.
+    address: u64,
+    key: u32,
+    /// The position in the command's data.
+    offset: usize,
+    bytes: usize,
+}
+
 /// A request that waits for a place in the send queue.
 enum Out {
     /// READ a part of a command's data.
-    Read { slot: SlotId, block: KeyedBlock, offset: usize, bytes: usize },
+    Read { slot: SlotId, piece: Piece },
     /// WRITE a part of a response's data: the next bytes of `Output::parts`.
-    Write { address: u64, key: u32, bytes: usize },
+    Write { piece: Piece },
     /// WRITE the last part of a response's data, if it has data, and SEND the response.
-    Response { data: Option<(KeyedBlock, usize)>, cqe: Cqe, invalidate: Option<u32>, held: usize },
+    Response { data: Option<Piece>, cqe: Cqe, invalidate: Option<u32>, held: usize },
 }
 
 /// The state of a connection: see the module's diagram.
@@ -128,6 +142,12 @@ struct Output {
     sending_since: Option<u32>,
 }
 
+impl Capsules {
+    fn command(&mut self, slot: SlotId) -> &mut Command {
+        self.slots[usize::from(slot.0)].as_mut().expect("a command is in the slot")
+    }
+}
+
 impl Rdma {
     /// Returns the maximum number of bytes of memory that the connection of a request may keep
     /// until its end.
@@ -182,7 +202,7 @@ impl Rdma {
     }
 
     fn command(&mut self, slot: SlotId) -> &mut Command {
-        self.capsules.slots[usize::from(slot.0)].as_mut().expect("a command is in the slot")
+        self.capsules.command(slot)
     }
 
     /// Removes a command that gets its response. The transport can then post the command's receive
@@ -236,18 +256,16 @@ impl Transport for Rdma {
     ) -> Result<(), Status> {
         let rdma = &mut session.transport;
         let length = pointer.length() as usize;
-        let command = rdma.command(slot);
+        let command = rdma.capsules.command(slot);
         if pointer.is_in_capsule() {
             if command.capsule.is_none_or(|(_, bytes)| bytes < length) {
                 return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
             }
             rdma.capsules.in_capsule.push_back(slot);
         } else {
-            let block = command.sqe.dptr.keyed_block().expect("checked by the session");
-            let pieces = pieces(length);
-            command.reads = pieces.clone().count() as u32;
-            let read = |(offset, bytes)| Out::Read { slot, block, offset, bytes };
-            rdma.output.requests.extend(pieces.map(read));
+            command.reads = command.pieces(length).count() as u32;
+            let read = |piece| Out::Read { slot, piece };
+            rdma.output.requests.extend(command.pieces(length).map(read));
             if length == 0 {
                 // There is nothing to READ.
                 rdma.capsules.in_capsule.push_back(slot);
@@ -272,23 +290,15 @@ impl Transport for Rdma {
         cqe: &Cqe,
     ) {
         let command = self.take(slot);
-        let block = command.sqe.dptr.keyed_block().expect("checked by the session");
         let (cqe, invalidate) = self.response(&command, cqe);
         let before = self.output.parts.len();
         self.output.parts.extend(parts.into_iter().filter(|part| !part.is_empty()));
         let there: usize = self.output.parts.iter().skip(before).map(Buffer::len).sum();
         assert_eq!(there, length as usize, "all of the data, and no more");
         let mut data = None;
-        for (offset, bytes) in pieces(length as usize) {
-            let address = block.address.wrapping_add(offset as u64);
-            let place = (KeyedBlock { address, ..block }, bytes);
-            if let Some((block, bytes)) = data.replace(place) {
-                self.output.requests.push_back(Out::Write {
-                    address: block.address,
-                    key: block.key,
-                    bytes,
-                });
-            }
+        for piece in command.pieces(length as usize) {
+            let before = data.replace(piece).map(|piece| Out::Write { piece });
+            self.output.requests.extend(before);
         }
         self.output.requests.push_back(Out::Response { data, cqe, invalidate, held: held_bytes });
     }
@@ -346,8 +356,22 @@ impl Transport for Rdma {
     }
 }
 
-/// Splits `bytes` into transfers. Returns their offsets and lengths.
-fn pieces(bytes: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
-    let most = limits::STAGING_SLAB_BYTES;
-    (0..bytes).step_by(most).map(move |offset| (offset, most.min(bytes - offset)))
+impl Command {
+    /// Splits the first `bytes` of the command's data into transfers. No transfer is empty.
+    fn pieces(&self, bytes: usize) -> impl Iterator<Item = Piece> {
+        const MOST: usize = limits::STAGING_SLAB_BYTES;
+        let one = self.sqe.dptr.keyed_block().filter(|_| self.blocks.is_empty());
+        let mut start = 0;
+        one.into_iter().chain(self.blocks.iter().copied()).flat_map(move |block| {
+            let first = start;
+            let end = bytes.min(first + block.length_bytes as usize);
+            start = end;
+            (first..end).step_by(MOST).map(move |offset| Piece {
+                address: block.address.wrapping_add((offset - first) as u64),
+                key: block.key,
+                offset,
+                bytes: MOST.min(end - offset),
+            })
+        })
+    }
 }

@@ -1,7 +1,7 @@
 //! Handles a session's completions, passes commands to the session, and posts its requests.
 
 use super::queue::{Done, Flight};
-use super::{Command, Life, Out, Rdma};
+use super::{Command, Life, Out, Piece, Rdma};
 use crate::admissions::Reason;
 use crate::context::Context;
 use crate::door::{End, unwatch};
@@ -9,11 +9,12 @@ use crate::limits;
 use crate::notices::NoticeKind;
 use crate::session::Session;
 use crate::transport::Transport;
-use farblock_proto::capsule::SlotId;
+use farblock_proto::capsule::{self, SlotId};
 use farblock_reactor::os;
 use farblock_verbs::{Chunk, Completion, Operation, Payload, SendRequest, Slice, Status};
+use farblock_wire::rdma::MAX_DESCRIPTORS;
 use farblock_wire::sgl::KeyedBlock;
-use farblock_wire::{Cqe, Sqe};
+use farblock_wire::{Cqe, SglDescriptor, Sqe, Status as WireStatus};
 use std::fmt::Display;
 
 /// The maximum number of requests that one call posts. A response with data needs two.
@@ -187,13 +188,16 @@ impl Session<Rdma> {
                 break;
             }
             let arrived = self.transport.capsules.arrived.pop_front();
-            let Some((slot, sqe)) =
+            let Some((slot, sqe, checked)) =
                 arrived.and_then(|(receive, bytes)| self.transport.take_in(receive, bytes))
             else {
                 self.break_off(cx, &"the host sent an invalid capsule, or too many commands");
                 break;
             };
-            self.command(cx, slot, sqe);
+            match checked {
+                Ok(()) => self.command(cx, slot, sqe),
+                Err(status) => self.refuse(cx, slot, sqe, status),
+            }
         }
         self.read_expected(cx, 0);
     }
@@ -298,25 +302,26 @@ impl Session<Rdma> {
     ) -> (Prepared, Option<Prepared>) {
         let signaled = true;
         match (out, chunk) {
-            (Out::Read { slot, block, offset, bytes }, Some(chunk)) => {
+            (Out::Read { slot, piece }, Some(chunk)) => {
+                let Piece { address, key: rkey, offset, bytes } = piece;
                 let local = self.transport.slice(&chunk, bytes);
-                let address = block.address.wrapping_add(offset as u64);
-                let operation = Operation::Read { address, rkey: block.key };
+                let operation = Operation::Read { address, rkey };
                 let id = self.transport.begin(Flight::Read { slot, offset, bytes, chunk });
                 (Prepared { id, operation, local, signaled }, None)
             }
-            (Out::Write { address, key, bytes }, Some(chunk)) => {
+            (Out::Write { piece }, Some(chunk)) => {
+                let Piece { address, key: rkey, bytes, .. } = piece;
                 self.stage(cx, &chunk, bytes);
                 let local = self.transport.slice(&chunk, bytes);
-                let operation = Operation::Write { address, rkey: key };
+                let operation = Operation::Write { address, rkey };
                 let id = self.transport.begin(Flight::Write { chunk, bytes });
                 (Prepared { id, operation, local, signaled }, None)
             }
             (Out::Response { data, cqe, invalidate, held }, chunk) => {
-                let data = data.zip(chunk).map(|((block, bytes), chunk)| {
+                let data = data.zip(chunk).map(|(piece, chunk)| {
+                    let Piece { address, key: rkey, bytes, .. } = piece;
                     self.stage(cx, &chunk, bytes);
                     let local = self.transport.slice(&chunk, bytes);
-                    let KeyedBlock { address, key: rkey, .. } = block;
                     ((Operation::Write { address, rkey }, local), (chunk, bytes))
                 });
                 let (write, data) = data.unzip();
@@ -410,22 +415,35 @@ impl Out {
     /// Returns the numbers of send queue entries and registered bytes that the request needs.
     fn needs(&self) -> (u32, usize) {
         match self {
-            Self::Read { bytes, .. } | Self::Write { bytes, .. } => (1, *bytes),
-            Self::Response { data: Some((_, bytes)), .. } => (2, *bytes),
+            Self::Read { piece, .. } | Self::Write { piece } => (1, piece.bytes),
+            Self::Response { data: Some(piece), .. } => (2, piece.bytes),
             Self::Response { data: None, .. } => (1, 0),
         }
     }
 }
 
 impl Rdma {
-    /// Puts the command of a capsule into a free slot. Returns the slot and the submission queue
-    /// entry. `None` if the capsule is too short, or if the host has more commands than its queue
-    /// has entries.
-    fn take_in(&mut self, receive: u16, bytes: usize) -> Option<(SlotId, Sqe)> {
+    /// Puts the command of a capsule into a free slot. Returns the slot, the submission queue
+    /// entry, and the status for a command with an invalid list of descriptors. `None` if the
+    /// capsule is too short, or if the host has more commands than its queue has entries.
+    fn take_in(
+        &mut self,
+        receive: u16,
+        bytes: usize,
+    ) -> Option<(SlotId, Sqe, Result<(), WireStatus>)> {
         let mut entry = [0; Sqe::LEN];
         let data_bytes = bytes.checked_sub(Sqe::LEN)?;
         self.queue.as_ref()?.read(receive, 0, &mut entry);
-        let sqe = Sqe::parse(&entry)?;
+        let mut sqe = Sqe::parse(&entry)?;
+        let listed = match sqe.dptr.is_segment_in_capsule() {
+            true => self.listed(receive, data_bytes, &sqe).map(|(blocks, whole)| {
+                sqe.dptr = whole;
+                blocks
+            }),
+            false => Ok(Vec::new()),
+        };
+        let checked = listed.as_ref().map(|_| ()).map_err(|status| *status);
+        let blocks = listed.unwrap_or_default();
         let capsule = sqe.dptr.is_in_capsule().then_some((receive, data_bytes));
         if capsule.is_none() {
             self.capsules.used.push(receive);
@@ -438,8 +456,23 @@ impl Rdma {
         if slot == self.capsules.slots.len() {
             self.capsules.slots.push(None);
         }
-        self.capsules.slots[slot] = Some(Command { sqe, capsule, reads: 0 });
-        Some((SlotId(slot as u16), sqe))
+        self.capsules.slots[slot] = Some(Command { sqe, blocks, capsule, reads: 0 });
+        Some((SlotId(slot as u16), sqe, checked))
+    }
+
+    /// Reads the list of descriptors in a capsule with this receive.
+    fn listed(
+        &self,
+        receive: u16,
+        data_bytes: usize,
+        sqe: &Sqe,
+    ) -> Result<(Vec<KeyedBlock>, SglDescriptor), WireStatus> {
+        let range = capsule::segment_range(&sqe.dptr, data_bytes)?;
+        let mut segment = [0; MAX_DESCRIPTORS as usize * SglDescriptor::LEN];
+        let segment = &mut segment[..range.len()];
+        let queue = self.queue.as_ref().expect("it has received a capsule");
+        queue.read(receive, Sqe::LEN + range.start, segment);
+        capsule::segment_blocks(segment)
     }
 
     fn post_receives(&mut self) -> Result<(), String> {

@@ -65,9 +65,27 @@ fn descriptor(random: &mut Random, keys: Keys) -> SglDescriptor {
             let offset = pick(random, &[0, 0, 0, 1, 4096, u64::MAX]);
             SglDescriptor::in_capsule(offset, pick(random, &[0, 16, 512, 4096, 4097, u32::MAX]))
         }
+        6 if random.below(2) == 0 => {
+            let offset = pick(random, &[0, 0, 16, 4080, u64::MAX]);
+            SglDescriptor::segment_in_capsule(offset, pick(random, &[0, 1, 16, 256, 272, u32::MAX]))
+        }
         6 => SglDescriptor::transport(pick(random, &lengths)),
         _ => SglDescriptor { id: random.below(256) as u8, ..SglDescriptor::keyed(block) },
     }
+}
+
+/// A descriptor of a list in the capsule.
+fn listed(random: &mut Random, keys: Keys) -> [u8; SglDescriptor::LEN] {
+    let mut bytes = [0; SglDescriptor::LEN];
+    let length_bytes = pick(random, &[0, 256, 256, 256, 512]);
+    let address = keys.address() + (9 << 20);
+    let block = KeyedBlock { address, length_bytes, key: keys.rkey(), invalidate: false };
+    match random.below(64) {
+        0 => descriptor(random, keys),
+        _ => SglDescriptor::keyed(block),
+    }
+    .emit(&mut bytes);
+    bytes
 }
 
 fn io_command(random: &mut Random, keys: Keys) -> Sqe {
@@ -146,9 +164,10 @@ impl Attacker {
                     true => admin_command(random, keys),
                     false => io_command(random, keys),
                 };
-                let data = match random.below(3) {
+                let data = match random.below(4) {
                     0 => random_bytes(random, 4200),
                     1 => vec![0x17; 4096],
+                    2 => (0..16).flat_map(|_| listed(random, keys)).collect(),
                     _ => Vec::new(),
                 };
                 let cid = self.host.send_capsule(sqe, &data);

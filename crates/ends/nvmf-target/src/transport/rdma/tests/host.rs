@@ -318,6 +318,18 @@ impl ScriptedHost {
         out
     }
 
+    /// Returns bytes at an address of the host's memory.
+    pub(super) fn get(&self, address: u64, bytes: usize) -> Vec<u8> {
+        let mut out = vec![0; bytes];
+        self.memory.read((address - self.keys().address()) as usize, &mut out);
+        out
+    }
+
+    /// Writes bytes at an address of the host's memory.
+    pub(super) fn put(&self, address: u64, bytes: &[u8]) {
+        self.memory.write((address - self.keys().address()) as usize, bytes);
+    }
+
     /// Sends a command whose data are in the capsule, or at offset `at` of the data memory.
     pub(super) fn send(&mut self, command: &Command, data: &[u8], capsule: bool, at: usize) -> u16 {
         let (address, key) = (self.keys().address() + (DATA + at) as u64, self.keys().rkey());

@@ -5,6 +5,7 @@ mod cost;
 mod fuzz;
 mod host;
 mod hostile;
+mod segments;
 
 use crate::config::{Export, StartError, TlsPolicy};
 use crate::limits;
@@ -84,6 +85,7 @@ fn a_controller_advertises_its_sgl_and_capsule_support() {
     let ioccsz = u32::from_le_bytes(page[1792..1796].try_into().expect("four bytes"));
     assert_eq!(ioccsz, (64 + 4096) / 16);
     assert_eq!(page[1800..1802], [0, 0], "ICDOFF");
+    assert_eq!(page[1803], 16, "MSDBD");
 }
 
 #[test]
