@@ -49,7 +49,7 @@ test:
 needs:
 	@contrib/needs.sh "$(CARGO)"
 
-## The same for the whole program, which needs more than its parts.
+## Also reports what only the complete program needs (protoc).
 needs-of-whole:
 	@contrib/needs.sh "$(CARGO)" --whole
 
@@ -61,9 +61,9 @@ packages:
 build: needs-of-whole
 	$(PRODUCT) -p farblock
 
-## Lints. The checks that take seconds run first. `make test` runs clippy later, with the builds. The tidy tests use the features of `make unit`, so
-## that cargo builds them and their libraries once. The fuzz targets are only compiled, not linked,
-## so libFuzzer is not built.
+## Lints. The checks that take seconds run first. `make test` runs clippy later, with the builds.
+## The tidy tests use the features of `make unit`, so that cargo builds them and their libraries
+## once. The fuzz targets are only compiled, not linked, so libFuzzer is not built.
 TIDY = $(patsubst crates/checks/tidy/tests/%.rs,--test %,$(wildcard crates/checks/tidy/tests/*.rs))
 lint:
 	contrib/tests/needs.sh

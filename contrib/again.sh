@@ -7,7 +7,7 @@ set -uo pipefail
 [ $# -ge 2 ] || { echo "usage: again.sh NAME COMMAND..." >&2; exit 2; }
 name=$1
 shift
-TIMEFORMAT="$name: %0R s, of processors %0U s in user mode and %0S s in the kernel"
+TIMEFORMAT="$name: %0R s; processor time %0U s in user mode and %0S s in the kernel"
 
 time "$@" && exit
 code=$?

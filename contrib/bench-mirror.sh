@@ -1,7 +1,7 @@
 #!/bin/bash
-# bench-mirror.sh FARBLOCK: measures how long a mirror takes to fill a leg, with and without I/O,
-# and how a dying leg affects I/O. One leg is in the mirror's memory, the other at a target on
-# loopback. Takes half a minute, and removes all its files.
+# bench-mirror.sh FARBLOCK: measures how long a mirror takes to copy its data to a new leg (to fill
+# it), with and without I/O, and how a dying leg affects I/O. One leg is a local file, the other is
+# at a target on loopback. Takes half a minute, and removes all its files.
 set -euo pipefail
 farblock=$(realpath "${1:-target/release/farblock}")
 gib=${GIB:-1}
@@ -10,7 +10,7 @@ cd "$dir"
 mirror='' leg=''
 trap 'kill -9 $mirror $leg 2>/dev/null || true; rm -rf "$dir"' EXIT
 
-# serve LOG ARGUMENTS...: starts a target and waits until it listens; $! is its PID.
+# serve LOG ARGUMENTS...: starts a target and waits until it listens. Sets $serving to its PID.
 serve() {
     local log=$1
     "$farblock" serve --no-sandbox --quiet --json "${@:2}" >"$log" 2>&1 &
@@ -22,10 +22,10 @@ serve() {
     serving=$process
 }
 
-# field FILTER FILE: prints a number of a JSON document.
+# field EXPRESSION FILE: prints the value of a Python expression on the JSON document `found`.
 field() { python3 -c "import json, sys; found = json.load(open('$2')); print($1)"; }
 
-# load SECONDS OUT: writes 4 KiB blocks, one at a time.
+# load SECONDS OUT: writes 4 KiB blocks to the mirror, one at a time, and the report to OUT.
 load() {
     "$farblock" bench "nvme+tcp://127.0.0.1:14981/nqn.2026-11.org.example:mirror?ns=1" --allow-writes \
         --rw randwrite --bs 4k --iodepth 1 --runtime "$1" --ramp-time 0 --quiet --json "$2" >/dev/null 2>load.log || { cat load.log >&2; return 1; }
@@ -53,7 +53,7 @@ print(f"{copied:.0f} MiB in {ended - began:.2f} s, {copied / (ended - began):.0f
 PY
 }
 
-# fresh: starts a mirror whose second leg is new and must be filled.
+# fresh: stops the previous mirror, and starts one whose second leg is new and must be filled.
 fresh() {
     [ -z "$mirror" ] || kill "$mirror"
     [ -z "$leg" ] || kill "$leg"
@@ -81,7 +81,7 @@ load 2 beside.json &
 writer=$!
 echo "filling a leg during writes:   $(until_filled)"
 wait "$writer"
-echo "4k writes, first 2 s of it:    $(what beside.json)"
+echo "4k writes, first 2 s of that:  $(what beside.json)"
 load 4 killed.json &
 writer=$!
 sleep 1.5

@@ -8,7 +8,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 release=$(cd "$1" && pwd)
 dist=${DIST_DIR:-${release%/*}/dist}
 tools=${FARBLOCK_TOOLS_DIR:-${HOME:?set FARBLOCK_TOOLS_DIR}/.cache/farblock-tools}
-# Unset: warnings of a tool are not ours.
+# Do not lint cargo-deb, which is not our code.
 unset RUSTC_WORKSPACE_WRAPPER
 cargo_deb=3.8.0
 

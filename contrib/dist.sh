@@ -34,7 +34,7 @@ if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
 fi
 export SOURCE_DATE_EPOCH
 
-# The files for users in the source tree besides the pages of doc.sh, and the files for Linux only.
+# The files for users besides the pages of doc.sh, then the files for Linux only.
 documents=(CHANGELOG.md LICENSE-APACHE LICENSE-MIT)
 linux_documents=(contrib/systemd/farblock{-attach@.service,.service,.socket})
 
@@ -84,7 +84,7 @@ notices() {
         | [.name, .version, .license // "see below", (.manifest_path | rtrimstr("/Cargo.toml"))]
         | @tsv' "$work/metadata.json")
     while read -r name version; do
-        # Packages without a licence here are our own.
+        # farblock's own packages are not in these lists, because they have no source registry.
         licence=${licences[$name $version]:-} folder=${folders[$name $version]:-}
         [ -n "$folder" ] || continue
         printf '\n=== %s %s: %s\n' "$name" "$version" "$licence"
@@ -135,7 +135,7 @@ pack() {
     name=farblock-windows-x86_64
     stage "$work/$name" "$windows" "$programs/farblock.exe" "${documents[@]}"
     rm -f "$dist/$name.zip"
-    # -X omits the extra fields, which contain users of this machine.
+    # -X omits the extra fields, which contain user IDs of this machine.
     (cd "$work" && find "$name" -type f | sort | zip -X -q -9 "$dist/$name.zip" -@)
     (cd "$dist" && sha256sum farblock-linux-x86_64.tar.gz farblock-windows-x86_64.zip >SHA256SUMS)
     echo "in $dist:"

@@ -43,7 +43,7 @@ mkdir -p "$root/etc" "$root/data" "$root/run/farblock-serve" "$root/tmp"
 echo "farblock:x:$user:$user::/data:/sbin/nologin" >"$root/etc/passwd"
 echo "farblock:x:$user:" >"$root/etc/group"
 chmod 1777 "$root/tmp"
-# The container may run as any user, and creates its control socket there.
+# farblock creates its control socket in this folder, and may run as any user.
 chmod 1777 "$root/run/farblock-serve"
 chmod 777 "$root/data"
 find "$root" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +

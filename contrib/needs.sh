@@ -1,8 +1,8 @@
 #!/bin/sh
 # needs.sh CARGO [--compiler-later | --whole]: reports in one sentence which programs a build needs
 # and this machine lacks, and how to install them. --compiler-later: if apt-get exists, ignores a
-# missing C compiler, which a later step installs. --whole: also reports what only the whole program
-# needs, not its parts. Exit code: 0 nothing is missing, 1 something is.
+# missing C compiler, which a later step installs. --whole: also reports what only the complete
+# program needs (protoc). Exit code: 0 nothing is missing, 1 something is.
 set -u
 cargo=${1:?usage: needs.sh CARGO [--compiler-later | --whole]}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,7 +14,7 @@ lacks() {
     exit 1
 }
 
-# A shell started before rustup's installation does not search that folder yet.
+# A shell that was started before the installation of rustup does not search ~/.cargo/bin yet.
 if ! command -v "$cargo" >/dev/null 2>&1; then
     [ "$cargo" != cargo ] || [ ! -x "${HOME:-}/.cargo/bin/cargo" ] ||
         lacks "this shell does not find cargo, which is installed: run '. \"\$HOME/.cargo/env\"'" \

@@ -48,9 +48,9 @@ fn main() {
 RUST
 rustc --target "$target" $RUSTFLAGS -o "$self_check/freed" "$self_check/freed.rs"
 finds heap-use-after-free "$self_check/freed"
-# Skip the long runs of chaos, loom and the conformance suite. Skip documentation tests, because
-# rustdoc links without the sanitizer.
-# Use one command, so that cargo builds shared crates once. The named tests are reactor's.
+# Skip the slow tests (chaos, loom, conformance). Skip documentation tests, because rustdoc links
+# without the sanitizer.
+# Use one command, so that cargo builds shared crates once. Only the reactor crate has these tests.
 CARGO_TARGET_DIR=$built/sanitize "$cargo" test --locked --target "$target" \
     -p farblock-mem -p farblock-block -p farblock-backends -p farblock-reactor --lib \
     --test tasks --test streams --test files

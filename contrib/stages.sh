@@ -48,7 +48,7 @@ for stage in "$@"; do
     else
         outcome=FAILED failed=1
     fi
-    table+=$(printf '%-12s %-6s %4d s, of processors %4d s' "$stage" $outcome $((SECONDS - began)) \
+    table+=$(printf '%-12s %-6s %4d s, processors %4d s' "$stage" $outcome $((SECONDS - began)) \
         $(($(used) - before)))$'\n'
 done
 printf '\n%s%-12s %-6s %4d s\n' "$table" all "" $SECONDS

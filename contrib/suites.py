@@ -37,11 +37,11 @@ LONG = [
 
 # Suites that must run alone, with the reason.
 ALONE = {
-    "nvmf-target/allocations": "waits until its process allocates nothing for a time; under Wine"
-    " and beside other suites, this takes more than 100 seconds",
+    "nvmf-target/allocations": "waits for a period in which its process allocates no memory; under"
+    " Wine and beside other suites, the wait takes more than 100 seconds",
     "nvmf-target/locked_siege": "thousands of unauthenticated hosts use all processors",
-    "nvmf-target/disk_stress": "fails after 30 seconds without progress; under Wine, a reconnect of"
-    " many slow round trips may be interrupted several times before it succeeds",
+    "nvmf-target/disk_stress": "fails after 30 seconds without progress; under Wine, reconnects are"
+    " slow, and the test's faults may interrupt several of them before one succeeds",
 }
 
 # Seconds that a program has to exit after SIGTERM.
@@ -51,7 +51,7 @@ GRACE = 10
 TIME_TO_END = 60
 
 
-# The number of the costliest suites in the report.
+# The report names this many suites with the most processor time.
 COSTLIEST = 15
 
 
@@ -117,7 +117,7 @@ class Outcome:
         result = f"FAILED, {self.problem}" if self.problem else f"{self.passed} passed"
         word = "not ok" if self.problem else "ok"
         print(f"{word} - {self.suite.name}: {result}, {self.seconds:.0f} s,"
-              f" of processors {self.used:.1f} s", flush=True)
+              f" processors {self.used:.1f} s", flush=True)
 
 
 class Runner:
@@ -296,7 +296,7 @@ def choose(options):
 
 def show_costliest(outcomes):
     """Names the suites that used the most processor time."""
-    print("the costliest suites, in seconds of processors:")
+    print("the costliest suites, in seconds of processor time:")
     for outcome in sorted(outcomes, key=lambda outcome: -outcome.used)[:COSTLIEST]:
         print(f"{outcome.used:8.1f} {outcome.suite.name}")
 
@@ -319,7 +319,8 @@ def main():
     seconds = time.monotonic() - begun
     used = sum(outcome.used for outcome in outcomes + repeated)
     show_costliest(outcomes)
-    print(f"{len(outcomes)} suites, {passed} tests passed, {seconds:.0f} s, of processors {used:.0f} s")
+    print(f"{len(outcomes)} suites, {passed} tests passed,"
+          f" {seconds:.0f} s, processors {used:.0f} s")
     if failed:
         print(f"{len(failed)} failed: {', '.join(sorted(failed))}")
     return 1 if failed else 0

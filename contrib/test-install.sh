@@ -75,7 +75,8 @@ done
 [ "$(PKG_CONFIG_PATH=$usr/lib/pkgconfig pkg-config --modversion farblock)" = \
     "$("$usr/bin/farblock" --version | cut -d' ' -f2)" ]
 
-# Each manual page must have no date, because builds are reproducible, and clap_mangen's paragraphs.
+# Ignore two warnings: pages have no date, because builds are reproducible, and clap_mangen writes
+# superfluous paragraph macros.
 for page in "$usr"/share/man/man1/*.1; do
     complaints=$(mandoc -T lint -W warning "$page" || true)
     ! grep -v 'missing date\|skipping paragraph macro' <<<"$complaints" | grep . ||

@@ -29,7 +29,7 @@ else
     cp "$here/tests/deb-job.sh" "$work/job.sh"
 fi
 
-# Make a control group for that systemd. It must contain no group of the machine.
+# Give the second systemd a control group of its own, below which it creates all its groups.
 cat >"$work/outer.sh" <<'OUTER'
 set -e
 work=$1
@@ -100,7 +100,7 @@ StandardError=inherit
 Environment=HOME=/root PATH=/usr/local/bin:/usr/bin:/usr/sbin
 TimeoutStartSec=300
 UNIT
-# That service would hang up the terminal, and so kill this script.
+# console-getty.service would hang up the terminal, and so kill this script.
 ln -s /dev/null etc/systemd/system/console-getty.service
 ln -s /etc/systemd/system/job.service etc/systemd/system/multi-user.target.wants/
 pivot_root . old

@@ -11,8 +11,8 @@ trap 'failed $LINENO "$BASH_COMMAND"' ERR
 nqn=nqn.2026-11.org.example:disks
 url="nvme+tcp://127.0.0.1/$nqn?ns=1"
 
-# share MIB: follows docs/guides/share.md: a disk in /var/lib/farblock, and its configuration in
-# /etc/farblock. MIB limits the MiB per second, and is the size of the disk.
+# share MIB: makes a disk in /var/lib/farblock and its configuration in /etc/farblock, as in
+# docs/guides/share.md. The disk has MIB MiB, and its limit is MIB MiB per second.
 share() {
     mkdir -p /var/lib/farblock /etc/farblock
     truncate -s "$1M" /var/lib/farblock/disk.img

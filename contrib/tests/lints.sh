@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# lints.sh: checks that a compiler that runs as `make test` runs it refuses what clippy refuses.
+# lints.sh: checks that the compiler wrapper of `make test` (clippy-driver) refuses code that clippy
+# refuses.
 set -euo pipefail
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
@@ -9,8 +10,8 @@ compiles() {
 }
 compiles 'pub fn one() -> u8 { 1 }' || { cat "$out/said" >&2; exit 1; }
 if compiles 'pub fn one() -> u8 { return 1; }' || ! grep -q needless_return "$out/said"; then
-    echo "lints.sh: $RUSTC_WORKSPACE_WRAPPER does not refuse a needless return:" >&2
+    echo "lints.sh: $RUSTC_WORKSPACE_WRAPPER accepts a needless return:" >&2
     cat "$out/said" >&2
     exit 1
 fi
-echo "lints.sh: clippy's lints refuse a crate"
+echo "lints.sh: the compiler refuses a crate that breaks a clippy lint"

@@ -64,8 +64,9 @@ echo "longest pause: $pause ms"
 [ "$pause" -lt $((most_seconds * 1000)) ]
 [ "$(farblock list --json | jq -r '.[0].state')" = live ]
 
-# Kill the main process. systemd then kills the server process, and users of the disk wait. Before
-# Linux 6.9 systemd has no descriptor to keep, and the mount breaks.
+# Kill the main process. systemd then kills the server process, and programs that use the disk wait.
+# Before Linux 6.9, systemd cannot keep the FUSE descriptor for the next process, and the mount
+# breaks.
 is_live() {
     [ "$(farblock list --json | jq -r '.[0].state')" = live ]
 }
@@ -85,7 +86,7 @@ if printf '6.9\n%s\n' "$(uname -r)" | sort --version-sort --check=quiet; then
     [ "$(head -c 6 "$attached")" = waited ]
     [ "$(systemctl show --property NRestarts --value farblock-attach@data)" = 1 ]
 else
-    echo "skipped: only Linux 6.9 lets a killed service continue, and this is $(uname -r)"
+    echo "skipped: an attached disk survives its service only since Linux 6.9; this is $(uname -r)"
 fi
 systemctl stop farblock-attach@data
 [ "$(systemctl show --property Result --value farblock-attach@data)" = success ]

@@ -1,11 +1,11 @@
 //! Simulates a fleet of any size: the control plane of all its hosts and targets, in virtual time
 //! and one thread.
 //!
-//! The simulation runs the code of the product. Each target is a
+//! The simulation runs the code of farblock. Each target is a
 //! [`Target`](farblock_target::Target). Each host has its own control loop and
 //! [`Disk`](farblock_host::Disk)s: it connects, sends keep-alives, backs off and reconnects.
-//! Targets admit or refuse it. The simulated world around them (`farblock_reactor::sim`) depends on
-//! one seed, so a run can be repeated.
+//! Targets admit or refuse it. One seed determines the simulated network and clocks
+//! (`farblock_reactor::sim`), so a run can be repeated.
 //!
 //! # Scaled down
 //!
@@ -95,7 +95,7 @@ mod tests {
         report.fleets.into_iter().next().expect("one fleet")
     }
 
-    /// Clears the values of a report that depend on the machine that runs the simulation.
+    /// Clears the values of a report that depend on this machine, not on the seed.
     fn virtually(mut report: FleetReport) -> FleetReport {
         for scene in &mut report.scenes {
             (scene.cpu_seconds, scene.real_seconds, scene.memory_bytes) = Default::default();

@@ -30,7 +30,7 @@ pub(crate) const END: Duration = Duration::from_millis(100);
 /// For each scene with restarts, the number of targets that die at once.
 pub(crate) const RESTARTS: [u32; 3] = [1, 10, 100];
 
-/// One in this many hosts is behind the switch that fails.
+/// One in this many hosts is behind the network switch that fails in the last scenes.
 pub(crate) const SWITCHES: u32 = 10;
 
 /// The default time for which targets or a switch are down, in seconds. It is longer than a
@@ -53,8 +53,8 @@ pub(crate) const STANDSTILL_PAUSES: u32 = 6;
 /// The virtual time between two scenes.
 pub(crate) const REST: Duration = Duration::from_secs(20);
 
-/// The maximum number of connections that wait until a simulated target accepts them. farblock
-/// requests the same backlog from Linux.
+/// The listen backlog of a simulated target, in connections. farblock requests the same backlog
+/// from Linux.
 pub(crate) const BACKLOG: usize = 1024;
 
 /// The default processor time of a simulated target for a new connection, in microseconds. It is an

@@ -39,7 +39,7 @@ pub struct FleetReport {
 pub struct SceneReport {
     /// The name of the scene, in words.
     pub name: String,
-    /// The number of hosts that lost a connection in this scene.
+    /// The number of hosts that started or lost a connection in this scene.
     pub hosts: u64,
     /// The number of these hosts that had not resumed I/O when the simulation gave up the scene.
     pub never: u64,
@@ -86,12 +86,12 @@ impl Times {
 pub struct Connections {
     /// The number of accepted connections.
     pub accepted: u64,
-    /// The maximum number of connections accepted in one second.
+    /// The maximum number of connections that all targets together accepted in one second.
     pub busiest_second: u64,
     /// The maximum number of connections that one target accepted in one second.
     pub busiest_second_of_a_target: u64,
-    /// The number of refused connections by reason. `backlog`: the backlog of the target was full,
-    /// and the host repeated its request.
+    /// The number of refused connections by reason. `backlog`: the listen backlog of the target was
+    /// full, and the host repeated its SYN.
     pub refused: BTreeMap<String, u64>,
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// The interval of progress reports, in real time.
 const SHOW_PERIOD: Duration = Duration::from_millis(200);
-/// Accepted connections are counted in periods of this length, to find the busiest second.
+/// The period in which the simulation counts accepted connections, to find the busiest second.
 const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,9 +95,8 @@ struct Standstill {
 }
 
 impl Standstill {
-    /// Takes the current numbers of hosts with I/O and of refused connections. Returns true if the
-    /// number of hosts has not changed for `longest`, and targets have refused connections
-    /// meanwhile.
+    /// Whether no more hosts have resumed I/O for `longest`, while targets refused connections.
+    /// `flowing` counts the hosts with I/O, `refused` the connections refused so far.
     fn is_reached(&mut self, now: Duration, flowing: usize, refused: u64) -> bool {
         if flowing != self.flowing {
             self.begin_anew(now, flowing, refused);
@@ -174,7 +173,7 @@ impl Play<'_> {
             }
         }
         self.hit = self.waiting.len() as u64;
-        // Look at every host now: the operations of some hosts may have completed already.
+        // The operations of some hosts may have completed already.
         for host in self.waiting.clone() {
             self.look_at(host);
         }

@@ -21,8 +21,7 @@ use std::time::Duration;
 
 const BLOCK_BYTES: u32 = 512;
 const DISK_BYTES: u64 = 1 << 20;
-/// The address just before the address of the first target. The addresses of targets follow in the
-/// order of their numbers.
+/// The base address of the targets: target N has this address plus N + 1.
 const TARGETS: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 const PORT: u16 = 4420;
 /// The number of the first target's machine, which is above the numbers of all hosts.
@@ -40,7 +39,7 @@ struct Place {
     address: SocketAddr,
     /// The target; `None` while it is down.
     target: Option<Target>,
-    /// The summed counts of the target processes that have ended on this machine.
+    /// The sum of the counts of earlier target processes on this machine.
     before: Counts,
 }
 
@@ -89,7 +88,7 @@ impl Place {
             let named = admissions.refused.iter().map(|(name, &count)| ((*name).into(), count));
             counts.refused = named.collect();
         }
-        // The machine's operating system counts these connections, even while no target runs.
+        // The machine, not the target, refuses these connections, even while no target runs.
         counts.refused.insert("backlog".to_owned(), world.overflows(self.address));
         counts
     }
@@ -127,7 +126,7 @@ struct Used {
     target: u32,
 }
 
-/// The number of a host that has started, and its disks, each with the number of its target.
+/// A host that has started: its number, and its disks, each with the number of its target.
 type Arrival = (u32, Vec<(u32, Disk)>);
 
 struct Host {
@@ -307,12 +306,12 @@ impl Stage {
         submitted > 0
     }
 
-    /// Whether the host waits for operations, or has not started.
+    /// Whether the host has operations in flight, or has not started.
     pub(crate) fn waits(&self, number: u32) -> bool {
         self.hosts[number as usize].pending > 0
     }
 
-    /// Lets time pass, at most up to `until`. Returns the hosts whose operations have completed.
+    /// Lets virtual time pass until an event, or until `until`. Returns the hosts with completions.
     pub(crate) fn turn(&mut self, until: Duration) -> Result<Vec<u32>, SimulationError> {
         let left = until.saturating_sub(self.now());
         let mut ready = std::mem::take(&mut self.ready);
@@ -364,7 +363,7 @@ impl Stage {
         }
     }
 
-    /// Leaks the whole stage, because closing all hosts and targets would take minutes.
+    /// Leaks all simulated machines, because closing all hosts and targets would take minutes.
     pub(crate) fn abandon(self) {
         std::mem::forget(self);
     }

@@ -44,8 +44,8 @@ fn main() -> ExitCode {
                 failures += 1;
                 let operations = quietly(|| fenced::shrink(seed));
                 println!(
-                    "FAILED: SIM_SEED={seed} SIM_OPERATIONS={operations}, of nodes that fence each \
-                     other (test fenced_nodes_survive_random_faults)"
+                    "FAILED: SIM_SEED={seed} SIM_OPERATIONS={operations} in the test \
+                     fenced_nodes_survive_random_faults"
                 );
             }
         }

@@ -9,8 +9,8 @@ pub use concatenation::concatenation;
 pub use rdma::rdma;
 pub use secrets::{authentication, keys};
 
-/// Fuzzes TLS records of a peer that has the keys. An attacker without the keys changes the records
-/// in transit.
+/// Fuzzes two TLS peers that have the keys. An attacker without the keys changes their records in
+/// transit.
 #[cfg(unix)]
 pub use farblock_tls::records_of as records;
 
@@ -52,7 +52,7 @@ pub fn framer(data: &[u8]) {
     assert_eq!(whole, bytewise);
 }
 
-/// The output of a framer: the PDUs, their data with the pieces joined, and the end.
+/// The output of a framer: the PDUs, their data with the pieces joined, and the final error.
 fn summary<'a>(framer: &mut Framer, pieces: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
     let mut found = Vec::new();
     let mut data = Vec::new();

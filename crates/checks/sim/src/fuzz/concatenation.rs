@@ -14,7 +14,7 @@ const NEW: Concatenation = Concatenation::NEW_TLS_PSK;
 /// The number of input bytes that determine how the attacker changes one message (its fate).
 const FATE_BYTES: usize = 5;
 
-/// A byte of the input that determines the secrets and requests of a host.
+/// The secrets and requests of a host and its controller, encoded in a byte of the input.
 #[derive(Clone, Copy)]
 struct Choice(u8);
 
@@ -78,7 +78,7 @@ impl Choice {
 /// secrets and requests of these hosts. The third byte determines after which message the first
 /// host disconnects, and whether the other host follows.
 ///
-/// Panics if one end panics, or if a peer without a valid proof obtains a key. Also panics if the
+/// Panics if one end panics, or if a peer with a wrong secret obtains a key. Also panics if the
 /// ends skip a requested secure channel, or derive different keys from the same secrets without an
 /// attack.
 pub fn concatenation(data: &[u8]) {
@@ -94,19 +94,18 @@ pub fn concatenation(data: &[u8]) {
     if cut & 1 == 0 {
         return;
     }
-    // The controller keeps its state from the first exchange, and now receives the other host's
-    // messages.
+    // The controller still has its state from the first exchange.
     let mut other = Host::new(second.host(), &mut numbers(5));
     exchange(&mut other, &mut controller, MOST_MESSAGES, |message| network.carry(message));
     let is_done = controller.progress() == Progress::Done;
     let later = controller.take_psks();
     if is_done {
-        assert!(first.knows_host() || second.knows_host(), "both hosts have a wrong secret");
+        assert!(first.knows_host() || second.knows_host(), "a host with a wrong secret succeeds");
         let has_key = !psks.is_empty() || !later.is_empty();
         assert!(has_key || !controller.has_concatenated(), "a secure channel without a key");
         assert!(later.is_empty() || controller.has_concatenated(), "a key without a channel");
     }
-    assert!(is_done || later.is_empty(), "a key before the end of the authentication");
+    assert!(is_done || later.is_empty(), "the controller has a key before authentication ends");
 }
 
 /// The attacker between the two ends.
@@ -118,9 +117,8 @@ struct Network<'a> {
 }
 
 impl Network<'_> {
-    /// Delivers a message, which the attacker may change. The first byte of a fate determines
-    /// whether the message changes. For most values it stays unchanged, so that most inputs reach
-    /// the later messages.
+    /// Delivers a message. The attacker changes it if the first byte of its fate says so: a quarter
+    /// of the values do, so that most inputs reach the later messages.
     fn carry(&mut self, message: &mut Vec<u8>) {
         let before = message.clone();
         if let Some((&is_met, fate)) = self.fates.next().and_then(<[u8]>::split_first)

@@ -1,4 +1,5 @@
-//! Private data and data pointers of NVMe/RDMA, each with an oracle that reads the bytes itself.
+//! Private data and data pointers of NVMe/RDMA. For each, a second parser in this file (the oracle)
+//! computes the expected result.
 
 use super::Input;
 use farblock_proto::capsule::{DataPointer, RemoteForm};
@@ -6,8 +7,8 @@ use farblock_proto::rdma::{Admission, Granted, Offer, Reads, rejection};
 use farblock_wire::rdma::RejectStatus;
 use farblock_wire::{Sqe, Status};
 
-/// Fuzzes what a peer sends over RDMA: the private data of a request, of its answer and of a
-/// rejection, and the data pointer of a command.
+/// Fuzzes the bytes that a peer sends over RDMA: the private data of a connect request, of its
+/// answer and of a rejection, and the data pointer of a command.
 ///
 /// # Panics
 /// Panics if a result differs from the oracle's.
@@ -21,7 +22,7 @@ pub fn rdma(data: &[u8]) {
     }
 }
 
-/// The little-endian number at an offset; `None` if `data` is shorter than `whole`.
+/// The little-endian number at an offset; `None` if `data` has fewer than `whole` bytes.
 fn number(data: &[u8], at: usize, whole: usize) -> Option<u16> {
     (data.len() >= whole).then(|| u16::from_le_bytes([data[at], data[at + 1]]))
 }
@@ -79,7 +80,7 @@ fn pointer(input: &mut Input<'_>) {
         (0 | 3, _) => Err(Status::INVALID_FIELD.with_dnr()),
         (_, 0x01) if address != 0 => Err(Status::SGL_OFFSET_INVALID.with_dnr()),
         (_, 0x01) => Ok((true, length)),
-        // Three bytes of length, then the key.
+        // The length has three bytes.
         (_, 0x40 | 0x4f) => Ok((false, length & 0xff_ffff)),
         _ => Err(Status::SGL_TYPE_INVALID.with_dnr()),
     };

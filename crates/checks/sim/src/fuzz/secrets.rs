@@ -1,4 +1,4 @@
-//! Access control: authentication messages, texts of keys, and the first message of TLS.
+//! Access control: authentication messages, keys in text form, and TLS ClientHello messages.
 
 use farblock_secure::{
     Concatenation, Controller, ControllerTerms, Demand, Group, Hash, Host, HostTerms, Progress,
@@ -99,7 +99,7 @@ pub(super) fn change(message: &mut Vec<u8>, last: &[u8], fate: &[u8]) {
 /// Parses texts of keys, and the first TLS message of a client with its identities.
 ///
 /// # Panics
-/// Panics if a parsed text differs after it is formatted again, or if any code panics.
+/// Panics if a parsed key, formatted again, differs from its text, or if any code panics.
 pub fn keys(data: &[u8]) {
     if let Ok(text) = str::from_utf8(data) {
         if let Ok(secret) = Secret::parse(text) {

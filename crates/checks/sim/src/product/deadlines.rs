@@ -20,8 +20,8 @@ pub(super) struct Deadlines {
     begun: BTreeMap<u64, Duration>,
     changed: Duration,
     within: Duration,
-    /// The limit while no target process runs. It is shorter, because the death of the process
-    /// closes all connections.
+    /// The limit while no target process runs. It is shorter, because the host notices closed
+    /// connections at once.
     within_alone: Duration,
 }
 
@@ -47,13 +47,13 @@ impl Deadlines {
         self.begun.clear();
     }
 
-    /// Registers the start or the end of a fault. `until` is the time at which the fault ends: now
-    /// if it ends now.
+    /// Registers the start or the end of a fault. `until`: when the fault ends.
     pub(super) fn change(&mut self, until: Duration) {
         self.changed = self.changed.max(until);
     }
 
-    /// Registers that all connections have closed, so earlier faults have no effect any more.
+    /// Restarts the time of all operations at `at`: all connections have closed, so earlier faults
+    /// have no effect any more.
     pub(super) fn begin_anew(&mut self, at: Duration) {
         self.changed = at;
     }

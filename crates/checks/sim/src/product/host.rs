@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use super::model::BLOCK_BYTES;
 
-/// The numbers of the machines of host processes, which share one clock.
+/// The machine numbers of host processes. Each process has its own machine, but they share a clock.
 pub(super) const HOSTS: Range<u32> = 0..TARGET;
 /// The pause after a failed attempt to start.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The folder in which a process stores state for its successor.
+/// The simulated folder in which a process stores state for its successor.
 #[derive(Clone, Default)]
 struct Folder(Arc<Mutex<Kept>>);
 
@@ -68,7 +68,7 @@ impl Record for Writer {
     }
 }
 
-/// A host whose process may die and get a successor; see the [module](self).
+/// A host whose process may die. A new process (the successor) then takes over its disk.
 pub(super) struct Host {
     urls: Vec<Url>,
     /// The folder with the state; `None` if the process of the host gets no successor.
@@ -126,8 +126,8 @@ impl Host {
         kept.gone += 1;
         drop(kept);
         world.end_process(machine, longest);
-        // Drop the disk on another thread. The connections of the dead process are broken, so it
-        // can no longer send data to any machine.
+        // Drop the disk on another thread. Its connections are broken already, so the drop sends
+        // nothing.
         let end = || os::spawn("dying".to_owned(), move || drop(disk)).expect("a thread");
         on_machine(machine, || {
             drop(queue);

@@ -24,14 +24,13 @@ pub(super) enum Proof {
     BothWays,
     /// Host and controller authenticate, and the connection uses TLS with a configured key.
     Tls,
-    /// The host authenticates, and both ends derive the TLS key from that. If `is_mutual`, the
-    /// controller authenticates as well.
+    /// The host authenticates, and both ends derive the TLS key from the session key. If
+    /// `is_mutual`, the controller authenticates as well.
     Concatenated { is_mutual: bool },
 }
 
 impl Proof {
-    /// The kind of authentication for a seed; `None` for most seeds. The choice consumes no random
-    /// numbers, so it does not change the runs of seeds without authentication.
+    /// The kind of authentication for a seed; `None` for most seeds.
     pub(super) fn of(seed: u64) -> Option<Proof> {
         match seed % 16 {
             3 | 11 => Some(Proof::OneWay),
@@ -63,7 +62,7 @@ impl Proof {
     }
 }
 
-/// The progress of the change of the host's key. A run has one such change.
+/// The progress of the host's key change. A run changes the key once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     /// The change has not started.
@@ -122,8 +121,7 @@ impl Keys {
     }
 
     /// The authentication settings of the target. Only runs with TLS concatenation use
-    /// Diffie-Hellman, which concatenation requires. In other runs, its modular exponentiation
-    /// would take most of the time.
+    /// Diffie-Hellman: concatenation requires it, but its modular exponentiation is slow.
     pub(super) fn of_target(&self) -> Terms {
         let good = match self.change {
             Change::Ahead => 0..1,
@@ -149,8 +147,8 @@ impl Keys {
         }
     }
 
-    /// Advances the change of the key. True if `change` was its next step; the caller must then
-    /// update the target.
+    /// Advances the key change to `change`. Returns false if that is not the next step. After true,
+    /// the caller must update the target.
     pub(super) fn go_on(&mut self, change: Change) -> bool {
         let is_next = matches!(
             (self.change, change),

@@ -1,4 +1,4 @@
-//! The persistent storage of reservations, which outlives the process of the target.
+//! The file in which the target stores reservations. It outlives the process of the target.
 
 use farblock_reactor::os;
 use farblock_target::ReservationStore;
@@ -9,7 +9,7 @@ use std::time::Duration;
 const LONGEST: Duration = Duration::from_millis(20);
 const FAILS_ONE_IN: u8 = 8;
 
-/// The storage, which successive target processes share.
+/// The simulated file, which successive target processes share.
 #[derive(Clone, Default)]
 pub(in crate::product) struct Kept(Arc<Mutex<Place>>);
 
@@ -18,7 +18,7 @@ struct Place {
     text: String,
     /// The value that is being stored.
     next: Option<String>,
-    /// The number of processes that have used the storage.
+    /// The number of earlier processes that have used the file.
     generation: u32,
     fails: bool,
 }
@@ -32,8 +32,8 @@ impl Kept {
         Arc::new(Store { kept: self.clone(), generation: self.lock().generation })
     }
 
-    /// Ends the process that uses the storage. A value that it is storing is stored or lost, at
-    /// random.
+    /// Ends the process that uses the file. If it is storing a value, chance decides whether the
+    /// value is stored.
     pub(in crate::product) fn orphan(&self) {
         let mut place = self.lock();
         place.generation += 1;

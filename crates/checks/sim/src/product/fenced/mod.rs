@@ -8,14 +8,14 @@
 //! node continues to write as if it were not fenced, and later returns with a new identity. The
 //! simulation checks that:
 //!
-//! - a fence is effective. After an agent has seen the completion of its Preempt, or a report
-//!   without the victim, no write of the victim reaches the disk. Each write contains its author,
-//!   and the simulated world reports all written data;
-//! - no operation succeeds that a fenced node starts, except for reads if the reservation type
-//!   allows them to all hosts;
-//! - no operation succeeds that the reservation type forbids to registrants;
+//! - a fence is effective. After an agent has seen the completion of its Preempt, or a reservation
+//!   report without the victim, no write of the victim reaches the disk. Each write contains the
+//!   number of its node, and the simulated world reports all written data;
+//! - operations of a fenced node fail, except for reads if the reservation type lets all hosts
+//!   read;
+//! - operations that the reservation type forbids to registrants fail;
 //! - the target refuses no operation of a permitted node;
-//! - of two nodes that fence each other, one wins;
+//! - of two nodes that fence each other, exactly one stays registered;
 //! - the new leader reads the writes that were acknowledged to the old leader, and later its own.
 
 mod agent;
@@ -43,11 +43,11 @@ const OWN_BLOCKS: u64 = 16;
 const SHARED_BLOCKS: u64 = BLOCKS - NODES as u64 * OWN_BLOCKS;
 /// The number of a node's operations in flight.
 const DEPTH: usize = 6;
-/// Writes with this number or a higher one are unknown to the model.
+/// The first number of writes to a node's own blocks. The model does not know these writes.
 const UNKNOWN: u64 = 1 << 40;
 /// The number of operations of a usual run.
 pub const OPERATIONS: u64 = 250;
-/// The maximum number of steps in which the operations are submitted.
+/// The run stops to submit operations after this many steps.
 const MOST_STEPS: u64 = 1_200;
 /// One step in this many starts a fence.
 const FENCE_ONE_IN: u64 = 25;
@@ -162,7 +162,7 @@ struct Fence {
 
 struct Cluster<'a> {
     world: &'a World,
-    /// The start time of the simulated world.
+    /// The time at which the simulated world started.
     epoch: Instant,
     plan: Plan,
     persist: bool,
@@ -265,7 +265,7 @@ impl<'a> Cluster<'a> {
     fn obeyed(&mut self, at: usize) {
         let until = self.world.elapsed() + WAIT_LIMIT;
         while self.nodes[at].agent.outcome().is_none() {
-            assert!(self.world.elapsed() < until, "an agent does not finish");
+            assert!(self.world.elapsed() < until, "an agent does not execute its order");
             self.turn(Duration::from_millis(1));
         }
     }
@@ -373,15 +373,15 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Registers that the node `by` knows that it has fenced `victim`.
+    /// Registers that node `by` has fenced `victim`: from now on, no write of `victim` may land.
     fn fenced(&mut self, by: usize, victim: usize, rtype: ReservationType, since: Instant) {
         let since = since.saturating_duration_since(self.epoch);
         let more = Duration::from_millis(self.random.below(3_000));
         let node = &mut self.nodes[victim];
         self.fences.insert((victim, node.life), since);
         node.standing = Standing::Fenced { until: self.world.elapsed() + more };
-        // The victim's data in transit has reached the disk by now, or never will. Answers may
-        // still arrive.
+        // Each operation of the victim either took effect before the fence, or never will. The
+        // result is unknown.
         for (token, flight) in &mut node.flights {
             flight.must = Must::Either;
             if std::mem::take(&mut flight.is_known) {
@@ -593,7 +593,7 @@ impl<'a> Cluster<'a> {
                 let since = self.fences.get(&author);
                 assert!(
                     since.is_none_or(|since| at <= *since),
-                    "block {lba} was written at {at:?} by node {}, which was fenced at {since:?}; \
+                    "node {}, which was fenced at {since:?}, wrote block {lba} at {at:?}; \
                      {}",
                     author.0,
                     self.describe()
