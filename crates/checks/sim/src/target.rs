@@ -1,5 +1,5 @@
-//! A whole target without a network. Its caller passes in the bytes that a host sends, and takes
-//! the bytes that the target answers. It has a disk in memory.
+//! A target without a network, with a disk in memory. The caller passes the bytes that a host
+//! sends, and takes the bytes that the target answers.
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::controller::{
@@ -36,7 +36,7 @@ pub struct Disk {
     pub max_delay: Duration,
 }
 
-/// The command in a slot.
+/// The state of a command slot.
 #[derive(Clone, Copy)]
 enum Work {
     Idle,
@@ -374,7 +374,7 @@ impl Target {
         (lba.0 * block) as usize..((lba.0 + u64::from(blocks)) * block) as usize
     }
 
-    /// Executes a due operation. Like a real disk, does so even if the connection is closed.
+    /// Executes a due operation, even if the connection is closed, like a real disk.
     fn execute(&mut self, operation: Operation) {
         let Operation { connection, slot, command, data, .. } = operation;
         let disk = &mut self.disk.bytes;

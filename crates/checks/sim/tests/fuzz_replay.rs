@@ -68,8 +68,8 @@ fn concatenation_survives_random_inputs() {
 #[test]
 #[cfg(unix)]
 fn tls_records_survive_random_inputs() {
-    // Run both ends without an attacker, for every first byte: all data is sent at once and
-    // delivered at once.
+    // Run both ends without an attacker, for every first byte of the input. Each end sends all data
+    // at once.
     (0..=255).for_each(|choice| fuzz::records(&[choice, 0, 255, 255, 5, 255, 255]));
     // Send messages that a peer may send (tickets, updates), and messages that it must not send.
     for (kind, at) in (0..=255).flat_map(|kind| [2, 3, 4].map(|at| (kind, at))) {

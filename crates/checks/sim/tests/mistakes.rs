@@ -1,5 +1,6 @@
-//! Deliberate mistakes. The simulation must find each of them within some seeds, which shows that
-//! it detects faults. `SIM_MISTAKE="host: …"` tries one mistake, and prints its failure.
+//! Deliberate mistakes (mutations) in the product. The simulation must find each mistake within
+//! some seeds: this shows that it finds bugs. `SIM_MISTAKE="host: …"` tries one, and prints the
+//! failure.
 
 use farblock_sim::product::fenced;
 use farblock_sim::product::{self, Variant};
@@ -43,8 +44,7 @@ const FENCING: [&str; 5] = [
 const SEEDS: u64 = 400;
 
 /// The seeds for a mistake: all seeds, or the seeds in which the host has a TLS key. One mistake
-/// shows only after a rare clock jump. For this mistake, the search skips the first seeds, which
-/// are known not to show it.
+/// shows only after a rare clock jump, so the search skips seeds that are known not to show it.
 fn seeds(mistake: &str) -> impl Iterator<Item = u64> {
     let (first, step) = match mistake {
         "host: a lost controller is not closed" => (140, 1),

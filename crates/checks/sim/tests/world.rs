@@ -1,4 +1,4 @@
-//! Tests of the simulated world, from the view of the code inside it.
+//! Tests of the simulated network, clocks and processes, as code inside the simulation sees them.
 
 use farblock_reactor::os::{self, Socket};
 use farblock_reactor::sim::{Side, World, on_machine};
@@ -14,9 +14,9 @@ fn a_blackhole_delays_the_packets_of_one_direction() {
     let (mut client, mut server) = Socket::simulated_pair();
     let address = client.peer_addr().expect("the server's address");
     world.blackhole(address, Side::Client, 5 * SECOND);
-    client.write_all(b"a").expect("the client does not notice the fault");
+    client.write_all(b"a").expect("a write succeeds during a blackhole");
     server.set_read_timeout(Some(3 * SECOND)).expect("set");
-    assert!(server.read(&mut [0]).is_err(), "the byte arrives in spite of the fault");
+    assert!(server.read(&mut [0]).is_err(), "the byte arrived during the blackhole");
     server.write_all(b"b").expect("the other direction works");
     let before = world.elapsed();
     client.read_exact(&mut [0]).expect("the byte arrives");
@@ -27,7 +27,7 @@ fn a_blackhole_delays_the_packets_of_one_direction() {
     let mut byte = [0];
     server.read_exact(&mut byte).expect("the byte is sent again");
     assert_eq!(byte, *b"a");
-    assert!(world.elapsed() >= 5 * SECOND, "the byte arrives too early");
+    assert!(world.elapsed() >= 5 * SECOND, "the byte arrived before the blackhole ended");
     assert_eq!(server.read(&mut byte).ok(), Some(0), "then the stream ends");
 }
 

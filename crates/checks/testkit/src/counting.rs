@@ -36,7 +36,7 @@ pub fn allocations_here() -> u64 {
     HERE.get()
 }
 
-/// The number of allocations of threads that called [`mark`], since these calls.
+/// The number of allocations of threads that called [`mark`], each since its call.
 pub fn allocations_marked() -> u64 {
     MARKED.load(Relaxed)
 }
@@ -54,7 +54,7 @@ pub fn live_bytes() -> usize {
 fn count(bytes: usize) {
     ALL.fetch_add(1, Relaxed);
     LIVE_BYTES.fetch_add(bytes, Relaxed);
-    // A thread that is exiting no longer has these variables. Its allocations are then not counted.
+    // A thread that is exiting no longer has these variables: do not count its allocations.
     let _ = HERE.try_with(|count| count.set(count.get() + 1));
     if IS_MARKED.try_with(Cell::get).unwrap_or(false) {
         MARKED.fetch_add(1, Relaxed);

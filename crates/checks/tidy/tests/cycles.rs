@@ -13,18 +13,18 @@ const MAY_STAY: &[(&str, &str, &str)] = &[
     (
         "nvmf-target",
         "session transport",
-        "a session is generic over its transport, which calls its session back",
+        "a session is generic over its transport, and the transport calls the session",
     ),
     (
         "block",
         "error geometry op",
-        "one contract: an operation is checked against a geometry, and its error names both",
+        "`op` checks an operation against a geometry, and the error contains both",
     ),
     ("mem", "buffer huge", "a buffer maps huge pages, whose size is a constant of its module"),
     (
         "daemon",
         "claim connect folder leftover record rights settings ways",
-        "not divided yet: the stored state of a disk, and the ways to attach it",
+        "not divided yet: the state of an attached disk, and the attach methods (ublk, NBD, FUSE)",
     ),
 ];
 
@@ -107,7 +107,7 @@ fn arrows(folder: &Path) -> Arrows {
         }
         let mut text = product(&fs::read_to_string(file).expect("a source"));
         let depth = place.components().count() - usize::from(place.ends_with("mod"));
-        // This many `super::` steps lead from this module to the root of the crate.
+        // Replace the `super::` paths that lead to the root of the crate.
         text = text.replace(&format!(" {}", "super::".repeat(depth)), " crate::");
         let used = all.entry(module.clone().into_owned()).or_default();
         used.extend(path.captures_iter(&text).map(|found| found[1].to_owned()));

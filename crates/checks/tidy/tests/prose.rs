@@ -1,8 +1,7 @@
-//! Counts the sentences of pages and comments that match a pattern which makes English hard to
-//! read.
+//! Counts sentences in pages and comments that match patterns of hard English.
 //!
-//! A good sentence may also match a pattern. So the test limits the share of matching sentences in
-//! each crate and in each group of pages. It does not reject single sentences.
+//! A good sentence may also match. So the test limits the share of matching sentences in each crate
+//! and in each group of pages, and does not reject single sentences.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,12 +11,12 @@ use regex::Regex;
 
 /// The maximum number of flagged sentences in 100, for each crate and for each group of pages.
 const MAX_FLAGGED: f64 = 4.0;
-/// The maximum number of clauses without a noun as their subject, in 100 sentences.
+/// The maximum number of clauses without a noun ("for who …") in 100 sentences.
 const MAX_HEADLESS: f64 = 0.5;
 /// The number of sentences below which the test does not judge a group.
 const MIN_SENTENCES: usize = 50;
 const MAX_WORDS: usize = 32;
-/// The number of words below which a sentence counts as a title.
+/// The test skips sentences with fewer words: they are titles.
 const MIN_WORDS: usize = 4;
 
 const HEADLESS: &[&str] = &[
@@ -219,14 +218,14 @@ fn sentences_are_easy_to_read() {
         if count.sentences >= MIN_SENTENCES && (flagged > MAX_FLAGGED || headless > MAX_HEADLESS) {
             writeln!(
                 report,
-                "{name}: {flagged:.1} of 100 sentences stop a reader (at most {MAX_FLAGGED}), \
+                "{name}: {flagged:.1} of 100 sentences match a pattern (at most {MAX_FLAGGED}), \
                  {headless:.1} have no subject (at most {MAX_HEADLESS}):\n  {}",
                 count.flagged.join("\n  ")
             )
             .expect("memory");
         }
     }
-    assert!(report.is_empty(), "rewrite sentences until both shares are met\n{report}");
+    assert!(report.is_empty(), "rewrite sentences until both counts are low enough\n{report}");
 }
 
 #[test]

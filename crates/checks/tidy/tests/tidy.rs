@@ -185,12 +185,17 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("testkit", "an allocator that counts"),
 ];
 
-/// The single files that may contain `unsafe` code, for these reasons. Loop devices do not fit an
-/// event loop, and no crate offers their calls with block size and direct I/O. The FUSE code
-/// exchanges the file behind a descriptor of a library that cannot take over a mount. ublk's
-/// commands are ring entries whose buffers the kernel fills, and its requests are in memory that it
-/// shares with the driver. WinSpd's library is loaded at run time and uses callbacks. No crate
-/// finds Windows threads by name. systemd passes a descriptor as a number.
+/// The single files that may contain `unsafe` code. The reasons, in the order of the files:
+///
+/// - no crate offers the ioctls of loop devices with block size and direct I/O;
+/// - the FUSE library cannot take over a mount, so farblock replaces the file behind its
+///   descriptor;
+/// - ublk shares memory with the driver, and the kernel fills the buffers of its ring entries;
+/// - a monitor may truncate the memory that it shares with vhost-user, which raises SIGBUS;
+/// - WinSpd's library is loaded at run time and calls back;
+/// - no crate finds Windows threads by name;
+/// - no crate offers the Windows calls for private folders and for handles of other processes;
+/// - systemd passes a descriptor as a number.
 const MAY_BE_UNSAFE_FILES: &[&str] = &[
     "attach/src/fuse/loop_device/ioctl.rs",
     "attach/src/fuse/resume.rs",
@@ -207,7 +212,8 @@ const MAX_COLUMNS: usize = 100;
 const MAX_FUNCTION_LINES: usize = 70;
 const MAX_FIELDS: usize = 12;
 
-/// The structs that may have more fields: options, documents, and the types of foreign interfaces.
+/// The structs that may have more fields: options, configuration documents, and types that foreign
+/// interfaces define.
 const MAY_HAVE_MANY_FIELDS: &[&str] = &[
     "BenchArgs",
     "ControllerInfo",
@@ -515,7 +521,7 @@ fn structs_have_few_fields() {
     assert!(left.is_empty(), "these structs have few fields, so remove their lines: {left:?}");
 }
 
-/// Vague type names, and the maximum number of types with each name. A search for a name is useful
+/// Vague type names, and the maximum number of types with each name: a search for a name is useful
 /// only if few types have it.
 const VAGUE: &[(&str, usize)] = &[
     ("Bell", 0),
@@ -561,7 +567,7 @@ fn type_names_are_unique_enough_to_be_found() {
     }
 }
 
-/// Relative clauses without a noun, which German has and English does not: "for who asks".
+/// Relative clauses without a noun, which are wrong in English: "for who asks".
 const HEADLESS: &[&str] = &[
     " but who ",
     " for who ",
@@ -588,8 +594,8 @@ fn comments_have_no_clauses_without_a_noun() {
     }
 }
 
-/// `grep -q` exits at its first match. The program that writes into the pipe then gets SIGPIPE.
-/// With `pipefail`, a check that should pass fails in some runs.
+/// `grep -q` exits at its first match, and the program that writes into the pipe gets SIGPIPE. With
+/// `pipefail`, the check then fails, although grep found a match.
 #[test]
 fn scripts_do_not_pipe_into_grep_q() {
     let root = rooms().with_file_name("");

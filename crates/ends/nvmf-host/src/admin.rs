@@ -57,8 +57,8 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    /// The controller closes the association after `keep_alive` without traffic; zero means that it
-    /// never does. The host must detect an unresponsive controller within `path_timeout`.
+    /// `keep_alive` is the keep alive timeout (KATO) that the host sets at the controller; zero
+    /// disables it. The host must detect an unresponsive controller within `path_timeout`.
     pub(crate) fn new(keep_alive: Duration, path_timeout: Option<Duration>) -> Option<Pulse> {
         let pulse = (!keep_alive.is_zero())
             .then(|| Pulse { interval: keep_alive / 2, timeout: keep_alive });
@@ -92,7 +92,7 @@ enum Purpose {
     ShutdownStatus,
 }
 
-/// The times of keep alives: of the next one to send, and of the unanswered one.
+/// When to send the next keep alive, and when the unanswered one was sent.
 struct KeepAlive {
     interval: Duration,
     timeout: Duration,
@@ -117,12 +117,12 @@ pub(crate) struct Admin<T: Transport> {
     settings: Settings,
     keep_alive: Option<KeepAlive>,
     stopping: Option<Stopping>,
-    /// Whether this is the last turn before the admin queue ends, because the controller is lost.
+    /// Whether the next [`Admin::turn`] closes the queue, because the controller is lost.
     is_last_turn: bool,
     events: Vec<Event>,
 }
 
-/// Marks the controller as lost when dropped, however the admin queue ends.
+/// Marks the controller as lost when dropped, so that this happens however the admin queue ends.
 struct Farewell(Arc<ControllerShared>);
 
 impl Drop for Farewell {
@@ -135,7 +135,7 @@ impl Drop for Farewell {
 pub(crate) struct Told {
     /// The result of the start.
     pub(crate) started: Sender<io::Result<()>>,
-    /// Carries no answer: the admin queue drops this sender after it has released its resources.
+    /// Sends nothing: the admin queue drops this sender after it has released its resources.
     pub(crate) ended: Sender<()>,
 }
 
@@ -305,8 +305,8 @@ impl<T: Transport> Admin<T> {
                 tracing::info!(status = %cqe.status(), "the controller sends no events");
             }
             Purpose::Changed => self.handle_changed(succeeded.then_some(data.as_slice())),
-            // Notify only now: after this read of the log page, the controller reports further
-            // changes.
+            // Notify only after this read of the log page. The read rearms the event, so the
+            // controller reports every later change.
             Purpose::ClearEvent(LogPageId::ANA) => self.shared.notify(Notice::Access),
             Purpose::ClearEvent(_) => {}
             Purpose::Refresh(nsid) if succeeded => self.handle_refresh(nsid, &data),
@@ -348,7 +348,8 @@ impl<T: Transport> Admin<T> {
         }
     }
 
-    /// `descriptors` is `None` if the controller has no list of identification descriptors.
+    /// Updates a changed namespace. `descriptors` is `None` if the controller has no list of
+    /// identification descriptors.
     fn handle_names(&mut self, mut info: NamespaceInfo, descriptors: Option<&[u8]>) {
         tracing::info!(nsid = info.nsid, blocks = info.blocks, "namespace changed");
         descriptors.into_iter().for_each(|data| info.add_descriptors(data));
@@ -368,8 +369,7 @@ impl<T: Transport> Admin<T> {
         self.refresh(nsid, None);
     }
 
-    /// Repeats Identify for the changed namespaces in use; without a list, for all namespaces in
-    /// use.
+    /// Repeats Identify for the namespaces in use that `list` names; for all in use without a list.
     fn handle_changed(&mut self, list: Option<&[u8]>) {
         let changed = list.and_then(parse_changed_namespaces);
         for nsid in self.shared.used_namespaces() {

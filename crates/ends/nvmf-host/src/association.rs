@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Association {
     shared: Arc<ControllerShared>,
     info: ControllerInfo,
-    /// The address at which to connect the I/O queues.
+    /// The address for the connections of the I/O queues.
     route: Address,
     /// The controller's socket address.
     address: SocketAddr,
@@ -100,7 +100,7 @@ impl Drop for Association {
     fn drop(&mut self) {
         self.shared.stop();
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // The admin queue ends within a bounded time.
+        // This wait is short: the admin queue closes within a time limit.
         if control::may_wait() {
             let _ = ended.map(Receiver::wait);
         }

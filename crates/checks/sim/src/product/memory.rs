@@ -1,5 +1,4 @@
-//! Compares the use of memory with its limits: the memory that the target charges to its peers, and
-//! the existing buffers.
+//! Checks that the target's memory for its peers stays within the limit, and that no buffer leaks.
 
 use super::model::BLOCK_BYTES;
 use super::server::TARGET;
@@ -7,7 +6,7 @@ use super::{MOST_BLOCKS, Plan};
 use farblock_reactor::sim::{World, tally};
 use farblock_target::limits;
 
-/// Checks a running target that has no connections.
+/// Checks the highest memory use of the run. Call this while the target runs without connections.
 pub(super) fn check(world: &World, plan: &Plan) {
     let usual = (limits::BUFFER_BYTES / plan.cores).max(limits::CORE_BUFFER_BYTES_MIN);
     let limit = plan.core_buffer_bytes.unwrap_or(usual);
@@ -24,6 +23,6 @@ pub(super) fn check(world: &World, plan: &Plan) {
 pub(super) fn check_end(machines: impl IntoIterator<Item = u32>) {
     for machine in machines.into_iter().chain([TARGET]) {
         let left = tally::of(machine).now_bytes;
-        assert_eq!(left, 0, "buffers are left on machine {machine}");
+        assert_eq!(left, 0, "machine {machine} has not freed this many bytes of buffers");
     }
 }

@@ -14,7 +14,7 @@
 //! - each operation completes [in the time](deadlines) that the options allow;
 //! - no data of a dead [host process](host) reaches the disk after data of its successor;
 //! - if hosts must use authentication, TLS or concatenation (in seven of sixteen seeds), a host
-//!   with another key, or with an expired key, gets no queue, whatever the faults are;
+//!   with a wrong or revoked key gets no queue;
 //! - the [memory] charged to the target's peers is within the limits, which are small in a third of
 //!   the seeds;
 //! - at the end no thread, connection or buffer is left on either side.
@@ -50,7 +50,7 @@ use std::time::Duration;
 const HOST_NQN: &str = "nqn.2014-08.org.example:simulated";
 /// The number of operations of a usual run.
 pub const OPERATIONS: u64 = 250;
-/// The maximum number of steps in which the operations are submitted.
+/// The run stops to submit operations after this many steps.
 const MOST_STEPS: u64 = 2_000;
 /// The maximum number of operations in flight.
 const DEPTH: usize = 12;
@@ -59,16 +59,15 @@ const MOST_BLOCKS: u64 = 20;
 const WAIT_LIMIT: Duration = Duration::from_secs(600);
 /// The maximum duration of a fault, except for a lasting fault.
 const LONGEST: Duration = Duration::from_secs(4);
-/// One fault in this many is a lasting fault: it lasts up to [`LASTING`], without other faults
-/// meanwhile.
+/// One fault in this many lasts up to [`LASTING`], without other faults meanwhile.
 const LASTING_ONE_IN: u64 = 5;
 const LASTING: Duration = Duration::from_secs(40);
 const JUMP: Duration = Duration::from_secs(20);
 /// One fault in this many is the death of the host's process.
 const DIES_ONE_IN: u64 = 8;
 
-/// The time within which the target drops its last connection. The timers of the network need this
-/// long to end an abandoned connection.
+/// The time within which the target drops its last connection: the TCP timeout of an abandoned
+/// connection.
 const GONE_TIME: Duration = Duration::from_secs(150);
 
 /// The results of a run.
@@ -326,7 +325,8 @@ impl<'a> Client<'a> {
     fn run(&mut self, operations: u64) {
         let mut steps = 0;
         self.spoil_beginnings();
-        // If faults happen all the time, operations may complete only after the faults have ended.
+        // Under constant faults, operations may complete only after the faults have ended, so limit
+        // the steps.
         while self.submitted < operations && steps < MOST_STEPS {
             steps += 1;
             for _ in 0..self.random.below(4) {
@@ -377,12 +377,13 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Whether new connections break all the time.
+    /// Whether the run makes new connections break; see [`Client::spoil_beginnings`].
     fn is_restless(&self) -> bool {
         self.keys.is_some() && self.plan.fault_one_in != 0
     }
 
-    /// Whether operations in flight must complete soon, because a path is usable.
+    /// Whether operations in flight must complete soon: a path is usable, or operations fail fast
+    /// without one.
     fn has_hope(&self) -> bool {
         self.server.is_usable() || self.plan.fast_fail.is_some()
     }

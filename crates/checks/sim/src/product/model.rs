@@ -14,7 +14,7 @@
 //! | the power fails | also what it could contain after a power failure | nothing else |
 //! | the host's process dies | as if the operations in flight were submitted now | |
 //!
-//! If the power fails while a block may lose acknowledged data, a later flush must fail.
+//! If the power fails while acknowledged data is not flushed, the next flush must fail.
 
 use farblock_block::{BlockError, Command};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ pub(super) const BLOCKS: u64 = 192;
 struct Block {
     now: BTreeSet<u64>,
     older: BTreeSet<u64>,
-    /// The number of acknowledged writes at the time when the block's content was acknowledged.
+    /// The value of [`Model::acknowledged`] when the block's content was acknowledged.
     since: u64,
 }
 
@@ -35,14 +35,14 @@ struct Flying {
     command: Command,
     lba: u64,
     blocks: u64,
-    /// The number of a write.
+    /// For a write: its number, which its blocks contain.
     content: u64,
     is_durable: bool,
     /// The numbers that each block could contain when a read was submitted.
     possible: Vec<BTreeSet<u64>>,
-    /// The number of writes that were acknowledged before the operation was submitted. The next
-    /// field is the number of power cuts before the submission.
+    /// The number of writes that were acknowledged before the operation was submitted.
     acknowledged: u64,
+    /// The number of power cuts before the operation was submitted.
     power_cuts: u64,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Model {
     next: u64,
     acknowledged: u64,
     power_cuts: u64,
-    /// Whether acknowledged data may be lost, and no flush has failed for that reason yet.
+    /// Whether a flush must still fail, because acknowledged data may be lost.
     owes_failure: bool,
     /// The number of acknowledgements before the last failed flush. The failed flush may
     /// nevertheless have made these writes durable, if it failed only because of an earlier loss.

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// The number of the target's machine. Hosts have lower numbers.
 pub(super) const TARGET: u32 = 1 << 16;
-/// After an address's lost data has been retransmitted, the address loses no more data for at least
-/// this time. Otherwise, data could stay in transit forever.
+/// The minimum time between two losses of data at one address. Otherwise, data could stay in
+/// transit forever.
 const LUCID: Duration = Duration::from_secs(20);
 
 pub(super) const NQN: &str = "nqn.2026-11.org.farblock:simulated";
@@ -154,8 +154,8 @@ impl Server {
             world.kill(address);
         }
         self.kept.iter().for_each(Kept::orphan);
-        // Drop the target on another thread. The connections of the process are broken, so it can
-        // no longer send data to any machine.
+        // Drop the target on another thread. Its connections are broken already, so the drop sends
+        // nothing.
         let end = || os::spawn("dying".to_owned(), move || drop(target)).expect("a thread");
         drop(on_machine(TARGET, end));
         self.restart = Some(world.elapsed() + time);
@@ -167,9 +167,8 @@ impl Server {
         self.hidden[at] = Some(world.elapsed() + time);
     }
 
-    /// Drops the data that one side of an address's connections sends, for a while. Does nothing
-    /// and returns false if [`LUCID`] has not passed since the data of the previous loss was
-    /// retransmitted.
+    /// For a while, drops the data that one side of an address's connections sends. If [`LUCID`]
+    /// has not passed since the last loss, does nothing and returns false.
     pub(super) fn darken(&mut self, world: &World, at: usize, side: Side, time: Duration) -> bool {
         let now = world.elapsed();
         let may = self.dark[at].is_zero() || now > self.dark[at] + LUCID;
@@ -181,7 +180,7 @@ impl Server {
         may
     }
 
-    /// The time by which all data lost so far has been retransmitted and has arrived.
+    /// The time by which TCP has retransmitted all data lost so far.
     pub(super) fn lucid_at(&self) -> Duration {
         self.dark.iter().copied().max().unwrap_or_default()
     }

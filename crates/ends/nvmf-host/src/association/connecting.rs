@@ -268,9 +268,8 @@ impl Association {
     }
 }
 
-/// Returns whether to retry. The host retries until `give_up` if the error means that the
-/// controller is still releasing this host's previous queue or controller. Before it returns true,
-/// this function pauses.
+/// Whether to retry: until `give_up`, if the error means that the controller is still releasing
+/// this host's previous queue or controller. Pauses before it returns true.
 async fn is_worth_another(local: &Local, give_up: Instant, error: Option<&ConnectError>) -> bool {
     let is_busy = matches!(error, Some(ConnectError::ControllerBusy)) && os::now() < give_up;
     if is_busy {
@@ -287,7 +286,7 @@ fn check_options(subsystem: &str, options: &Options) -> Result<(), Error> {
     let check = |what: &str, nqn: &str| {
         name::check(nqn).map_err(|reason| Error::Options(format!("{what}: {reason}")))
     };
-    check("the subsystem's name is not usable", subsystem)?;
+    check("the subsystem NQN is not usable", subsystem)?;
     if let Some(hostnqn) = &options.hostnqn {
         check("the host NQN is not usable", hostnqn)?;
     }

@@ -1,5 +1,5 @@
-//! Queries to a connected controller. They only `await` and never block, so both threads and
-//! futures on the control loop can use them.
+//! Queries to a connected controller. They never block, so futures on the control loop can await
+//! them; other threads block on them.
 
 use super::Association;
 use super::connecting::wire_identity;
@@ -110,7 +110,7 @@ impl Association {
         let (reply, answer) = reply();
         let shared = &self.shared;
         shared.request(AdminRequest { command: *command, data: data.to_vec(), reply })?;
-        // The admin queue either answers in time, or ends and drops the sender.
+        // If the admin queue ends without an answer, it drops the sender.
         answer.await.unwrap_or_else(|| Err(shared.lost_error()))
     }
 
@@ -148,7 +148,7 @@ impl Association {
                 Error::Answer { what: "the list of namespaces".to_owned(), reason }
             })?;
             all.extend(list);
-            // A list that ends with the largest possible identifier is the last one.
+            // No namespace has a larger identifier.
             let exhausted = all.last().is_some_and(|&last| last >= u32::MAX - 1);
             if !full || exhausted || all.len() >= limits::NAMESPACES {
                 return Ok(all);

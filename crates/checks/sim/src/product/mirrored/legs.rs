@@ -1,4 +1,4 @@
-//! The legs of a simulated mirror: files of the mirror's machine, and disks of other machines.
+//! The legs (copies) of a simulated mirror: files of the mirror's machine, and remote disks.
 
 use super::super::model::{BLOCK_BYTES, BLOCKS};
 use super::super::server::TARGET;
@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The size of a leg in bytes: the blocks of the model, and the reserved part of the mirror.
+/// The size of a leg in bytes: the data blocks, and the part that the mirror reserves for records.
 pub(super) const LEG_BYTES: usize = BLOCKS as usize * BLOCK_BYTES + limits::RESERVED_BYTES as usize;
 /// The offsets of the mirror's two record slots, from the end of the data.
 const RECORDS: [usize; 2] = [0, 65_536];
@@ -26,7 +26,7 @@ const RECORD_BYTES: usize = 4096;
 const HOST_NQN: &str = "nqn.2014-08.org.example:mirror";
 const NSID: NamespaceId = NamespaceId(1);
 
-/// The file that the leg's source opens next.
+/// The file that the leg's source opens next. Tests replace it.
 #[derive(Clone)]
 struct Slot(Arc<Mutex<Medium>>);
 
@@ -81,8 +81,7 @@ impl LegSource for Far {
     }
 }
 
-/// Returns the disk options that the program uses for the legs of a mirror: they reconnect without
-/// a time limit.
+/// The options of remote legs, as in the program: a leg reconnects without a time limit.
 fn options() -> DiskOptions {
     let connection = Options {
         hostnqn: Some(HOST_NQN.to_owned()),
@@ -121,8 +120,7 @@ impl Leg {
         Leg::sized(world, (at, LEG_BYTES), is_near, faults)
     }
 
-    /// A disk on the target of another machine, without a mirror. It has only the blocks of the
-    /// model.
+    /// A disk on the target of another machine, without a mirror and its records.
     pub(super) fn plain(world: &World, faults: DiskFaults) -> Leg {
         Leg::sized(world, (0, BLOCKS as usize * BLOCK_BYTES), false, faults)
     }
@@ -208,8 +206,8 @@ impl Leg {
         if is_power {
             world.reboot(machine.number);
         }
-        // Drop the target on another thread. Its connections are broken, so it can no longer send
-        // data to another machine.
+        // Drop the target on another thread. Its connections are broken already, so the drop sends
+        // nothing.
         let end = || os::spawn("dying".to_owned(), move || drop(target)).expect("a thread");
         drop(on_machine(machine.number, end));
     }
@@ -254,8 +252,8 @@ impl Leg {
         self.copies.push(self.contents(world));
     }
 
-    /// The latest copy whose mirror record differs from the leg's current record. The mirror cannot
-    /// detect a copy with the same record by reading the leg, and no test expects that.
+    /// The latest copy whose mirror record differs from the leg's current record: the mirror cannot
+    /// detect a copy with the same record.
     pub(super) fn older_copy(&self, world: &World) -> Option<Vec<u8>> {
         let now = self.contents(world);
         let records = |bytes: &[u8]| {

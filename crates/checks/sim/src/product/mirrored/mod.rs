@@ -1,19 +1,19 @@
-//! A mirror in a simulated world whose legs change below it.
+//! A mirror in a simulated world. Other programs and faults change its legs (copies).
 //!
 //! The mirror has two legs. Each is a file of the mirror's machine, or a disk on the target of
 //! another machine. In each round one leg has a [`Fault`]. The other leg is in sync and has no
 //! fault. The simulation checks that:
 //!
 //! - every operation succeeds within [`IO_BOUND`], because the other leg has all data;
-//! - a read returns data that the [model](super::model) allows. Reads and writes cannot detect some
-//!   of the changes. After such a change, reads may return the data of the changed leg, but only
-//!   for [`NOTICE`];
-//! - the mirror is whole again after the round. If the mirror reports a leg as out until an
+//! - a read returns data that the [model](super::model) allows. The mirror notices some changes
+//!   only by its regular checks of the legs. After such a change, reads may return the data of the
+//!   changed leg for at most [`NOTICE`];
+//! - all legs are in sync again after the round. If the mirror reports a leg as out until an
 //!   operator acts, the test empties the leg, as `docs/mirror.md` says;
 //! - the legs then hold the same data.
 //!
-//! [`stop`] tests mirrors whose legs are all unavailable, and the stop of targets with such
-//! mirrors. [`plain`] tests disks without a mirror.
+//! [`stop`] tests mirrors that have lost all legs, and stops their targets. [`plain`] tests disks
+//! without a mirror.
 //!
 //! A mirror cannot detect these changes, so the simulation does not test them:
 //!
@@ -47,7 +47,7 @@ pub const NOTICE: Duration = Duration::from_secs(10);
 /// A leg that has returned must be in sync within this time. The mirror tries to add it at least
 /// every 60 s.
 const HEALS: Duration = Duration::from_secs(300);
-/// If a leg is still out this long after its target is up again, an operator must act.
+/// If a leg is still out this long after its target is up again, the test acts as the operator.
 const IS_OUT: Duration = Duration::from_secs(130);
 /// The number of rounds of a usual run.
 pub const ROUNDS: u64 = 3;
@@ -166,7 +166,7 @@ struct Run<'a> {
     mirror: Arc<Mirror>,
     user: User<'a>,
     fault: Option<Fault>,
-    /// The time until which a changed leg may stay undetected.
+    /// Until this time, the mirror may not have detected a changed leg.
     blind_until: Duration,
     /// Whether operations may fail, because no leg is available, or none was available recently.
     may_fail: bool,
@@ -190,7 +190,7 @@ fn add_legs(world: &World, random: &mut Random, may_be_near: bool) -> Vec<Leg> {
     world.set_net_faults(NetFaults { delay: net, ..NetFaults::default() });
     let faults = DiskFaults { delay: disk, ..DiskFaults::default() };
     let has_near = random.one_in(3) && may_be_near;
-    // From here on, the world counts the boots of each machine separately.
+    // After the first reboot, the world counts the boots of each machine separately.
     world.reboot(0);
     (0..2).map(|at| Leg::new(world, at, has_near && at == 0, faults)).collect()
 }
@@ -282,7 +282,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Registers a change that reads and writes may not detect.
+    /// Allows reads to return the data of the changed leg for [`NOTICE`].
     fn be_blind(&mut self) {
         self.blind_until = self.world.elapsed() + NOTICE;
     }
@@ -359,7 +359,7 @@ impl<'a> Run<'a> {
         (0..self.legs.len()).all(|leg| self.state(leg) == LegState::InSync)
     }
 
-    /// Waits until the mirror is whole. Acts as an operator if the leg stays out.
+    /// Waits until all legs are in sync. Empties the leg, like an operator, if it stays out.
     fn heal(&mut self, victim: usize) {
         let begun = self.world.elapsed();
         // Wait until the mirror must have detected all changes.
@@ -380,7 +380,7 @@ impl<'a> Run<'a> {
             }
             assert!(
                 time < HEALS,
-                "the mirror is not in sync again {time:?} after {:?}: {:?}",
+                "the legs are not in sync {time:?} after the fault {:?}: {:?}",
                 self.fault,
                 self.mirror.status().legs
             );
@@ -409,7 +409,7 @@ impl<'a> Run<'a> {
         let differing = differing.filter(|(one, other)| one != other).count();
         assert!(
             differing == 0 && one.len() == other.len(),
-            "{differing} blocks of legs in sync differ after {:?}",
+            "the legs are in sync, but {differing} blocks differ after the fault {:?}",
             self.fault
         );
     }

@@ -1,9 +1,8 @@
-//! Mirrors whose legs are all unavailable, while operations are in flight and while the target
-//! stops.
+//! Mirrors that lose all legs during I/O, or while their target stops.
 //!
-//! Operations on a mirror without legs must fail within [`IO_BOUND`]. The mirror must be whole
-//! again after the legs have returned. A target that is ordered to stop must stop within
-//! [`STOP_BOUND`], even if its mirror waits for a leg.
+//! Operations on a mirror without legs must fail within [`IO_BOUND`]. After the legs have returned,
+//! they must be in sync again. A target that is ordered to stop must stop within [`STOP_BOUND`],
+//! even if its mirror waits for a leg.
 
 use super::legs::Leg;
 use super::user::User;
