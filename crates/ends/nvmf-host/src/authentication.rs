@@ -68,9 +68,9 @@ pub(crate) async fn converse(
     }
 }
 
-/// If the connection closed before the host learned whether it has authenticated, returns a more
-/// helpful error. Linux's target closes the connection right after its AUTH_Failure1 message, so
-/// that this message may be lost.
+/// If the connection closed before the controller accepted or rejected the host, returns an error
+/// that says so. Linux's target closes the connection right after its AUTH_Failure1 message, which
+/// may therefore be lost.
 fn unjudged(host: &Host, error: ConnectError) -> ConnectError {
     match error {
         ConnectError::Closed { .. } if host.awaits_judgement() => ConnectError::ProofNotJudged,

@@ -85,7 +85,8 @@ impl Controller {
         Self::dial(Address::of_url(url).map_err(Error::Url)?, subsystem, &options)
     }
 
-    /// Connects like [`Controller::connect_url`], for a caller that runs on the control loop.
+    /// Connects like [`Controller::connect_url`], without blocking: the caller is a future on the
+    /// control loop.
     pub(crate) async fn connect_on(
         local: &Local,
         control: &Arc<Control>,
@@ -148,8 +149,8 @@ impl Controller {
         control::wait(self.association.end_other(other))
     }
 
-    /// The access state (ANA) of a namespace through this controller; optimized if the controller
-    /// does not report ANA states.
+    /// The ANA state of a namespace through this controller. If the controller reports no ANA
+    /// states, the state is optimized.
     ///
     /// # Errors
     /// Fails for the same reasons as [`Controller::namespace_info`] and [`Controller::log_page`].

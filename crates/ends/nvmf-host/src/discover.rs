@@ -32,7 +32,7 @@ fn ask(address: &str, options: &Options) -> Result<(SocketAddr, Vec<DiscoveryEnt
 }
 
 /// Replaces the addresses that are valid only on the target's machine; see [`discover`]. `asked` is
-/// the address of the service, and `own` says whether it belongs to this machine.
+/// the address of the discovery service, and `own` whether that address is on this machine.
 fn intended(entries: Vec<DiscoveryEntry>, asked: SocketAddr, own: bool) -> Vec<DiscoveryEntry> {
     let mut all: Vec<DiscoveryEntry> = Vec::new();
     for mut entry in entries {

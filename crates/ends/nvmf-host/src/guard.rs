@@ -1,4 +1,4 @@
-//! Protects the program's memory before it holds a key.
+//! Lets the program protect its memory (from core dumps, for example) before it reads a key.
 
 use std::sync::OnceLock;
 

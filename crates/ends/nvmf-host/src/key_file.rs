@@ -12,8 +12,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// The host refuses a key file with more bytes than this, which are enough for some keys and
-/// comments.
+/// The maximum size of a key file in bytes: enough for two keys and comments.
 const FILE_BYTES_MAX: u64 = 4096;
 /// A file has at most this many keys: two, while a new key replaces an old one.
 const SECRETS_MAX: usize = 2;

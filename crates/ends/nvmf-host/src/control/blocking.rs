@@ -12,13 +12,13 @@ thread_local! {
     static IS_ASIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a future on the control loop waits for the calling thread.
+/// Whether this is a helper thread, for whose work a future on the control loop waits.
 pub(super) fn is_aside() -> bool {
     IS_ASIDE.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Notifies the listeners of a change. The listeners run on another thread, so that they may block
-/// and may use the changed object.
+/// Calls the listeners of a change on another thread, where they may block and may use the changed
+/// object.
 pub(crate) async fn tell(changes: &Changes, change: Change) {
     if !changes.is_watched() {
         return changes.tell(change);

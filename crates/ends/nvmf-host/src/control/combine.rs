@@ -1,4 +1,4 @@
-//! Combinators of futures.
+//! Functions that combine futures.
 
 use super::Local;
 use farblock_reactor::os;

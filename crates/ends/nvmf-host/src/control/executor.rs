@@ -101,7 +101,7 @@ struct Running {
     waker: task::Waker,
 }
 
-/// When the loop ends for any reason, drops the futures that still wait to start.
+/// When the loop ends, also by a panic, drops the futures that have not started.
 struct End<'a>(&'a Inbox);
 
 impl Drop for End<'_> {
@@ -183,7 +183,7 @@ impl Executor<'_> {
     }
 
     fn resume(&mut self, id: u64) {
-        // A future may be woken after it has ended. Then there is nothing to run.
+        // A waker may run after its future has ended.
         let Some(running) = self.running.get_mut(&id) else { return };
         let mut context = Context::from_waker(&running.waker);
         let future = running.future.as_mut();

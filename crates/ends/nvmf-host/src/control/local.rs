@@ -44,13 +44,13 @@ impl Local {
         &self.0.reactor
     }
 
-    /// Starts a future without waiting for it.
+    /// Starts a future, and returns at once.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let start: Start = Box::new(|_| Box::pin(future));
         self.0.inbox.start(start);
     }
 
-    /// Starts a future that stays on this loop, without waiting for it.
+    /// Like [`Local::spawn`], for a future that is not [`Send`]. `make` creates it on this loop.
     pub(crate) fn spawn_here<F: Future<Output = ()> + 'static>(
         &self,
         make: impl FnOnce(Local) -> F + Send + 'static,
@@ -79,7 +79,7 @@ impl Local {
     }
 }
 
-/// A task of the loop whose events one future awaits.
+/// An event-loop task that belongs to one future, which awaits the task's events.
 pub(crate) struct Mailbox {
     local: Local,
     task: TaskId,

@@ -48,17 +48,17 @@ type ControlPlace = (u32, u64);
 /// While this value exists, no other thread finds or starts a control loop. See [`hold`].
 pub struct Held(#[allow(dead_code, reason = "held, never read")] MutexGuard<'static, Loops>);
 
-/// Locks the list of control loops. Call this before a fork: otherwise the child could wait forever
-/// for a lock that another thread held. Drop the returned value after the fork, in the parent and
-/// in the child.
+/// Locks the list of control loops for a fork. Otherwise the child could wait forever for a lock
+/// that another thread of the parent held. Drop the returned value after the fork, in parent and
+/// child.
 #[must_use]
 pub fn hold() -> Held {
     Held(LOOPS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Whether the calling thread may wait for work on a control loop. The loop's own thread must not
-/// wait, and neither must a thread for which the loop waits. After a simulation has failed, no
-/// thread may wait, because no thread runs any more.
+/// Whether the calling thread may block until a control loop has done work. The loop's own thread
+/// must not block, nor a helper thread for which the loop waits: that would be a deadlock. After a
+/// simulation has failed, no thread may block, because the other threads have stopped.
 pub(crate) fn may_wait() -> bool {
     let has_failed = os::is_simulated() && std::thread::panicking();
     !is_here() && !is_aside() && !has_failed

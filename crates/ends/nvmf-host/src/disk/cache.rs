@@ -6,10 +6,12 @@
 //!                ^                              |
 //!                +--------- it fails -----------+
 //! ```
-//! If the target's machine rebooted, it may have lost acknowledged writes without a completed
-//! flush. The disk then reports the next successful flush of any of its queues as failed, once. If
-//! this process dies before its user has certainly received the error, the process that succeeds it
-//! reports the loss again.
+//! A reboot of the target's machine may lose writes that were acknowledged but not flushed. The
+//! disk then reports the next successful flush of any of its queues as failed, once. If this
+//! process dies before its user has certainly received the error, its successor process reports the
+//! loss again.
+//!
+//! A *boot* is one run of a machine's operating system. A farblock target reports its identifier.
 
 use super::fencing::ControllerLife;
 use crate::error::Error;
@@ -23,7 +25,7 @@ use std::time::Duration;
 
 type Boot = [u8; 16];
 
-/// Stands for the path number if a predecessor process used a path that this disk does not have.
+/// The path number for a path of a predecessor process that this disk does not have.
 const NO_PATH: usize = usize::MAX;
 
 #[derive(Default)]
@@ -40,8 +42,7 @@ pub(super) struct Cache {
 /// The boot identifiers of the targets' machines.
 #[derive(Default)]
 struct Boots {
-    /// Paths, each with the boot of a machine whose controllers may have the disk's data in their
-    /// caches.
+    /// Each path, with the boot of a machine that may have the disk's data in its cache.
     of_paths: Vec<(usize, Boot)>,
     /// Boots that have certainly ended. A machine has a new boot identifier each time it starts.
     over: Vec<Boot>,
@@ -55,7 +56,7 @@ struct Boots {
     /// Pairs of paths (twins) that once led to the same machine. Each pair is stored in both
     /// orders.
     twins: Vec<(usize, usize)>,
-    /// Records of losses, kept until a flush has reported them.
+    /// Records of losses for a successor process, kept until a flush has reported them.
     marks: Vec<ControllerLife>,
 }
 
@@ -95,7 +96,7 @@ impl Boots {
     }
 
     /// Returns the boots that may have ended; none if `path` is not new. A new path may lead to any
-    /// known machine after a reboot, so these are all other boots that no answer confirms.
+    /// known machine after a reboot, so the list has all other boots that did not answer a probe.
     fn silent(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<Boot> {
         let lives = |boot| answers.iter().any(|answer| answer.boot == Some(boot));
         let others = self.of_paths.iter().map(|(_, boot)| *boot).filter(|_| self.is_new(path));
@@ -117,8 +118,8 @@ impl Boots {
     /// machine.
     fn doubts(&self, path: usize, now: Boot, answers: &[Answer]) -> Vec<usize> {
         let silent = self.silent(path, now, answers);
-        // An answer is outdated if the path did not answer, but another path has connected to the
-        // same boot since that probe, so that the boot has not ended.
+        // A failed probe is outdated if another path has connected to the same boot since: the boot
+        // has not ended.
         let is_stale = |answer: &Answer, boot| {
             answer.boot.is_none() && self.last_seen(boot) > answer.connections
         };
@@ -141,7 +142,7 @@ pub(super) struct Answer {
     pub(super) connections: u64,
 }
 
-/// The fate of acknowledged writes, as the boot of a newly connected path shows it.
+/// Whether acknowledged writes are lost, judged from the boot of a newly connected path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Meeting {
     /// Nothing is lost.
@@ -313,8 +314,8 @@ impl ControllerLife {
         ControllerLife { url: self.url.clone(), name: None, quiesce_time: Duration::ZERO, origin }
     }
 
-    /// Whether this record was made by `mark` and describes a loss instead of a controller. Such a
-    /// record has no commands for which the disk must wait.
+    /// Whether `mark` made this record: it describes a loss instead of a controller, and has no
+    /// commands for which the disk must wait.
     pub(super) fn is_mark(&self) -> bool {
         self.name.is_none() && self.quiesce_time.is_zero() && self.origin.is_some()
     }

@@ -1,5 +1,5 @@
-//! Fencing of lost controllers, which may still execute commands. A journal lets the process's
-//! successor continue the fencing.
+//! Fencing of lost controllers, which may still execute commands. A journal lets the process that
+//! takes over the disk of a dead process (its successor) continue the fencing.
 
 use crate::association::Association;
 use crate::error::Error;
@@ -101,9 +101,9 @@ pub(super) async fn is_over(through: &Association, lost: &Fencing) -> bool {
             tracing::debug!("the target cannot close a lost controller: {error}");
             lost.has_waited()
         }
-        // The keeper asks again through the next connected controller. Do not rely on the quiesce
-        // time here. This machine's clock may have jumped ahead: then the quiesce time only seems
-        // to have passed, and for the same reason the answer seems to be late.
+        // The path's keeper asks again through the next connected controller. Do not rely on the
+        // quiesce time here: if this machine's clock has jumped ahead, both the answer and the end
+        // of the quiesce time came too early.
         Err(error) => {
             tracing::debug!("cannot find out whether a lost controller has ended: {error}");
             false
@@ -150,7 +150,7 @@ pub trait Record: Send + Sync {
 pub(super) struct Journal {
     lives: Mutex<Vec<ControllerLife>>,
     record: Option<Box<dyn Record>>,
-    /// Whether the next user creates a new disk instead of taking over this state.
+    /// Whether a later process creates a new disk instead of taking over this state.
     is_of_its_own: bool,
 }
 
@@ -164,14 +164,13 @@ impl Journal {
         Journal { is_of_its_own: true, ..Journal::new(Vec::new(), record) }
     }
 
-    /// Whether the journal removes a controller when the disk closes, if the controller has
-    /// answered all commands. Other journals keep it, because a process that takes over the disk
-    /// needs the controller's boot.
+    /// Whether the journal removes a controller that has answered all commands when the disk
+    /// closes. Other journals keep it, because a successor needs the controller's boot identifier.
     pub(super) fn ends_in_order(&self) -> bool {
         self.is_of_its_own
     }
 
-    /// Whether changes are stored in a record. A change then takes as long as file I/O.
+    /// Whether the journal stores changes, which takes as long as file I/O.
     pub(super) fn is_kept(&self) -> bool {
         self.record.is_some()
     }

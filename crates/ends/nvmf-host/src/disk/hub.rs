@@ -1,5 +1,6 @@
 //! State that a disk's paths, queues and users share. Queues read most of this state only after a
-//! notification. For each operation they read only the geometry.
+//! notification. For each operation they read only the geometry. The *keeper* of a path
+//! ([`keeper`](super::keeper)) is the future that connects the path and reconnects it.
 
 use super::cache::Cache;
 use super::fencing::{Fencing, Journal, Predecessor, Record};
@@ -47,7 +48,7 @@ impl Mailbox {
     }
 
     fn notify(&self) {
-        // Waking takes a lock, so wake the queue only if it has polled since the last wake.
+        // A wake takes a lock, so wake the queue only if it has polled since the last wake.
         if !self.notified.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
@@ -146,9 +147,9 @@ pub(super) struct Hub {
     lost: Mutex<Vec<Arc<Fencing>>>,
     pub(super) journal: Journal,
     pub(super) cache: Cache,
-    /// The number of lost controllers that may still execute writes whose state is unknown to
-    /// users. These are controllers of a predecessor, and controllers with writes that the disk
-    /// reported as failed.
+    /// The number of lost controllers that may still execute writes for which no user waits:
+    /// controllers of a predecessor process, and controllers with writes that the disk reported as
+    /// failed.
     indeterminate: AtomicUsize,
     pub(super) keepers: Arc<KeeperSignal>,
     stopping: AtomicBool,
@@ -251,7 +252,7 @@ impl Hub {
     pub(super) fn agree(&self, found: &KnownNamespace) -> Result<(), Error> {
         let mut known = lock(&self.known);
         self.check(known.as_ref(), found).map_err(Error::Namespace)?;
-        // Users to whom the disk has once reported no volatile cache do not flush later.
+        // If the disk has once reported no volatile cache to its users, they do not flush.
         let told = known.as_ref().is_none_or(|known| known.volatile_cache);
         let now = KnownNamespace { volatile_cache: told && found.volatile_cache, ..found.clone() };
         if known.as_ref().is_none_or(|known| known.volatile_cache != now.volatile_cache) {
@@ -293,7 +294,7 @@ impl Hub {
         }
         if self.paths.len() > 1 && !found.is_named() {
             return Err(format!(
-                "namespace {} has no UUID, NGUID or EUI-64, so it is unknown whether several \
+                "namespace {} has no UUID, NGUID or EUI-64, so the host cannot tell whether two \
                  paths lead to the same namespace: give one address",
                 self.nsid
             ));
@@ -404,8 +405,8 @@ impl Hub {
         self.ring_queues();
     }
 
-    /// Decides about operations that find no path. `refused` says whether the controller of a path
-    /// has no more I/O queues for the caller.
+    /// Decides whether operations without a usable path wait or fail. `refused`: whether the
+    /// controller of a path has no I/O queue left for the caller.
     pub(super) fn verdict(&self, now: Instant, refused: impl Fn(usize) -> bool) -> Verdict {
         if self.is_stopping() {
             return Verdict::Fail(BlockError::Disconnected);

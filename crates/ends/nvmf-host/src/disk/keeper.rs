@@ -37,8 +37,9 @@ pub(super) struct Keeper {
     /// Reports the result of the first attempt. With a connect wait, it reports each attempt up to
     /// the first success.
     first: Option<Sender<Result<(), Error>>>,
-    /// Lost sessions that queues may still refer to. The keeper holds them, because a drop of the
-    /// last reference outside the control loop would wait until the controller has ended.
+    /// Lost sessions that queues may still refer to. The keeper holds them so that queues never
+    /// drop the last reference: the drop would block their event loop until the controller has
+    /// ended.
     retired: Vec<Arc<Session>>,
     /// The socket address of the controller in the last session. The next attempt starts with it.
     worked: Option<SocketAddr>,
@@ -99,13 +100,13 @@ impl Log {
     }
 }
 
-/// Whether to log this count of repeated breaches: 2, 10, 100, 1000 and so on.
+/// Whether to log a breach with this count: 2, 10, 100, 1000 and so on.
 fn is_told(count: u64) -> bool {
     count == 2 || (count >= 10 && 10_u64.pow(count.ilog10()) == count)
 }
 
 /// Counts equal breaches of the protocol in a row, without a successful operation between them.
-/// After several equal breaches, further attempts would probably fail in the same way.
+/// The host gives up the path after some breaches (`breaches_max`).
 #[derive(Default)]
 struct Breaches {
     text: String,
@@ -151,7 +152,7 @@ fn is_breach(error: &Error) -> bool {
 #[derive(Default)]
 struct Served {
     done: HashSet<u64>,
-    /// The number of the disk's queues when the controller had no I/O queue left.
+    /// Set if the controller had no I/O queue left: the number of the disk's queues at that time.
     refused_at: Option<usize>,
 }
 
@@ -390,8 +391,8 @@ impl Keeper {
         }
     }
 
-    /// Stores the UUIDs of the remote namespaces that make up the disk. If the disk is itself a
-    /// part of one of them, refuses the path: reads would never end.
+    /// Stores the UUIDs of the remote namespaces that make up the disk. Refuses the path if one of
+    /// them contains this disk: a read would read itself forever.
     async fn learn_contents(&self, namespace: &RemoteNamespace) -> Result<(), Error> {
         if self.hub.nesting.consists_of(namespace.contents()) {
             self.tell(Change::Parts).await;
@@ -428,7 +429,7 @@ impl Keeper {
         let lost = |words: &str| Error::Lost(words.into());
         let answers = answers.ok_or_else(|| lost("the path failed before its first use"))?;
         let answers = answers.ok_or_else(|| {
-            lost("its machine may have restarted, and a probe of another path has no answer")
+            lost("its machine may have restarted, and the probe of another path had no answer")
         })?;
         answers.into_iter().collect()
     }
@@ -645,7 +646,7 @@ impl Keeper {
     }
 
     /// Asks the target, through a live controller, to end the commands of every lost controller.
-    /// Returns true if no lost controller is left.
+    /// Returns true if all these commands have ended.
     async fn finish_lost(&self, through: &Session) -> bool {
         let lost = self.hub.unfinished();
         for fencing in &lost {

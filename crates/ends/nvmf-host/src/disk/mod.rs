@@ -48,19 +48,20 @@
 //! * The option `quiesce` sets the length of this wait. If it is too short, a stuck command can
 //!   undo later writes that the target acknowledged and flushed.
 //!
-//! Some unfinished writes have no user any more: the disk reported them as failed, or their queue
-//! or process has ended. Before it sends other writes, the disk waits in the same way until the
-//! target can no longer execute these. Reads never wait. To start a new disk after a process died,
-//! first stop the controllers that the process left ([`OrphanedControllers`]).
+//! For some unfinished writes no user waits any more: the disk reported them as failed, or their
+//! queue or process has ended. The disk sends no other writes until the target can no longer
+//! execute these. Reads never wait. To start a new disk after a process died, first stop the
+//! controllers that the process left ([`OrphanedControllers`]).
 //!
 //! **The namespace determines durability.** A lost connection does not lose a completed write. But
 //! if the target's machine has a volatile cache and crashes, it loses unflushed data. A farblock
 //! target reports that its machine rebooted. One flush then fails if the target acknowledged writes
-//! since the last flush, or may have acknowledged writes of a predecessor. If a new path leads to a
-//! different boot than the other paths, the disk first probes the other paths: a machine that
-//! does not answer may have rebooted. Other targets do not report reboots, so their flush succeeds.
+//! since the last flush, or may have acknowledged writes of a predecessor process. If a new path
+//! reports a different boot than the other paths, the disk first probes the other paths: a machine
+//! that does not answer may have rebooted. Other targets do not report reboots, so after a crash
+//! their flush succeeds although data is lost.
 //!
-//! **The name of a target does not prove that its data are the same.** A path may reconnect to
+//! **The name of a target does not prove that its data is the same.** A path may reconnect to
 //! another process, or to a target that does not identify its process. The disk then reports
 //! [`Change::Contents`](farblock_block::Change::Contents) before it uses the path.
 //!
@@ -152,8 +153,8 @@ struct Life {
 impl Drop for Life {
     fn drop(&mut self) {
         self.hub.stop();
-        // Do not wait if the code that drops the last reference is a watcher of changes: a keeper
-        // may be waiting for that watcher.
+        // Do not wait if a listener of changes drops the last reference: a keeper may be waiting
+        // for that listener.
         if control::may_wait() {
             let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
             for ended in ended.drain(..) {
@@ -252,8 +253,8 @@ impl Disk {
         match self.hub.known() {
             Some(known) if !known.is_named() => {
                 return wrong(format!(
-                    "namespace {nsid} has no UUID, NGUID or EUI-64, so it is unknown whether \
-                     {url} leads to the same namespace"
+                    "namespace {nsid} has no UUID, NGUID or EUI-64, so the host cannot tell \
+                     whether {url} leads to the same namespace"
                 ));
             }
             known => {
@@ -359,8 +360,8 @@ impl Disk {
         self.hub.meters.sum()
     }
 
-    /// Reports the disk's changes. The connection or loss of a path is a change of the disk's
-    /// availability.
+    /// The changes of the disk, for listeners. If a path connects or is lost, the disk's
+    /// availability changes.
     #[must_use]
     pub fn changes(&self) -> &Changes {
         &self.hub.changes

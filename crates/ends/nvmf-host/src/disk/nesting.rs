@@ -1,5 +1,5 @@
 //! The remote namespaces of which a disk consists, and the local namespaces of which it is a part.
-//! No namespace may be in both lists while the disk is in use.
+//! If a namespace were in both lists, the disk would contain itself, and reads would never end.
 
 use super::hub::Hub;
 use crate::error::Error;
@@ -19,9 +19,9 @@ fn lock(uuids: &Mutex<Uuids>) -> MutexGuard<'_, Uuids> {
 }
 
 impl Nesting {
-    /// Stores the parts that the disk's target reports. They stay stored while the disk is
-    /// disconnected. Returns whether users must be notified. They need no notification if the
-    /// namespace itself is the only part, before and after.
+    /// Stores the parts of the disk that its target reports, also for the time while it is
+    /// disconnected. Returns whether to notify users: not if the namespace itself is the only part,
+    /// before and after.
     pub(super) fn consists_of(&self, uuids: Uuids) -> bool {
         let before = std::mem::replace(&mut *lock(&self.contents), uuids.clone());
         before != uuids && before.len().max(uuids.len()) > 1

@@ -1,4 +1,5 @@
-//! Ends the commands of a dead process, for users who start a new disk instead of a successor.
+//! Ends the commands of a dead process before a new disk starts, which does not take over its
+//! state.
 
 use super::fencing::{ControllerLife, Fencing, is_over};
 use super::options::DiskOptions;
@@ -11,8 +12,8 @@ use farblock_reactor::os;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The controllers of a dead process. If the target cannot close a controller, the controller
-/// counts as ended when its quiesce time has passed since [`add`](Self::add).
+/// The controllers of a dead process. If the target cannot close a controller, it counts as ended
+/// when its [quiesce time](ControllerLife::quiesce_time) has passed since [`add`](Self::add).
 #[derive(Default)]
 pub struct OrphanedControllers {
     lost: Vec<Arc<Fencing>>,

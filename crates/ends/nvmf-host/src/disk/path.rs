@@ -1,5 +1,5 @@
-//! A path to the namespace, and its state. The path's keeper sets the state; queues and users read
-//! it.
+//! A path to the namespace, and its state. The path's [keeper](super::keeper), which connects the
+//! path, sets the state. Queues and users read the state.
 //!
 //! ```text
 //!  Connecting ---- connected ----> Live <---- connected ---- Reconnecting
@@ -80,8 +80,8 @@ pub(super) enum WaitLimit {
 struct PathInner {
     state: PathState,
     since: Instant,
-    /// The time since which no connection has served the disk's queues; `None` while a connection
-    /// serves them. A connection that fails before it serves a queue does not change this time.
+    /// The time since which the path has had no connections for the disk's queues; `None` while it
+    /// has some. A reconnect that fails before it connects a queue does not change this time.
     lost_since: Option<Instant>,
     /// The time since which the namespace has been unreachable; `None` while it is reachable. A
     /// target that denies access makes the namespace unreachable, too.
@@ -95,9 +95,10 @@ struct PathInner {
     /// The number of the target's breaches of the protocol, with the time and the description of
     /// the last one.
     breaches: Option<(u64, Instant, String)>,
-    /// The controller of a session that the disk is about to use.
+    /// The controller of a new session that the disk does not use yet.
     candidate: Option<Controller>,
-    /// Whether the keeper has compared the candidate with the controllers of all other paths.
+    /// Whether the keeper has compared the candidate with the controllers of all other paths (see
+    /// [`twins`](super::twins)).
     is_compared: bool,
     /// The target process of the last session. The inner `None` means that the target does not
     /// report its process, the outer `None` that there was no session yet.
@@ -174,9 +175,8 @@ impl Path {
     }
 
     /// Returns the controller with which another path must compare its candidate, and the
-    /// namespace's size if the disk already uses this controller. `is_before` says whether this
-    /// path has a lower number than the other path. If both paths have candidates at the same
-    /// time, the path with the higher number compares.
+    /// namespace's size if the disk already uses this controller. If both paths have candidates,
+    /// the path with the higher number compares; `is_before`: this path has the lower number.
     pub(super) fn settled_controller(&self, is_before: bool) -> Option<(Controller, Option<u64>)> {
         let state = self.lock();
         if let Some(session) = &state.session {

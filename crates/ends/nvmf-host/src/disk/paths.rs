@@ -14,7 +14,7 @@ impl Paths {
     pub(super) fn new(paths: Vec<Path>) -> Paths {
         let all = Paths([const { OnceLock::new() }; limits::PATHS]);
         for path in paths {
-            assert!(all.add(path).is_some(), "the caller has counted them");
+            assert!(all.add(path).is_some(), "the caller has limited the number of paths");
         }
         all
     }

@@ -1,8 +1,8 @@
 //! A queue of a disk. It submits each operation to a path, and keeps the operation until a path has
 //! completed it.
 //!
-//! The queue runs on its user's event loop and never blocks: keepers deliver connections to its
-//! mailbox.
+//! The queue runs on its user's event loop and never blocks: the paths' [keepers](super::keeper)
+//! connect its I/O queues and deliver them to its mailbox.
 //!
 //! ```text
 //!              a path is usable                    done, or failed by the controller
@@ -66,7 +66,7 @@ impl Leg {
 
 pub(super) struct DiskQueue {
     hub: Arc<Hub>,
-    /// Keeps the disk's keepers running.
+    /// A reference that keeps the disk open.
     life: Option<Arc<Life>>,
     reactor: Reactor,
     task: TaskId,
@@ -81,7 +81,7 @@ pub(super) struct DiskQueue {
     waiting: VecDeque<u32>,
     held: Vec<(u32, Arc<Session>)>,
     done: Vec<Completion>,
-    /// Whether the last poll returned a flush that the disk failed in order to report lost writes.
+    /// Whether the last poll returned a flush as failed in order to report lost writes.
     tells: bool,
     last: usize,
     /// Whether an event other than a completion has occurred, so that the queue must check the
@@ -89,7 +89,7 @@ pub(super) struct DiskQueue {
     review: bool,
     timer: Option<Instant>,
     meter: Arc<Meter>,
-    /// The last reading of the clock, which the meter uses until the next poll begins or ends.
+    /// The last clock reading, which the latency meter uses until the next poll begins or ends.
     looked: Option<Instant>,
     scratch: Vec<Completion>,
     events: Vec<Event>,
@@ -265,8 +265,7 @@ impl DiskQueue {
     }
 
     /// Whether an operation has waited longer than allowed since a path first refused it or was
-    /// lost with it. Even then, the result is false while the operation has not been tried on every
-    /// usable path.
+    /// lost with it, and no usable path is left that has not tried the operation.
     fn is_put_off_for_too_long(
         &mut self,
         index: u32,
@@ -453,8 +452,8 @@ impl Queue for DiskQueue {
         }
     }
 
-    /// Ends the abandoned operations that still wait for a path. A path may have sent the others
-    /// already, so they must complete.
+    /// Ends the abandoned operations that still wait for a path. Operations that a path may have
+    /// sent must complete.
     fn abandon(&mut self, unwanted: &mut dyn FnMut(u64) -> bool) {
         self.table.note_unwanted(unwanted);
         let mut over = Vec::new();
@@ -502,8 +501,7 @@ impl DiskQueue {
     }
 
     /// Closes the controllers that have unfinished writes of this queue. The user no longer waits
-    /// for these writes, so only the end of their controllers ensures that none of them executes
-    /// late.
+    /// for these writes, and a closed controller cannot execute them late.
     fn disown(&mut self) {
         let flushes = (0..self.table.slots()).filter_map(|index| self.table.nature(index));
         for (_, _, carries) in flushes {

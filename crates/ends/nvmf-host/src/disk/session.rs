@@ -20,7 +20,7 @@ impl Inbox {
 
     pub(super) fn put(&self, notice: Notice) {
         let bit = match notice {
-            // This needs no event, because the keeper checks for a loss anyway.
+            // No event is necessary, because the path's keeper checks for a loss anyway.
             Notice::Lost => return,
             Notice::Namespace(_) => Inbox::NAMESPACE,
             Notice::Access => Inbox::ACCESS,

@@ -18,7 +18,7 @@ struct Entry {
     put_off_since: Option<Instant>,
     /// The paths that deferred the operation or were lost with it, as bits.
     put_off_by: u32,
-    /// Whether this is a flush that has data to make durable.
+    /// Whether this is a flush, and writes before it are not durable yet.
     carries: bool,
     /// Whether the user has abandoned the operation.
     unwanted: bool,
@@ -35,8 +35,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Adds an operation and returns its number. `carries` says whether the operation is a flush
-    /// with data to make durable. `begun` is the time of submission, if the latency is measured.
+    /// Adds an operation and returns its number. `carries`: whether this is a flush with data to
+    /// make durable. `begun`: the time of submission, if the latency is measured.
     pub(super) fn insert(&mut self, op: Op, carries: bool, begun: Option<Instant>) -> u32 {
         let Op { command, lba, blocks, fua, buffer, token } = op;
         let (put_off_since, put_off_by, unwanted) = (None, 0, false);
@@ -118,8 +118,7 @@ impl Table {
         self.entry(index).command.writes()
     }
 
-    /// Returns the number of operation numbers that were ever in use: the largest number of
-    /// concurrent operations so far.
+    /// The largest number of concurrent operations so far.
     pub(super) fn slots(&self) -> u32 {
         self.entries.len() as u32
     }

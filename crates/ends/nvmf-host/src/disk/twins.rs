@@ -32,7 +32,7 @@ impl<'a> Seen<'a> {
 pub(super) fn contradiction(one: &Seen<'_>, other: &Seen<'_>) -> Option<String> {
     let (why, remedy) = difference(one, other)?;
     Some(format!(
-        "{} and {} are two targets with one name, and not two paths to one disk: {why}; give the \
+        "{} and {} are two targets with one name, not two paths to one disk: {why}; give the \
          copy another NQN and UUID, or, if both targets share one disk, {remedy}",
         one.address, other.address
     ))
