@@ -1,6 +1,5 @@
 //! TLS keys in the kernel's keyrings. nvme-cli stores TLS keys in the keyring `.nvme` for the
-//! kernel's own host. In the kernel, each of these keys has a description, which is the identity of
-//! the pre-shared key.
+//! kernel's own host. The description of each key in the kernel is the PSK identity.
 //!
 //! A name for keys is `keyring:` followed by an identity or a key's serial number
 //! (`keyctl show %:.nvme` shows both). `keyring:` alone stands for all keys of the host and
@@ -8,11 +7,11 @@
 //!
 //! The kernel controls access to keys. Keys in `.nvme` belong to root, and a process can read them
 //! if it possesses the keyring. So the host first links the keyring to its own process keyring. It
-//! ignores readable keys of other users, because any user can create a key with the name of any
-//! host.
+//! ignores readable keys of users other than root and its own user, because any user can create a
+//! key with the name of any host.
 //!
-//! A process that has given up its access to the kernel's keys lets another process read them
-//! ([`read_by`], [`read`]).
+//! A sandboxed process, which may not read the kernel's keys, asks another process to [`read`] them
+//! ([`read_by`]).
 
 use crate::guard::guard;
 use crate::system_error::words;
@@ -44,7 +43,7 @@ struct Entry {
 /// A function that reads the keys that a name selects for a host and a subsystem, like [`read`].
 pub type Reader = dyn Fn(&str, &Identity<'_>) -> Result<Vec<TlsPsk>, String> + Send + Sync;
 
-/// The function that lets another process read keys.
+/// The function that [`read_by`] has set.
 static READER: OnceLock<Box<Reader>> = OnceLock::new();
 
 /// Sets the function that reads keys from now on. Later calls have no effect.
@@ -123,7 +122,7 @@ fn meant<'a>(
         };
         return Err(format!(
             "the readable keyrings have {what}: list the existing keys with `keyctl show \
-             %:.nvme`, add a key with `nvme check-tls-key --insert` (as root)"
+             %:.nvme`, or add a key with `nvme check-tls-key --insert` (as root)"
         ));
     }
     // Identities of the form NVMe1 come before identities of the form NVMe0.
@@ -266,8 +265,8 @@ mod tests {
         own.add_key(description, payload).expect("room for a key").get_id().0
     }
 
-    /// Reading without a serial number skips an expired key. Reading by serial number reports the
-    /// expiry. The kernel may still list an expired key for a while.
+    /// Lets the keys expire one after the other. A read without a serial number skips an expired
+    /// key; a read by serial number reports the expiry.
     fn expire_one_after_the_other(host: &str, disk: &str, all: Vec<TlsPsk>) {
         let identity = Identity { hostnqn: host, hostid: [1; 16], subnqn: disk };
         let is_gone = |error: &str| error.contains("it has expired") || error.contains("no key");

@@ -16,8 +16,8 @@ pub struct KnownNamespace {
     pub serial: String,
     /// Bytes in a block.
     pub block_size: u32,
-    /// Whether the disk has told its users that completed writes need a flush to be durable. This
-    /// value is not part of the identity.
+    /// Whether the disk has reported a volatile cache to its users: completed writes need a flush
+    /// to be durable. This value is not part of the identity.
     pub volatile_cache: bool,
 }
 

@@ -86,13 +86,13 @@
 //! with [`BlockError::Disconnected`](farblock_block::BlockError::Disconnected). The controller may
 //! or may not have executed the failed writes. Later operations fail at once with the same error.
 //!
-//! **The peer is not trusted.** Data from the controller can only fill the requested data buffers
-//! or cause an error.
+//! **The host does not trust the controller.** Data from it can only fill the requested buffers or
+//! cause an error.
 //!
-//! **Few retries are automatic.** The host repeats a connection attempt while the target still
-//! releases this host's previous queue or controller. The host repeats a command up to five times
-//! in two cases: the controller failed the command without Do Not Retry, or a digest showed that
-//! the data were damaged in transit.
+//! **The host retries in three cases.** It repeats a connection attempt while the target is still
+//! releasing this host's previous queue or controller. It repeats a command up to five times if the
+//! controller failed the command without Do Not Retry, or if a digest showed that the data was
+//! damaged in transit.
 //!
 //! # Not implemented
 //!

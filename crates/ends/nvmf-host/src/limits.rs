@@ -26,9 +26,9 @@ pub const LARGE_PAYLOAD_BYTES: u32 = 8 << 10;
 /// headers. The host copies each payload once, while it is in the cache.
 pub const LARGE_RECEIVE_BYTES: u32 = 256 << 10;
 
-/// If the remaining bytes of a payload are at least this many, the host receives them directly into
-/// their destination. For smaller payloads, one large receive with a copy is cheaper than two
-/// receives for each payload. For payloads of 256 KiB or more, the copy costs up to a fifth of the
+/// If at least this many bytes of a payload remain, the host receives them directly into their
+/// destination. For smaller payloads, one large receive with a copy is cheaper than two receives
+/// for each payload. For payloads of 256 KiB or more, the copy costs up to a fifth of the
 /// throughput.
 pub const DIRECT_RECEIVE_BYTES: u32 = 128 << 10;
 
@@ -86,8 +86,8 @@ pub const ADMIN_TRANSFER_BYTES: u32 = 4 << 20;
 /// The host accepts at most this many namespaces in a controller's list.
 pub const NAMESPACES: usize = 1 << 16;
 
-/// If a namespace changes while the host reads its properties, the host reads them again, at most
-/// this many times in total.
+/// If a namespace changes while the host reads its properties, the host reads them again. This is
+/// the maximum number of reads.
 pub const LOOKS: usize = 8;
 
 /// Discovery follows referrals to other services at most this many times in a row.
@@ -116,8 +116,8 @@ pub const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// Otherwise it treats the loss like a failed attempt.
 pub const STEADY: Duration = Duration::from_secs(1);
 
-/// The host reports a target's breach of the protocol for this time, and counts further breaches in
-/// this time together with it.
+/// The status of a path reports the target's last breach of the protocol for this time. Breaches
+/// with shorter intervals count together.
 pub const BREACH_PERIOD: Duration = Duration::from_secs(600);
 
 /// The minimum time limit for a step of reconnecting, even if the host gives up the path sooner.
@@ -136,8 +136,8 @@ pub const FINISH_PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Interval between reads of an unusable path's access state, in addition to reads after events.
 pub const ACCESS_PERIOD: Duration = Duration::from_millis(500);
 
-/// Default path timeout of a disk with several paths. It leaves almost half a second for the rest
-/// of a failover that takes at most one second.
+/// Default path timeout of a disk with several paths. A failover shall take at most one second, so
+/// 400 ms remain for the steps after the timeout.
 pub const PATH_TIMEOUT: Duration = Duration::from_millis(600);
 
 /// Time for which [`Disk::connect`](crate::Disk::connect) waits for the other paths after the first
@@ -148,7 +148,8 @@ pub const OTHER_PATHS_TIME: Duration = Duration::from_secs(1);
 /// for this time.
 pub const BACKOFF: Duration = Duration::from_millis(20);
 
-/// The maximum number of ended boots of targets' machines that a disk remembers.
+/// The maximum number of boot identifiers of targets' machines that a disk remembers after a
+/// reboot.
 pub const BOOTS: usize = 64;
 
 /// The number of I/O queues of a path that the host connects in parallel.

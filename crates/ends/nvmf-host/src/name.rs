@@ -2,8 +2,8 @@
 
 use farblock_wire::nqn;
 
-/// Checks that a name fits the field of a command. It does not check whether the name is a valid
-/// NQN, because some peers use names that are not NQNs.
+/// Checks that a name fits the field of a command. The name need not be a valid NQN, because some
+/// peers use other names.
 pub(crate) fn check(name: &str) -> Result<(), nqn::NqnError> {
     if name.len() > nqn::NQN_MAX_BYTES {
         return Err(nqn::NqnError::TooLong);

@@ -100,8 +100,8 @@ impl RemoteNamespace {
         Ok(Box::new(connected.unwrap_or_else(lost)?.settle(reactor, parent)?))
     }
 
-    /// Connects a queue for any event loop. To open a queue, the host first connects it here, which
-    /// waits for the network, and then calls [`ConnectedQueue::settle`], which does not wait.
+    /// Connects a queue on the control loop, which waits for the network. The caller then moves it
+    /// to its own event loop with [`ConnectedQueue::settle`], which does not wait.
     pub(crate) async fn connect_queue(&self, local: &Local) -> Result<ConnectedQueue, Error> {
         let shared = self.association.shared();
         if shared.is_lost() {
@@ -203,7 +203,7 @@ impl ConnectedQueue {
         let association = (Arc::clone(&self.namespace.association), self.qid);
         let (state, settings) = (Arc::clone(&self.namespace.state), self.settings.clone());
         let queue = IoQueue::new(reactor, parent, connected, state, settings, association);
-        // The queue now owns the identifier.
+        // The queue now owns the queue identifier, and releases it.
         self.settled = queue.is_ok();
         queue.map_err(Error::system)
     }

@@ -22,8 +22,8 @@ pub(crate) struct AdminRequest {
     pub(crate) reply: Sender<Answer>,
 }
 
-/// An event of a controller. Any thread may pass it to the controller's watcher, which must not
-/// block.
+/// An event of a controller. Any thread may pass it to the controller's watcher (a function), which
+/// must not block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Notice {
     /// The controller is lost.
@@ -53,7 +53,7 @@ pub(crate) struct ControllerShared {
 #[derive(Default)]
 struct AdminState {
     reason: Option<Arc<str>>,
-    /// The reason of the first loss of a connection, and whether the controller broke the protocol.
+    /// Why a connection was first lost, and whether that was a breach of the protocol.
     loss: Option<(Arc<str>, bool)>,
     requests: VecDeque<AdminRequest>,
     admin: Option<Waker>,
@@ -61,7 +61,7 @@ struct AdminState {
     queues: Queues,
 }
 
-/// The I/O queues in use.
+/// The identifiers of the I/O queues in use.
 #[derive(Default)]
 struct Queues {
     used: Vec<bool>,
@@ -177,7 +177,7 @@ impl ControllerShared {
         }
     }
 
-    /// Passes a request to the admin queue.
+    /// Passes an admin command to the admin queue.
     pub(crate) fn request(&self, request: AdminRequest) -> Result<(), Error> {
         let mut state = self.state();
         if let Some(reason) = &state.reason {
@@ -231,7 +231,7 @@ impl ControllerShared {
         let mut namespaces = self.namespaces();
         namespaces.retain(|_, state| state.strong_count() > 0);
         if let Some(state) = namespaces.get(&info.nsid).and_then(Weak::upgrade) {
-            // If this returns false, another namespace has replaced the one in use.
+            // False means that another namespace has replaced the one in use.
             if state.refresh(Some(info)) {
                 return state;
             }

@@ -33,8 +33,8 @@ pub(crate) fn block_error(status: Status, command: Command) -> BlockError {
     }
 }
 
-/// Limits the log lines about failed commands. The submitter of an operation gets a readable error;
-/// these lines add the details.
+/// Limits the log lines about failed commands. These lines have the NVMe status; the caller of an
+/// operation gets only a block error.
 #[derive(Default)]
 pub(crate) struct Failures {
     since: Option<Instant>,

@@ -19,7 +19,7 @@ pub fn read(path: &Path, host: &str, subsystem: &str) -> Result<Vec<TlsKey>, Str
     // The NQNs of the host and the subsystem identify a key. The host identifier is not used.
     let of = |subnqn| in_kernel(name, &Identity { hostnqn: host, hostid: [0; 16], subnqn });
     let mut keys = of(subsystem)?;
-    // A key that the path selects by identity or number belongs to these two NQNs only.
+    // A key that the path selects by identity or number is only for this subsystem.
     if name.is_empty() {
         keys.extend(of(DISCOVERY_NQN).unwrap_or_default());
     }

@@ -241,7 +241,7 @@ pub(crate) fn parse_authority(text: &str) -> Result<(String, Option<u16>), UrlEr
     Ok((host.to_owned(), port))
 }
 
-/// Checks the host and port of a URL that did not come from the parser.
+/// Checks the host and port of a URL that a program built without the parser.
 pub(crate) fn check_place(host: &str, port: Option<u16>) -> Result<(), UrlError> {
     match port {
         Some(0) => error("0 is not a port: use 1 to 65535"),
@@ -356,9 +356,9 @@ impl fmt::Display for Encoded<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
             match c {
-                // A comma separates the legs of a mirror, and an apostrophe ends a quoted word in a
-                // shell. Some messages ask users to type a command with a URL, and a peer may have
-                // chosen the names in this URL.
+                // A comma separates the legs of a mirror. An apostrophe ends a quoted word in a
+                // shell: some messages ask users to type a command with a URL, in which an attacker
+                // may have chosen the names.
                 '%' | '?' | '#' | '&' | '+' | ' ' | ',' | '\'' => {
                     write!(f, "%{:02x}", u32::from(c))?;
                 }

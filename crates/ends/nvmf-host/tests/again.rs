@@ -169,7 +169,7 @@ fn operations_wait_for_failing_paths_as_long_as_for_lost_ones() {
     // No attempt starts after the limit, and each attempt takes a fifth of the limit.
     assert!(tries.load(Ordering::SeqCst) <= 7, "{tries:?} tries");
     misleads.store(false, Ordering::SeqCst);
-    assert_eq!(user.write(0), Ok(()), "the pause is over");
+    assert_eq!(user.write(0), Ok(()), "the backoff is over");
 }
 
 /// `denied_timeout` limits the wait for targets that answer with path errors, not the wait for lost
@@ -183,10 +183,10 @@ fn denied_timeout_limits_the_wait_for_a_target_that_denies_access() {
     let mut user = User::new(&disk);
     assert_eq!(user.write(0), Err(BlockError::Disconnected));
     misleads.store(false, Ordering::SeqCst);
-    until("the pause is over", || user.write(0) == Ok(()));
+    until("the backoff is over", || user.write(0) == Ok(()));
 }
 
-/// With these options, operations fail instead of waiting, but only after the disk has tried both
+/// The options let operations fail instead of waiting, but only after the disk has tried both
 /// paths.
 #[test]
 fn a_path_error_is_retried_on_another_live_path() {
@@ -226,8 +226,7 @@ fn a_path_error_is_retried_on_another_live_path() {
         asked[0].load(Ordering::SeqCst) > before
     });
     misleads[1].store(true, Ordering::SeqCst);
-    // If the first path is still in its backoff after its last path error, the disk tries only the
-    // second path.
+    // While the first path is in its backoff after a path error, the disk tries only the second.
     assert_eq!(user.write(0), Err(BlockError::Disconnected), "no path accepts the operation");
 }
 
@@ -262,6 +261,6 @@ fn operations_wait_for_connections_that_are_lost_at_each_command() {
         // Wait until the path has served again: otherwise the next operation would have no time
         // left.
         drops.store(false, Ordering::SeqCst);
-        until("the pause is over", || user.write(0) == Ok(()));
+        until("a write succeeds again", || user.write(0) == Ok(()));
     }
 }

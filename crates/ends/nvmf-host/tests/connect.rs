@@ -116,7 +116,7 @@ fn each_connect_status_becomes_its_own_error() {
 
 #[test]
 fn a_missing_listener_and_an_unknown_name_are_reported() {
-    // No other program gets this port, because the system never assigns it.
+    // The system never assigns this port, so no program listens there.
     assert_eq!(connect("127.0.0.1:1", &options()).unwrap_err(), ConnectError::Refused);
     let error = connect("no-such-host.invalid:4420", &options()).unwrap_err();
     assert!(matches!(error, ConnectError::Unresolved(_)), "{error}");
@@ -396,7 +396,7 @@ fn a_discovery_controller_must_authenticate_if_the_host_requires_it() {
     const DISCOVERY: u8 = 2;
     let peer = Peer::new(Script { cntrltype: DISCOVERY, ..Script::default() });
     let options = Options { dhchap_ctrl_secret: Some("target.key".into()), ..options() };
-    let refused = connect(&peer.address(), &options).expect_err("the peer proved nothing");
+    let refused = connect(&peer.address(), &options).expect_err("the peer has not authenticated");
     assert_eq!(refused, ConnectError::AuthenticationNotOffered);
 }
 

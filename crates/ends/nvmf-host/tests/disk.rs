@@ -26,8 +26,8 @@ fn ana_states_select_the_path() {
     let before = stages[0].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
     assert_eq!(stages[0].ios(), before, "the nonoptimized path is used");
-    // The status of a command reports the change before the event does. The disk sends the
-    // operation to the other path at once.
+    // A command's status reports the change before the ANA event. The disk sends the operation to
+    // the other path at once.
     stages[1].set_access(AnaState::INACCESSIBLE);
     assert_eq!(user.write(0), Ok(()));
     assert!(stages[0].ios() > before);
@@ -36,7 +36,7 @@ fn ana_states_select_the_path() {
     let before = stages[1].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
     assert_eq!(stages[1].ios(), before);
-    // The path becomes optimized again. Only the event reports this.
+    // The path becomes optimized again. Only the ANA event reports this.
     stages[1].set_access(AnaState::OPTIMIZED);
     until("the access states are known", || access(&disk)[1] == Some(AnaState::OPTIMIZED));
     // The queue was busy with the other path and must process the event first.
@@ -166,8 +166,8 @@ fn connect_wait_limits_the_wait_for_a_target() {
     assert!(refused.to_string().contains("cannot connect"), "{refused}");
 }
 
-/// An event reports that the target replaced the namespace. The new namespace has the same number
-/// and sizes. The disk sends it nothing on any path, and waits until the right namespace is back.
+/// The target replaces the namespace by one with the same number and sizes, and reports this by an
+/// event. The disk sends no operation to the new namespace, and waits until the old one is back.
 #[test]
 fn a_disk_sends_nothing_to_a_replaced_namespace() {
     for count in [1, 2] {
@@ -207,8 +207,8 @@ fn a_namespace_replaced_during_its_lookup_is_looked_up_again() {
     assert_eq!(known.uuid, Some([2; 16]), "the UUID of the replaced namespace");
 }
 
-/// A path leads to another namespace after a reconnect. The disk uses the other path. It uses the
-/// first path again when this path leads to the right namespace.
+/// After a reconnect, one path leads to another namespace. The disk uses only the second path until
+/// the first leads to the right namespace again.
 #[test]
 fn a_path_to_another_namespace_is_unused_until_it_leads_back() {
     let stages = [Stage::new(AnaState::OPTIMIZED), Stage::new(AnaState::OPTIMIZED)];
@@ -224,7 +224,7 @@ fn a_path_to_another_namespace_is_unused_until_it_leads_back() {
     assert_eq!(user.write(0), Ok(()));
     assert_eq!((stages[0].ios(), disk.state()), (before, DiskState::Degraded));
     stages[0].uuid.store(1, Ordering::SeqCst);
-    until("the disk is back", || disk.state() == DiskState::Live);
+    until("both paths are live", || disk.state() == DiskState::Live);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn only_a_namespace_with_the_requested_uuid_is_used() {
     assert!(refused.to_string().contains("no UUID"), "{refused}");
 }
 
-/// A successor accepts only the namespace of its predecessor.
+/// A process that continues the disk of a dead process accepts only the same namespace.
 #[test]
 fn a_successor_accepts_only_the_namespace_of_its_predecessor() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -291,8 +291,8 @@ fn a_controller_that_cannot_be_recorded_is_not_used() {
     assert_eq!(user.one(), Ok(()));
 }
 
-/// The disk follows changes of the target's volatile cache. A user that saw no volatile cache need
-/// not flush, so the disk makes later writes durable.
+/// The disk follows changes of the target's volatile cache. If its users once saw no volatile
+/// cache, they do not flush, so the disk makes every write durable (FUA).
 #[test]
 fn writes_become_durable_if_the_users_saw_no_volatile_cache() {
     let stage = Stage::new(AnaState::OPTIMIZED);

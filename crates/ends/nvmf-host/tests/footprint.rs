@@ -1,5 +1,5 @@
-//! The resources that disks use in their process, besides their queues: one thread and one event
-//! loop for any number of disks, paths and queues. After all disks close, no thread is left.
+//! Besides their queues, all disks of a process together use one thread and one event loop. After
+//! all disks have closed, no thread is left.
 
 #![cfg(target_os = "linux")]
 

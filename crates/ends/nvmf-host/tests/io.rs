@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 const BLOCK_BYTES: usize = 512;
-/// Short enough for a test, and long enough for a busy machine to answer in time.
+/// The keep alive timeout: long enough for a busy machine.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
 /// A host with one I/O queue that is connected to a target.
@@ -121,8 +121,8 @@ fn disconnects(
     }
 }
 
-/// Returns the results of 300 operations with a target that causes a fault with `hook`. At most one
-/// of them succeeds. Checks that later operations fail.
+/// Returns the results of 300 operations on a target in which `hook` causes a fault. Checks that at
+/// most one operation succeeds, and that later operations fail.
 fn of_a_fault(
     hook: impl Fn(&mut Connection, &Capsule) -> io::Result<()> + Send + Sync + 'static,
     write: bool,
@@ -393,9 +393,9 @@ fn an_r2t_outside_the_data_disconnects() {
 
 #[test]
 fn a_second_completion_of_a_command_disconnects() {
-    // A surplus completion may arrive just after another command got the same identifier. That
-    // command then fails, because its data are missing. So the target sends more completions for
-    // one identifier than there are commands: at some time no command uses the identifier.
+    // A surplus completion may arrive just after another command got the same identifier, which
+    // then fails without its data. So the target sends more completions for one identifier than
+    // there are commands: at some time no command uses the identifier.
     const COMPLETIONS: usize = 400;
     let connections = Mutex::new(HashSet::new());
     of_a_fault(
@@ -665,7 +665,7 @@ fn admin_commands_transfer_data_in_both_directions() {
         }),
         ..Script::default()
     };
-    // Use no keep alives: the target would answer a keep alive only after its current command.
+    // Disable keep alives, which this target would answer only after its current command.
     let keep_alive = Duration::ZERO;
     let options = Options { tcp: digests(true, true), keep_alive, ..options() };
     let setup = Setup::new(script, &options, EngineKind::Auto);

@@ -1,6 +1,7 @@
-//! A target that cannot close lost controllers holds some commands. It may execute commands of a
-//! lost connection until `quiesce` has passed. Faults during that time, also in pairs, must not
-//! undo any acknowledged write. `LATE_SEED=n` repeats a run, `LATE_SECONDS=n` extends it.
+//! A target that cannot close lost controllers delays some writes, and executes them after their
+//! connection is lost. The disk waits for `quiesce` before it repeats such writes. Even with two
+//! faults in a row, no delayed write may undo an acknowledged write. `LATE_SEED=n` repeats a run,
+//! `LATE_SECONDS=n` extends it.
 
 mod peer;
 mod stage;
@@ -84,8 +85,7 @@ impl Store {
             let lost = Instant::now();
             std::thread::sleep(held);
             let mut blocks = store.blocks.lock().unwrap();
-            // On a busy machine, more than `LONGEST` may have passed. The write must then no longer
-            // happen.
+            // On a busy machine, more than `LONGEST` may have passed. Then drop the write.
             if lost.elapsed() < LONGEST {
                 blocks[lba] = value;
                 *store.late.lock().unwrap() += 1;
@@ -103,7 +103,7 @@ struct Known {
     busy: bool,
 }
 
-/// A user of the disk that knows the disk's contents.
+/// A client that knows the possible contents of each block.
 struct Client {
     user: Option<User>,
     known: Vec<Known>,
@@ -199,7 +199,7 @@ fn number(name: &str) -> Option<u64> {
 fn options() -> DiskOptions {
     let mut options = DiskOptions { quiesce: Some(QUIESCE), ..usual() };
     options.reconnect_delay = Duration::from_millis(20);
-    // A held command must not block other commands until the next fault.
+    // Use a deep queue, so that a delayed write does not block other commands.
     options.connection.queue_depth = 32;
     options
 }
@@ -252,7 +252,7 @@ fn a_delayed_write_never_overwrites_a_newer_one() {
         let cut = |random: &mut Random| peers[random.below(paths) as usize].cut();
         let start = Instant::now();
         let mut faults = 0;
-        // On a slow machine it may take longer until the first late write.
+        // On a slow machine, the first late write may happen only after `run`.
         let enough = || start.elapsed() >= run && *store.late.lock().unwrap() > 0;
         while !enough() && start.elapsed() < run + LONGEST_RUN {
             let until = Instant::now() + Duration::from_millis(random.below(1500));

@@ -16,9 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A target may be unable to reset lost controllers. Before the disk repeats a write, it then waits
-/// until the target must have stopped the lost controller, or for the time in the options. A read
-/// need not wait.
+/// If a target cannot reset lost controllers, the disk repeats a write only when the target must
+/// have stopped the lost controller, or after the time in the options. A read does not wait.
 #[test]
 fn writes_wait_for_the_end_of_a_controller_that_cannot_be_reset() {
     let (none, long) = (Some(Duration::ZERO), Duration::from_secs(4));
@@ -109,8 +108,8 @@ fn only_writes_of_the_lost_controller_wait() {
 }
 
 /// If a target does not know a lost controller, that controller has ended only if the target has
-/// the same origin. Otherwise the host may have reached another target: a name may resolve to
-/// several targets, and an address may move.
+/// the same origin (place and boot). Otherwise the host may have reached another target: a name may
+/// resolve to several targets, and an address may move.
 #[test]
 fn an_unknown_lost_controller_has_ended_only_at_the_same_origin() {
     let place = |byte| ControllerOrigin { place: [byte; 16], boot: [1; 16] };
@@ -331,7 +330,7 @@ fn one_flush_fails_after_a_reboot_of_the_target() {
     };
     assert_eq!((user.write(0), user.flush()), (Ok(()), Ok(())));
     restart(2, &mut user);
-    assert_eq!(user.flush(), Ok(()), "a loss without unflushed writes is reported");
+    assert_eq!(user.flush(), Ok(()), "the flush fails although no write was unflushed");
     assert_eq!(user.write(0), Ok(()));
     restart(2, &mut user);
     assert_eq!(user.flush(), Ok(()), "a flush on the same boot succeeds");
@@ -343,7 +342,7 @@ fn one_flush_fails_after_a_reboot_of_the_target() {
     assert_eq!(user.flush(), Ok(()));
 }
 
-/// A path may lead to another target process later. A process identifies itself by its name.
+/// A path may lead to another target process later, which reports another process name.
 #[test]
 fn a_new_target_process_is_reported_before_the_path_is_used() {
     let stage = Stage::new(AnaState::OPTIMIZED);
@@ -438,7 +437,7 @@ fn a_successor_repeats_an_undelivered_flush_failure() {
     // The user has received the completion, but may not have processed it.
     std::thread::sleep(Duration::from_millis(300));
     let before = notes.read();
-    assert!(marks(&before) > 0, "the record is removed before a reader saw it");
+    assert!(marks(&before) > 0, "the record is removed before the user polled again");
     drop((other, user, first));
     let second = begin(before);
     let mut user = User::new(&second);

@@ -171,7 +171,8 @@ fn private_data_of_an_answer_are_checked() {
         (with(0xffff, 32), "unknown format 65535"),
         (with(0, 0), "a queue of 0 entries"),
         (with(0, 1), "a queue of 1 entries"),
-        // Keep alives and event requests would block an admin queue of three entries.
+        // In an admin queue of three entries, a keep alive and an event request leave no room for
+        // other commands.
         (with(0, 3), "a queue of 3 entries"),
         // The fabric pads short data with zeroes, as RoCE does.
         (Vec::new(), "a queue of 0 entries"),

@@ -57,7 +57,7 @@ impl OperationKind {
 }
 
 struct Active<P> {
-    /// The operation without its buffer; `place` says where the buffer is.
+    /// The operation, without its buffer, which is in `place`.
     op: Op,
     kind: OperationKind,
     place: P,
@@ -67,8 +67,7 @@ struct Active<P> {
     issued_all: bool,
     commands_in_flight: u32,
     result: Result<(), BlockError>,
-    /// The delay before a retry of the operation; `None` if no command failed for a transient
-    /// reason.
+    /// Set if a command failed for a transient reason: the delay before the operation's retry.
     again: Option<Duration>,
     retries: u8,
 }
@@ -508,8 +507,8 @@ impl Judgement {
 }
 
 /// Returns the number of blocks per command for a deallocation of `blocks` blocks. If the
-/// controller's limit is so small that too many commands would be needed, the number exceeds the
-/// limit, and the controller refuses the commands.
+/// controller's limit would require more than [`limits::DEALLOCATE_COMMANDS`] commands, the number
+/// exceeds that limit, and the controller refuses the commands.
 fn deallocate_blocks(settings: &Settings, blocks: u32) -> u32 {
     settings.deallocate_blocks.max(blocks.div_ceil(limits::DEALLOCATE_COMMANDS))
 }

@@ -183,8 +183,8 @@ impl Address {
         }
     }
 
-    /// Whether connections to this address use TLS keys from an authentication, so that the host
-    /// need not authenticate again.
+    /// Whether connections to this address use TLS keys that an earlier authentication generated,
+    /// so that the host need not authenticate again.
     pub(crate) fn is_proved(&self) -> bool {
         match self {
             Address::Tcp(address) => address.is_proved(),
@@ -216,8 +216,8 @@ impl Greeted {
         }
     }
 
-    /// Releases the connection for another event loop. If `forgets`, the system discards unsent
-    /// data when the connection or the process ends.
+    /// Releases the connection for another event loop. `forgets`: the system discards unsent data
+    /// when the connection or the process ends.
     pub(crate) fn finish(self, forgets: bool) -> Result<Opened, ConnectError> {
         match self {
             Greeted::Tcp(handshake) => {

@@ -15,9 +15,9 @@
 //! ```
 //!
 //! A [`DataPlace`] is the location of an operation's buffer, which several commands of the
-//! operation may share. TCP keeps the buffer in the batch that it sends, or lends it to the reactor
-//! for receiving. The memory transport keeps the buffer registered while a command may move its
-//! data.
+//! operation may share. TCP keeps the buffer in the batch that it sends, or passes it to the event
+//! loop to receive into it. The memory transport keeps the buffer registered while a command may
+//! move its data.
 //!
 //! [`dial`] starts connections. Each transport describes the end of a connection in a [`Loss`]. If
 //! the protocol requires it, the transport sends its peer a last message (for TCP, a terminate
@@ -129,7 +129,7 @@ pub(crate) trait DataPlace {
 
 /// The transport's state for the data of a command in flight.
 pub(crate) trait Part: Copy {
-    /// The state of a slot without a command.
+    /// The value for a command slot without a command.
     const NONE: Self;
 
     /// Whether a successful command moved fewer bytes than it should have.

@@ -63,7 +63,8 @@ pub trait Carries {
     }
 }
 
-/// The target calls the hook before it processes a command. The number is the queue's identifier.
+/// A function that the target calls before it processes a command. The number is the queue
+/// identifier.
 pub type Hook<C> = Box<dyn Fn(&mut C, u16, &Capsule) -> io::Result<Handled> + Send + Sync>;
 
 /// The behaviour of the target.

@@ -1,5 +1,5 @@
-//! Scripted targets over RDMA, on the fabric in memory. A target follows the specification, not the
-//! host's transport, unless a test makes it misbehave.
+//! Scripted targets over RDMA, on a network in memory. They implement the specification
+//! independently of the host's transport. A test's script can make them misbehave.
 
 use super::{Capsule, Carries, PeerShared, SUBSYSTEM, Script};
 use farblock_host::{Controller, Error, Options};
@@ -232,7 +232,7 @@ impl Carries for Paired {
     fn push_all(&mut self, cid: u16, data: &[u8], _: usize, _: bool) -> io::Result<()> {
         let KeyedBlock { address, key, length_bytes, .. } = self.block(cid)?;
         if length_bytes as usize != data.len() {
-            return Err(io::Error::other("the host's block has another length than the data"));
+            return Err(io::Error::other("the length of the host's block differs from the data"));
         }
         self.transfer(Operation::Write { address, rkey: key }, &mut data.to_vec())?;
         self.succeed(cid)

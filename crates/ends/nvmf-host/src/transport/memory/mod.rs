@@ -1,7 +1,7 @@
-//! The memory transport: a controller in the same process, for tests. As over RDMA, commands refer
-//! to data outside their capsules with keyed descriptors. The host registers an operation's buffer
-//! while one of the operation's commands may move it. The tests show that a queue depends neither
-//! on PDUs nor on streams.
+//! The memory transport: a controller in the same process, for tests. They show that a queue needs
+//! neither PDUs nor byte streams. As over RDMA, commands refer to data outside their capsules with
+//! keyed descriptors. The host registers an operation's buffer while one of the operation's
+//! commands is in flight.
 //!
 //! ```text
 //!         register                      answer to its last command, or the controller has closed
@@ -131,7 +131,7 @@ impl Outgoing {
 pub(crate) struct Memory {
     out: Outgoing,
     loss: Option<Loss>,
-    /// Whether the connection has ended and every buffer is back.
+    /// Whether the connection has ended, and the host has deregistered every buffer.
     is_closed: bool,
 }
 

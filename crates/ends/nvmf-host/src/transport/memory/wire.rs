@@ -43,7 +43,7 @@ struct Ends {
     registered: HashMap<u32, Region>,
     /// Memory whose keys the controller has invalidated.
     invalidated: HashMap<u32, Region>,
-    /// Whether the host has left the connection.
+    /// Whether the host has disconnected.
     left: bool,
     /// Whether the controller has closed the connection.
     closed: bool,
@@ -79,7 +79,7 @@ impl Wire {
         self.ends.lock().expect("no holder panics")
     }
 
-    /// Sets the waker to call for new commands, and when the host leaves.
+    /// Sets the waker to call for new commands, and when the host disconnects.
     pub fn attend(&self, waker: Waker) {
         self.ends().controller = Some(waker);
     }
@@ -90,7 +90,7 @@ impl Wire {
         self.ends().commands.pop_front()
     }
 
-    /// Waits for the next command; `None` if the host leaves the connection.
+    /// Waits for the next command; `None` if the host disconnects.
     ///
     /// # Panics
     /// Panics if neither happens for a minute.
@@ -100,7 +100,7 @@ impl Wire {
         self.wait_while("command", waits).commands.pop_front()
     }
 
-    /// Whether the host has left the connection.
+    /// Whether the host has disconnected.
     #[must_use]
     pub fn is_left(&self) -> bool {
         self.ends().left
@@ -207,7 +207,7 @@ impl Wire {
         self.wait_while("answer", waits).answers.pop_front()
     }
 
-    /// Ends the host's use of the connection. The controller then closes it, even with commands in
+    /// Disconnects the host. The controller then closes the connection, even with commands in
     /// flight.
     pub fn leave(&self) {
         let mut ends = self.ends();

@@ -1,4 +1,4 @@
-//! Detects the ends of connections. The connection manager reports them on a separate channel. A
+//! Detects the end of a connection. The RDMA connection manager reports it on a separate channel. A
 //! future on the control loop waits there, so a queue's event loop need not check two channels.
 
 use crate::control::{Local, Mailbox};
@@ -38,7 +38,7 @@ impl Ends {
     }
 }
 
-/// A connection's reference to its [`Ends`]. Its drop ends the waiting future.
+/// A connection's reference to its [`Ends`]. Dropping this ends the waiting future.
 pub(super) struct Kept(pub(super) Arc<Ends>);
 
 impl Deref for Kept {

@@ -6,8 +6,8 @@
 //!   controller reaches only the data of its queue. The queue copies data between this memory and
 //!   the operations' buffers. The device never uses these buffers, so an operation can end at once
 //!   when the connection is lost.
-//! - **Credit.** A queue has a receive for each command in flight, and posts a receive again before
-//!   the next command.
+//! - **Flow control.** A queue posts one receive for each command in flight, and posts it again
+//!   before the next command.
 //! - **End.** The connection manager's events arrive on the control loop ([`ends`]).
 //!
 //! Not implemented: fast registration of operations' buffers, and invalidation by the controller.
@@ -30,7 +30,7 @@ use queue::{Failure, QueuePair};
 use std::collections::VecDeque;
 use std::io;
 
-/// The location of an operation's buffer: always the table.
+/// The location of an operation's buffer: always the queue's table, because the device uses copies.
 pub(crate) enum RdmaPlace {
     /// No buffer.
     Nowhere,
@@ -102,7 +102,7 @@ impl Outgoing {
         let Command { sqe, data: kind } = command;
         let (length, sent) = match *kind {
             Data::None => (0, &[][..]),
-            // Fill the memory with the zeroes of the admin command's buffer, in place of old data.
+            // Overwrite old data with the zeroes of the admin command's buffer.
             Data::FromController(length) if !self.is_io => (length, &data[..length as usize]),
             Data::FromController(length) => (length, &[][..]),
             Data::ToController(length) => (length, &data[..length as usize]),

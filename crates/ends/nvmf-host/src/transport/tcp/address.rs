@@ -63,8 +63,8 @@ impl TcpAddress {
         let generated = match self.is_proved() {
             true => self.generated.clone(),
             false => match concatenation::generate(&addresses, caller).await? {
-                // Use the same socket address as the authentication: another address may lead to
-                // another target, which does not have these keys.
+                // Use the socket address at which the host authenticated: another address may lead
+                // to another target, which does not have these keys.
                 Some((keys, socket)) => {
                     addresses = vec![socket];
                     keys

@@ -32,7 +32,7 @@ pub(super) async fn generate(
     let terms = authentication::terms(identity, options).await?;
     let terms = HostTerms { concatenation: Concatenation::NEW_TLS_PSK, ..terms };
     if !terms.has_offer() {
-        let what = "sha512, or only the group null, cannot generate a TLS key: allow another one \
+        let what = "the hash sha512 and the group null cannot generate a TLS key: allow others \
                     (--dhchap-hashes, --dhchap-dhgroups), or omit --concat";
         return Err(tls(what));
     }
@@ -49,7 +49,7 @@ pub(super) async fn generate(
         return Err(failed(ConnectError::AuthenticationNotOffered));
     }
     let psks = authentication::converse(&mut handshake, terms).await.map_err(failed)?;
-    // An empty list of keys would make the next connection plain TCP, so treat it as an error.
+    // Without keys, the next connection would be plain TCP, so report an error.
     match psks.is_empty() {
         true => Err(tls("the authentication generated no TLS key")),
         false => Ok(Some((psks, socket))),

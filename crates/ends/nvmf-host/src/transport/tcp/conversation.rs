@@ -13,8 +13,8 @@ use farblock_proto::tcp::{Digests, SlotId, TcpRefusal, recognise};
 use farblock_wire::Cqe;
 use farblock_wire::tcp::{FatalErrorStatus, PduType};
 
-/// The host keeps this many bytes of a peer's first answer. They suffice to recognise the protocol
-/// of a peer that is not a controller.
+/// The host keeps this many bytes of a peer's first answer: enough to recognise another protocol,
+/// such as HTTP.
 const HEAD_BYTES: usize = 16;
 /// The start of an ICResp: type, flags, header length, data offset, PDU length.
 const IC_RESP_START: [u8; 8] = [PduType::IC_RESP.0, 0, 128, 0, 128, 0, 0, 0];
@@ -128,8 +128,8 @@ impl Conversation {
                 }
                 Ok(Some(Event::Initialized)) => unreachable!("the framer accepts only one ICResp"),
                 Err(fault) => {
-                    // Report the fault to the controller, if the connection has come far enough for
-                    // a terminate PDU.
+                    // Report the fault to the controller with a terminate PDU, if the ICResp has
+                    // arrived.
                     self.end.terminate(&fault, out);
                     return Err(fault_error(&fault));
                 }

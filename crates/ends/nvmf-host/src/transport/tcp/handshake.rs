@@ -60,10 +60,10 @@ impl Handshake<Tcp> {
         attempts::first_of(local, addresses, attempt).await
     }
 
-    /// Releases the connection. If `resets`, the close of the socket resets the connection, even
-    /// when the process dies, and discards unsent data. Otherwise the system would continue to send
-    /// these data for minutes. These data may contain writes that the host has meanwhile repeated
-    /// on another path and then overwritten.
+    /// Releases the connection. With `resets`, the system discards unsent data and resets the
+    /// connection when the socket closes or the process dies. Otherwise the system would continue
+    /// to send the data for minutes, including writes that the host has meanwhile repeated on
+    /// another path and then overwritten.
     pub(crate) fn finish(self, resets: bool) -> Result<Connected, ConnectError> {
         let Secured { carrier, tls } = self.carrier;
         let (end, input) = self.conversation.finish();

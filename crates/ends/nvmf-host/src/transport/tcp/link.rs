@@ -72,8 +72,8 @@ pub(crate) struct Link {
     sending: bool,
     /// The command whose buffer the reactor is filling, and the range in the buffer.
     lent: Option<(SlotId, Range<usize>)>,
-    /// Whether the reactor received the last payload directly into its place. The link then tries
-    /// this for the next payload, too.
+    /// Whether the event loop received the last payload directly into the operation's buffer. The
+    /// link then tries this for the next payload, too.
     expects_direct: bool,
     /// Whether the last payload was large, so that the next receive may return several payloads.
     expects_large: bool,
@@ -311,9 +311,9 @@ impl Link {
         sealed
     }
 
-    /// Requests more records. During a large payload it requests only bytes that surely belong to
-    /// the payload. These bytes end at the end of a record if all records are full. Outside a large
-    /// payload, it requests as many bytes as have arrived.
+    /// Requests more records. During a large payload, requests only bytes that surely belong to the
+    /// payload: if all records are full, they end with a record. Otherwise requests as many bytes
+    /// as have arrived.
     fn receive_sealed(&mut self) {
         let wanted = self.out.end.data_wanted().map_or(0, |(_, _, left)| left as usize);
         let whole = wanted.min(limits::SEALED_RECEIVE_BYTES) / SEALED_BYTES * SEALED_BYTES;
@@ -328,8 +328,8 @@ impl Link {
         }
     }
 
-    /// Processes received TLS records. Decrypts records of a large payload directly into the
-    /// payload's place, as long as they contain nothing else.
+    /// Processes received TLS records. Decrypts records that contain only a large payload directly
+    /// into the operation's buffer.
     fn unseal(&mut self, mut sealed: &[u8], commands: &mut impl Commands<Link>) {
         let mut plain = self.reactor.buffers().take(OPENED_BYTES);
         let mut ended = None;
@@ -356,8 +356,8 @@ impl Link {
         self.flush();
     }
 
-    /// Decrypts records of a large payload into the payload's place. Returns the number of payload
-    /// bytes.
+    /// Decrypts records of a large payload into the operation's buffer. Returns the number of
+    /// payload bytes.
     fn unseal_into_place(
         &mut self,
         sealed: &mut &[u8],
@@ -407,7 +407,8 @@ impl Link {
         }
     }
 
-    /// Requests more bytes. The remaining bytes of a large payload go directly into its place.
+    /// Requests more bytes. The remaining bytes of a large payload go directly into the operation's
+    /// buffer.
     fn receive(&mut self, commands: &mut impl Commands<Link>) {
         if self.state != LinkState::Open {
             return;

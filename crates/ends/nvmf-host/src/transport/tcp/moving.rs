@@ -53,8 +53,8 @@ pub(super) fn place(
 
 /// Puts a buffer back after a receive.
 pub(super) fn take_back(commands: &mut impl Commands<Link>, slot: SlotId, buffer: Buffer) {
-    // After a loss, the command's slot is empty. Then find the operation by its buffer, which is
-    // the only one in use.
+    // After a loss, the command's slot is empty. Then find the operation by its buffer: the
+    // event loop receives into only one buffer at a time.
     let index = commands.command(slot).map(|moving| moving.index);
     let lent = |place: &TcpPlace| matches!(place, TcpPlace::Receiving);
     let index = index.or_else(|| commands.find(lent)).expect("a buffer was in use");

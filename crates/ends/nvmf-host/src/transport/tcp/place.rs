@@ -7,9 +7,8 @@
 //!   | +-- large receive --> Receiving --+                         |
 //!   +-----------------------------------+------ sent -------------+
 //! ```
-//! If a controller requests the data of two commands of one large write, the second command needs a
-//! buffer of which another part is still being sent. This command waits until the reactor returns
-//! the buffer.
+//! Two commands of one large write share a buffer. If the controller requests the data of both, the
+//! second command waits until the event loop has sent the first one's data and returns the buffer.
 //!
 //! The tag of a payload in a batch is the index of the operation in the table. The identifier of a
 //! command on the wire is the command's slot.

@@ -135,7 +135,7 @@ fn open(tls: &mut dyn Tls, sealed: &[u8], input: &mut Vec<u8>) -> io::Result<()>
     let (filled, ended) = tls.open(sealed, &mut input[start..]);
     input.truncate(start + filled);
     match ended {
-        // The peer has closed TLS. The data before this are valid, and the end of the TCP stream
+        // The peer has closed TLS. The data before that is valid, and the end of the TCP stream
         // will follow.
         None | Some(TlsError::Closed) => Ok(()),
         Some(error) => Err(io::Error::other(error)),
