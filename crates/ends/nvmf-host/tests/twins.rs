@@ -31,8 +31,8 @@ fn a_disk_and_its_clone_are_not_paths_of_one_disk() {
     assert_eq!(disk.paths().len(), 1);
 }
 
-/// If a path leads to a clone after a reconnect, the disk sends it no operations and does not adopt
-/// its size.
+/// If a path leads to a clone after a reconnect, the disk sends the clone no operations and does
+/// not adopt its size.
 #[test]
 fn a_clone_behind_a_path_is_not_used() {
     let stages = two_stages();

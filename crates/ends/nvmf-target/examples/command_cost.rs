@@ -30,7 +30,7 @@ const DISK_BYTES: u64 = 64 << 20;
 const BYTES: usize = 4096;
 const COUNT: u32 = (BYTES / BLOCK) as u32;
 
-/// A command's name, and the function that sends it once.
+/// The name of a measured command, and the function that sends the command once.
 type Row = (&'static str, fn(&mut Hosts));
 
 struct Hosts {

@@ -32,8 +32,8 @@ pub(crate) struct Job {
     machine: Box<Controller>,
     message: Vec<u8>,
     cost: Cost,
-    /// The session holds the strong reference, and drops it when the session closes. The thread
-    /// then skips the job.
+    /// The session holds the strong reference. Once the session has closed, the thread skips the
+    /// job.
     waits: Weak<()>,
 }
 
@@ -106,8 +106,7 @@ impl Authenticator {
         subsystem.keys.iter().for_each(|(host, keys)| self.bind(nqn, host, keys.id));
     }
 
-    /// Makes the host identifier `id` exclusive to this host. `None` removes the host's exclusive
-    /// identifier.
+    /// Reserves the host identifier `id` for this host. `None` removes the reservation.
     fn bind(&self, subsystem: &str, host: &str, id: Option<[u8; 16]>) {
         let mut ids = self.ids.lock().expect("no holder panics");
         ids.retain(|(owner, _), name| owner != subsystem || name != host);
@@ -132,9 +131,9 @@ impl Authenticator {
 
     /// Sets how a host must authenticate. `None`: the host need not authenticate.
     ///
-    /// Returns whether the host's connected queues may stay. They may stay if the host no longer
-    /// needs to authenticate. They may also stay if an earlier secret is still valid and the
-    /// requirements are not stricter than before.
+    /// Returns whether the host's connected queues may stay: if the host no longer needs to
+    /// authenticate, or if an earlier secret is still valid and the requirements are not stricter
+    /// than before.
     pub(crate) fn change(&self, subsystem: &str, host: &str, keys: Option<&HostKeys>) -> bool {
         self.bind(subsystem, host, keys.and_then(|keys| keys.id));
         let names = (subsystem.to_owned(), host.to_owned());

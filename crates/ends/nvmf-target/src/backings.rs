@@ -1,4 +1,4 @@
-//! The stores of a subsystem's namespaces.
+//! The stores (files, devices, memory) of a subsystem's namespaces.
 //!
 //! A namespace number can be reused, so every store gets a unique identifier. A core looks up its
 //! queue to a store by this identifier, not by the namespace number. So when a number is reused, a
@@ -27,8 +27,8 @@ pub(crate) struct Backing {
     pub(crate) namespace: Arc<dyn Namespace>,
     pub(crate) pace: Option<Arc<Pace>>,
     pub(crate) losses: Arc<Losses>,
-    /// The permission to use the store, from the group of targets that controls it. `None`: no
-    /// group controls the store.
+    /// The [`Permit`] of the group of targets that shares the store: only the target with a valid
+    /// permit may use it. `None`: no group shares the store.
     pub(crate) permit: Option<Arc<Permit>>,
 }
 
@@ -54,7 +54,7 @@ impl Backings {
         self.is_paced
     }
 
-    /// Returns whether a group of targets controls at least one of the stores.
+    /// Returns whether at least one of the stores needs a permit.
     #[inline]
     pub(crate) fn is_led(&self) -> bool {
         self.is_led
@@ -87,8 +87,8 @@ impl Backings {
         id(self) == id(other)
     }
 
-    /// Returns whether both lists share one [`Pace`] for `nsid`. If so, the limits are unchanged,
-    /// and the booked start times of waiting commands stay valid.
+    /// Returns whether both lists have the same rate limiter ([`Pace`]) for `nsid`. If so, the
+    /// start times that it has assigned to waiting commands stay valid.
     pub(crate) fn pace_alike(&self, other: &Self, nsid: NamespaceId) -> bool {
         let pace = |backings: &Self| {
             backings.find(nsid).and_then(|backing| backing.pace.as_ref().map(Arc::as_ptr))

@@ -143,10 +143,9 @@ impl Control {
     ///
     /// # Errors
     /// Fails if the target does not listen there, or the address is the last one left of the
-    /// target's initial addresses. A host that has lost its controller reconnects, and compares the
-    /// target's initial addresses with those of the lost controller. If they are equal, the host
-    /// concludes that the old process has ended. Therefore this process must keep at least one of
-    /// its initial addresses, so that no other process can listen on all of them.
+    /// target's initial addresses. If a host reconnects to a target with the initial addresses of
+    /// its lost controller, it concludes that the old process has ended. So this process must keep
+    /// one of them: then no other process can listen on all of them.
     pub fn unlisten(&self, entrance: impl Into<Entrance>) -> Result<(), ChangeError> {
         self.shared.unlisten(entrance.into())
     }
@@ -168,9 +167,9 @@ impl Control {
         self.shared.remove_referral(referral)
     }
 
-    /// Lists exactly these addresses of other targets in the discovery log page, besides the
-    /// target's own, with their PORTIDs. These targets offer the same subsystems. Notifies hosts if
-    /// the page changes.
+    /// Lists these addresses of other targets, with their PORTIDs, in the discovery log page, and
+    /// no others besides the target's own. These targets offer the same subsystems. Notifies hosts
+    /// if the page changes.
     ///
     /// # Errors
     /// Fails if the page has no room for all addresses. The page then lists some of them.
@@ -186,15 +185,14 @@ impl Control {
     }
 
     /// Sets the identifiers of ended controllers of other targets that offer the same subsystems.
-    /// An ended controller executes no more commands. A host that lost such a controller sends a
-    /// Cross-Controller Reset to this target, and learns that it need not wait for the lost
-    /// controller.
+    /// If a host that lost such a controller sends a Cross-Controller Reset to this target, this
+    /// target answers that the controller executes no more commands.
     pub fn set_ended_controllers(&self, ended: Vec<RangeInclusive<u16>>) {
         self.shared.set_ended_controllers(ended);
     }
 
-    /// Closes the connections of all hosts, so that this target executes none of the commands that
-    /// hosts have sent but the target has not received. Hosts may connect again at once.
+    /// Closes the connections of all hosts, so that the target does not execute commands in
+    /// transit. Hosts may connect again at once.
     pub fn disconnect_hosts(&self) {
         self.shared.disconnect_hosts();
     }

@@ -1,5 +1,5 @@
-//! Claims. A fused Compare and Write claims its blocks. While it holds the claim, no other command
-//! changes these blocks between the compare and the write.
+//! Claims: locks on blocks for fused Compare and Write. While the command holds its claim, no other
+//! command changes the claimed blocks between the compare and the write.
 //!
 //! ```text
 //!   claimed --> first in its namespace's line --> spreads to every core --> granted --> given up
@@ -12,7 +12,7 @@
 //! claim of a queue waits at a time, even if several of its fused pairs need one, so that each
 //! queue gets its turn.
 //!
-//! For a write to a namespace without claims, this feature costs one branch.
+//! A write to a namespace without claims costs one additional branch.
 
 use crate::backings::BackingId;
 use crate::claim::Claim;

@@ -39,7 +39,7 @@ pub struct Export {
 pub struct Subsystem {
     /// Name, limits and allowed hosts. The target fills in `namespaces` from `exports`.
     pub config: SubsystemConfig,
-    /// The namespaces by identifier.
+    /// The namespaces, by namespace identifier.
     pub exports: BTreeMap<NamespaceId, Export>,
     /// Settings of namespaces that do not have the default settings.
     pub sharing: BTreeMap<NamespaceId, Sharing>,
@@ -48,8 +48,8 @@ pub struct Subsystem {
     /// Stores for reservations that persist through power loss. A namespace without a store reports
     /// that it does not support such reservations.
     pub reservations: BTreeMap<NamespaceId, Arc<dyn ReservationStore>>,
-    /// The groups that keep the reservations of namespaces which other targets share as well. Such
-    /// a namespace needs no store.
+    /// For namespaces that other targets share, too: the group of targets that stores their
+    /// reservations. Such a namespace needs no reservation store.
     pub shared_reservations: BTreeMap<NamespaceId, Arc<dyn SharedReservations>>,
     /// Keys of the hosts that must prove their identity, by host name. These hosts may connect even
     /// if the list of allowed hosts does not contain them.
@@ -143,8 +143,8 @@ pub struct TargetConfig {
     /// subsystem by these numbers. Targets that offer the same subsystem therefore need disjoint
     /// ranges.
     pub controller_ids: RangeInclusive<u16>,
-    /// The permits of the ANA groups that a group of targets controls. The target executes commands
-    /// for their namespaces only while the permit is valid.
+    /// By ANA group: the permit from the group of targets that shares its namespaces. The target
+    /// executes commands for these namespaces only while the permit is valid.
     pub permits: BTreeMap<u32, Arc<Permit>>,
     /// TLS keys by host name: two per host while a key is being rotated. A host with a key here
     /// must use TLS for every subsystem and for discovery. At least one subsystem must also allow
@@ -266,7 +266,7 @@ impl fmt::Display for StartError {
             Self::Core(core, error) => {
                 write!(
                     f,
-                    "cannot use processor {core}: {error} (`nproc --all` shows how many there are)"
+                    "cannot use processor {core}: {error} (`nproc --all` prints their number)"
                 )
             }
             Self::Subsystem(nqn, error) => write!(f, "subsystem {nqn}: {error}"),

@@ -25,8 +25,8 @@ pub(crate) struct Context {
     /// The time of this tick; `None` until [`Self::now`] reads the clock.
     now: Cell<Option<Instant>>,
     pub(crate) memory: Account,
-    /// The connections that wait to execute a step of a Compare, Verify, Write Zeroes, Copy or
-    /// deallocation, and the bytes of the steps under way.
+    /// The steps of Compare, Verify, Write Zeroes, Copy and deallocation: the connections that wait
+    /// to start one, and the bytes of the steps under way.
     pub(crate) in_place: InPlace,
     pub(crate) shares: Shares,
     pub(crate) deadlines: Deadlines,
@@ -105,7 +105,7 @@ impl Context {
         starts.map(move |start| zeroes.view(0..limits::ZEROES_BYTES.min(bytes - start)))
     }
 
-    /// Releases `bytes` of buffer memory from the account of `holder`.
+    /// Releases `bytes` of buffer memory that were charged to the host `holder`.
     pub(crate) fn release_bytes(&mut self, holder: HolderId, bytes: usize) {
         self.memory.release(holder, bytes);
         self.released = true;

@@ -252,10 +252,9 @@ impl Control {
         self.shared.apply_shared(nqn, nsid, change)
     }
 
-    /// Passes on the group's answer to the call of
+    /// Delivers the group's answer to call number `serial` of
     /// [`SharedReservations::consult`](crate::SharedReservations::consult) or
-    /// [`SharedReservations::propose`](crate::SharedReservations::propose) that had the number
-    /// `serial`.
+    /// [`SharedReservations::propose`](crate::SharedReservations::propose).
     pub fn answer_shared_reservations(&self, serial: u64, answer: SharedAnswer) {
         self.shared.answer_shared(serial, answer);
     }

@@ -60,7 +60,7 @@ pub(crate) struct Core {
     /// The number of parked connections that may still retry after the last release of buffers.
     to_unpark: usize,
     tick_at: Option<Instant>,
-    /// Operations that must end before reservation changes apply.
+    /// Operations that must end before changes of reservations take effect.
     barriers: Barriers<u64>,
     /// Operations that must end before claims are granted.
     claims: Barriers<Arc<Claim>>,
@@ -190,8 +190,8 @@ impl Core {
         Ok(())
     }
 
-    /// Starts a round (see [`crate::shares`]): refills every host's allowance, then resumes the
-    /// connections that waited for the round.
+    /// Starts a scheduling round (see [`crate::shares`]): refills every host's allowance, then
+    /// resumes the connections that waited for the round.
     fn begin_round(&mut self) {
         self.cx.shares.tick();
         while let Some(key) = self.cx.shares.next() {
@@ -209,9 +209,8 @@ impl Core {
         is_done && self.cx.shared.all_done()
     }
 
-    /// Opens queues into the namespaces that have none yet, since the process may run out of
-    /// descriptors later. If a queue cannot be opened now, the first command for its namespace
-    /// tries again.
+    /// Opens this core's queue into each namespace that has none, since the process may run out of
+    /// descriptors later. If this fails, the first command for the namespace tries again.
     fn open_volumes(&mut self, backings: &Backings) {
         let Context { volumes, reactor, .. } = &mut self.cx;
         for (NamespaceId(nsid), backing) in backings.iter() {
@@ -445,8 +444,7 @@ impl Core {
             return None;
         }
         let serial = shared.next_serial();
-        // This is a separate statement, so that the lock on the slots is released before the
-        // `match`.
+        // Use a separate statement: it releases the lock on the slots before the `match`.
         let admitted = shared.slots().admit(serial, peer.ip());
         match admitted {
             Ok(None) => {}
@@ -505,8 +503,7 @@ impl Core {
             }
             Message::Claimed(claim) => self.apply_claim(claim),
             Message::Granted(route, claim) => {
-                // If the connection has closed, it has already given up its claim, so nothing is
-                // left to do.
+                // If the connection has closed, it has already given up its claim.
                 self.with(route, |connection, cx| connection.granted(cx, &claim));
             }
             Message::Unclaimed(claim) => {
@@ -655,7 +652,7 @@ impl Core {
         self.cx.shared.core_states.connected(self.cx.index);
         connection.start(&mut self.cx);
         if !self.cx.shared.slots().begun(route) {
-            // The target evicted the connection before it arrived on this core.
+            // The target evicted the connection before this core began to serve it.
             connection.end(&mut self.cx);
         }
         self.connections[key.0 as usize] = Some((serial, connection));

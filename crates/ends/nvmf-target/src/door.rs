@@ -1,5 +1,6 @@
-//! The RDMA listeners of a target, and the events of their connections. Core 0 receives the events
-//! of all connections; a [`Link`] passes the end of a connection to the core that serves it.
+//! The RDMA listeners of a target (a [`Door`]), and the events of their connections. Core 0
+//! receives the events of all connections; a [`Link`] passes the end of a connection to the core
+//! that serves it.
 
 use farblock_proto::controller::limits::MAX_IO_QUEUES;
 use farblock_proto::limits::{KEYED_IN_CAPSULE_BYTES, MAX_QUEUE_DEPTH};
@@ -181,7 +182,7 @@ impl Door {
 
     /// Wakes `task` when the connection manager has reported an event.
     pub(crate) fn attend(&self, reactor: &Reactor, task: TaskId) -> std::io::Result<()> {
-        // The door lives as long as the reactor, so nothing ends this watch.
+        // The door lives as long as the event loop, so never end this watch.
         watch(reactor, task, self.verbs.event_source(&self.channel)).map(drop)
     }
 

@@ -140,8 +140,8 @@ impl Observed {
         self.tell(event);
     }
 
-    /// Passes a requested change to the observer. The requester logs the change itself, together
-    /// with the user's name.
+    /// Passes a requested change to the observer, without a log line: the requester logs the
+    /// change, together with the user's name.
     pub(crate) fn log_change(&self, event: &Event) {
         tracing::debug!("{event}");
         self.tell(event);

@@ -3,13 +3,12 @@
 //!
 //! The target cannot cancel an operation that it has submitted to a namespace. A queue may close
 //! while such an operation is under way: the connection is lost or reset, or the controller closes.
-//! The host then does not learn the outcome, and resends the command on another queue. The old
-//! operation must not overwrite what the resent command wrote.
+//! The host then does not learn the result, and resends the command on another queue. The old
+//! operation must not overwrite the data of the resent command.
 //!
 //! So the target *fences* a queue if its host connects it while changes of the host's earlier
 //! queues are under way. On a fenced queue, reads and writes of the affected blocks wait, and all
-//! other commands proceed. The host sees some slow commands instead of a refused Connect. See
-//! decision 14.
+//! other commands proceed. The alternative was to refuse Connect; see decision 14.
 //!
 //! ```text
 //!   open -- torn down --> ending, changes unknown -- closed --> changes known -- ended --> gone
@@ -134,7 +133,7 @@ impl Endings {
 }
 
 /// The [`Endings`] that all queues of a host share, with one lock per host. I/O takes the lock only
-/// on fenced queues. A command that must wait locks it for writing, any other command for reading.
+/// on fenced queues: for writing if the command must wait, otherwise for reading.
 #[derive(Clone, Default)]
 struct SharedEndings(Arc<RwLock<Endings>>);
 
@@ -271,7 +270,8 @@ struct Host {
     lives: usize,
 }
 
-/// The queue counts of one controller instance, kept until its last queue is gone.
+/// The queue counts of one controller instance, kept until the operations of its last queue have
+/// ended.
 struct Life {
     host: Arc<HostKey>,
     /// The number of queues, including closed queues with operations still under way.
@@ -449,8 +449,7 @@ mod tests {
         let mut fence = connect(&mut queues, 3).expect("changes are in flight");
         assert_eq!(fence.admit(SlotId(0), &command(1, 4)), FenceAnswer::Held, "unknown");
         assert_eq!(fence.admit(SlotId(1), &command(1, 40)), FenceAnswer::Held);
-        let (told, id) =
-            queues.closed(2, vec![change(1, 90..91)]).expect("there is a queue to notify");
+        let (told, id) = queues.closed(2, vec![change(1, 90..91)]).expect("a fenced queue waits");
         assert_eq!(told, [route(3)], "one notice for both commands");
         assert_eq!(ids(fence.on_notice(id)), [1], "no queue changes block 40");
         assert_eq!(fence.admit(SlotId(1), &command(1, 40)), FenceAnswer::Free);

@@ -20,8 +20,7 @@ pub struct HostKeys {
     pub id: Option<[u8; 16]>,
     /// TLS keys, of which the host must use one. There are two while a key is being rotated.
     pub tls: Vec<TlsKey>,
-    /// A further demand on a host that authenticates: it must also authenticate the controller, or
-    /// use a secure channel.
+    /// Whether the host must also authenticate the controller, or use a secure channel.
     pub demand: Demand,
 }
 

@@ -36,15 +36,15 @@ pub(crate) fn serial(subsystem: &str) -> String {
     uuid.simple().to_string()[..20].to_owned()
 }
 
-/// Returns the digest of an authenticated host's name, for stored reservations.
+/// Returns a digest of an authenticated host's name, which identifies the host in stored
+/// reservations.
 pub(crate) fn mark(host: &str) -> HostMark {
     let uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, host.as_bytes()).into_bytes();
     HostMark(u64::from_be_bytes(uuid[8..].try_into().expect("eight of sixteen bytes")))
 }
 
-/// Returns the origin of a target that listens on `addresses`. A host that lost a controller may
-/// reconnect to the same origin and get a new controller instance there. The host then knows that
-/// the old process has ended.
+/// Returns the origin of a target that listens on `addresses`. If a host that lost a controller
+/// finds a new target process at the same origin, it knows that the old process has ended.
 pub(crate) fn origin(addresses: &[Entrance]) -> ControllerOrigin {
     let boot = boot();
     let mut listeners: Vec<String> = addresses.iter().map(Entrance::to_string).collect();
@@ -101,7 +101,7 @@ fn system_network(_: Option<&str>) -> Option<String> {
 
 /// Returns a random name from a volatile registry key, which lasts until reboot or the end of the
 /// user's session. A container has its own registry, so processes that read the same name share a
-/// machine. If two processes create the name at the same time, they may read different names. A
+/// machine. If two processes create the name at the same time, they may read different names: a
 /// host that has lost its controller then only waits longer before it resends commands.
 #[cfg(windows)]
 fn registered(root: &windows_registry::Key) -> Option<String> {

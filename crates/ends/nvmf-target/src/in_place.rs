@@ -1,5 +1,5 @@
-//! Commands such as Verify and Copy execute in steps, and the connections of a core take turns to
-//! start steps. This module has the waiting connections and the bytes of the steps under way. See
+//! Commands such as Verify and Copy execute in steps, which the connections of a core start in
+//! turn. This module stores the waiting connections and the bytes of the steps under way. See
 //! `session::turns`.
 
 use crate::limits;
@@ -71,8 +71,8 @@ impl InPlace {
         Some((id, key))
     }
 
-    /// Returns whether a connection waits only because this tick has started enough steps. The core
-    /// must then run another tick soon.
+    /// Returns whether a connection waits only because this tick of the event loop has started
+    /// enough steps. The core must then run another tick soon.
     pub(crate) fn is_put_off(&self) -> bool {
         !self.turns.is_empty() && self.turns.iter().any(|line| self.has_room(*line))
     }

@@ -26,8 +26,8 @@ use farblock_wire::Status;
 /// A condition that a command must meet before it starts. [`Path::gates`] defines the order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Gate {
-    /// The reservations of other hosts allow the command. A command that has waited for another
-    /// reason is checked again, since the reservations may have changed.
+    /// The reservations of other hosts allow the command. The target checks them again after each
+    /// wait of the command, since they may have changed.
     Access,
     /// The rate limits of the command's host and namespaces allow the command.
     Pace,
@@ -41,11 +41,11 @@ pub(crate) enum Gate {
     Fence,
     /// The connection has exclusive use of the blocks of the fused pair.
     Claim,
-    /// The namespace knows the other reads of the same round, so that it can prefetch their data.
+    /// The target has passed the reads that arrived together to the namespace, for prefetching.
     Round,
-    /// The command has its turn among the commands that execute in steps.
+    /// Among the commands that execute in steps, it is this command's turn.
     Turn,
-    /// The group of targets that controls the namespace permits I/O. Otherwise the command fails.
+    /// The group of targets that shares the namespace permits I/O. Otherwise the command fails.
     Permit,
 }
 

@@ -47,9 +47,8 @@ pub const RESERVED_DESCRIPTORS: usize = 64;
 /// this limit, commands wait, and the target leaves commands with in-capsule data unread.
 ///
 /// There is one exception. While the host still has to send data that the target requested, the
-/// target keeps reading, since these data arrive on the same stream as new commands. The host must
-/// send them within [`TRANSFER_TIMEOUT`]. The host's queue depth bounds the commands that precede
-/// them.
+/// target keeps reading, since new commands may precede the data in the stream. The queue depth
+/// limits their number, and the host must send the data within [`TRANSFER_TIMEOUT`].
 pub const CONNECTION_BUFFER_BYTES: usize = 32 << 20;
 
 /// All peers together can make the target hold at most this many bytes: command buffers, responses
@@ -73,12 +72,12 @@ pub const CONNECTION_BYTES: u64 = 64 << 10;
 /// The size of the smallest buffer, in bytes. A smaller request counts as this many bytes.
 pub const BUFFER_BYTES_MIN: usize = 4096;
 
-/// The memory reserve of a core is its limit divided by this number. Only hosts that hold next to
-/// nothing may use the reserve; see [`POOR_SHARE`].
+/// The memory reserve of a core is its limit divided by this number. Only hosts that hold little
+/// memory may use the reserve; see [`POOR_SHARE`].
 pub const RESERVE_SHARE: usize = 8;
 
-/// A host holds "next to nothing" if it holds at most a core's limit divided by this number, or
-/// only the data of one command.
+/// A host holds little memory if it holds at most a core's limit divided by this number, or only
+/// the data of one command.
 pub const POOR_SHARE: usize = 64;
 
 /// A core that is short of memory frees its cached memory at this interval. If connections wait for
@@ -89,8 +88,8 @@ pub const PRESSED_PERIOD: Duration = Duration::from_secs(1);
 /// output waiting for more than this many [`PRESSED_PERIOD`]s.
 pub const PRESSED_EPOCHS: u32 = 2;
 
-/// When memory is released, at most this many parked connections retry in one round. The others
-/// retry in the next rounds.
+/// When memory is released, at most this many parked connections (which wait for memory) retry in
+/// one round of the event loop. The others retry in the next rounds.
 pub const WOKEN_AT_ONCE: usize = 32;
 
 /// The size of the shared zero buffer in bytes. The target sends it repeatedly to pad log pages.
@@ -105,10 +104,9 @@ pub const SMALL_RECEIVE_BYTES: u32 = 4096;
 /// receiving does not reach this limit, even with the deepest queue.
 pub const ANSWERS_BYTES: usize = 8 << 10;
 
-/// A connection with more outgoing bytes than this parses no further command. The host must then
-/// receive responses before it can send more. The data of the reads in one round also stay within
-/// this limit. Large sends are faster: over bare sockets, sends of 2 MiB reach twice the rate of
-/// sends of 64 KiB.
+/// A connection with more outgoing bytes than this parses no further command until the host has
+/// received responses. Reads that the target sends together also stay within this limit. Large
+/// sends are faster: over bare sockets, sends of 2 MiB reach twice the rate of sends of 64 KiB.
 pub const OUTBOX_BYTES: usize = 2 << 20;
 
 /// The capacity in bytes that a connection's header buffer keeps between sends.

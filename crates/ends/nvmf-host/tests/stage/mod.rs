@@ -31,12 +31,12 @@ pub struct Stage {
     /// The byte that fills the namespace's UUID; 0: no UUID.
     pub uuid: AtomicU8,
     pub volatile_cache: AtomicBool,
-    /// If set, the target replaces its namespace during the next Identify for namespace identifiers
-    /// (CNS 03h), and clears this flag.
+    /// If set, the target replaces its namespace at the next Identify for identification
+    /// descriptors (CNS 03h), and clears this flag.
     pub swaps_at_a_look: AtomicBool,
     /// Number of writes with FUA.
     pub durable: AtomicUsize,
-    /// Events to report, as results of event requests.
+    /// Asynchronous events to report, as results of event requests.
     pub events: Mutex<Vec<u64>>,
     /// The command identifier of the waiting event request.
     pub held: Mutex<Option<u16>>,
@@ -223,17 +223,18 @@ pub fn disk(peers: &[&Peer], options: &DiskOptions) -> Disk {
 pub fn usual() -> DiskOptions {
     let mut connection = options();
     connection.path_timeout = Some(Duration::from_secs(1));
-    // A lost controller may execute writes for a multiple of this time.
+    // The disk waits for a multiple of this time before it repeats writes of a lost controller.
     connection.keep_alive = Duration::from_secs(5);
     DiskOptions { connection, reconnect_delay: Duration::from_millis(50), ..Default::default() }
 }
 
-/// Options for targets whose lost commands have no late effects.
+/// Options for targets that execute no command after its connection is lost: the disk need not
+/// wait.
 pub fn quick() -> DiskOptions {
     DiskOptions { quiesce: Some(Duration::ZERO), ..usual() }
 }
 
-/// Options with a short wait for a lost controller that its target cannot close: 4 s by default.
+/// Options with a short wait for a lost controller that its target cannot close. `None`: 4 s.
 pub fn impatient(quiesce: Option<Duration>) -> DiskOptions {
     let mut options = DiskOptions { quiesce, ..usual() };
     // The host rounds this up to whole seconds, and then doubles it.
@@ -303,7 +304,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
 pub fn access(disk: &Disk) -> Vec<Option<AnaState>> {
     disk.paths().iter().map(|path| path.access).collect()
 }
-/// Records the state for a disk's successor. Tests can make it fail.
+/// A record of the state for a disk's successor. Tests can make it fail.
 #[derive(Clone, Default)]
 pub struct Notes(pub Arc<Mutex<(Predecessor, bool)>>);
 

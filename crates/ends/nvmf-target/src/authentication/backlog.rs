@@ -1,11 +1,10 @@
 //! The queue of the authentication thread.
 //!
-//! The thread serves the address with the least charged work. The charge is the recent work for the
-//! address. If the address's next request starts an exchange, the charge includes the work of this
-//! request. Later requests add nothing, so that an exchange that has started can also finish. Among
-//! addresses with equal work, the latest arrival is first, since a peer that has waited long soon
-//! gives up. A new host therefore overtakes unknown addresses that arrived earlier, however many
-//! they are and however many requests they have sent.
+//! The thread serves the address with the least charged work first. The charge is the recent work
+//! for the address, plus the work of its next request if that request starts an exchange. Later
+//! requests of an exchange add nothing, so that a started exchange can finish. Among addresses with
+//! equal work, the latest arrival is first: a peer that has waited long probably gives up soon. So
+//! a new host overtakes any number of attackers' addresses that arrived earlier.
 //!
 //! An address is known if a host has authenticated from it. If known and unknown addresses wait,
 //! the thread takes every second request from a known address, and the others from unknown
@@ -18,7 +17,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// A request in the backlog. Its peer may disconnect while the request waits.
+/// A request in the backlog.
 pub(super) trait Work {
     fn is_awaited(&self) -> bool;
 

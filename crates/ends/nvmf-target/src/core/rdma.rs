@@ -186,8 +186,7 @@ impl Core {
             return Err(VerbsError::Refused { verb: "rdma_accept", error });
         }
         if !self.cx.memory.may_last_at(request.peer.ip(), Transport::most_bytes(request)) {
-            let error =
-                std::io::Error::other("other connections use all memory that queues may take");
+            let error = std::io::Error::other("other connections use all memory for RDMA queues");
             return Err(VerbsError::Refused { verb: "rdma_accept", error });
         }
         let staging = self.doors.rdma.staging(request)?;
