@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct Losses {
     count: AtomicU64,
     /// The number of failures reported to each host, by the hash of its name. At most
-    /// [`limits::FLUSHING_HOSTS`] hosts have an entry. The target reports to other hosts only the
+    /// [`limits::FLUSHING_HOSTS`] hosts have an entry. Hosts without an entry learn only of
     /// failures of their own flushes.
     heard: Mutex<HashMap<u64, u64>>,
 }

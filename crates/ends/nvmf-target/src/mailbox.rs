@@ -31,8 +31,8 @@ pub(crate) enum Message {
     Joined(Arc<crate::transport::memory::Wire>, u64),
     /// Close this connection.
     Close(Route),
-    /// An I/O queue of this admin queue's controller has closed. Check whether the admin queue has
-    /// drained.
+    /// An I/O queue of this admin queue's controller has closed. Check whether the admin queue can
+    /// close, too.
     Look(Route),
     /// Complete a held command of this connection.
     Complete { route: Route, command: CommandId, status: Status, result: u64 },
@@ -47,7 +47,7 @@ pub(crate) enum Message {
     Abort { route: Route, command: CommandId, asking: Asking },
     /// The answer to an Abort command of this connection.
     Aborted { route: Route, slot: SlotId, aborted: bool },
-    /// Apply a reservation change to this subsystem's connections.
+    /// Apply a reservation change to the connections of its subsystem.
     Access(Arc<AccessChange>),
     /// Use this table and these stores for this subsystem's connections from now on.
     Namespaces(SubsystemId, Arc<NamespaceTable>, Arc<Backings>),
@@ -57,7 +57,8 @@ pub(crate) enum Message {
     Granted(Route, Arc<Claim>),
     /// Stop parking changes of these blocks.
     Unclaimed(Arc<Claim>),
-    /// Release this store. The core has received a list without this store before this message.
+    /// Close the queue into this store, and drop the share. The core has received a list without
+    /// this store before.
     Retire(BackingId, Share),
     /// Drop the share once no operation is in flight at this store.
     Settle(BackingId, Share),
@@ -113,9 +114,9 @@ impl Mailbox {
     }
 
     /// Posts a subsystem's namespaces. The new list replaces an older one that the core has not
-    /// read yet. So after any number of changes, a core reads one list. The replacement may put the
-    /// new list before earlier [`Message::Retire`] messages. This does no harm: the new list does
-    /// not contain the retired stores either.
+    /// read yet, so that after many changes, a core reads only one list. The new list may thereby
+    /// come before earlier [`Message::Retire`] messages: it does not contain the retired stores
+    /// either.
     pub(crate) fn post_namespaces(
         &self,
         subsystem: SubsystemId,

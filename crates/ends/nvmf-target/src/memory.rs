@@ -1,9 +1,9 @@
 //! Accounts for the memory that peers make a core hold: per host, and for the whole core. If a host
-//! takes more than its share, only the commands of this host wait.
+//! reaches its own limit, only the commands of this host wait.
 //!
 //! ```text
 //!   0 ............... 3/4 of the limit ............... limit ............... limit + reserve
-//!         any single host               all hosts together        hosts with next to nothing
+//!         any single host               all hosts together        hosts that hold little
 //! ```
 //!
 //! Once the reserve is used up, too, the core admits no command that needs memory. If in-capsule
@@ -23,8 +23,7 @@ use std::net::IpAddr;
 /// The name of a gauge that simulations read: the bytes that the peers of a core make it hold.
 const HELD: &str = "target: bytes that a core's peers hold";
 
-/// The name of a holder of memory. The bytes of a connection count for its peer's address before
-/// Connect, and for its host afterwards.
+/// The name of a holder: the peer's address before Connect, and the host afterwards.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Name {
     Address(IpAddr),
@@ -114,7 +113,7 @@ impl Account {
         id
     }
 
-    /// Returns whether a connection may keep `bytes` until its end. All connections together may
+    /// Returns whether a connection may keep `bytes` until it closes. All connections together may
     /// keep half of the limit, and the connections of one host three quarters of this half.
     pub(crate) fn may_last(&self, id: HolderId, bytes: usize) -> bool {
         let holder = self.holders[id.0 as usize].as_ref();
@@ -134,7 +133,7 @@ impl Account {
         of_holder + bytes <= most / 4 * 3 && self.lasting_bytes + bytes <= most
     }
 
-    /// Charges memory that a connection keeps until its end.
+    /// Charges memory that a connection keeps until it closes.
     pub(crate) fn hold_lasting(&mut self, id: HolderId, bytes: usize) {
         self.lasting_bytes += bytes;
         self.holder(id).lasting_bytes += bytes;
@@ -153,7 +152,7 @@ impl Account {
         let holder = self.holder(id);
         holder.connections -= 1;
         if holder.connections == 0 {
-            assert_eq!(holder.held_bytes, 0, "the holder's last connection has freed its memory");
+            assert_eq!(holder.held_bytes, 0, "the holder's last connection left memory charged");
             let holder = self.holders[id.0 as usize].take().expect("looked at above");
             self.by_name.remove(&holder.name);
             self.free.push(id);

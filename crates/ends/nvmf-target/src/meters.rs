@@ -41,7 +41,7 @@ struct All {
 #[derive(Default)]
 struct Former {
     counts: IoCounts,
-    /// The meters of removed namespaces, as far as queues still use these meters.
+    /// The meters of removed namespaces that queues still use.
     meters: Vec<Arc<Meter>>,
 }
 

@@ -1,13 +1,13 @@
 //! Rate limits. One kind limits all hosts together at one namespace. The other kind limits one host
 //! over all namespaces of a subsystem.
 //!
-//! A budget is a single point in time: the allowance up to this time has been spent. Each command
-//! *books* its cost: it moves this time forward. The command may then start one burst before the
-//! old value of this time, or later. So the cores can share a budget with one atomic update per
-//! command.
+//! A budget is a single point in time, up to which the allowance is spent. Each command *books* its
+//! cost: it moves this time forward by the time that the cost takes at the limit. The command may
+//! start when the clock reaches the old value minus one burst. So the cores can share a budget with
+//! one atomic update per command.
 //!
-//! A connection books only its first waiting command of each kind. So the waiting connections take
-//! turns, and a closing connection has few bookings to return.
+//! A connection books only its first waiting command of each kind (read or write). So the waiting
+//! connections take turns, and a closing connection has few bookings to return.
 
 use crate::shares::DEFAULT_WEIGHT;
 use farblock_proto::controller::IoCommand;
@@ -88,7 +88,7 @@ impl Cost {
         Self { namespace, kind, bytes }
     }
 
-    /// Returns the cost of a command; `None` if the command is free. A Copy is charged step by
+    /// Returns the cost of a command; `None` if no limit applies to it. A Copy is charged step by
     /// step.
     pub(crate) fn of(command: &IoCommand, block_size: u32) -> Option<Self> {
         let cost = |namespace, kind, bytes: u64| Some(Self { namespace, kind, bytes });

@@ -1,9 +1,9 @@
 //! Permits: a namespace that a group of targets shares executes commands only while this target has
 //! the group's permission.
 //!
-//! A permit has an end, and needs no withdrawal. A core compares the clock with the permit right
-//! before it submits an operation, so no other thread needs to send a message to stop the core. The
-//! clock counts the time in which the machine is suspended.
+//! A permit expires at a time. A core compares this time with the clock right before it submits an
+//! operation, so no other thread must stop the core in time. The clock also counts while the
+//! machine is suspended.
 
 use farblock_proto::time::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 /// The operations that were in flight at a namespace when the caller asked.
 ///
-/// [`Self::wait`] ends once every core has been without an operation in flight at some time. The
-/// caller must first prevent new operations: otherwise new ones may be in flight when the wait
-/// ends.
+/// [`Self::wait`] ends when each core has once had no operation in flight. The caller must first
+/// prevent new operations: otherwise new ones may be in flight when the wait ends.
 #[derive(Debug)]
 #[must_use = "operations may still be in flight"]
 pub struct Quiet(Receiver<Infallible>);
@@ -20,7 +19,7 @@ impl Quiet {
         (share, Self(shares))
     }
 
-    /// Waits until every core has been without an operation in flight.
+    /// Waits until each core has once had no operation in flight.
     ///
     /// # Errors
     /// Returns `self` if this takes longer than `timeout`.

@@ -24,10 +24,10 @@ pub(crate) fn are_released(shares: &Receiver<Infallible>, timeout: Duration) -> 
 
 /// A namespace that is being removed. Its last operations may still be under way.
 ///
-/// The target closes and unlocks the namespace's file once two conditions hold: every core has
-/// closed its queue, and the caller has dropped this value or [waited](Self::wait) for it. If the
-/// file has other owners, it stays open for them. A close may take long. Therefore do not drop this
-/// value on a core's thread before the removal [is over](Self::is_over).
+/// The target closes and unlocks the namespace's file when every core has closed its queue, and the
+/// caller has dropped this value or [waited](Self::wait) for it. If the file has other owners, it
+/// stays open for them. A close may take long, so do not drop this value on a core's thread before
+/// the removal [is over](Self::is_over).
 #[must_use = "the namespace stays in use until the removal completes"]
 pub struct Removal {
     shares: Receiver<Infallible>,

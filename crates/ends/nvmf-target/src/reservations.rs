@@ -4,9 +4,8 @@
 //! Every core receives a change as a message. The core sets the new rights of its connections'
 //! hosts, so that it starts no forbidden command. It replies once the forbidden commands that had
 //! already started have ended. When all cores have replied, the change is in effect, and the
-//! reservation command completes. With this protocol, the data path reads no memory that other
-//! cores write. For a namespace without reservations, the check costs one branch per command. See
-//! decision 23.
+//! reservation command completes. So the data path reads no memory that other cores write. For a
+//! namespace without reservations, the check costs one branch per command. See decision 23.
 
 use crate::by_namespace::ByNamespace;
 use crate::route::ConnectionKey;
@@ -42,8 +41,8 @@ pub trait ReservationStore: Send + Sync {
     fn save(&self, text: &str) -> io::Result<()>;
 }
 
-/// The group with which a target shares the reservations of a namespace. The target calls these
-/// functions with a lock held: they must not block, and not call the target.
+/// The group of targets with which a target shares the reservations of a namespace. The target
+/// calls these functions with a lock held: they must not block, and must not call the target.
 pub trait SharedReservations: Send + Sync {
     /// Asks the group for the last change that is in force. Pass the answer, with the number
     /// `serial`, to
@@ -72,7 +71,7 @@ pub(crate) struct Desk {
     pub(crate) spreading: HashMap<u64, (usize, SubsystemId, NamespaceId)>,
 }
 
-/// A job for the keeper's thread: make the reservations of a namespace durable.
+/// A job for the thread of the [`Keeper`]: make the reservations of a namespace durable.
 struct Save {
     key: (SubsystemId, NamespaceId),
     serial: u64,
@@ -205,7 +204,7 @@ impl Keeper {
     }
 }
 
-/// The accesses that other hosts' reservations deny to the host of a connection.
+/// By namespace: the accesses that other hosts' reservations deny to the host of a connection.
 #[derive(Default)]
 pub(crate) struct Limits {
     rights: ByNamespace<Rights>,

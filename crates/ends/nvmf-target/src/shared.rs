@@ -98,7 +98,7 @@ pub(crate) struct Denied {
 }
 
 pub(crate) enum Why {
-    /// The response's status already tells the host the reason, so the target logs no further text.
+    /// The status of the response is the only reason: the target logs no further text.
     Told,
     /// A TLS error: the counter to increment, and one sentence for the log.
     Tls(Reason, String),
@@ -331,8 +331,8 @@ impl TargetShared {
     ) -> Result<(), Denied> {
         let names = (request.data.host_nqn(), request.data.subsystem_nqn());
         let (Ok(host), Ok(subsystem)) = names else {
-            // If a name is invalid and the host does not use TLS, continue: the registry then
-            // refuses the Connect with the status that NVMe specifies.
+            // If a name is invalid and the host does not use TLS, let the registry refuse the
+            // Connect with the status that NVMe specifies.
             let invalid = || {
                 not_by_tls(Reason::TlsOtherHost, "the host NQN or the subsystem NQN is malformed")
             };

@@ -7,8 +7,8 @@
 //! commands wait for the next round, and the core polls the sockets in between. If a large command
 //! exceeds its host's allowance, later rounds deduct the excess.
 //!
-//! While only one host uses a core, allowances do not apply. The scheme then costs one comparison
-//! per receive and one per command.
+//! While only one host uses a core, allowances do not apply. The scheduler then costs one
+//! comparison per receive and one per command. A *share* is a host's entry in this scheduler.
 
 use crate::route::ConnectionKey;
 use farblock_proto::controller::SubsystemId;
@@ -26,11 +26,11 @@ const COMMANDS_PER_ROUND: i64 = 32;
 /// The number of data bytes that count as one more command.
 const BYTES_PER_COMMAND: i64 = 16 << 10;
 
-/// Allowances apply while several hosts use the core, and for this many rounds after only one host
-/// is left. A second host at queue depth 1 sends its next command within this time.
+/// Allowances apply while several hosts use the core, and for this many rounds afterwards: long
+/// enough for a host at queue depth 1 to send its next command.
 const SHARED_ROUNDS: u64 = 64;
 
-/// Identifies a host of a subsystem on one core.
+/// Identifies the share of a host of a subsystem on one core.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ShareId(usize);
 
@@ -38,8 +38,8 @@ struct Share {
     name: (SubsystemId, String),
     queues: usize,
     weight: u32,
-    /// The host's remaining allowance in this round. It is negative if the host's commands took
-    /// more.
+    /// The host's remaining allowance in this round; negative if its commands exceeded the
+    /// allowance.
     left: i64,
     /// Whether this share is listed in [`Shares::taken`].
     has_taken: bool,
@@ -215,7 +215,7 @@ impl Shares {
 mod tests {
     use super::*;
 
-    /// Connections with unlimited input, and the number of commands that each host has executed.
+    /// A core whose connections always have input, and the commands that each host has executed.
     struct World {
         shares: Shares,
         /// The host of each connection, and the number of bytes in each of its commands.

@@ -1,4 +1,5 @@
-//! Admission control: each connection has a slot, and no peer can occupy all slots.
+//! Admission control: each connection has a slot, and no peer can occupy all slots. A connection is
+//! half-open until its Connect (and authentication) has succeeded.
 //!
 //! ```text
 //!   accepted --> half-open --> connected --> gone
@@ -91,8 +92,8 @@ impl Slots {
             return Err(Refusal::Full(self.most - reserve));
         }
         // Evicted connections keep their slots until they have closed, and unknown addresses may
-        // connect faster than that. So limit the total here: unknown addresses must not take the
-        // reserved slots.
+        // connect faster than connections close. So limit the total here: unknown addresses must
+        // not take the reserved slots.
         if self.slots.len() + reserve >= self.most + limits::CLOSING_AT_ONCE {
             return Err(Refusal::Full(self.most - reserve));
         }
@@ -108,8 +109,9 @@ impl Slots {
         Ok(route)
     }
 
-    /// Returns the half-open connection to evict first. A host needs time to authenticate, so an
-    /// address with a single half-open connection keeps it as long as another address has several.
+    /// Returns the half-open connection to evict first: the oldest of the address that has the
+    /// most, or of all if no address has several. So a host with a single one has time to
+    /// authenticate.
     fn spare(&self) -> Option<u64> {
         match self.crowds.last() {
             Some((2.., crowd)) => self.origins[crowd].half_open.first().copied(),

@@ -246,7 +246,7 @@ impl CoreStart {
     }
 }
 
-/// Each core owns one of these. When its thread ends, even by a panic, the drop stops the whole
+/// A guard that each core's thread owns. When the thread ends, even by a panic, its drop stops the
 /// target. Otherwise the other cores would still pass connections to this core.
 struct EndsTarget(Arc<TargetShared>);
 

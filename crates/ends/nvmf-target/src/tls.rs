@@ -168,7 +168,7 @@ impl TlsTerms {
             None if now.policy(port) == TlsPolicy::Required => {
                 missing("the host connected without TLS, which this listener requires")
             }
-            // A host that may connect without TLS may read the discovery log page.
+            // Hosts that may connect without TLS may read the discovery log page.
             None if subsystem == DISCOVERY_NQN => Ok(()),
             None if !now.keys.keys(host, subsystem).is_empty() => {
                 missing("the host connected without TLS, although this target has a TLS key for it")

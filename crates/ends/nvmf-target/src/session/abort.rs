@@ -1,9 +1,8 @@
 //! Abort: ends an I/O command that still waits to start, or that has steps left. An Abort does not
 //! interrupt a data transfer or an operation at a namespace.
 //!
-//! The admin queue's core sends a message to the I/O queue. The I/O queue replies once the command
-//! has its response. So when the Abort completes at the host, the completion of the aborted command
-//! has arrived or is on its way.
+//! The admin queue's core sends a message to the I/O queue. The I/O queue replies when the aborted
+//! command has its response. So the target completes the aborted command before the Abort.
 
 use super::{Session, Work};
 use crate::context::Context;
@@ -25,8 +24,8 @@ pub(super) struct Aborts {
 }
 
 impl Aborts {
-    /// Called when the session sends the response of a command: makes the Abort commands that wait
-    /// for this command ready.
+    /// Makes the Abort commands that wait for this command ready. The session calls this when it
+    /// sends the command's response.
     pub(super) fn ended(&mut self, slot: SlotId, status: Status) {
         if self.waiting.is_empty() {
             return;

@@ -107,8 +107,8 @@ impl<T: Transport> Session<T> {
         }
         self.queue = *queue;
         if let Some(authentication) = &mut self.authentication {
-            // This queue stays without TLS. So a later authentication must not generate a TLS key,
-            // since the queue would then stay open without the secure channel that the key is for.
+            // This queue has no TLS. A later authentication must not generate a TLS key: the queue
+            // would stay open although the key requires a secure channel.
             let machine = authentication.machine.take();
             let without = |machine: Box<Controller>| machine.offering(Concatenation::NONE);
             authentication.machine = machine.map(without).map(Box::new);
@@ -128,7 +128,7 @@ impl<T: Transport> Session<T> {
         tracing::info!(peer = %self.peer, %host, "authenticated");
     }
 
-    /// Closes the queue, because the host may no longer use its host identifier. `reason` says why.
+    /// Closes the queue, because the host may no longer use its host identifier, for this reason.
     fn is_not_its(&mut self, cx: &mut Context, reason: &str) {
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let host = self.host_to_authenticate();
@@ -256,8 +256,7 @@ impl<T: Transport> Session<T> {
         authentication.messages += u32::from(is_locked);
         let too_many = authentication.messages > limits::AUTHENTICATION_MESSAGES;
         let Some(mut machine) = authentication.machine.take().filter(|_| !too_many) else {
-            // Either another message arrived between the command and its data, or the host has sent
-            // too many messages.
+            // The host has sent another message before this command's data, or too many messages.
             let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
             self.respond_and_release(cx, slot, status, 0);
             self.close_after_sending(cx);

@@ -1,6 +1,6 @@
-//! Copy: each step reads one part of a range into the step's own buffer and writes the buffer to
-//! the destination. [`super::turns`] describes the turns of steps, and [`super::paced`] their
-//! costs.
+//! Copy. Each step reads one part of a range into a buffer, and writes the buffer to the
+//! destination. [`super::turns`] decides when a step may start. [`super::paced`] charges its cost
+//! to the rate limits.
 //!
 //! ```text
 //!   ranges parsed --> rate limits --> turn --> reads --> writes --> done
@@ -8,10 +8,10 @@
 //!                         +---------------------------------+
 //! ```
 //!
-//! Each namespace has a line of waiting steps. A step waits in the line of its source namespace,
-//! which is charged for the step until the step's write starts. From then on, the line of the
-//! destination namespace is charged. So a line is only ever charged for operations of its own
-//! namespace, and can be removed when the namespace closes.
+//! Each namespace has a line of waiting steps. A step waits in the line of its source namespace.
+//! The core charges the step's bytes to this line while the step reads, and to the line of the
+//! destination namespace while it writes. So a line is charged only for operations at its
+//! namespace, and the core can remove the line when the namespace closes.
 
 use super::{Queue, Session, Work};
 use crate::context::Context;

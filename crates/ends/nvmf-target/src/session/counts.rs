@@ -26,7 +26,7 @@ impl<T: Transport> Session<T> {
             Work::Io(IoCommand::Read { data, .. }) => (MeterKind::Read, data.length()),
             Work::Io(IoCommand::Write { data, .. }) => (MeterKind::Write, data.length()),
             Work::Io(_) | Work::Reserving { .. } => (MeterKind::Other, 0),
-            // The target refused the command before it parsed the command.
+            // The target refused the command before parsing it.
             Work::None if !status.is_success() => (MeterKind::Other, 0),
             _ => return,
         };

@@ -15,7 +15,7 @@ use farblock_wire::{Cqe, Status};
 
 impl<T: Transport> Session<T> {
     /// Returns whether the session holds so much memory that it must not parse more commands until
-    /// others have completed. Returns false while the host still has to send requested data: these
+    /// others have completed. Returns false while the host still has to send requested data: the
     /// data follow on the same stream, so the session must continue to parse.
     pub(crate) fn holds_too_much(&self, cx: &Context) -> bool {
         !self.may_hold(cx, 0) && self.arrivals.asked_for == 0
@@ -80,7 +80,7 @@ impl<T: Transport> Session<T> {
         self.held.holder = Some(cx.memory.rename(self.holder(), host, bytes, lasting));
     }
 
-    /// Charges memory that the transport keeps until its end. Returns false, and charges nothing,
+    /// Charges memory that the transport keeps until it closes. Returns false, and charges nothing,
     /// if the memory limits do not allow this.
     pub(crate) fn keep(&mut self, cx: &mut Context, bytes: usize) -> bool {
         let may = cx.memory.may_last(self.holder(), bytes);
@@ -140,7 +140,7 @@ impl<T: Transport> Session<T> {
 
     /// Removes the connection from the memory account of its holder.
     pub(crate) fn leave(&mut self, cx: &mut Context) {
-        debug_assert_eq!(self.held.bytes, 0, "the session has freed its memory");
+        debug_assert_eq!(self.held.bytes, 0, "the session left memory charged");
         let Some(holder) = self.held.holder.take() else { return };
         cx.memory.release_lasting(holder, std::mem::take(&mut self.held.lasting_bytes));
         cx.release_bytes(holder, self.held.bytes + self.held.kept_bytes);
@@ -213,9 +213,9 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Returns the destination buffer for a command's data. The session takes the buffer when the
-    /// data arrive instead of when it requests the data. The pool then mostly returns the buffer
-    /// that the last command has just released, which is still in the processor's cache.
+    /// Returns the destination buffer for a command's data. The session takes the buffer from the
+    /// pool only when the data arrive. The pool then mostly returns the buffer that the last
+    /// command has just released, which is still in the processor's cache.
     pub(crate) fn landing(&mut self, cx: &Context, slot: SlotId) -> &mut Buffer {
         let SessionRequest { buffer, pulled_bytes, .. } = self.request(slot);
         buffer.get_or_insert_with(|| cx.reactor.buffers().take(*pulled_bytes))

@@ -50,8 +50,8 @@ struct Pair {
     first: SlotId,
     second: SlotId,
     stage: Stage,
-    /// Whether the queue's claim belongs to this pair. The pair's slots do not identify the claim:
-    /// once a half has its response, the next pair may use its slot.
+    /// Whether the queue's claim belongs to this pair. A slot cannot identify the pair of a claim:
+    /// once a half has its response, another pair may use its slot.
     has_claim: bool,
     /// For the first and the second half, whether the half has its response.
     ended: [bool; 2],
@@ -225,7 +225,7 @@ impl<T: Transport> Session<T> {
         let pair = self.fused.as_mut()?.pair_of(slot)?;
         let second = pair.second;
         let Work::Io(write) = self.request(second).work else { return None };
-        // A block size of 0 does no harm here: these commands contain their length in bytes.
+        // The block size has no effect here: these commands contain their length in bytes.
         Some((Cost::of(&write, 0)?, Cost::of(compare, 0)?))
     }
 
@@ -413,8 +413,7 @@ impl<T: Transport> Session<T> {
 
     /// Appends to `under_way` the commands under way that change the claimed blocks.
     pub(crate) fn changing(&mut self, claim: &Claim, under_way: &mut Vec<UnderWay>) {
-        // The session keeps the owner after its queue has closed, so operations of closed queues
-        // are included.
+        // This includes operations of closed queues, because the session keeps its owner.
         let is_its = self.owner.as_ref().is_some_and(|owner| owner.subsystem == claim.subsystem);
         if !is_its || self.pending.operations == 0 {
             return;

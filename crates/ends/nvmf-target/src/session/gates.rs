@@ -15,7 +15,7 @@ use farblock_proto::ids::NamespaceId;
 use farblock_reactor::os;
 use farblock_wire::Status;
 
-/// A session, together with the data of the command that passes its gates.
+/// The gates of a session, for one command and its data.
 struct Keeper<'a, T> {
     session: &'a mut Session<T>,
     cx: &'a mut Context,
@@ -70,7 +70,7 @@ impl<T: Transport> Gates for Keeper<'_, T> {
     #[inline]
     fn start(&mut self, slot: SlotId) -> Result<Option<Path>, Status> {
         let Work::Io(command) = self.session.request(slot).work else {
-            unreachable!("only I/O commands enter the gates")
+            unreachable!("only I/O commands pass the gates")
         };
         if let Some(bytes) = self.whole
             && self.session.write_inline(self.cx, slot, &command, bytes)

@@ -275,10 +275,9 @@ impl<T: Transport> Session<T> {
         }
         if request.operations == 0 {
             if self.fused.is_some() && self.ends_half(cx, slot) {
-                // Nothing more to do here: the other half of the pair continues, or both halves
-                // have ended.
+                // The other half of the pair continues, or both halves have ended.
             } else if self.writes_what_it_read(cx, slot) || self.ends_step(cx, slot) {
-                // Nothing more to do here: the command continues, or waits for its next turn.
+                // The command continues, or waits for its next turn.
             } else if gone {
                 self.release(cx, slot);
             } else {
@@ -372,7 +371,7 @@ fn is_media_error(error: BlockError) -> bool {
     matches!(error, BlockError::ReadFailed | BlockError::WriteFailed)
 }
 
-/// Returns whether the error is caused by the storage and not by the host's command.
+/// Returns whether the storage caused the error, and not the host's command.
 fn is_trouble(error: BlockError) -> bool {
     use BlockError::{Conflict, Denied, Disconnected, NoResources, NoSpace, NotReady};
     let of_storage = matches!(error, NoSpace | Disconnected | NoResources | NotReady);

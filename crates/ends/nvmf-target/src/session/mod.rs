@@ -103,7 +103,7 @@ pub(crate) struct IoQueue {
     /// The core's queues into the namespaces that this queue has used so far.
     pub(crate) volumes: ByNamespace<VolumeId>,
     pub(crate) meters: QueueMeters,
-    /// The queue records here that commands arrive. The keep-alive timer reads the record.
+    /// The queue notes here that commands arrive, for the keep-alive timer.
     pub(crate) traffic: Arc<Traffic>,
     is_traced: bool,
 }
@@ -221,7 +221,7 @@ struct Waiting {
     for_share: Option<Instant>,
 }
 
-/// The memory charged to this connection's holder.
+/// The memory charged to this connection's holder: its host, or before Connect its address.
 #[derive(Default)]
 struct Held {
     /// The bytes of buffers.
@@ -229,9 +229,9 @@ struct Held {
     /// The bytes of the session's command slots. The session keeps each slot that was used, so the
     /// number of slots is the peak number of concurrent commands.
     kept_bytes: usize,
-    /// The bytes that the transport keeps until its end.
+    /// The bytes that the transport keeps until it closes.
     lasting_bytes: usize,
-    /// The holder; `Some` from the connection's start to its end.
+    /// The holder; `Some` while the connection is open.
     holder: Option<HolderId>,
 }
 
@@ -278,7 +278,7 @@ pub(crate) struct Session<T> {
     /// Whether the core has queued this connection to retry once buffers are released.
     pub(crate) parked: bool,
     tick: Tick,
-    /// The host's share of the core, if this is an I/O queue.
+    /// The host's entry in the scheduler of the core ([`crate::shares`]), if this is an I/O queue.
     share: Option<ShareId>,
 }
 
@@ -391,14 +391,14 @@ impl<T: Transport> Session<T> {
         cx.list(self.route.key, &mut self.tick.listed);
     }
 
-    /// Returns whether the host has used up its allowance, so that further input must wait for a
-    /// later round.
+    /// Returns whether the host has used up its allowance of this scheduling round, so that further
+    /// input must wait for a later round.
     #[inline]
     pub(crate) fn has_had_its_part(&self, cx: &mut Context) -> bool {
         cx.shares.is_shared() && self.share.is_some_and(|share| cx.shares.has_none_left(share))
     }
 
-    /// Notes in the host's share that input has arrived.
+    /// Tells the scheduler of the core that input of this host has arrived.
     #[inline]
     pub(crate) fn note_arrival(&self, cx: &mut Context) {
         if let Some(share) = self.share {
@@ -582,8 +582,8 @@ impl<T: Transport> Session<T> {
         if let Some((controller, queue)) = closed {
             cx.shared.queue_closed(controller, queue, self.route, self.changes_under_way());
         }
-        // Close the transport last. The host may then connect its next queue, which is fenced only
-        // if the registry already knows that this queue has closed.
+        // Close the transport last. The host may then connect its next queue, and the target fences
+        // that queue only if the registry already knows that this one has closed.
         self.transport.close(cx);
         self.list(cx);
     }

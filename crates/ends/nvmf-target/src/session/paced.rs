@@ -1,5 +1,6 @@
 //! The commands that wait for the rate limits of their host or namespace. They wait before the
-//! target requests their data. So they hold no memory, except for in-capsule data.
+//! target requests their data, so they hold no memory except for in-capsule data. A command *books*
+//! its cost in the budgets of the limits; see [`crate::pace`].
 
 use super::{Queue, Session, Work};
 use crate::backings::Backings;
@@ -35,7 +36,7 @@ struct Lane {
     start: Instant,
     /// The limit that determines `start`, for the wait counters.
     by: Wait,
-    /// The wait counters include the waits of this lane up to this time.
+    /// The time up to which the wait counters include the waits of this lane.
     counted: Instant,
     slots: VecDeque<SlotId>,
 }

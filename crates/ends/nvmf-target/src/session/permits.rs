@@ -8,8 +8,8 @@ use farblock_proto::ids::NamespaceId;
 use farblock_wire::Status;
 
 impl<T: Transport> Session<T> {
-    /// Checks whether the target may submit the operations of a command now. Without a group, this
-    /// costs one branch.
+    /// Checks whether the target may submit the operations of a command now. For namespaces that no
+    /// group of targets shares, this costs one branch.
     #[inline]
     pub(super) fn check_permit(&mut self, slot: SlotId) -> Result<(), Status> {
         let is_led = matches!(&self.queue, Queue::Io(queue) if queue.backings.is_led());
@@ -28,8 +28,8 @@ impl<T: Transport> Session<T> {
             IoCommand::Flush { namespace: NamespaceId::ALL } => {
                 queue.table.iter().try_for_each(|(nsid, _)| permitted(queue, nsid))
             }
-            // Unless the targets of the group share the reservations, each target would know only
-            // those that it granted itself.
+            // If the targets of the group do not share reservations, refuse the command: each
+            // target would know only its own reservations.
             IoCommand::Reserve { .. } => {
                 match is_led(queue, nsid) && !queue.table.shares_reservations(nsid) {
                     true => Err(Status::INVALID_OPCODE.with_dnr()),

@@ -76,8 +76,8 @@ impl<T: Transport> Session<T> {
         self.list(cx);
     }
 
-    /// Applies a reservation change to the host's rights. From now on, commands that the change
-    /// forbids or aborts do not start. Appends to `under_way` those that have already started.
+    /// Applies a reservation change to the host's rights. Commands that the change forbids or
+    /// aborts no longer start. Appends to `under_way` those that have already started.
     pub(crate) fn apply_access(
         &mut self,
         cx: &mut Context,
@@ -112,8 +112,8 @@ impl<T: Transport> Session<T> {
             if request.operations > 0 {
                 under_way.push((self.route.key, SlotId(index)));
             }
-            // Operations that have started run to their end. Of a command in steps, no further step
-            // starts.
+            // Operations that have started run to their end. A command in steps starts no further
+            // step.
             let has_more = request.operations == 0 || request.has_steps_left();
             if aborted && has_more && request.status.is_success() {
                 // Set Do Not Retry: the host is no longer registered, so a retry would only get

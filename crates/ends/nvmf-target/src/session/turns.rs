@@ -1,6 +1,6 @@
-//! The turns of Compare, Verify, Write Zeroes, deallocation and Copy commands. With one of these
-//! commands, a host can cause much work at a namespace while it transfers few bytes, so the network
-//! does not slow this work down.
+//! Compare, Verify, Write Zeroes, deallocation and Copy commands take turns. With such a command, a
+//! host can cause much work at a namespace with few bytes on the network, so the network does not
+//! limit this work.
 //!
 //! Verify, Copy and deallocation execute in several steps; a Compare or a Write Zeroes is a single
 //! step. The connections of a core take turns to start a step. The core limits the bytes charged
@@ -8,8 +8,8 @@
 //! starts, so a waiting command holds no memory. A command of a closed connection starts no further
 //! step.
 //!
-//! Each namespace has its own line, and may always have one step under way. So a slow disk cannot
-//! stop the steps at other namespaces by using up the limit.
+//! Each namespace has its own line, and may always have one step under way. So steps on a slow disk
+//! cannot use up the limit and stop the steps at other namespaces.
 
 use super::copy::Copying;
 use super::{Session, SessionRequest, Work};

@@ -1,7 +1,7 @@
 //! Batches: changes of namespaces that reach the cores together.
 //!
-//! To build or read the list of a subsystem's namespaces takes time in proportion to its length. If
-//! each of ten thousand changes sent its own list, this would take a hundred million steps.
+//! Each change sends the cores a new list of all namespaces of the subsystem. Without batches, ten
+//! thousand added namespaces would need ten thousand such lists, with fifty million entries.
 
 use super::{Management, TargetShared};
 use crate::backings::{Backing, BackingId};

@@ -11,8 +11,8 @@ use std::net::IpAddr;
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) address: IpAddr,
-    /// Whether the target has reported that the host is connected. If the host must authenticate,
-    /// the target reports it only after the authentication.
+    /// Whether the target has reported that the host is connected: after its authentication, if the
+    /// host must authenticate.
     pub(crate) is_told: bool,
 }
 
@@ -31,7 +31,7 @@ impl TargetShared {
     }
 
     pub(super) fn host_is_out(&self, management: &mut Management, teardown: &Teardown) {
-        // After a host has disabled its controller, the host stays connected.
+        // A host that disables its controller stays connected.
         if teardown.reason == TeardownReason::Disabled {
             return;
         }

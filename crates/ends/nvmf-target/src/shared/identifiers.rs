@@ -10,8 +10,7 @@ use farblock_wire::fabrics::{ConnectData, ConnectInvalidParameter};
 
 impl TargetShared {
     /// Checks that a host may use this host identifier. For an I/O queue, checks only the
-    /// configured identifiers. The registry checks that the queue uses the identifier of its
-    /// controller.
+    /// configured identifiers: the registry compares the identifier with the controller's.
     pub(super) fn check_identifier(
         &self,
         management: &Management,

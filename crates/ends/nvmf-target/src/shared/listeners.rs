@@ -179,7 +179,7 @@ const NO_TLS: &str = "NVMe/RDMA has no TLS, so this listener cannot require it: 
                       without a key there, or use a TCP listener";
 
 /// Returns the first PORTID of a target that assigns these controller identifiers. Targets that
-/// share one subsystem have disjoint ranges, so their PORTIDs differ, too.
+/// share a subsystem have disjoint ranges of controller identifiers, so their PORTIDs differ, too.
 pub(crate) fn first_number(controller_ids: &RangeInclusive<u16>) -> u16 {
     1 + controller_ids.start().saturating_sub(1) / IDS_PER_NUMBER
 }
@@ -365,8 +365,8 @@ pub(crate) fn is_entrance(entrance: Entrance, local: Entrance) -> bool {
 mod tests {
     use super::*;
 
-    /// Listeners of different families have separate TLS policies. One policy must not apply to the
-    /// other listener's connections.
+    /// An IPv4 and an IPv6 listener on one port may have different TLS policies, so the target must
+    /// not confuse their connections.
     #[test]
     fn a_connection_matches_only_a_listener_of_its_family() {
         let at = |text: &str| text.parse::<SocketAddr>().expect("an address");

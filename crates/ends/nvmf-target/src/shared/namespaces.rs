@@ -258,8 +258,8 @@ impl TargetShared {
     /// Drops all namespaces and unread messages after the target has ended.
     pub(crate) fn forget_exports(&self) {
         let exports = std::mem::take(&mut self.lock().exports);
-        // Drop the exports without the lock. Closing a store may take long, and a namespace that
-        // reports a change waits for the lock.
+        // Drop the exports after the release of the lock: the close of a store may take long, and a
+        // namespace that reports a change waits for the lock.
         drop(exports);
         for mailbox in self.mailboxes() {
             mailbox.take();

@@ -34,7 +34,7 @@ impl TargetShared {
         }
     }
 
-    /// Lists exactly these addresses of other targets. Notifies hosts if the page changes.
+    /// Replaces the listed addresses of other targets. Notifies hosts if the page changes.
     pub(crate) fn set_peers(&self, peers: &BTreeMap<SocketAddr, u16>) -> Result<(), ChangeError> {
         let mut management = self.lock_running()?;
         let registry = &mut management.registry;

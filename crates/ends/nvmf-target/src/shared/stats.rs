@@ -34,8 +34,8 @@ pub struct Stats {
     pub subsystems: Vec<SubsystemStats>,
     /// The counters by host, including disconnected hosts.
     pub hosts: Vec<HostStats>,
-    /// The I/O of hosts that have no counters of their own, and of former hosts whose counters a
-    /// newer host has taken.
+    /// The I/O of hosts without counters, and of former hosts whose counters newer hosts have taken
+    /// over.
     pub other_hosts: IoCounts,
 }
 

@@ -85,8 +85,8 @@ impl TargetShared {
         let removals = namespaces.into_iter().map(|nsid| self.remove_namespace(nqn, nsid));
         let removals = removals.collect::<Result<Vec<_>, _>>();
         self.end_batch();
-        // If the caller has an open batch, the cores would otherwise get the new lists only after
-        // the subsystem's removal.
+        // During a batch of the caller, the cores would otherwise get the new lists only after the
+        // subsystem's removal.
         self.send_changes();
         let removals = removals?;
         let mut gone = None;

@@ -7,7 +7,7 @@
 //!   session                                     transport
 //!   command(slot, sqe)                    <---  a capsule has arrived
 //!   pull(slot, pointer)                   --->  receive these bytes
-//!   landing(slot)                         <---  where do the bytes go?
+//!   landing(slot)                         <---  get the buffer for these bytes
 //!   pulled(slot)                          <---  all these bytes have arrived
 //!   push(slot, buffers, cqe)              --->  send these bytes, and then the response
 //!   respond(slot, cqe)                    --->  send the response

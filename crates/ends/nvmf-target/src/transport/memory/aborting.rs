@@ -27,7 +27,7 @@ struct Stand {
     io: Peer,
 }
 
-/// Returns a host and a target. The target's disk can hold back operations of this kind.
+/// Returns a host and a target, whose disk can hold back operations of this kind (a gate).
 fn stand(operation: Operation) -> Stand {
     let disk = Arc::new(Mem::new(BLOCK, u64::from(BLOCKS * BLOCK)).expect("a size"));
     let gate = Arc::new(Gate::of(operation, disk));
@@ -85,7 +85,7 @@ impl Stand {
         self.io.answer(cid).expect("the connection is open").status
     }
 
-    /// Waits until the queue's core has read its messages.
+    /// Waits until the core of the I/O queue has handled its messages.
     fn is_heard(&mut self) {
         self.io.is_heard();
     }
@@ -156,7 +156,7 @@ fn an_aborted_command_that_waits_for_a_rate_limit_never_executes() {
     control.set_rates(NQN, NamespaceId(1), &crawl).expect("the namespace exists");
     stand.is_heard();
     (100..104).for_each(|cid| stand.write(cid.into(), cid));
-    assert_eq!(stand.status(100), Status::SUCCESS, "the first finds the budget unused");
+    assert_eq!(stand.status(100), Status::SUCCESS, "the budget is unused");
     stand.is_heard();
     for cid in [101, 103] {
         assert_eq!(stand.abort(cid), ABORTED);
@@ -178,7 +178,7 @@ fn an_aborted_copy_returns_its_read_budget() {
     stand.target.control().set_rates(NQN, NamespaceId(1), &rates).expect("the namespace exists");
     stand.is_heard();
     stand.write(0, 100);
-    assert_eq!(stand.status(100), Status::SUCCESS, "the first finds the budget unused");
+    assert_eq!(stand.status(100), Status::SUCCESS, "the budget is unused");
     stand.send(&command::copy(1, 4096, 1, false), 101, command::copy_range(0, 0, 512).as_bytes());
     stand.is_heard();
     assert_eq!(stand.abort(101), ABORTED);
@@ -201,7 +201,7 @@ fn no_command_inherits_the_booking_of_an_aborted_command() {
     let large = vec![7; 512 << 10];
     let write = command::write(1, 0, 1024, 512 << 10, false);
     stand.io.wire.send(place(&stand.io.wire, &write, 102, &large, false), &[]);
-    assert_eq!(stand.status(100), Status::SUCCESS, "the first finds the budget unused");
+    assert_eq!(stand.status(100), Status::SUCCESS, "the budget is unused");
     assert_eq!(stand.abort_read(103), NOT_ABORTED, "a small write waits");
     assert_eq!(stand.abort(101), ABORTED);
     assert_eq!(stand.status(101), Status::ABORT_REQUESTED);

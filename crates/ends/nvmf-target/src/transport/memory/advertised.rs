@@ -307,7 +307,7 @@ fn each_command_format_works_exactly_if_advertised() {
         let mut read = command::read(1, 0, 1, BLOCK);
         read.sqe.flags |= fuse;
         assert_eq!(stand.io(&read, &[]), Status::INVALID_FIELD, "fused");
-        // The next command does not become the second half of a pair with the refused command.
+        // The next command is not fused with the refused one.
         assert_eq!(stand.io(&command::flush(1), &[]), Status::SUCCESS);
     }
     // The namespace has no metadata, no protection information (MC, DPC) and one block format
@@ -457,7 +457,7 @@ fn hold_events(stand: &mut Stand) {
 }
 
 /// IOCCSZ and IORCSZ are the sizes of an I/O queue's capsules and responses, in units of 16 bytes.
-/// As on TCP, a larger capsule ends its connection, since the target could not find the next
+/// A larger capsule ends its connection, as on TCP, where the target could not find the next
 /// capsule.
 #[test]
 fn a_capsule_may_have_at_most_the_advertised_size() {
@@ -502,8 +502,8 @@ fn traffic_keeps_a_controller_alive() {
         let sent = Instant::now();
         let cid = stand.io.send(&command::read(1, 0, 1, BLOCK), &[], true);
         let Some(answer) = stand.io.answer(cid) else {
-            // On a busy machine, this test may have sent nothing for too long. The target may then
-            // close the controller.
+            // On a busy machine, the test may pause for longer than the timeout. The target may
+            // then close the controller.
             assert!(
                 last.elapsed() >= timeout / 2,
                 "the controller closed despite traffic within {timeout:?}"

@@ -20,8 +20,7 @@ fn near(block_size: u32) -> Arc<dyn Namespace> {
     Arc::new(Backed { namespace, backing: target })
 }
 
-/// Connects farblock's host to a controller of `target`. The host holds no strong reference to the
-/// target.
+/// Connects farblock's host to a controller of `target`, without keeping the target alive.
 fn connect(target: &Arc<Target>) -> Controller {
     let target = Arc::downgrade(target);
     let dial = move || {

@@ -138,7 +138,7 @@ fn copy_reads_other_namespaces_only_if_the_host_enabled_it() {
     }
     let fast = CopyRange { sopt: CopyRange::SOPT_FAST_ONLY.into(), ..range(1, 0, 1) };
     assert_eq!(host.copy(2, 0, true, &[fast]), (Status::FAST_COPY_NOT_POSSIBLE, 0));
-    // The target flushes only data that must be durable.
+    // A Copy makes its data durable only with FUA.
     let durable = gate.durable();
     let mut fua = command::copy(2, 0, 1, true);
     fua.sqe.cdw12.set(fua.sqe.cdw12.get() | 1 << 30);
@@ -176,8 +176,8 @@ fn a_copy_beyond_a_limit_copies_nothing() {
     assert_eq!(host.copy(1, u64::MAX, false, &[range(0, 0, 1)]).0, Status::LBA_OUT_OF_RANGE);
     let beyond = [range(0, 5, 1), range(0, u64::MAX, 1)];
     assert_eq!(host.copy(1, 0, false, &beyond), (Status::LBA_OUT_OF_RANGE, 0));
-    // The last source block is the first destination block. Then the last two destination blocks
-    // are source blocks.
+    // First the last source block is the first destination block. Then the first source block is
+    // the last destination block.
     for from in [91, 109] {
         let overlapping = [range(0, 0, 1), range(0, from, 10)];
         assert_eq!(host.copy(1, 100, false, &overlapping).0, Status::OVERLAPPING_IO_RANGE);

@@ -269,7 +269,7 @@ fn no_other_write_executes_between_compare_and_write() {
     }
 }
 
-/// A closed connection writes nothing and does not block other hosts.
+/// The pairs of a closed connection write nothing and do not block other hosts.
 #[test]
 fn a_fused_pair_of_a_closed_connection_writes_nothing() {
     let (target, gate, mut one, mut other) = stand(Operation::Read);
@@ -407,7 +407,7 @@ fn fused_pairs_wait_for_read_and_write_limits() {
     control.set_host_rates(NQN, IDENTITY.hostnqn, &crawl).expect("the subsystem exists");
     one.io.is_heard();
     other.io.is_heard();
-    assert_eq!(one.fused(6, 0, 1), [OK, OK], "the first finds the budget untouched");
+    assert_eq!(one.fused(6, 0, 1), [OK, OK], "the budget is unused");
     let waits = one.send(6, 1, 2, true);
     one.io.is_heard();
     assert_eq!(gate.seen(), [6]);
@@ -430,8 +430,8 @@ fn a_stopping_target_finishes_accepted_fused_pairs() {
     one.io.is_heard();
     let first = one.io.send(&compare(8), &[0; 512], true);
     let stops = thread::spawn(move || target.stop());
-    // Either the target refuses the first half, because no second half can follow any more, or the
-    // half arrived while the queue was closing.
+    // The target refuses the first half: because no second half can follow any more, or because
+    // the half arrived while the queue was closing.
     let alone = one.io.answer(first).expect("the connection is open").status;
     assert!([MISSING, Status::ABORTED_SQ_DELETION].contains(&alone), "{alone:?}");
     gate.open_up();

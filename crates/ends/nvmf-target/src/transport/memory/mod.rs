@@ -1,10 +1,9 @@
-//! An in-memory transport for a host in the same process, for tests. Like an RDMA host, this host
-//! names its data with keyed descriptors. So the tests show that a session needs neither PDUs nor
-//! streams.
+//! An in-memory transport for a host in the same process, for tests. They show that a session needs
+//! neither PDUs nor byte streams. As over RDMA, the host names its data with keyed descriptors.
 //!
 //! Host and controller share a [`Wire`], which carries capsules in one direction and responses in
-//! the other. Pulls copy from the host's registered memory, and pushes copy into it. A key or range
-//! that is not registered ends the connection. A command beyond the queue depth also ends it.
+//! the other. The transport copies data from and to the host's registered memory. A key or range
+//! that is not registered ends the connection, and so does a command beyond the queue depth.
 
 mod aborting;
 mod advertised;

@@ -90,8 +90,8 @@ fn removing_a_namespace_finishes_started_commands_and_fails_waiting_ones() {
         let begun = if is_one_core { at_once / 2 } else { at_once };
         until("they are begun", || gate.kept() == 2 * (1 + usize::from(begun)));
         let removal = control.remove_namespace(NQN, FIRST).expect("the namespace exists");
-        // Waiting commands complete although no started command has ended. New commands fail. The
-        // other namespace still works.
+        // Waiting commands fail before the started commands end. New commands fail, too. The other
+        // namespace still works.
         for io in &mut queues {
             for cid in 101 + begun..101 + VERIFIES {
                 assert_eq!(status_of(io, cid), Status::INVALID_NAMESPACE);

@@ -120,8 +120,8 @@ impl Peer {
         self.answer(cid).expect("closed before the answer")
     }
 
-    /// Waits until the queue's core has handled its earlier messages. A single response does not
-    /// prove this: the core may have taken the command in a tick that had already started.
+    /// Waits until the queue's core has handled its earlier messages. This takes more than one
+    /// response: the core may have taken the first command in a tick that had already started.
     pub(super) fn is_heard(&mut self) {
         for _ in 0..=limits::ROUNDS_PER_TICK {
             assert_eq!(self.run(&command::flush(u32::MAX), &[]).status, Status::SUCCESS);

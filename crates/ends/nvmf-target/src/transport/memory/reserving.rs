@@ -250,7 +250,7 @@ fn only_preempt_and_abort_ends_commands_that_wait_for_a_limit() {
         let control = target.control();
         control.set_rates(NQN, NamespaceId(1), &crawl).expect("the namespace exists");
         other.io.is_heard();
-        assert_eq!(other.read(0), Ok(0), "the first finds the budget untouched");
+        assert_eq!(other.read(0), Ok(0), "the budget is unused");
         let reads = [1, 2].map(|lba| other.io.send(&command::read(1, lba, 1, BLOCK), &[], true));
         other.io.is_heard();
         let preempt = take(action, REGISTRANTS_WRITE, one.key, other.key);
@@ -265,7 +265,7 @@ fn only_preempt_and_abort_ends_commands_that_wait_for_a_limit() {
         assert_eq!((other.register(), other.write(0, 1)), (Status::SUCCESS, Status::SUCCESS));
         control.set_rates(NQN, NamespaceId(1), &crawl).expect("the namespace exists");
         other.io.is_heard();
-        assert_eq!(other.write(0, 1), Status::SUCCESS, "the first finds the budget untouched");
+        assert_eq!(other.write(0, 1), Status::SUCCESS, "the budget is unused");
         let late = other.io.send(&command::write(1, 0, 1, BLOCK, false), &[2; 512], true);
         other.io.is_heard();
         let preempt = take(action, REGISTRANTS_WRITE, one.key, other.key);
@@ -402,7 +402,7 @@ fn persistent_reservations_hold_when_a_namespace_is_added_again() {
     };
     for _ in 0..50 {
         remove();
-        add(Some(&kept)).expect("it can be shared");
+        add(Some(&kept)).expect("the namespace can be shared");
         assert_eq!(once_there(&mut other), CONFLICT, "the host may not write");
         assert_eq!(once_there(&mut one), Status::SUCCESS);
     }
@@ -410,7 +410,7 @@ fn persistent_reservations_hold_when_a_namespace_is_added_again() {
     assert_eq!(one.release(WRITE_EXCLUSIVE), Status::SUCCESS);
     assert_eq!(other.write(0, 1), Status::SUCCESS, "after the release the other host may write");
     remove();
-    add(Some(&kept)).expect("it can be shared");
+    add(Some(&kept)).expect("the namespace can be shared");
     assert_eq!(once_there(&mut other), Status::SUCCESS);
     remove();
     "rubbish".clone_into(&mut store.text.lock().unwrap());
@@ -421,7 +421,7 @@ fn persistent_reservations_hold_when_a_namespace_is_added_again() {
     assert_eq!(once_there(&mut other), Status::SUCCESS);
     remove();
     String::new().clone_into(&mut store.text.lock().unwrap());
-    add(Some(&kept)).expect("it can be shared");
+    add(Some(&kept)).expect("the namespace can be shared");
     assert_eq!(once_there(&mut one), Status::SUCCESS);
     let persisting = keyed(NvmOpcode::RESERVATION_REGISTER, control, &[0, 7]);
     assert_eq!(one.reserve(persisting), Status::SUCCESS);

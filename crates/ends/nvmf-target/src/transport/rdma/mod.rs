@@ -13,11 +13,10 @@
 //!
 //! - **Order.** The target sends a response after its data on the same queue pair, so the response
 //!   never arrives before the data.
-//! - **Credit.** The target posts a receive again before it responds to the command that used the
-//!   receive. So a host that keeps to the queue's depth always finds a receive.
+//! - **Flow control.** The target posts a receive again before it responds to the command that used
+//!   the receive. So a host that keeps to the queue's depth always finds a receive.
 //! - **Fairness.** Connections take registered memory in turn. The target closes the connection of
-//!   a host that does not receive its responses. It does so sooner if other connections wait for
-//!   memory.
+//!   a host that does not receive its responses: sooner if other connections wait for memory.
 //! - **Memory.** The receives and the data in flight count towards the memory limits. Before
 //!   Connect, a queue has one receive. Data move through registered memory of the core
 //!   ([`Staging`]); the transport copies between this memory and the session's buffers.
@@ -149,8 +148,8 @@ impl Capsules {
 }
 
 impl Rdma {
-    /// Returns the maximum number of bytes of memory that the connection of a request may keep
-    /// until its end.
+    /// Returns the maximum number of bytes that the connection of a request may keep until it
+    /// closes.
     pub(crate) fn most_bytes(request: &ConnectionRequest) -> usize {
         QueuePair::sizes(&request.admission).1
     }
@@ -209,7 +208,7 @@ impl Rdma {
     /// again, if it has one.
     fn take(&mut self, slot: SlotId) -> Command {
         let command = self.capsules.slots[usize::from(slot.0)].take().expect("answered once");
-        assert_eq!(command.reads, 0, "a command waits for its data");
+        assert_eq!(command.reads, 0, "a response before all READs have completed");
         self.capsules.used.extend(command.capsule.map(|(receive, _)| receive));
         command
     }

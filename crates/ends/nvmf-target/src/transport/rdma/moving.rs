@@ -122,7 +122,8 @@ impl Session<Rdma> {
         self.list(cx);
     }
 
-    /// Handles a completed request: passes the data of a READ to the session, and releases memory.
+    /// Handles a completed request. Passes the data of a READ to the session, and releases the
+    /// request's memory.
     fn landed(&mut self, cx: &mut Context, flight: Flight, is_intact: bool) {
         match flight {
             Flight::Read { slot, offset, bytes, chunk } => {

@@ -15,8 +15,8 @@ pub(crate) struct Staging {
     /// Whether the device was removed. If the device returns under this name, it needs a new
     /// protection domain.
     pub(crate) is_removed: bool,
-    /// Tasks of connections that wait for a chunk. The first one gets the next chunk, so that a
-    /// large transfer does not wait behind an endless row of small ones.
+    /// Tasks of connections that wait for a chunk, in order, so that small transfers do not
+    /// overtake a large one forever.
     waiting: VecDeque<TaskId>,
 }
 

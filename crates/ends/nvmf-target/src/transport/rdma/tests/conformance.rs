@@ -1,5 +1,5 @@
-//! Connects farblock's host and target over the in-memory fabric. Runs the namespace conformance
-//! suite, and tests how each side handles errors of the other.
+//! Connects farblock's host and target over RDMA on a network in memory. Runs the namespace
+//! conformance suite, and tests how each side handles errors of the other.
 
 use super::host::{DISK_BYTES, NQN, Stand, ip};
 use crate::config::Export;

@@ -1,5 +1,5 @@
-//! The calls of verbs and the registrations of an I/O, counted on the fabric in memory with our
-//! host and our target.
+//! Counts the verbs calls and memory registrations of an I/O, with farblock's host and target on a
+//! network in memory.
 
 use super::HOST;
 use super::host::{NQN, Stand, ip};
@@ -41,7 +41,7 @@ impl Counted {
 
     /// The calls of host and target for `COUNT` operations, `depth` of them at a time.
     fn cost(&mut self, what: &str, depth: usize, op: impl Fn() -> Op) -> [Calls; 2] {
-        // Both ends register the memory of these transfers.
+        // First let both ends register memory, which is not measured.
         self.run(depth, &op);
         let before = self.ends.each_ref().map(Node::calls);
         (0..COUNT / depth as u64).for_each(|_| self.run(depth, &op));
@@ -61,7 +61,7 @@ impl Counted {
     }
 }
 
-/// The time of the last operation's own completions may belong to the next measurement.
+/// Allowed difference of counts: some calls for the last operation may come after its completion.
 const SLACK: u64 = 4;
 
 fn assert_about(what: &str, counted: u64, expected: u64) {

@@ -1,8 +1,8 @@
 //! A seeded fuzzer of the target over RDMA: hosts that send mutated private data, capsules, SGL
 //! descriptors and keys, take no responses, and leave at any time.
 //!
-//! Each response must be for a command in flight. A victim, another host, must never notice. At the
-//! end the target must have given back all registered memory.
+//! Each response must be for a command in flight. The I/O of another host (the victim) must always
+//! succeed. At the end, the target must have released all registered memory.
 
 use super::host::{ScriptedHost, Stand, request, wait_for};
 use super::{HOST, OTHER, assert_works, connected};
@@ -50,7 +50,7 @@ fn private_data(random: &mut Random, controller: u16) -> Vec<u8> {
 }
 
 fn descriptor(random: &mut Random, keys: Keys) -> SglDescriptor {
-    // Not the memory of this host's responses, which the test reads.
+    // Leave out the memory of this host's responses, which the test reads.
     let offsets = [9 << 20, (9 << 20) + 1, 1 << 40, u64::MAX];
     let lengths = [0, 1, 511, 512, 4096, 8192, 1 << 20, 0xff_ffff];
     let block = KeyedBlock {
@@ -146,7 +146,7 @@ impl Attacker {
         let keys = self.host.keys();
         match random.below(12) {
             0 => {
-                // Without a whole entry, or longer than the receive: no response follows.
+                // A capsule without a whole entry, or longer than the receive, gets no response.
                 let mut bytes = random_bytes(random, 63);
                 let is_long = random.below(2) == 0;
                 bytes.resize(if is_long { 4200 } else { bytes.len() }, 0xff);
