@@ -1,10 +1,10 @@
-//! Memory that a device reads and writes.
+//! Memory that an RDMA device reads and writes.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Memory that can be registered. The registration owns it (through an [`Arc`](std::sync::Arc)),
-/// so it lives until the device has no access any more.
+/// Memory that can be registered. Its registration owns it (through an [`Arc`](std::sync::Arc)), so
+/// the memory exists until the device no longer has access.
 ///
 /// # Safety
 /// `address` and `bytes` stay the same, and name readable and writable memory, as long as the value
@@ -18,8 +18,8 @@ pub unsafe trait Memory: Send + Sync {
     fn bytes(&self) -> usize;
 }
 
-/// Pages that are zeroed at first. Callers copy bytes in and out, because the device may change the
-/// pages at any time.
+/// Pages of memory, initially zero. Callers copy bytes in and out, because the device may change
+/// the pages at any time.
 pub struct Pages {
     address: NonNull<u8>,
     bytes: usize,
@@ -57,7 +57,7 @@ impl Pages {
         assert!(end <= self.bytes, "bytes {offset}..{end} of {}", self.bytes);
     }
 
-    /// Copies bytes out. Call it after the completion of the request that wrote them.
+    /// Copies bytes out. Call this after the request that wrote them has completed.
     ///
     /// # Panics
     /// When the range exceeds the pages.
@@ -70,7 +70,7 @@ impl Pages {
         }
     }
 
-    /// Copies bytes in. Call it before posting the request that reads them.
+    /// Copies bytes in. Call this before posting the request that reads them.
     ///
     /// # Panics
     /// When the range exceeds the pages.
@@ -102,7 +102,7 @@ unsafe impl Memory for Pages {
     }
 }
 
-/// A registration's addresses and keys.
+/// The address, length and keys of a registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Keys {
     pub(crate) address: u64,
@@ -130,7 +130,8 @@ impl Keys {
         self.rkey
     }
 
-    /// The local part that starts at `offset`; `None` if it exceeds the registration.
+    /// The part of the registration that starts at `offset`, for a request of this process. `None`
+    /// if it exceeds the registration.
     #[must_use]
     pub fn slice(&self, offset: usize, bytes: u32) -> Option<Slice> {
         let end = (offset as u64).checked_add(bytes.into())?;
@@ -139,9 +140,9 @@ impl Keys {
     }
 }
 
-/// A part of registered memory, for a work request: the layout of `struct ibv_sge`.
+/// A part of registered memory, for a work request. It has the layout of `struct ibv_sge`.
 ///
-/// A slice may survive its registration. The device then refuses it, because the key is invalid.
+/// A slice may outlive its registration. The device then refuses its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Slice {

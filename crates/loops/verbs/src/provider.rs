@@ -1,4 +1,4 @@
-//! An implementation that is chosen at run time.
+//! [`Provider`]: an implementation of [`Verbs`] that is chosen at run time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::memory::{Keys, Memory};
 use crate::request::{Access, Completion, ReceiveRequest, SendRequest};
 use crate::verbs::{CmEvent, ConnParam, Device, QpOptions, Source, Verbs};
 
-/// One of the implementations. With this type, a program can use devices, and its tests can run in
-/// memory. Each call costs one predictable branch.
+/// One of the implementations of [`Verbs`]: a program can use real devices, and its tests a network
+/// in memory. The choice costs one predictable branch per call.
 ///
 /// # Panics
 /// If a method gets a handle of the other implementation.
@@ -102,7 +102,7 @@ macro_rules! make {
     };
 }
 
-/// The inner handle of the implementation.
+/// Returns the implementation's own handle.
 macro_rules! inner {
     ($handle:expr, $name:ident, $which:ident) => {
         match $handle {

@@ -1,17 +1,17 @@
-//! Functions with which both ends of a connection use their queues.
+//! Functions for the queues of a connection, which both ends use.
 
 use crate::error::{PostError, VerbsError};
 use crate::memory::Slice;
 use crate::request::ReceiveRequest;
 use crate::verbs::Verbs;
 
-/// The number of receives that one call posts.
+/// The number of receives that one call of the library posts.
 const BATCH: usize = 16;
-/// The bit that marks the identifier of a receive. The other bits are the receive's index.
+/// The bit that marks the identifier of a receive. The other bits are its index.
 const RECEIVE: u64 = 1 << 63;
 
-/// Returns the index of the receive with this identifier. Returns `None` for a request of the send
-/// queue, whose identifier lacks the mark of [`post_receives`].
+/// Returns the index of the receive with this identifier. `None` if [`post_receives`] did not make
+/// the identifier, so that it belongs to a request of the send queue.
 #[must_use]
 pub fn receive_index(id: u64) -> Option<u16> {
     (id & RECEIVE != 0).then_some((id & !RECEIVE) as u16)
@@ -41,10 +41,10 @@ pub fn post_receives<V: Verbs>(
     Ok(())
 }
 
-/// Whether a completion queue reports its next completion.
+/// Whether a completion queue is armed, that is, will report its next completion by an event.
 ///
-/// An armed queue reports one event, for the first completion afterwards. The event may become
-/// readable later than its completion; such an event wakes the event loop once without work.
+/// An armed queue reports one event, for its next completion. The event may become readable later
+/// than the completion. It then wakes the event loop once without work.
 #[derive(Debug, Default)]
 pub struct Arming {
     is_armed: bool,

@@ -5,7 +5,8 @@ use std::ops::BitOr;
 
 use crate::memory::Slice;
 
-/// The accesses that a registration permits (`enum ibv_access_flags`). Local reads need none.
+/// The accesses that a registration permits (`enum ibv_access_flags`). Reads by this process's own
+/// requests need none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access(pub(crate) u32);
 
@@ -42,9 +43,9 @@ impl BitOr for Access {
 /// The operation of a request on the send queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// SEND: the peer's next receive gets the bytes.
+    /// SEND: the bytes go to the peer's next receive.
     Send,
-    /// SEND with Invalidate: the peer's device also invalidates this key of the peer.
+    /// SEND with Invalidate: the peer's device then also invalidates this key of the peer.
     SendWithInvalidate(u32),
     /// RDMA WRITE to the peer's memory.
     Write {
@@ -67,8 +68,8 @@ pub enum Operation {
 pub enum Payload<'a> {
     /// Registered memory, in this order. The device reads or writes it until the completion.
     Registered(&'a [Slice]),
-    /// Bytes that the post copies (`IBV_SEND_INLINE`), for SEND and WRITE. They need no
-    /// registration.
+    /// Bytes that posting the request copies (`IBV_SEND_INLINE`), for SEND and WRITE. They need not
+    /// be registered.
     Inline(&'a [u8]),
 }
 
@@ -81,16 +82,16 @@ pub struct SendRequest<'a> {
     pub operation: Operation,
     /// The local bytes.
     pub payload: Payload<'a>,
-    /// Whether a success produces a completion (`IBV_SEND_SIGNALED`). A failure always produces a
-    /// completion. An unsignaled request occupies the queue until the caller polls the completion
-    /// of a later one.
+    /// Whether success produces a completion (`IBV_SEND_SIGNALED`). Failure always does. A request
+    /// without a completion occupies the queue until the caller polls the completion of a later
+    /// one.
     pub signaled: bool,
     /// Whether the request starts only after all earlier READs have completed (`IBV_SEND_FENCE`).
     pub fence: bool,
 }
 
 impl<'a> SendRequest<'a> {
-    /// A signaled request.
+    /// A request that produces a completion, without a fence.
     #[must_use]
     pub fn new(id: u64, operation: Operation, slices: &'a [Slice]) -> Self {
         Self { id, operation, payload: Payload::Registered(slices), signaled: true, fence: false }
@@ -106,7 +107,7 @@ pub struct ReceiveRequest<'a> {
     pub slices: &'a [Slice],
 }
 
-/// The operation that a completion reports. It is meaningful only on success.
+/// The operation that a completion reports. Valid only on success.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Completed {
     /// A SEND, with or without invalidate.
@@ -128,14 +129,13 @@ pub enum Completed {
 pub struct Completion {
     /// The request's identifier.
     pub id: u64,
-    /// The outcome.
+    /// Success, or the reason for the failure.
     pub status: Status,
     /// The operation.
     pub operation: Completed,
     /// The number of received or read bytes.
     pub bytes: u32,
-    /// The number of the request's queue pair, because several queue pairs may share a completion
-    /// queue.
+    /// The number of the request's queue pair, because queue pairs may share a completion queue.
     pub qp_num: u32,
     /// The key that the peer's SEND with Invalidate has invalidated.
     pub invalidated: Option<u32>,

@@ -1,7 +1,8 @@
-//! Registered memory for transfers, in slabs that are registered when they are first needed.
+//! [`Staging`]: registered memory for transfers, in slabs that are registered when they are first
+//! needed.
 //!
-//! A transfer takes a [`Chunk`] until its completion. The caller copies bytes into or out of the
-//! chunk, so the device never uses memory that other code owns.
+//! Each transfer uses a [`Chunk`] of a slab until its completion. The caller copies the bytes into
+//! or out of the chunk, so the device never accesses other memory.
 
 use std::sync::Arc;
 
@@ -13,15 +14,15 @@ use crate::verbs::Verbs;
 /// The sizes of a [`Staging`], in bytes. All are powers of two.
 #[derive(Clone, Copy, Debug)]
 pub struct StagingSizes {
-    /// The maximum amount of registered memory.
+    /// The maximum amount of registered memory of a [`Staging`].
     pub bytes: usize,
-    /// The unit of registration: the largest chunk.
+    /// The size of a slab: the unit of registration, and the largest chunk.
     pub slab_bytes: usize,
     /// The smallest chunk.
     pub chunk_bytes: usize,
 }
 
-/// Registered memory of one protection domain.
+/// The registered memory for the transfers of one protection domain.
 pub struct Staging<V: Verbs> {
     verbs: V,
     pd: V::Pd,
@@ -30,7 +31,7 @@ pub struct Staging<V: Verbs> {
     slabs: Vec<Slab<V>>,
 }
 
-/// Registered memory, cut into chunks of one size.
+/// A slab of registered memory, divided into chunks of one size.
 struct Slab<V: Verbs> {
     pages: Arc<Pages>,
     mr: V::Mr,
@@ -39,7 +40,7 @@ struct Slab<V: Verbs> {
     free: Vec<usize>,
 }
 
-/// A part of registered memory. Give it back to its [`Staging`].
+/// A part of registered memory, for one transfer. Return it to its [`Staging`].
 #[derive(Debug)]
 pub struct Chunk {
     slab: usize,
@@ -47,7 +48,7 @@ pub struct Chunk {
 }
 
 impl<V: Verbs> Staging<V> {
-    /// Makes a staging without memory. Its registrations will permit `access`.
+    /// Makes a staging that has not registered memory yet. Its registrations will permit `access`.
     ///
     /// # Panics
     /// When a size is not a power of two, or the sizes do not fit each other.
@@ -64,7 +65,7 @@ impl<V: Verbs> Staging<V> {
         &self.pd
     }
 
-    /// A chunk of at least `bytes` bytes; `None` if all memory is in use.
+    /// Takes a chunk of at least `bytes` bytes. `None` if all memory is in use.
     ///
     /// # Errors
     /// If the device refuses the first registration.
@@ -85,7 +86,7 @@ impl<V: Verbs> Staging<V> {
         }))
     }
 
-    /// Returns the index of a slab that is cut into chunks of this size, all of them free.
+    /// Returns the index of an unused slab, divided into chunks of this size.
     fn new_slab(&mut self, chunk_bytes: usize) -> Result<Option<usize>, VerbsError> {
         let slab_bytes = self.sizes.slab_bytes;
         let free = || (0..slab_bytes).step_by(chunk_bytes).rev().collect();
@@ -97,7 +98,7 @@ impl<V: Verbs> Staging<V> {
                     return Ok(Some(self.slabs.len() - 1));
                 }
                 Err(error) if self.slabs.is_empty() => return Err(error),
-                // The process is at its limit of locked memory, so use the existing slabs.
+                // The process is at its limit of locked memory, so use only the existing slabs.
                 Err(_) => {}
             }
         }
@@ -110,15 +111,15 @@ impl<V: Verbs> Staging<V> {
         Ok(found)
     }
 
-    /// Takes a chunk back. No request and no peer may still use it.
+    /// Takes back a chunk that no request and no peer uses any more.
     pub fn give(&mut self, chunk: Chunk) {
         self.slabs[chunk.slab].free.push(chunk.offset);
     }
 
-    /// The first `bytes` of a chunk, for a request.
+    /// The first `bytes` bytes of a chunk, for a request.
     ///
     /// # Panics
-    /// When they exceed the chunk.
+    /// When `bytes` exceeds the chunk.
     pub fn slice(&self, chunk: &Chunk, bytes: usize) -> Slice {
         let slab = &self.slabs[chunk.slab];
         assert!(bytes <= slab.chunk_bytes, "{bytes} bytes of a chunk of {}", slab.chunk_bytes);
@@ -199,7 +200,7 @@ mod tests {
             taken.push(chunk);
         }
         assert!(staging.take(1 << 20).expect("memory").is_none());
-        // All chunks of one slab, and one of another.
+        // Return all chunks of one slab, and one of another.
         for chunk in taken.drain(..257) {
             staging.give(chunk);
         }

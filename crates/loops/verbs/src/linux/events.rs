@@ -1,4 +1,4 @@
-//! Event channels of connections.
+//! Channels through which librdmacm reports events of connections.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,14 +13,14 @@ use super::sys::*;
 use crate::error::VerbsError;
 use crate::verbs::{CmEvent, CmEventType, ConnParam};
 
-/// An event channel. Its identifiers keep it alive.
+/// An event channel. It exists as long as one of its identifiers does.
 #[derive(Clone)]
 pub struct Channel(Arc<ChannelOwner>);
 
 struct ChannelOwner {
     functions: &'static Functions,
     raw: *mut rdma_event_channel,
-    /// The owners of the channel's identifiers, by address.
+    /// The owners of the channel's identifiers, by the identifier's address in memory.
     ids: Mutex<HashMap<usize, Weak<IdOwner>>>,
 }
 
@@ -37,7 +37,7 @@ impl Drop for ChannelOwner {
     }
 }
 
-/// An event without pointers into the library's memory.
+/// A copy of an event, without pointers into the library's memory.
 struct Copied {
     id: *mut rdma_cm_id,
     listener: *mut rdma_cm_id,
@@ -82,7 +82,7 @@ impl Channel {
         self.ids().get(&(raw as usize)).and_then(Weak::upgrade).map(Id)
     }
 
-    /// The next event; `None` if there is none.
+    /// The next event. `None` if no event is pending.
     pub(super) fn next(&self) -> Result<Option<CmEvent<Id>>, VerbsError> {
         loop {
             let Some(copied) = self.take()? else { return Ok(None) };
@@ -93,7 +93,7 @@ impl Channel {
             } else {
                 self.find(copied.id)
             };
-            // Skip the event: the last owner of its identifier is destroying it.
+            // The identifier's last owner is destroying it, so skip its event.
             let Some(id) = id else { continue };
             let listener = self.find(copied.listener);
             let Copied { status, param, .. } = copied;
@@ -101,8 +101,8 @@ impl Channel {
         }
     }
 
-    /// Takes, copies and acknowledges one event. This function holds no handle, so it cannot
-    /// destroy an identifier, which would wait for this acknowledgement.
+    /// Takes, copies and acknowledges one event. Holds no handle of an identifier: dropping the
+    /// last one would wait until this event is acknowledged, forever.
     fn take(&self) -> Result<Option<Copied>, VerbsError> {
         let functions = self.0.functions;
         let mut event = ptr::null_mut();

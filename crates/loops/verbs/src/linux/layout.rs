@@ -1,4 +1,4 @@
-//! Compares `sys` and the codes of `request` with the C headers of this machine.
+//! Tests that `sys` and the codes in `request` equal the C headers of this machine.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use crate::request::{Access, Status};
 
 const PACKAGES: &str = "the packages gcc, libc6-dev, libibverbs-dev and librdmacm-dev";
 
-/// A folder that is removed when this value is dropped.
+/// A folder that dropping this value removes.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -21,7 +21,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Compiles and runs a program that prints "NAME VALUE" for each name and C expression.
+/// Compiles and runs a C program that prints "NAME VALUE" for each name and C expression.
 fn values(expressions: &[(String, String)]) -> BTreeMap<String, usize> {
     let mut source = String::from("#include <stddef.h>\n#include <stdio.h>\n");
     source.push_str("#include <rdma/rdma_cma.h>\nint main(void) {\n");

@@ -1,4 +1,4 @@
-//! The functions of libibverbs and librdmacm, found when a program first asks for RDMA.
+//! The functions of libibverbs and librdmacm, which are looked up when a program first uses RDMA.
 
 use std::io;
 use std::sync::OnceLock;
@@ -74,7 +74,7 @@ functions! {
     rdma_ack_cm_event(*mut rdma_cm_event) -> c_int;
 }
 
-/// Loads the libraries at the first call; they stay loaded for the life of the process.
+/// Loads the libraries at the first call. They stay loaded until the process exits.
 pub(super) fn load() -> Result<&'static Functions, VerbsError> {
     static FUNCTIONS: OnceLock<Result<Functions, String>> = OnceLock::new();
     let found = FUNCTIONS.get_or_init(|| find_in(VERBS, MANAGER)).as_ref();
@@ -96,18 +96,19 @@ fn find_in(verbs: &str, manager: &str) -> Result<Functions, String> {
     let functions = Functions::find(&libraries).map_err(|error| {
         format!("{verbs} or {manager} of this machine is too old ({error}): install a newer one")
     })?;
-    // Never unload the libraries: their functions are used until the process ends.
+    // Never unload the libraries, because other threads may call their functions until the process
+    // exits.
     std::mem::forget(libraries);
     Ok(functions)
 }
 
-/// The result of a verb that returns 0, or -1 and sets `errno`.
+/// Converts the result of a verb that returns 0, or -1 with an error in `errno`.
 pub(super) fn by_errno(verb: &'static str, result: c_int) -> Result<(), VerbsError> {
     if result == 0 { Ok(()) } else { Err(last_error(verb)) }
 }
 
-/// The result of a verb that returns 0 or the error's number; some providers return -1 instead, and
-/// set `errno`.
+/// Converts the result of a verb that returns 0 or an error number. Some providers (device drivers)
+/// return -1 instead, with an error in `errno`.
 pub(super) fn by_number(verb: &'static str, result: c_int) -> Result<(), VerbsError> {
     match result {
         0 => Ok(()),
@@ -119,7 +120,7 @@ pub(super) fn by_number(verb: &'static str, result: c_int) -> Result<(), VerbsEr
     }
 }
 
-/// The pointer that a verb returned. If it is null, returns the error in `errno` instead.
+/// Converts the result of a verb that returns a pointer, or null with an error in `errno`.
 pub(super) fn pointer<T>(verb: &'static str, result: *mut T) -> Result<*mut T, VerbsError> {
     if result.is_null() { Err(last_error(verb)) } else { Ok(result) }
 }

@@ -1,4 +1,4 @@
-//! The system's verbs: libibverbs and librdmacm.
+//! Implements the verbs with the system's libibverbs and librdmacm.
 
 mod address;
 mod connection;

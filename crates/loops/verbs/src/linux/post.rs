@@ -1,5 +1,5 @@
-//! Posts requests and polls completions. Like the inline functions of the C header, these functions
-//! call the provider through the context.
+//! Posts requests and polls completions. Like the inline functions of the C header, calls the
+//! provider (the device's driver library) through the device context.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use crate::request::{
     Completed, Completion, Operation, Payload, ReceiveRequest, SendRequest, Status,
 };
 
-/// The list of slices in C: both types have the same layout.
+/// Converts slices to a C list. Both types have the same layout.
 fn slice_list(slices: &[Slice]) -> (*mut ibv_sge, c_int) {
     // The library does not write to the list.
     (slices.as_ptr().cast_mut().cast(), slices.len().min(i32::MAX as usize) as c_int)
@@ -34,7 +34,8 @@ fn send_in_c(request: &SendRequest<'_>, inline: &mut ibv_sge) -> ibv_send_wr {
     let ((sg_list, num_sge), inline_flag) = match request.payload {
         Payload::Registered(slices) => (slice_list(slices), 0),
         Payload::Inline(bytes) => {
-            // A queue pair takes far fewer inline bytes than this limit, and refuses more.
+            // A queue pair accepts far fewer inline bytes than this limit, so it refuses the
+            // request.
             let length = bytes.len().min(u32::MAX as usize) as u32;
             *inline = ibv_sge { addr: bytes.as_ptr() as u64, length, lkey: 0 };
             ((&raw mut *inline, c_int::from(length > 0)), IBV_SEND_INLINE)
@@ -80,8 +81,9 @@ impl Linked for ibv_recv_wr {
     }
 }
 
-/// Posts requests in lists of [`POST_BATCH`]. `call` posts the list at its first argument, and
-/// stores the address of the first refused request in its second.
+/// Posts requests in lists of [`POST_BATCH`]. `call` posts the list that starts at its first
+/// argument. If the provider refuses a request, `call` stores that request's address in its second
+/// argument.
 fn post<R, W: Linked>(
     verb: &'static str,
     requests: &[R],
@@ -98,7 +100,7 @@ fn post<R, W: Linked>(
             // exists.
             let mut work = to_c(request, unsafe { &mut *inline_first.add(at) });
             if at + 1 < batch.len() {
-                // Link to the next request, which has a place because the list is as long as a
+                // Link to the next request. Its place exists, because the list has the length of a
                 // batch.
                 work.set_next(first.wrapping_add(at + 1));
             }
@@ -108,7 +110,7 @@ fn post<R, W: Linked>(
         let mut refused = ptr::null_mut();
         let result = call(first, &mut refused);
         by_number(verb, result).map_err(|error| {
-            // If the provider has set the address, it is inside the list.
+            // The provider sets this address to a request in the list, or leaves it null.
             let offset = (refused as usize).saturating_sub(first as usize) / size_of::<W>();
             let inside = offset.min(batch.len());
             PostError { posted: round * POST_BATCH + inside, error }
@@ -127,8 +129,8 @@ pub(super) unsafe fn send(qp: *mut ibv_qp, requests: &[SendRequest<'_>]) -> Resu
             && matches!(request.payload, Payload::Inline(_))
     };
     if requests.iter().any(is_inline_read) {
-        // Refuse a READ into inline bytes: the device would write to bytes that are lent for
-        // reading only.
+        // A READ cannot use inline bytes: it would write to memory that the caller only lets it
+        // read.
         let error = VerbsError::refused("ibv_post_send", io::ErrorKind::InvalidInput);
         return Err(PostError { posted: 0, error });
     }

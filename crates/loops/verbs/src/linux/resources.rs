@@ -1,4 +1,4 @@
-//! Protection domains, registrations, completion queues and shared receive queues.
+//! Protection domains, registrations of memory, completion queues and shared receive queues.
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr;
@@ -13,8 +13,8 @@ use crate::error::VerbsError;
 use crate::memory::{Keys, Memory};
 use crate::request::Access;
 
-/// Makes a descriptor non-blocking: the library's functions that get events from it then return at
-/// once.
+/// Makes a descriptor non-blocking, so that the library's functions that get events from it return
+/// at once.
 pub(super) fn unblock(verb: &'static str, fd: RawFd) -> Result<(), VerbsError> {
     // SAFETY: reading and setting flags of an open descriptor touches no memory.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -26,15 +26,15 @@ pub(super) fn unblock(verb: &'static str, fd: RawFd) -> Result<(), VerbsError> {
     if result < 0 { Err(last_error(verb)) } else { Ok(()) }
 }
 
-/// Keeps a device open. Without this anchor, librdmacm would close the context of a removed device
-/// with its last connection, although protection domains and queues still use this context.
+/// Keeps a device open while protection domains and queues use its context. Without it, librdmacm
+/// would close the context of a removed device together with its last connection.
 struct Anchor {
     functions: &'static Functions,
     raw: *mut rdma_cm_id,
 }
 
 impl Anchor {
-    /// Makes an anchor for the device with this address, which must be the device of `context`.
+    /// Makes an anchor for the device of `context`, which must have this address.
     fn new(
         functions: &'static Functions,
         context: *mut ibv_context,
@@ -115,7 +115,7 @@ impl Pd {
     }
 }
 
-/// A registration, which owns its memory.
+/// A registration of memory, which owns the memory.
 pub struct Mr {
     pd: Pd,
     raw: *mut ibv_mr,
@@ -164,7 +164,7 @@ impl Drop for Mr {
     }
 }
 
-/// A completion queue with its channel.
+/// A completion queue, and the channel that reports its events.
 #[derive(Clone)]
 pub struct Cq(Arc<CqOwner>);
 
@@ -224,7 +224,7 @@ impl Cq {
         unsafe { BorrowedFd::borrow_raw((*self.0.channel).fd) }
     }
 
-    /// Takes and acknowledges one event.
+    /// Takes and acknowledges one event. Returns false if no event is pending.
     pub(super) fn take_event(&self) -> Result<bool, VerbsError> {
         let functions = self.0.pd.0.functions;
         let (mut cq, mut user) = (ptr::null_mut(), ptr::null_mut());
@@ -283,7 +283,7 @@ impl Srq {
     }
 }
 
-/// Requests an event for the next completion of any kind.
+/// Requests an event for the next completion, successful or not.
 pub(super) fn request_event(cq: &Cq) -> Result<(), VerbsError> {
     // SAFETY: the queue keeps its context open, and the functions of the context accept its queues.
     let result = unsafe {

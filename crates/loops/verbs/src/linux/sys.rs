@@ -1,17 +1,18 @@
 //! The structures of `infiniband/verbs.h` and `rdma/rdma_cma.h` (rdma-core) that this crate uses.
 //!
-//! If a structure has no size here, the library allocates it, and more fields may follow. This
-//! crate then uses only pointers to it. `layout.rs` compares every offset with the C headers.
+//! Structures marked `whole` have their full size. The library allocates all others, which may have
+//! more fields, and this crate uses only pointers to them. `layout.rs` compares every offset with
+//! the C headers.
 
 use libc::{c_char, c_int, c_uint, c_void, size_t, sockaddr_storage};
 
-/// A field of a structure here and in the C headers.
+/// A field of a structure, to compare this file with the C headers.
 #[cfg(test)]
 pub(super) struct Field {
-    /// Path of the field in C.
+    /// The field's path in C.
     pub(super) path: &'static str,
     pub(super) offset: usize,
-    /// The size in bytes; `None` for a field that stands for several fields in C.
+    /// The size in bytes. `None` for a field that covers several fields in C.
     pub(super) bytes: Option<usize>,
 }
 
@@ -42,7 +43,7 @@ macro_rules! structures {
                     offset: std::mem::offset_of!($name, $field),
                     bytes: (!stringify!($field).starts_with('_')).then_some(size_of::<$ty>()),
                 },)+],
-                // The word `whole` marks a structure that this crate allocates.
+                // Structures marked `whole` have a size.
                 [$(stringify!($size))?].iter().map(|_: &&str| size_of::<$name>()).next(),
             ),)+]
         }
@@ -59,7 +60,8 @@ pub(super) type PostRecv =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
 structures! {
-    /// The inline functions of the header call the provider through `ops`.
+    /// The C header's inline functions call the provider (the device's driver library) through
+    /// `ops`.
     struct ibv_context {
         device: *mut c_void = "device",
         _compat_first: [*mut c_void; 11] = "ops._compat_query_device",
@@ -187,7 +189,7 @@ structures! {
         num_sge: c_int = "num_sge",
     }
 
-    /// `_atomic` and `_bind` fill the rest of C unions.
+    /// `_atomic` and `_bind` cover the rest of C unions.
     struct ibv_send_wr (whole) {
         wr_id: u64 = "wr_id",
         next: *mut ibv_send_wr = "next",

@@ -1,4 +1,4 @@
-//! The implementation of [`Verbs`], and the list of devices.
+//! Implements [`Verbs`] with the system's libraries, and lists the devices.
 
 use std::ffi::CStr;
 use std::io;
@@ -25,7 +25,7 @@ pub struct System {
 }
 
 impl System {
-    /// Loads the libraries. The error is a sentence that names the packages to install.
+    /// Loads the libraries. The error names the packages to install.
     pub fn load() -> Result<Self, VerbsError> {
         Ok(Self { functions: library::load()? })
     }
@@ -52,7 +52,8 @@ impl System {
             ports.push(Port {
                 is_active: port.state == IBV_PORT_ACTIVE,
                 is_ethernet: u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET,
-                // `enum ibv_mtu`: 1 is 256 bytes, and each next value doubles the size.
+                // The code 1 of `enum ibv_mtu` stands for 256 bytes. Each further code doubles the
+                // size.
                 mtu_bytes: 128 << port.active_mtu.min(5),
             });
         }
