@@ -1,4 +1,4 @@
-//! The interface of both implementations, with the names of the C interface.
+//! [`Verbs`]: the interface of both implementations, with the names of the C interface.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,8 +10,8 @@ use crate::request::{Access, Completion, ReceiveRequest, SendRequest};
 
 /// RDMA verbs with connections of reliable queue pairs (RC).
 ///
-/// Handles keep the objects that they need alive: a connection keeps its queues, and a queue keeps
-/// its protection domain. All methods return at once, and may be called on any thread.
+/// A handle keeps the objects that it needs: a connection keeps its queues, and a queue its
+/// protection domain. All methods return at once, and may be called on any thread.
 ///
 /// - Requests of one queue pair start in order, and complete in order.
 /// - After an error, every request of a queue pair completes with
@@ -38,22 +38,22 @@ pub trait Verbs {
 
     /// Makes a channel for the events of connections.
     fn create_event_channel(&self) -> Result<Self::EventChannel, VerbsError>;
-    /// The source from which an event loop learns that the channel has events.
+    /// The descriptor or waker through which an event loop notices events of the channel.
     fn event_source<'a>(&self, channel: &'a Self::EventChannel) -> Source<'a>;
-    /// The next event; `None` if there is none yet.
+    /// The next event. `None` if no event is pending.
     fn get_cm_event(
         &self,
         channel: &Self::EventChannel,
     ) -> Result<Option<CmEvent<Self::Id>>, VerbsError>;
 
-    /// Listens at an address. At most `backlog` requests wait until the program takes their events.
+    /// Listens at an address. At most `backlog` connection requests wait for the program.
     fn listen(
         &self,
         channel: &Self::EventChannel,
         address: SocketAddr,
         backlog: u32,
     ) -> Result<Self::Id, VerbsError>;
-    /// Starts a connection, and binds it to a device; then
+    /// Starts a connection, and binds it to the device that reaches the peer.
     /// [`AddrResolved`](CmEventType::AddrResolved) follows.
     fn resolve_addr(
         &self,
@@ -65,8 +65,8 @@ pub trait Verbs {
     /// Resolves the route to the peer, after `AddrResolved`.
     /// [`RouteResolved`](CmEventType::RouteResolved) follows.
     fn resolve_route(&self, id: &Self::Id, timeout_ms: u32) -> Result<(), VerbsError>;
-    /// A number that no other connection of this implementation has at the same time. An event's
-    /// identifier has the number of its connection.
+    /// A number that identifies the connection while it exists. The identifier in an event has the
+    /// number of the event's connection.
     fn id_key(&self, id: &Self::Id) -> u64;
     /// This end's address; `None` before it is known.
     fn local_addr(&self, id: &Self::Id) -> Option<SocketAddr>;
@@ -75,10 +75,10 @@ pub trait Verbs {
     /// The connection's device.
     fn device(&self, id: &Self::Id) -> Result<Device, VerbsError>;
 
-    /// Makes a protection domain on the connection's device. Connections of one device can share
-    /// it.
+    /// Makes a protection domain on the connection's device. Other connections on this device can
+    /// share it.
     fn alloc_pd(&self, id: &Self::Id) -> Result<Self::Pd, VerbsError>;
-    /// Registers memory, which stays alive until the registration is dropped.
+    /// Registers memory, which exists until the registration is dropped.
     fn reg_mr(
         &self,
         pd: &Self::Pd,
@@ -88,25 +88,25 @@ pub trait Verbs {
     /// Addresses and keys of a registration.
     fn keys(&self, mr: &Self::Mr) -> Keys;
 
-    /// Makes a completion queue. The caller must poll so often that the queue never holds more than
-    /// `entries` completions.
+    /// Makes a completion queue. The caller must poll often enough: more than `entries` completions
+    /// overflow the queue.
     fn create_cq(&self, pd: &Self::Pd, entries: u32) -> Result<Self::Cq, VerbsError>;
-    /// The source from which an event loop learns that the queue has an event.
+    /// The descriptor or waker through which an event loop notices an event of the queue.
     fn cq_source<'a>(&self, cq: &'a Self::Cq) -> Source<'a>;
     /// Requests one event for the next completion. Poll again afterwards: a completion that arrived
-    /// before this call gives no event.
+    /// before this call causes no event.
     fn req_notify_cq(&self, cq: &Self::Cq) -> Result<(), VerbsError>;
-    /// Takes and acknowledges one event; `false` if there is none.
+    /// Takes and acknowledges one event. `false` if none is pending.
     fn get_cq_event(&self, cq: &Self::Cq) -> Result<bool, VerbsError>;
     /// Moves completions to the start of `out` and returns their number. An error means that the
-    /// queue has overflowed and is lost.
+    /// queue has overflowed and is unusable.
     fn poll_cq(&self, cq: &Self::Cq, out: &mut [Completion]) -> Result<usize, VerbsError>;
 
     /// Makes a receive queue for several queue pairs.
     fn create_srq(&self, pd: &Self::Pd, max_wr: u32, max_sge: u32)
     -> Result<Self::Srq, VerbsError>;
-    /// Makes the connection's queue pair, which keeps the queues alive. Receives can be posted at
-    /// once.
+    /// Makes the connection's queue pair, which keeps its queues. Receives can be posted from now
+    /// on.
     fn create_qp(&self, id: &Self::Id, options: QpOptions<Self>) -> Result<(), VerbsError>
     where
         Self: Sized;
@@ -117,7 +117,7 @@ pub trait Verbs {
     fn connect(&self, id: &Self::Id, param: &ConnParam) -> Result<(), VerbsError>;
     /// Accepts a request, after `create_qp`.
     fn accept(&self, id: &Self::Id, param: &ConnParam) -> Result<(), VerbsError>;
-    /// Rejects a request; the peer's event has the private data.
+    /// Rejects a request. The peer's event contains the private data.
     fn reject(&self, id: &Self::Id, private_data: &[u8]) -> Result<(), VerbsError>;
     /// Closes the connection and flushes the queue pair. The peer gets
     /// [`Disconnected`](CmEventType::Disconnected).
@@ -135,7 +135,7 @@ pub trait Verbs {
     ) -> Result<(), PostError>;
 }
 
-/// A source of events, on which an event loop waits.
+/// A source of events for an event loop.
 pub enum Source<'a> {
     /// A descriptor that is readable while there are events.
     #[cfg(target_os = "linux")]
@@ -175,7 +175,7 @@ pub struct Device {
     pub max_sge: u32,
     /// Largest number of entries in a completion queue.
     pub max_cqe: u32,
-    /// Largest number of requests in a shared receive queue; 0: there are none.
+    /// Largest number of requests in a shared receive queue. 0 if the device has none.
     pub max_srq_wr: u32,
     /// Largest number of READs of a peer that a queue pair can answer at the same time.
     pub max_qp_rd_atom: u8,
@@ -207,7 +207,7 @@ pub struct QpOptions<V: Verbs> {
     pub send_cq: V::Cq,
     /// The completion queue for receives.
     pub recv_cq: V::Cq,
-    /// A shared receive queue; `None`: the queue pair has its own receive queue.
+    /// A shared receive queue. `None` if the queue pair has its own.
     pub srq: Option<V::Srq>,
     /// Largest number of requests in the send queue.
     pub max_send_wr: u32,
@@ -224,7 +224,7 @@ pub struct QpOptions<V: Verbs> {
 /// The parameters that each end of a connection sends (`struct rdma_conn_param`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnParam {
-    /// Bytes for the peer. A peer may get zeroes behind them: see [`limits`](crate::limits).
+    /// Bytes for the peer. The peer may receive additional zeroes: see [`limits`](crate::limits).
     pub private_data: Vec<u8>,
     /// Number of READs of the peer that this end can answer at the same time.
     pub responder_resources: u8,
@@ -232,7 +232,7 @@ pub struct ConnParam {
     pub initiator_depth: u8,
     /// Transport retries, 0 to 7.
     pub retry_count: u8,
-    /// Retries while the peer has no receive posted, 0 to 6; 7 retries forever.
+    /// Retries while the peer has no receive posted (RNR): 0 to 6, or 7 for unlimited retries.
     pub rnr_retry_count: u8,
 }
 
@@ -258,21 +258,21 @@ pub struct CmEvent<Id> {
     pub listener: Option<Id>,
     /// The event.
     pub event: CmEventType,
-    /// 0, a negative error number, or for `Rejected` the connection manager's reason.
+    /// 0, or a negative error number. For `Rejected`, the connection manager's reason.
     pub status: i32,
-    /// The peer's parameters, for a request, its answer, and a rejection.
+    /// The peer's parameters, in a request, its answer or a rejection. Otherwise empty.
     pub param: ConnParam,
 }
 
 impl<Id> CmEvent<Id> {
-    /// The same event with other identifiers.
+    /// The same event with converted identifiers.
     pub(crate) fn map<Other>(self, convert: impl Fn(Id) -> Other) -> CmEvent<Other> {
         let Self { id, listener, event, status, param } = self;
         CmEvent { id: convert(id), listener: listener.map(convert), event, status, param }
     }
 }
 
-/// Reason of a rejection: the peer's program rejected the request, and sent private data.
+/// Reason of a rejection: the peer's program rejected the request, and may have sent private data.
 pub const REJECTED_BY_CONSUMER: i32 = 28;
 /// Reason of a rejection: nothing listens at the port.
 pub const REJECTED_NO_LISTENER: i32 = 8;
@@ -280,7 +280,7 @@ pub const REJECTED_NO_LISTENER: i32 = 8;
 /// The type of an event (`enum rdma_cm_event_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CmEventType {
-    /// The connection has a device.
+    /// The connection is bound to a device.
     AddrResolved,
     /// No device reaches the address.
     AddrError,
@@ -304,7 +304,7 @@ pub enum CmEventType {
     DeviceRemoval,
     /// The address moved to another device.
     AddrChange,
-    /// The queue pair's number may be used again.
+    /// The queue pair's number may be reused.
     TimewaitExit,
     /// Another event, by its code.
     Other(u32),

@@ -1,4 +1,4 @@
-//! Errors of verbs advise the user.
+//! Tests that errors of verbs tell the user what to do.
 
 use farblock_verbs::VerbsError;
 use std::io::{Error, ErrorKind};

@@ -1,4 +1,4 @@
-//! Runs the suite over the fabric in memory, and tests the behaviour that only this fabric has.
+//! Runs the conformance suite on the fabric in memory, and tests what only this fabric does.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn one_node_can_be_both_ends() {
 
 type Handle = <Node as Verbs>::Id;
 
-/// One end of a connection with queues of two requests.
+/// One end of a connection, whose queues hold two requests.
 struct End {
     node: Node,
     id: Handle,
@@ -99,7 +99,7 @@ fn event(node: &Node, channel: &<Node as Verbs>::EventChannel) -> Option<(CmEven
     Some((event.event, event.id))
 }
 
-/// Connects two ends whose completion queues have `entries`. Returns the host's end first.
+/// Connects two ends whose completion queues have this many entries. Returns the host's end first.
 fn pair(network: &Network, entries: u32) -> (End, End) {
     let (host, target) = (network.node(ip(HOST)), network.node(ip(TARGET)));
     let at: SocketAddr = (ip(TARGET), 4420).into();

@@ -1,7 +1,7 @@
-//! The disks that are attached to a machine, and their paths.
+//! The states of the disks that are attached to a machine, and of their paths.
 //!
-//! The daemon of a disk serves a socket in its own folder, for its own user only, and without HTTP.
-//! The process that serves the dashboard queries the daemon and forwards the answer.
+//! Each disk's daemon has a control socket, without HTTP, in a folder that only its user can open.
+//! The process that serves the dashboard queries the daemons, and forwards the answers.
 
 use serde::Serialize;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct AttachedStatus {
     /// The name of the attachment.
     pub name: String,
-    /// The place where programs can use the disk: a device, a file, a socket or a URL.
+    /// The device, file, socket or URL at which programs use the disk.
     #[serde(rename = "use", skip_serializing_if = "Option::is_none")]
     pub used: Option<String>,
     /// The state of the disk as in `farblock list`: `live`, `degraded`, `reconnecting`, …
@@ -45,6 +45,6 @@ pub struct AttachedPath {
     pub error: Option<String>,
 }
 
-/// A function that reads the states of all attached disks. It waits up to a second for each daemon
-/// that does not answer.
+/// A function that queries the states of all attached disks. It waits at most a second for each
+/// daemon.
 pub type ReadAttached = Arc<dyn Fn() -> Vec<AttachedStatus> + Send + Sync>;

@@ -1,5 +1,5 @@
-//! The rights that the process of a target has dropped. An attacker who takes the process over
-//! lacks them, too.
+//! The rights that the process of a target has dropped. An attacker who takes over the process does
+//! not get them either.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,7 +7,7 @@ use std::fmt;
 /// The rights that the process of a target has dropped.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Confinement {
-    /// Whether the process has dropped rights itself, which it does not do with `--no-sandbox`.
+    /// Whether the process has dropped rights itself. With `--no-sandbox`, it does not.
     pub sandboxed: bool,
     /// Whether programs that the process starts can gain no rights (`no_new_privs`).
     pub no_new_privileges: bool,
@@ -29,7 +29,7 @@ pub struct Confinement {
 }
 
 impl Confinement {
-    /// Whether the confinement is in effect, in a few words. [`fmt::Display`] gives the details.
+    /// Whether the process is confined, in a few words. [`fmt::Display`] gives the details.
     #[must_use]
     pub fn brief(&self) -> String {
         let lacks = self.lacks.len();

@@ -1,4 +1,4 @@
-//! The status of a fleet of hosts.
+//! The status of a fleet: hosts on several machines that put load on targets for a test.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub struct FleetStatus {
     /// The progress within the phase.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub part: String,
-    /// The status of each agent that runs hosts.
+    /// The status of each agent, a process that runs some of the hosts.
     pub hosts: Vec<FleetHost>,
     /// The reason, if the fleet has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,8 +26,8 @@ pub struct FleetHost {
     pub name: String,
     /// The IOPS of all clients of the agent.
     pub iops: f64,
-    /// The mean latency of the operations in flight, in microseconds. During a verify, the longest
-    /// latency.
+    /// The mean latency of the operations in flight, in microseconds. While the fleet verifies
+    /// data, the longest latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<f64>,
     /// Whether the agent has finished the phase.
@@ -36,7 +36,7 @@ pub struct FleetHost {
     pub failed: u64,
     /// The number of blocks that did not contain the acknowledged data.
     pub lost: u64,
-    /// The number of connected paths, and the number of paths that should be connected.
+    /// The number of connected paths, and the number that should be connected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths: Option<[u64; 2]>,
 }

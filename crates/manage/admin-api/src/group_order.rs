@@ -1,51 +1,51 @@
-//! An operator's orders for the group of a target.
+//! An operator's orders to a group of targets, of which each target is a member.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// An operator's order for a group. Any member accepts it.
+/// An operator's order for a group. Any member of the group accepts it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "order", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum GroupOrder {
-    /// This member leads the ANA group whenever it is alive.
+    /// Makes this member lead the ANA group whenever it is alive.
     Move {
         /// The ANA group.
         ana_group: u32,
         /// The member.
         member: String,
     },
-    /// The group itself chooses the leader of the ANA group again.
+    /// Lets the group choose the leader of the ANA group again.
     Unpin {
         /// The ANA group.
         ana_group: u32,
     },
-    /// The member leads ANA groups again.
+    /// Lets the member lead ANA groups again, after a drain or pause.
     Resume {
         /// The member.
         member: String,
     },
-    /// The member hands its ANA groups over as soon as another member can lead them.
+    /// Makes the member hand over its ANA groups as soon as another member can lead them.
     Drain {
         /// The member.
         member: String,
     },
-    /// The member stops leading, even if no other member can lead.
+    /// Makes the member stop leading, even if no other member can lead.
     Pause {
         /// The member.
         member: String,
     },
-    /// The group notes its members for a rolling upgrade. If an earlier upgrade has not ended,
-    /// nothing changes.
+    /// Begins a rolling upgrade: the group records its members. Has no effect while an earlier
+    /// upgrade has not ended.
     BeginUpgrade,
-    /// The process of the member ends as soon as the member leads nothing. Its supervisor, such as
-    /// systemd, starts the member again.
+    /// Makes the member's process exit as soon as the member leads no ANA group. A supervisor, such
+    /// as systemd, must start it again.
     Restart {
         /// The member.
         member: String,
     },
-    /// The rolling upgrade has ended.
+    /// Ends the rolling upgrade.
     EndUpgrade,
-    /// The group removes a dead member and its controller identifiers.
+    /// Removes a dead member and its controller identifiers from the group.
     Forget {
         /// The member.
         member: String,

@@ -1,22 +1,22 @@
-//! The status of the legs of mirrors, and orders to mirrors.
+//! The status of a mirror's legs (its copies of the data), and orders to mirrors.
 
 use serde::{Deserialize, Serialize};
 
-/// The status of a leg of a mirror, or of another part of a disk.
+/// The status of a leg of a mirror, or of a part of another composed disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LegStatus {
     /// The absolute path of a file, or the URL of a remote disk.
     pub name: String,
     /// The state. In a mirror: `in_sync`, `catching_up` (the mirror copies missing data) or `out`
-    /// (not used). In other disks: `ready` or `away`.
+    /// (not used). In other disks: `ready` or `away` (not available).
     pub state: String,
-    /// The reason why the part is out or away, or is in sync but not used at present.
+    /// The reason why the part is `out` or `away`, or why an `in_sync` leg is not used at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// The name of a part, for people and programs. Removes all parameters of a URL except for the
-/// namespace, because they are only connection details.
+/// Shortens the name of a part for display. Removes all parameters of a URL except the namespace,
+/// because they are connection details.
 #[must_use]
 pub fn part_name(name: &str) -> String {
     let Some((place, parameters)) = name.split_once('?').filter(|_| name.contains("://")) else {
@@ -31,7 +31,7 @@ pub fn part_name(name: &str) -> String {
 /// The status of the background work of a mirror.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct MirrorStatus {
-    /// The bytes of regions that legs may lack, or in which legs may differ.
+    /// The bytes in regions where a leg may lack data, or legs may differ.
     pub dirty_bytes: u64,
     /// The bytes copied to legs since the mirror was opened.
     pub copied_bytes: u64,
@@ -41,8 +41,8 @@ pub struct MirrorStatus {
     pub verifying: bool,
     /// The bytes that the current or last verify has compared on all legs in sync.
     pub verified_bytes: u64,
-    /// The bytes that this verify could not compare, because a leg in sync had a read error, or
-    /// only one leg was in sync.
+    /// The bytes that this verify could not compare: a leg in sync had a read error, or only one
+    /// leg was in sync.
     #[serde(default)]
     pub uncompared_bytes: u64,
     /// The names of the legs with read errors in this verify.
@@ -50,7 +50,7 @@ pub struct MirrorStatus {
     pub unread_legs: Vec<String>,
     /// The bytes in which the legs in sync differ.
     pub differing_bytes: u64,
-    /// The first places in which the legs differ.
+    /// The first runs of blocks in which the legs differ.
     pub differences: Vec<Difference>,
     /// The number of completed verifies.
     pub verifies: u64,
@@ -69,7 +69,7 @@ pub struct Difference {
 #[derive(Clone, Default, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MirrorOrder {
-    /// Whether to compare all legs in sync, from the first block on.
+    /// Whether to start a verify, which compares all legs in sync from the first block on.
     #[serde(default)]
     pub verify: bool,
     /// The speed limit for copies and comparisons, in bytes per second; 0 means no limit. It

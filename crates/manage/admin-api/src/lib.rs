@@ -1,12 +1,11 @@
 //! The types of the management API, and small parts that its servers and clients share.
 //!
 //! A process reports the rights that it has dropped ([`Confinement`]). A daemon reports its
-//! attached disk ([`AttachedStatus`]), and a target its [`Status`] and [`Stats`]. A slow disk or
-//! key file does not block the process, because [`OpenTimeouts`] limits the wait. Control sockets
-//! are files that only their owner can open ([`bind_socket`]), in the folders that [`places`]
-//! names.
+//! attached disk ([`AttachedStatus`]), and a target its [`Status`] and [`Stats`]. [`OpenTimeouts`]
+//! limits the wait for a slow disk or key file. Control sockets are files that only their owner can
+//! open ([`bind_socket`]), in the folders that [`places`] names.
 //!
-//! This crate does not know targets, hosts or HTTP. `farblock-admin` serves the API.
+//! This crate depends on neither targets, hosts nor HTTP. `farblock-admin` serves the API.
 
 #![forbid(unsafe_code)]
 

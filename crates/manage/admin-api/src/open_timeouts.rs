@@ -1,5 +1,5 @@
-//! Runs operations that may hang on helper threads. So a disk that does not respond does not block
-//! all other changes.
+//! Runs operations that may hang, such as opening a disk, on helper threads. So a disk that does
+//! not answer does not block other changes of the configuration.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The time limit for opening a disk, a key file or the configuration.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// The maximum number of hanging operations of each kind. Each keeps a thread until the system
+/// The maximum number of hanging operations of each kind. Each keeps a thread until its system call
 /// returns.
 pub const STUCK_MAX: usize = 8;
 
@@ -34,7 +34,7 @@ pub enum Aside {
 const KINDS: usize = 4;
 
 impl Aside {
-    /// The words for an error: the objects of the hanging operations, and the operation.
+    /// For errors: which objects hang, and the verb of the operation.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Disk => ("disks do not answer", "open"),
@@ -45,7 +45,7 @@ impl Aside {
     }
 }
 
-/// Runs operations with a time limit.
+/// Runs operations on helper threads, with a time limit.
 #[derive(Clone, Debug)]
 pub struct OpenTimeouts {
     longest: Duration,
@@ -53,7 +53,7 @@ pub struct OpenTimeouts {
     unclosed: Unclosed,
 }
 
-/// Files that are to be closed, in any order.
+/// Storage to close.
 type Unclosed = Arc<Mutex<Vec<Box<dyn Any + Send>>>>;
 
 impl Default for OpenTimeouts {
@@ -62,7 +62,7 @@ impl Default for OpenTimeouts {
     }
 }
 
-/// Decrements the count when dropped, however the operation ends.
+/// Decrements the count of running operations when dropped, even by a panic.
 struct Counted(Arc<[AtomicUsize; KINDS]>, Aside);
 
 impl Drop for Counted {
@@ -71,7 +71,7 @@ impl Drop for Counted {
     }
 }
 
-/// The state that an operation and its caller share: whether the caller still waits.
+/// Shared by an operation and its caller: whether the caller still waits.
 #[derive(Clone, Default)]
 pub struct Wanted(Arc<AtomicU8>);
 
@@ -85,13 +85,13 @@ impl Wanted {
         self.0.compare_exchange(PENDING, to, before, after).is_ok()
     }
 
-    /// Whether the caller still waits. The operation must check this before any side effect.
+    /// Whether the caller still waits. An operation must check this before it has side effects.
     pub fn is(&self) -> bool {
         self.0.load(Ordering::Acquire) != GIVEN_UP
     }
 
-    /// Makes the caller wait for the result without a time limit, so the operation must then finish
-    /// without delay. False if the caller has timed out.
+    /// Makes the caller wait for the result without a time limit. The operation must then finish
+    /// soon. False if the caller has already timed out.
     pub fn claim(&self) -> bool {
         self.settle(CLAIMED)
     }
@@ -103,7 +103,7 @@ impl OpenTimeouts {
         Self { longest, stuck: Arc::default(), unclosed: Unclosed::default() }
     }
 
-    /// Runs `work` on a helper thread. If the result is too late, it is dropped.
+    /// Runs `work` on a helper thread. Drops a result that arrives after the time limit.
     ///
     /// # Errors
     /// One sentence: the error of the operation, or that the operation takes too long.
@@ -118,8 +118,8 @@ impl OpenTimeouts {
 
     /// Closes storage on a helper thread, because closing a file may hang. Logs a warning if it
     /// takes too long. If too many operations hang already, the storage stays open until the next
-    /// call, which closes it, too. The caller's thread never closes storage itself, because it must
-    /// not hang.
+    /// call of this function. The calling thread itself never closes storage, because it must not
+    /// hang.
     pub fn close(&self, what: &str, storage: impl Any + Send) {
         let next = |unclosed: &Unclosed| {
             let mut unclosed = unclosed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +138,7 @@ impl OpenTimeouts {
         }
     }
 
-    /// Like [`OpenTimeouts::with`], for work that checks whether the caller still waits.
+    /// Like [`OpenTimeouts::with`], for an operation that checks whether the caller still waits.
     ///
     /// # Errors
     /// One sentence: the error of the operation, or that the operation takes too long.
@@ -163,7 +163,7 @@ impl OpenTimeouts {
         let thread = std::thread::Builder::new().name("opening".to_owned()).spawn(move || {
             let done = work(&seen);
             drop(counted);
-            // After the time limit there is no receiver, so sending fails.
+            // After the time limit the caller no longer receives, so sending fails.
             let _ = sender.send(done);
         });
         let thread = thread
@@ -176,7 +176,7 @@ impl OpenTimeouts {
         };
         match done {
             Ok(done) => {
-                // The thread has finished. Join it, because a process that drops its rights must
+                // The thread has finished. Join it: a process that is about to drop its rights may
                 // have only one thread.
                 let _ = thread.join();
                 done
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// Longer than any operation of these tests takes, unless it hangs.
+    /// Longer than any operation of these tests, except those that hang.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
         });
         assert!(late.unwrap_err().contains("does not answer"));
         assert!(!tells.recv_timeout(LONG).expect("it ends"), "claimed after the timeout");
-        // A slow machine may not start a thread in time. Retry with more time.
+        // On a slow machine, the thread may start too late. Retry with more time.
         let claimed = (0..).find_map(|times| {
             let longest = Duration::from_millis(10 << times);
             let patience = OpenTimeouts { longest, ..patience.clone() };

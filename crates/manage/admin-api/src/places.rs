@@ -1,4 +1,4 @@
-//! The default places of control sockets, and the sockets there on which a process listens.
+//! The default paths of control sockets, and the sockets of running processes there.
 
 use crate::socket::{sockets_in, unfinished_in};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -44,8 +44,8 @@ pub fn fleets() -> Vec<PathBuf> {
     fleet_sockets().map(|folder| living_in(&folder)).unwrap_or_default()
 }
 
-/// Removes the sockets of killed processes, and the temporary sockets of processes that died before
-/// they renamed them.
+/// Removes the sockets of dead processes from a folder, including temporary sockets that were not
+/// renamed yet.
 pub fn remove_left_behind(folder: &Path) {
     for path in unfinished_in(folder) {
         let _ = std::fs::remove_file(&path);
@@ -65,12 +65,12 @@ fn living_in(folder: &Path) -> Vec<PathBuf> {
     living
 }
 
-/// Whether a process listens on the socket, even if it does not answer.
+/// Whether a process listens on the socket, even if it does not accept at present.
 fn is_living(path: &Path) -> bool {
     connect(path).map_or_else(|error| error.kind() == ErrorKind::WouldBlock, |()| true)
 }
 
-/// Connects without blocking: the accept queue of a suspended process may be full.
+/// Connects without blocking, because the queue of a stopped process may be full.
 fn connect(path: &Path) -> std::io::Result<()> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;

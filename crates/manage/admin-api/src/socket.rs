@@ -15,12 +15,11 @@ const BACKLOG: i32 = 128;
 const MAX_LINKS: usize = 40;
 /// The mode bits that let the group or others write.
 const OTHERS_WRITE: u32 = 0o022;
-/// The mode bit of a folder in which only owners may remove entries.
+/// The mode bit (sticky) of a folder in which only an entry's owner may remove it.
 const STICKY: u32 = 0o1000;
 
-/// Creates a listening socket at `path`. Replaces the socket of a dead process, but not that of a
-/// live process. Creates the socket under a temporary name, and restricts it to its owner before it
-/// gets its final name.
+/// Creates a listening socket at `path`, which only its owner can open from the start: it gets its
+/// name only after its mode. Replaces the socket of a dead process, but not of a live one.
 ///
 /// # Errors
 /// The socket cannot be created, a process answers at `path`, or other users could replace the
@@ -53,7 +52,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     let _ = fs::remove_file(&new);
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(&new)?)?;
-    // Restrict the socket before listening, because the umask may allow more.
+    // The umask may allow other users, so restrict the socket before it listens.
     let placed = fs::set_permissions(&new, fs::Permissions::from_mode(0o600))
         .and_then(|()| socket.listen(BACKLOG))
         .and_then(|()| fs::rename(&new, path))
@@ -67,7 +66,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// Removes temporary sockets for this path that dead processes have left.
+/// Removes the temporary sockets that dead processes have left for this path.
 fn remove_unfinished(path: &Path) {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
     for left in unfinished_in(folder) {
@@ -78,8 +77,8 @@ fn remove_unfinished(path: &Path) {
     }
 }
 
-/// Refuses a folder in which other users could replace the socket, and so receive requests for this
-/// process. Sticky folders such as /tmp are safe.
+/// Refuses a folder in which other users could replace the socket, and so receive this process's
+/// requests. Sticky folders such as /tmp are safe.
 fn check_folder(folder: &Path) -> io::Result<()> {
     let found = fs::metadata(folder)?;
     let (mode, shown) = (found.mode(), folder.display());
@@ -110,9 +109,9 @@ fn check_way(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// The first component of a path that users other than us and root could replace, so that the path
-/// leads elsewhere. Resolves links one by one like the kernel, because every folder on the way
-/// counts.
+/// The first component of a path that users other than this one and root could replace, to redirect
+/// the path. Resolves symbolic links one by one, as the kernel does, and checks every folder on the
+/// way.
 ///
 /// # Errors
 /// A component cannot be inspected.
@@ -122,7 +121,7 @@ pub fn step_of_others(folder: &Path) -> io::Result<Option<OthersStep>> {
     let mut ahead = parts_reversed(&std::path::absolute(folder)?);
     while let Some(part) = ahead.pop() {
         if part == ".." {
-            // At this point, the path before ".." contains no links.
+            // The path before ".." contains no links at this point.
             at.pop();
         }
         if part == ".." || part == "." {
@@ -147,12 +146,12 @@ pub fn step_of_others(folder: &Path) -> io::Result<Option<OthersStep>> {
     Ok(None)
 }
 
-/// The components of a path in reverse order. An absolute path restarts at the root.
+/// The components of a path in reverse order. The root of an absolute path comes last.
 fn parts_reversed(path: &Path) -> Vec<OsString> {
     path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
 }
 
-/// A path component that other users can replace. `Display` gives the remedy.
+/// A path component that other users can replace. `Display` tells the user what to do.
 #[derive(PartialEq, Eq, Debug)]
 pub struct OthersStep {
     path: PathBuf,
@@ -186,11 +185,11 @@ impl fmt::Display for OthersStep {
     }
 }
 
-/// The reason why users other than us and root can replace this file or the entries of this folder,
-/// if they can. The group counts as others, whatever its members are today. Write entries of an ACL
-/// appear as group permissions. The mode of a link does not matter. In a container, a file may have
-/// an owner that the container does not know: such an owner counts as harmless. In a sticky folder
-/// (/tmp), only the owner of an entry can remove it.
+/// The reason why users other than `us` and root can replace a file, or entries of a folder, with
+/// this owner and mode. `None` if they cannot. The file's group counts as other users: its members
+/// may change, and an ACL's write entries appear as group permissions. In a sticky folder (/tmp),
+/// only the owner of an entry can replace it. An owner that a container does not know counts as
+/// harmless.
 fn is_others(owner: u32, mode: u32, us: u32) -> Option<By> {
     const NOBODY: u32 = 65534;
     const KIND: u32 = 0o170_000;
@@ -202,8 +201,8 @@ fn is_others(owner: u32, mode: u32, us: u32) -> Option<By> {
     may_write.then_some(By::Writing(mode))
 }
 
-/// The sockets in a folder, of live and dead processes. Temporary sockets are not included: such a
-/// socket has no listener even while its process is alive.
+/// The sockets in a folder, of live and dead processes. Excludes temporary sockets: they have no
+/// listener, although their process may be alive.
 #[must_use]
 pub fn sockets_in(folder: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -222,8 +221,7 @@ pub fn unfinished_in(folder: &Path) -> Vec<PathBuf> {
     unfinished.map(|entry| entry.path()).collect()
 }
 
-/// The final name and the creating process of a temporary socket. [`beside`] makes the temporary
-/// name.
+/// The final name and the process ID in a temporary name, as [`beside`] makes it.
 fn made(name: &OsStr) -> Option<(&str, Pid)> {
     let (name, process) = name.to_str()?.strip_prefix('.')?.rsplit_once('.')?;
     let process: u32 = process.parse().ok()?;
@@ -278,7 +276,7 @@ mod tests {
         symlink(path("real"), path("link")).unwrap();
         bind(&path("link/control")).unwrap();
         assert_eq!(fs::metadata(path("real/control")).unwrap().mode() & 0o777, 0o600);
-        // A link is in the place of the socket. The file to which it leads stays unchanged.
+        // If a link is in the socket's place, its target must not change.
         fs::write(path("victim"), "a").unwrap();
         symlink(path("victim"), path("real/other")).unwrap();
         let refused = bind(&path("real/other")).unwrap_err();
@@ -290,7 +288,7 @@ mod tests {
         let mut found = sockets_in(&path("real"));
         found.sort();
         assert_eq!(found, [path("real/control"), path("real/other")]);
-        // A link is in the place of the temporary name.
+        // The same for a link in the place of the temporary name.
         symlink(path("victim"), beside(&path("real/third"))).unwrap();
         bind(&path("real/third")).unwrap();
         assert_eq!(fs::read(path("victim")).unwrap(), b"a");
@@ -298,7 +296,7 @@ mod tests {
 
     #[test]
     fn leftover_sockets_of_dead_processes_are_found() {
-        // An ID above the maximum process ID of every kernel.
+        // No kernel uses process IDs this high.
         const NOBODY: i32 = i32::MAX;
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
@@ -324,7 +322,7 @@ mod tests {
         assert_eq!(unfinished_in(place.path()), [other]);
     }
 
-    /// Creates folders with these modes, whatever the umask is.
+    /// Creates folders with these modes, regardless of the umask.
     fn place(folders: &[(&str, u32)]) -> tempfile::TempDir {
         let place = tempfile::tempdir().unwrap();
         for (name, mode) in folders {
@@ -363,7 +361,7 @@ mod tests {
         ];
         let place = place(&folders);
         let path = |name: &str| place.path().join(name);
-        // A chain of links. Each is in a folder that is on no other path.
+        // A chain of links, each in a folder that no other path contains.
         symlink(path("first/link"), path("link")).unwrap();
         symlink("../open/ours/link", path("first/link")).unwrap();
         symlink("../../up/../last", path("open/ours/link")).unwrap();

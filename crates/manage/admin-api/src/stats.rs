@@ -1,12 +1,12 @@
-//! The counters of a target, for programs. Clients poll them and compute differences.
+//! The counters of a target. Clients poll them, and compute rates from the differences.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 /// Counters since the target started. They never decrease while the target runs, but the counters
-/// of removed objects disappear. After a restart all counters start at 0, and `uptime_ms` is
-/// smaller.
+/// of removed objects disappear. After a restart, all start at 0 again; a smaller `uptime_ms` shows
+/// this.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Stats {
     /// The time of this sample, in milliseconds since the target started. A rate is the difference
@@ -14,10 +14,10 @@ pub struct Stats {
     pub uptime_ms: u64,
     /// The time of this sample, in milliseconds since 1970.
     pub time_ms: u64,
-    /// The upper bound of each count of a `Latency`, in microseconds. One further count has the
-    /// commands above the last bound.
+    /// The upper bounds of the counts in a `Latency`, in microseconds. One more count follows, for
+    /// the commands above the last bound.
     pub latency_bounds_us: Vec<u64>,
-    /// The connections that the target has accepted and refused.
+    /// The counts of accepted and refused connections.
     pub connections: ConnectionStats,
     /// The number of changes of the ANA states of listeners and of the ANA groups of namespaces.
     #[serde(default)]
@@ -34,8 +34,7 @@ pub struct Stats {
     pub subsystems: Vec<SubsystemStats>,
     /// The counters by host, including disconnected hosts.
     pub hosts: Vec<HostStats>,
-    /// The counters of all hosts without an entry: there were too many hosts, or newer hosts
-    /// replaced their entries.
+    /// The sum for all hosts that have no entry in `hosts`, because there are too many hosts.
     pub other_hosts: IoStats,
 }
 
@@ -54,10 +53,10 @@ pub struct IoStats {
     pub written_bytes: u64,
     /// The numbers of failed I/O commands.
     pub errors: ErrorStats,
-    /// The number of failed operations in the storage of namespaces: no space, media errors, lost
-    /// disks.
+    /// The number of operations that failed in the namespaces' storage: no space, media errors,
+    /// lost disks.
     pub storage_errors: u64,
-    /// The time that commands waited before the target processed them.
+    /// The time for which commands waited before the target executed them.
     #[serde(default)]
     pub waited: Waits,
     /// The latency of successful reads.
@@ -89,23 +88,23 @@ pub struct Waits {
     pub namespace_limit_ns: u64,
     /// The time that commands waited for a limit of their host.
     pub host_limit_ns: u64,
-    /// The time that connections waited for the turn of their host on a core that several hosts
-    /// saturate. It cannot be attributed to namespaces.
+    /// The time for which connections waited on a core that several hosts saturate, because the
+    /// hosts take turns. It belongs to no namespace.
     pub turn_ns: u64,
 }
 
 /// The latency of commands at the target, from arrival to answer. The target measures it only while
-/// clients request counters, so the first answer after a pause does not cover the pause.
+/// clients poll these counters, so the time of a pause in polling is missing.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Latency {
     /// The sum of all latencies, in nanoseconds.
     pub sum_ns: u64,
     /// For each bound in `latency_bounds_us`, the number of commands up to this bound and above the
-    /// previous bound. Missing counts at the end are 0.
+    /// previous one. Zero counts at the end are omitted.
     pub counts: Vec<u64>,
 }
 
-/// The connections that the target has accepted and refused.
+/// The counts of accepted and refused connections.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ConnectionStats {
     /// The number of present connections.
@@ -115,8 +114,8 @@ pub struct ConnectionStats {
     /// The number of refused connections and queues by reason: `host_not_allowed`, `no_subsystem`,
     /// `full`, `tls_missing`, `tls_wrong_key` and others.
     pub refused: BTreeMap<String, u64>,
-    /// The number of protocol errors by kind: `header_digest`, `data_digest`, and `protocol` for
-    /// all others.
+    /// The number of protocol errors of hosts by kind: `header_digest`, `data_digest`, and
+    /// `protocol` for all others.
     pub faults: BTreeMap<String, u64>,
     /// The number of queues that authenticated successfully.
     pub authenticated: u64,
