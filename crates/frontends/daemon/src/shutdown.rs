@@ -91,7 +91,7 @@ fn is_stopping() -> bool {
 }
 
 /// Whether another service is stopping, which may still write to the disk. Services of attachments
-/// do not count: they wait for each other.
+/// do not count: they would wait for each other.
 fn do_others_stop() -> bool {
     let jobs = systemctl(&["list-jobs", "--plain", "--no-legend"]).unwrap_or_default();
     is_any_stopping(&jobs)

@@ -40,7 +40,7 @@ const LOG_LOOK_EVERY: Duration = Duration::from_secs(600);
 /// Time limit for a server's exit after it has closed its channel.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a server to exit when the attach is cancelled before it is ready. The server may be
-/// creating a device, which it then removes.
+/// creating a device, so the supervisor does not kill it at once.
 const START_TIMEOUT: Duration = Duration::from_secs(1);
 /// Polling interval for the server's exit.
 const LOOK_EVERY: Duration = Duration::from_millis(5);

@@ -18,7 +18,8 @@
 //!
 //! **Not implemented.** Datagrams, atomics, memory windows, immediate data, resizing of queues, and
 //! asynchronous events of a device. When a connection breaks, a request fails or the connection
-//! reports an event, so asynchronous events are not needed for this.
+//! reports an event, so asynchronous events are seldom necessary. Only the last request of a shared
+//! receive queue needs one.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

@@ -188,8 +188,8 @@ impl fmt::Display for OthersStep {
 /// The reason why users other than `us` and root can replace a file, or entries of a folder, with
 /// this owner and mode. `None` if they cannot. The file's group counts as other users: its members
 /// may change, and an ACL's write entries appear as group permissions. In a sticky folder (/tmp),
-/// only the owner of an entry can replace it. An owner that a container does not know counts as
-/// harmless.
+/// only the owner of an entry can replace it. A symbolic link's mode has no effect. An owner that a
+/// container does not know counts as harmless.
 fn is_others(owner: u32, mode: u32, us: u32) -> Option<By> {
     const NOBODY: u32 = 65534;
     const KIND: u32 = 0o170_000;

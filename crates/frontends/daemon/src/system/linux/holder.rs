@@ -41,7 +41,7 @@ fn holds(pid: Pid, lock: &Path) -> bool {
     let process = Path::new("/proc").join(pid.to_string());
     let descriptors = match fs::read_dir(process.join("fd")) {
         Ok(descriptors) => descriptors.flatten(),
-        // Only root can list the descriptors of a process that has read a key (it is not dumpable).
+        // Only root can list the descriptors of a process that has read a key.
         Err(error) => return error.kind() == io::ErrorKind::PermissionDenied && took(pid, lock),
     };
     let mut ours =
