@@ -110,8 +110,8 @@ impl Disk {
     }
 }
 
-/// True if a `setattr` really changes the file's size. The truncation to 0 by `open` with `O_TRUNC`
-/// does not count: the server ignores it.
+/// True if a `setattr` requests another size. The truncation to 0 by `open` with `O_TRUNC` does not
+/// count: the server ignores it.
 fn resizes(asked: u64, size: u64, handle: Option<FileHandle>) -> bool {
     asked != size && (asked != 0 || handle.is_some())
 }
@@ -122,8 +122,8 @@ fn caller(request: &Request) -> Caller {
 
 /// The command that executes a `fallocate`. `None` if the server does not support the mode.
 ///
-/// `Deallocate` would not do: a hole must read as zeroes, and the loop device punches holes to zero
-/// ranges. `WriteZeroes` with `deallocate` zeroes the range and frees its space.
+/// `Deallocate` is not sufficient: a hole must read as zeroes, and the loop device punches holes to
+/// zero ranges. `WriteZeroes` with `deallocate` zeroes the range and frees its space.
 fn zeroing(mode: i32, geometry: &Geometry) -> Option<Command> {
     let flags = FallocateFlags::from_bits_retain(mode.cast_unsigned());
     match flags - FallocateFlags::KEEP_SIZE {

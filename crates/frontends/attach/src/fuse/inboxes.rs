@@ -29,8 +29,8 @@ pub(super) enum Message {
     /// An order from the first core's arbiter, which decides which core may write partial blocks,
     /// to this core's gate, which holds back writes (see [`farblock_frontend::writes`]).
     Order(Order),
-    /// The answer of the gate of the core with this number. Only the first core, which has the
-    /// arbiter, receives it.
+    /// A report to the arbiter, which is on the first core, from the gate of the core with this
+    /// number.
     Report(usize, Report),
     /// Stop after finishing the accepted requests.
     Stop,
@@ -74,8 +74,8 @@ impl<W> Mailbox<W> {
 }
 
 /// A flag in `unanswered`: the cores are stopping. The flag and the count share one atomic number,
-/// so that one update sees both. Either the last answer or the stop therefore sees the flag with a
-/// count of 0.
+/// so that one update sees both. So exactly one of two threads sees the flag with a count of 0: the
+/// one that answers last, or the one that stops the cores.
 const STOPPING: usize = 1 << (usize::BITS - 1);
 
 /// The inboxes of all cores.

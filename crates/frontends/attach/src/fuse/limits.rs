@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The maximum number of threads that read requests. There are as many cores, the threads that
-/// execute the requests.
+/// The maximum number of threads that read requests. The server has the same number of cores
+/// (threads that execute requests).
 pub const MAX_THREADS: usize = 64;
 
 /// The maximum length of one request, in bytes. This is also Linux's default limit

@@ -382,8 +382,8 @@ pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
     if is_gone()? { Err(stale(io::ErrorKind::ResourceBusy.into())) } else { Ok(()) }
 }
 
-/// Like [`clean_up`], but also removes a mount that another process keeps. The mount's users get
-/// errors.
+/// Like [`clean_up`], but also removes a mount that another process keeps. Reads and writes through
+/// the mount then fail.
 ///
 /// # Errors
 /// Those of [`clean_up`], except that a kept mount is no error.
@@ -461,7 +461,7 @@ pub enum Way {
     /// Remove the mount from the directory tree at once. The kernel ends the mount when its last
     /// user closes it.
     Lazy,
-    /// Like `Lazy`, but the mount's users get errors.
+    /// Like `Lazy`, but reads and writes through the mount fail at once.
     Abort,
 }
 

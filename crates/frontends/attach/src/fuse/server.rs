@@ -38,13 +38,12 @@ pub struct Config {
     pub engine: EngineKind,
     /// The processor time that the server may spend on polling.
     pub polling: Polling,
-    /// The number of reader threads, and also the number of cores, the threads that execute
-    /// requests. 0 selects half the number of processors, at most four.
+    /// The number of threads that read requests. The server has the same number of cores (threads
+    /// that execute requests). 0 selects half the number of processors, at most four.
     pub threads: usize,
     /// Whether the server refuses writes even if the namespace is writable.
     pub read_only: bool,
-    /// Whether users other than the user who mounts have access. Without it, even root has no
-    /// access.
+    /// Whether users other than the user who mounts have access. If false, even root has no access.
     pub allow_other: bool,
     /// Whether another process will hold the descriptor from [`Server::connection`]. All threads
     /// then read requests from this descriptor instead of one each. When a descriptor is closed,
@@ -366,8 +365,7 @@ impl Server {
         }
     }
 
-    /// True if the mount is in this mount namespace. The mount may be only in other mount
-    /// namespaces.
+    /// True if the mount exists in this mount namespace. It may exist only in others.
     #[must_use]
     pub fn is_mounted_here(&self) -> bool {
         self.session.as_ref().is_some_and(|session| self.is_mounted(session))

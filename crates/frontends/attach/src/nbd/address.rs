@@ -134,7 +134,7 @@ impl Socket {
         }
     }
 
-    /// Accepts the next client. Returns its stream and its name.
+    /// Accepts the next client. Returns its stream, and its name for the log.
     pub(crate) fn accept(&self) -> io::Result<(TcpStream, String)> {
         match self {
             Socket::Tcp(listener) => {

@@ -17,8 +17,8 @@ pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
 /// The maximum number of block operations into which the server splits one request.
 pub const MAX_PIECES: u32 = 1 << 14;
 
-/// The maximum number of requests in flight on one connection. The server does not read further
-/// requests yet.
+/// The maximum number of requests in flight on one connection. At this limit, the server stops
+/// reading from the connection.
 pub const MAX_REQUESTS: usize = 256;
 
 /// The limit on the data buffers that the requests of one connection hold at once, in bytes. Above
@@ -26,9 +26,8 @@ pub const MAX_REQUESTS: usize = 256;
 pub const CONNECTION_BUFFER_BYTES: usize = 64 << 20;
 
 /// The limit on the data buffers that all requests of a thread hold at once, in bytes. Above this
-/// limit each connection may still have one request, so that no client can starve another client.
-/// The limit is smaller if the process may use only little memory
-/// ([`farblock_reactor::allowance`]).
+/// limit each connection may still have one request, so that no client can starve another client. A
+/// process with little memory has a smaller limit ([`farblock_reactor::allowance`]).
 pub const CORE_BUFFER_BYTES: usize = 512 << 20;
 
 /// The limit on the unsent output of a connection, in bytes. Above this limit the server stops

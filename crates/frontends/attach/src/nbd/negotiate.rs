@@ -330,8 +330,8 @@ impl Negotiation {
                 answer(out, code, reply::INFO, &item);
             }
         }
-        // A client that does not query the block sizes does not know them, so the server then
-        // accepts requests of any size.
+        // A client that does not query the block sizes does not know them. So the server accepts
+        // requests of any size from it.
         let knows_block_sizes = wants(info::BLOCK_SIZE);
         if knows_block_sizes {
             let mut item = info::BLOCK_SIZE.to_be_bytes().to_vec();

@@ -27,8 +27,8 @@ pub(super) enum Message {
     /// An order from the arbiter, which decides which core may write partial blocks, to this core's
     /// gate, which holds back writes (see [`farblock_frontend::writes`]).
     Order(Order),
-    /// The answer of the gate of the core with this number. Only the first core, which has the
-    /// arbiter, receives it.
+    /// A report to the arbiter, which is on the first core, from the gate of the core with this
+    /// number.
     Report(usize, Report),
     /// Finish the accepted requests, close all connections, then exit.
     Stop,

@@ -200,8 +200,8 @@ pub enum StopError {
     InUse(PathBuf, Vec<User>),
     /// This process may not open the device, so it cannot check for users. Nothing has changed.
     NotAllowed(PathBuf),
-    /// The namespace does not have all writes to the device yet, and flushing them to it failed.
-    /// Nothing has changed.
+    /// Some writes to the device have not reached the namespace, and flushing them failed. Nothing
+    /// has changed.
     Flush(PathBuf, io::Error),
     /// The ublk driver refused a command.
     Driver(Error),
@@ -295,8 +295,8 @@ impl Server {
     /// number, its queues and their depth. So of the configuration, this function uses only
     /// `identifier`, `engine`, `polling`, `read_only` and `settle`.
     ///
-    /// The new server executes the requests that the kernel has kept. Some of these are requests
-    /// that the old server did not answer.
+    /// The new server executes the requests that have waited in the kernel, and those that the old
+    /// server did not answer.
     ///
     /// # Errors
     /// If the device does not fit the configuration, or the driver, the namespace or a thread

@@ -110,7 +110,7 @@ pub(super) fn config_space(geometry: &Geometry, queues: usize, writeback: bool) 
     bytes.extend(limits::MAX_SEGMENTS.to_le_bytes());
     bytes.extend([0; 4]); // cylinders, heads, sectors
     bytes.extend(geometry.block_size.to_le_bytes());
-    // `alignment_offset` is 0.
+    // `physical_block_exp`, then `alignment_offset` 0.
     bytes.extend([exponent, 0]);
     bytes.extend(minimum.to_le_bytes());
     bytes.extend(geometry.optimal_blocks.to_le_bytes());

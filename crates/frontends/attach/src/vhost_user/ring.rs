@@ -36,7 +36,7 @@ pub(super) struct Ring {
     /// these chains.
     taken: Vec<bool>,
     outstanding: usize,
-    /// True if the ring has answers about which the guest may not know yet.
+    /// True if the server may not have notified the guest of the last answers.
     unannounced: bool,
     /// True after the guest broke the ring protocol. The server then takes no more requests.
     broken: bool,

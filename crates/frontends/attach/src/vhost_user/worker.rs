@@ -146,8 +146,8 @@ impl Worker {
                 Order::Call(call) => {
                     if let Some(ring) = &mut self.ring {
                         ring.call = call;
-                        // The worker may have sent a notification through the old eventfd that no
-                        // one read, so notify again.
+                        // The guest may have missed a notification through the old eventfd, so
+                        // notify it again.
                         ring.call();
                     }
                 }

@@ -229,9 +229,9 @@ pub fn backing_file(device: &Path) -> Option<PathBuf> {
     Some(text.strip_suffix('\n').unwrap_or(&text).into())
 }
 
-/// Opens a device. With `write`, opens it for writing, which only attaching a file needs; `write`
-/// must then match the configuration. All other calls work with a device open for reading, and a
-/// read-only device cannot be opened for writing.
+/// Opens a device. Only attaching a file needs a device that is open for writing; `write` must then
+/// match the configuration. For all other calls `write` is false, because a read-only device cannot
+/// be opened for writing.
 fn open(path: &Path, write: bool, flags: OFlags) -> Result<File, Error> {
     let flags = flags.bits().cast_signed();
     let opened = File::options().read(true).write(write).custom_flags(flags).open(path);

@@ -49,7 +49,7 @@ enum Phase {
     Waiting(Arc<Admission>),
     /// A request's header, and the number of its bytes that have arrived.
     Header([u8; REQUEST_BYTES], usize),
-    /// The server does not read: the request with this header request waits for buffers or a slot.
+    /// The server does not read: the request with this header waits for buffers or a slot.
     Admitting(Header),
     /// The data of the request in this slot: the index of the current piece, and the number of the
     /// piece's bytes that have arrived.

@@ -9,8 +9,8 @@
 //! [`Options::dead_connection_timeout`] has passed. [`reconnect`] passes sockets of the new server
 //! to the device. Never swap to such a device: the kernel would wait for the server to free memory,
 //! while the server waits for memory to send the pages. If the device has a file system, call
-//! `stay_resident` to lock the server's process in memory, for the same reason
-//! ([`stay_resident`](farblock_frontend::stay_resident)).
+//! [`stay_resident`](farblock_frontend::stay_resident) for the same reason: it locks the server's
+//! process in memory.
 
 mod client;
 mod netlink;

@@ -138,7 +138,7 @@ impl Ring {
         let event = self.load(self.base + USED_AT + 4 + u64::from(RING_SIZE) * 8);
         self.kicked = self.available;
         if self.available.wrapping_sub(event).wrapping_sub(1) < new {
-            // The write could only fail if the 64-bit counter overflowed.
+            // This write fails only if the eventfd's 64-bit counter overflows.
             let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
         }
     }
