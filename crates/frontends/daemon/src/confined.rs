@@ -55,8 +55,8 @@ pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
             if ways::flushes_for_the_kernel(settings) {
                 flush_for_the_kernel();
             }
-            // Create the host identity's file now: every connection reads it, and later this
-            // process may not.
+            // Create the file of the host identity now: every connection reads it, and later this
+            // process may not create files there.
             let _ = HostIdentity::of_this_host();
             if let Err(problem) = sandbox::enter_within(&paths(folder, settings)) {
                 sandbox::stay(&problem);

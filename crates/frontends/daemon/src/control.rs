@@ -20,8 +20,8 @@ const SOCKET: &str = "control";
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum ControlRequest {
     Status,
-    /// The status without the disk's users, for which the server would search the open files of all
-    /// processes.
+    /// The status without the disk's users. To find users, the server would search the open files
+    /// of all processes.
     Paths,
     /// The whole status. The server also measures latencies from now on.
     Measure,

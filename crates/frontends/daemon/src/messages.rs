@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// A supervisor's message to a server: serve the disk, or exit later.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) struct Order {
-    /// Resume the work of a dead server, with the descriptor attached to the message. The
-    /// supervisor has kept it from the dead server.
+    /// Resume the work of a dead server. Attached to the message is the descriptor that the
+    /// supervisor has kept for this.
     pub(super) resume: bool,
     /// Detach and exit as soon as no process uses the disk.
     #[serde(default)]

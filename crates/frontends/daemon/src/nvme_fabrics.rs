@@ -7,9 +7,9 @@
 //!
 //! **Contract.** The functions validate all options before they write anything, because a comma or
 //! line break in a value could add options that the user did not request. Errors are sentences for
-//! users. Linux 5.17 and later list their options. An option that is not on this list is an error.
-//! [`Connection::disconnect`] fails while the disk is in use, unless forced, and names the users.
-//! [`Connection::find`] finds an existing connection.
+//! users. Linux 5.17 and later list the options that they support. An option that is not on this
+//! list is an error. [`Connection::disconnect`] fails while the disk is in use, unless forced, and
+//! names the users. [`Connection::find`] finds an existing connection.
 //!
 //! With multipath, the kernel makes one block device of a namespace, even over several connections.
 //! Disconnecting one of these connections removes only a path. Disconnecting fails even then if the

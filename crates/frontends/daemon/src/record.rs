@@ -139,8 +139,8 @@ pub(super) fn known(folder: &Folder) -> Result<KnownNamespace, Unread> {
     identity.known().ok_or_else(|| Unread::Broken("an identifier is malformed".to_owned()))
 }
 
-/// Reads the records of an earlier server. With `resume`, programs already use the disk, so fails
-/// unless the identity of its namespace is known.
+/// Reads the records of an earlier server. With `resume`, programs already use the disk, so this
+/// fails unless the namespace's identity is known.
 pub(super) fn predecessor(
     folder: &Folder,
     settings: &Settings,

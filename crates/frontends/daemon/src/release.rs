@@ -188,7 +188,7 @@ impl Release {
         self.finish(command)
     }
 
-    /// Runs a step. If it has not finished by the deadline, its process continues without this one.
+    /// Runs a step. If it has not finished by the deadline, the step continues in its own process.
     fn finish(&self, mut command: Command) -> bool {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = match command.spawn() {

@@ -29,7 +29,7 @@ use std::time::Duration;
 /// Time limit for a supervisor's exit after it reported a failure.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The first message to a supervisor. Its lock is attached.
+/// The first message to a supervisor. The supervisor's lock is attached to it.
 #[derive(Serialize, Deserialize)]
 struct Begin {
     resume: bool,

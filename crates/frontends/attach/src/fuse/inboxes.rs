@@ -74,8 +74,8 @@ impl<W> Mailbox<W> {
 }
 
 /// A flag in `unanswered`: the cores are stopping. The flag and the count share one atomic number,
-/// so that one update sees both. So exactly one of two threads sees the flag with a count of 0: the
-/// one that answers last, or the one that stops the cores.
+/// so that one update sees both. So one thread sees the flag with a count of 0: the thread that
+/// answers last, or the thread that stops the cores.
 const STOPPING: usize = 1 << (usize::BITS - 1);
 
 /// The inboxes of all cores.

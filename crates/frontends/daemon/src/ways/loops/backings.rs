@@ -107,7 +107,7 @@ fn start(devices: Vec<PathBuf>) -> Option<Waiting> {
 
 impl Waiting {
     /// Waits for the answers until the deadline. The answers may be to queries of an earlier call.
-    /// Ignores those about devices that have changed since.
+    /// Ignores answers about devices that have changed since the query.
     fn collect(&mut self, deadline: Instant, answers: &mut BTreeMap<PathBuf, DriverAnswer>) {
         let time = deadline.saturating_duration_since(Instant::now());
         let Ok(line) = self.told.recv_timeout(time) else { return };
