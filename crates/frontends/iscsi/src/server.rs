@@ -124,7 +124,7 @@ impl Server {
     /// Fails if a setting is invalid, or the target cannot open the namespace or the socket, or
     /// cannot start its thread. No thread then remains.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
-        // Few systems support larger blocks; Windows does not.
+        // The largest supported block size, in bytes. Windows supports no larger blocks.
         const MAX_BLOCK_SIZE_BYTES: u32 = 4096;
         let Geometry { block_size, .. } = namespace.geometry();
         if block_size > MAX_BLOCK_SIZE_BYTES {

@@ -23,9 +23,8 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 struct Allocation {
     base: NonNull<u8>,
     capacity_bytes: usize,
-    /// An allocation that must outlive this one. Either it is the mapping that contains this
-    /// allocation's memory. Or this allocation has no memory, and counts the references to a part
-    /// of `whole`.
+    /// An allocation that must outlive this one: the mapping that contains this allocation's
+    /// memory. An allocation without memory counts the references to a part of `whole`.
     whole: Option<Arc<Allocation>>,
     /// Whether the memory is a mapping. Otherwise it is from the heap.
     #[cfg(target_os = "linux")]

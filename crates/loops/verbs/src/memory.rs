@@ -37,7 +37,7 @@ impl Pages {
     /// Allocates `bytes` of zeroes; `bytes` must not be 0.
     ///
     /// # Panics
-    /// When `bytes` is 0 or exceeds the address space.
+    /// Panics if `bytes` is 0 or exceeds the address space.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         let layout = Self::layout(bytes);
@@ -60,7 +60,7 @@ impl Pages {
     /// Copies bytes out. Call this after the request that wrote them has completed.
     ///
     /// # Panics
-    /// When the range exceeds the pages.
+    /// Panics if the range exceeds the pages.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         self.check(offset, out.len());
         // SAFETY: the range is inside the pages, and `out` is separate memory.
@@ -73,7 +73,7 @@ impl Pages {
     /// Copies bytes in. Call this before posting the request that reads them.
     ///
     /// # Panics
-    /// When the range exceeds the pages.
+    /// Panics if the range exceeds the pages.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         self.check(offset, bytes.len());
         // SAFETY: the range is inside the pages, and `bytes` is separate memory.

@@ -15,7 +15,7 @@ use crate::verbs::{CmEvent, ConnParam, Device, QpOptions, Source, Verbs};
 /// in memory. The choice costs one predictable branch per call.
 ///
 /// # Panics
-/// If a method gets a handle of the other implementation.
+/// Panics if a method gets a handle of the other implementation.
 #[derive(Clone)]
 pub enum Provider {
     /// The system's devices.
@@ -29,7 +29,7 @@ impl Provider {
     /// The system's devices.
     ///
     /// # Errors
-    /// A sentence that says why this machine cannot use RDMA.
+    /// Returns a sentence that says why this machine cannot use RDMA.
     pub fn system() -> Result<Self, VerbsError> {
         #[cfg(target_os = "linux")]
         return Ok(Self::System(System::load()?));

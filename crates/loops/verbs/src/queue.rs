@@ -59,7 +59,7 @@ impl Arming {
     /// poll again.
     ///
     /// # Errors
-    /// The error of the library.
+    /// Returns the error of the library.
     pub fn after<V: Verbs>(
         &mut self,
         verbs: &V,

@@ -51,7 +51,7 @@ impl<V: Verbs> Staging<V> {
     /// Makes a staging that has not registered memory yet. Its registrations will permit `access`.
     ///
     /// # Panics
-    /// When a size is not a power of two, or the sizes do not fit each other.
+    /// Panics if a size is not a power of two, or the sizes do not fit each other.
     #[must_use]
     pub fn new(verbs: V, pd: V::Pd, access: Access, sizes: StagingSizes) -> Self {
         let StagingSizes { bytes, slab_bytes, chunk_bytes } = sizes;
@@ -68,10 +68,10 @@ impl<V: Verbs> Staging<V> {
     /// Takes a chunk of at least `bytes` bytes. `None` if all memory is in use.
     ///
     /// # Errors
-    /// If the device refuses the first registration.
+    /// Fails if the device refuses the first registration.
     ///
     /// # Panics
-    /// When `bytes` exceeds a slab.
+    /// Panics if `bytes` exceeds a slab.
     pub fn take(&mut self, bytes: usize) -> Result<Option<Chunk>, VerbsError> {
         let chunk_bytes = bytes.next_power_of_two().max(self.sizes.chunk_bytes);
         assert!(chunk_bytes <= self.sizes.slab_bytes, "no transfer has {bytes} bytes");
@@ -119,7 +119,7 @@ impl<V: Verbs> Staging<V> {
     /// The first `bytes` bytes of a chunk, for a request.
     ///
     /// # Panics
-    /// When `bytes` exceeds the chunk.
+    /// Panics if `bytes` exceeds the chunk.
     pub fn slice(&self, chunk: &Chunk, bytes: usize) -> Slice {
         let slab = &self.slabs[chunk.slab];
         assert!(bytes <= slab.chunk_bytes, "{bytes} bytes of a chunk of {}", slab.chunk_bytes);
@@ -136,7 +136,7 @@ impl<V: Verbs> Staging<V> {
     /// Copies the start of a chunk out, after the completion of the request that wrote it.
     ///
     /// # Panics
-    /// When `out` exceeds the chunk.
+    /// Panics if `out` exceeds the chunk.
     pub fn read(&self, chunk: &Chunk, out: &mut [u8]) {
         let slab = &self.slabs[chunk.slab];
         assert!(out.len() <= slab.chunk_bytes);
@@ -146,7 +146,7 @@ impl<V: Verbs> Staging<V> {
     /// Copies bytes into a chunk at an offset, before the request that reads them.
     ///
     /// # Panics
-    /// When they exceed the chunk.
+    /// Panics if they exceed the chunk.
     pub fn write(&self, chunk: &Chunk, at: usize, bytes: &[u8]) {
         let slab = &self.slabs[chunk.slab];
         assert!(at + bytes.len() <= slab.chunk_bytes);

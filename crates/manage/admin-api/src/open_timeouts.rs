@@ -106,7 +106,7 @@ impl OpenTimeouts {
     /// Runs `work` on a helper thread. Drops a result that arrives after the time limit.
     ///
     /// # Errors
-    /// One sentence: the error of the operation, or that the operation takes too long.
+    /// Returns one sentence: the error of the operation, or that the operation takes too long.
     pub fn with<T: Send + 'static>(
         &self,
         kind: Aside,
@@ -141,7 +141,7 @@ impl OpenTimeouts {
     /// Like [`OpenTimeouts::with`], for an operation that checks whether the caller still waits.
     ///
     /// # Errors
-    /// One sentence: the error of the operation, or that the operation takes too long.
+    /// Returns one sentence: the error of the operation, or that the operation takes too long.
     pub fn while_wanted<T: Send + 'static>(
         &self,
         kind: Aside,

@@ -18,12 +18,12 @@ const OTHERS_WRITE: u32 = 0o022;
 /// The mode bit (sticky) of a folder in which only an entry's owner may remove it.
 const STICKY: u32 = 0o1000;
 
-/// Creates a listening socket at `path`, which only its owner can open from the start: it gets its
-/// name only after its mode. Replaces the socket of a dead process, but not of a live one.
+/// Creates a listening socket at `path`. Only its owner can ever open it, because the socket gets
+/// its mode before its name. Replaces the socket of a dead process, but not of a live one.
 ///
 /// # Errors
-/// The socket cannot be created, a process answers at `path`, or other users could replace the
-/// socket.
+/// Fails if the system cannot create the socket, a process answers at `path`, or other users could
+/// replace the socket.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -114,7 +114,7 @@ fn check_way(folder: &Path) -> io::Result<()> {
 /// way.
 ///
 /// # Errors
-/// A component cannot be inspected.
+/// Fails if the system cannot inspect a component.
 pub fn step_of_others(folder: &Path) -> io::Result<Option<OthersStep>> {
     let us = rustix::process::geteuid().as_raw();
     let (mut at, mut links) = (PathBuf::new(), 0);

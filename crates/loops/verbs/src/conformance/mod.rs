@@ -18,7 +18,7 @@ macro_rules! cases {
         /// Runs the case with this name.
         ///
         /// # Panics
-        /// If a check fails, or no case has this name.
+        /// Panics if a check fails, or no case has this name.
         pub fn run<V: Verbs + Clone>(stand: &Stand<V>, name: &str) {
             match name {
                 $(stringify!($case) => $module::$case(stand),)+
