@@ -118,7 +118,7 @@ fn a_killed_server_leaves_no_program_stuck() {
         used.unmount();
 
         let (program, device) = Program::start(&arguments);
-        // fsck must succeed: the damage is the same as after a power loss.
+        // fsck must succeed, because a killed server causes no more damage than a power loss.
         let mended = output("fsck.ext4", &["-fy", &device]).status.code();
         assert!(mended.is_some_and(|code| code < 4), "{mended:?}");
         let used = MountedFs::new(&device, "rw");

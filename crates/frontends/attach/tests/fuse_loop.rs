@@ -108,8 +108,9 @@ fn a_reused_loop_device_has_default_settings() {
         let opened = is_open.then(|| fs::File::open(&free).expect("root may open it"));
         let served = Served::new(ENGINES[0], disk("mem:16MiB", 512));
         let device = Loop::new(served.path(), 512, false);
-        assert_eq!(device.says("ro"), "0", "{} of {free}", device.name());
-        assert_ne!(device.says("queue/read_ahead_kb"), "2121", "{} of {free}", device.name());
+        assert_eq!(device.says("ro"), "0", "{} kept the setting of {free}", device.name());
+        let read_ahead = device.says("queue/read_ahead_kb");
+        assert_ne!(read_ahead, "2121", "{} kept the setting of {free}", device.name());
         run("dd", &["if=/dev/zero", &format!("of={}", device.name()), "count=1", "oflag=direct"]);
         drop(opened);
         loop_device::detach(&device.0, false).expect("no process uses the device");
@@ -264,7 +265,7 @@ fn a_forced_stop_detaches_a_device_in_use() {
     assert!(!fuse_support::mounted(served.folder.path()));
     assert!(!output("sync", &["-f", &mounted.file("lost")]).status.success());
     mounted.unmount();
-    assert!(loop_device::detach(&device.0, false).is_err(), "the last detach removed the device");
+    assert!(loop_device::detach(&device.0, false).is_err(), "a removed device was detached");
 }
 
 /// Each request that cannot work fails with an error that states the reason.

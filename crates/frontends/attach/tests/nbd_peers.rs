@@ -150,7 +150,7 @@ fn nbdcopy_copies_in_both_directions() {
             drop(hang_up);
         });
         assert!(same(&file, &back));
-        assert_eq!(most.load(Ordering::Relaxed), 4, "connections at the same time");
+        assert_eq!(most.load(Ordering::Relaxed), 4, "nbdcopy did not use four connections at once");
         // The client sends `NBD_CMD_WRITE_ZEROES` for ranges of zeroes.
         std::fs::write(&file, vec![0; SIZE]).expect("a file");
         run("nbdcopy", &["--destination-is-zero", &file, &served.uri]);

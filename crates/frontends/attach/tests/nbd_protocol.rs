@@ -49,7 +49,10 @@ fn negotiation_options_are_answered() {
         let (info, flags) = client.go(b"", &[]).expect("an export without a name");
         assert_eq!(number(&info[0][2..10]), MIB);
         let wanted = 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 8 | 1 << 11;
-        assert_eq!(flags, wanted, "flush, FUA, trim, zeroes, many connections, fast zeroes");
+        assert_eq!(
+            flags, wanted,
+            "not the flags for flush, FUA, trim, zeroes, many connections, fast zeroes"
+        );
         assert_eq!(client.read(0, 512), [0; 512]);
     }
 }
@@ -120,14 +123,18 @@ fn every_request_type_works() {
             assert_eq!(client.call(NO_HOLE | FUA, ZEROES, MIB + 512, 512).errno, 0);
             assert_eq!(client.call(FAST_ZERO, ZEROES, MIB + 1024, 512).errno, 0);
             let call = client.call(FAST_ZERO | NO_HOLE, ZEROES, MIB, 512);
-            assert_eq!(call.errno, ENOTSUP, "zeroes that may be slow are refused");
+            assert_eq!(call.errno, ENOTSUP, "slow zeroing was not refused");
             assert_eq!(client.call(0, TRIM, MIB + 1536, 512).errno, 0);
             let read = client.read(MIB, 4096);
             assert!(read[..1536].iter().all(|&byte| byte == 0));
             assert_eq!(read[2048..], data[2048..4096]);
             for code in [READ, WRITE, TRIM, ZEROES, FLUSH] {
                 let reply = client.call(0, code, 80 * MIB, 0);
-                assert_eq!((reply.cookie, reply.errno), (77, 0), "an empty read at the end");
+                assert_eq!(
+                    (reply.cookie, reply.errno),
+                    (77, 0),
+                    "command {code} without data failed"
+                );
             }
             client.request(0, DISC, 0, 0, 0);
             client.expect_end();
@@ -211,7 +218,11 @@ fn block_status_reports_allocation() {
             assert_eq!(chunk[..8], [0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 5]);
             assert_eq!(number(&chunk[8..16]), 9);
             assert_eq!(chunk[16..24], [0, 0, 0, 12, 0, 0, 0, 0]);
-            assert_eq!(number(&chunk[24..]), u64::from(length) << 32, "all blocks contain data");
+            assert_eq!(
+                number(&chunk[24..]),
+                u64::from(length) << 32,
+                "not all blocks are reported as data"
+            );
         }
         for (flags, offset, length) in [(0, 0, 0), (0, 1, 512), (2, 0, 512), (0, 80 << 20, 512)] {
             assert_eq!(client.call(flags, STATUS, offset, length).errno, EINVAL);
@@ -250,7 +261,11 @@ fn a_read_only_export_refuses_writes() {
         let mut client = Client::raw(&server);
         client.flags(3);
         let (_, flags) = client.go(b"", &[]).expect("an export");
-        assert_eq!(flags & (1 << 1 | 1 << 5 | 1 << 6), 1 << 1, "read-only: no trim, no zeroes");
+        assert_eq!(
+            flags & (1 << 1 | 1 << 5 | 1 << 6),
+            1 << 1,
+            "a read-only export offers trim or zeroes"
+        );
         assert_eq!(client.write(0, 0, &vec![1; 1 << 20]), EPERM);
         assert_eq!(client.call(0, TRIM, 0, 512).errno, EPERM);
         assert_eq!(client.call(0, ZEROES, 0, 512).errno, EPERM);

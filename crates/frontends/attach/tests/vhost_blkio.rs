@@ -100,7 +100,7 @@ fn exercise(program: &mut Program, queue: usize, block: usize, seed: u64) {
             let (done, ret) = program.next(queue);
             assert_eq!(ret, 0, "{:?}", doing[done]);
             if let Doing::Read { at, len } = doing[done] {
-                assert!(program.memory(done)[..len] == model[at..at + len], "bytes at {at}");
+                assert!(program.memory(done)[..len] == model[at..at + len], "wrong bytes at {at}");
             }
             doing[done] = Doing::Nothing;
         }
@@ -143,7 +143,7 @@ fn exercise(program: &mut Program, queue: usize, block: usize, seed: u64) {
         let memory = program.memory(slot).as_mut_ptr();
         program.queues[queue].read(at as u64, memory, REQUEST_BYTES, slot, ReqFlags::empty());
         assert_eq!(program.next(queue), (slot, 0));
-        assert!(program.memory(slot)[..] == model[at..at + REQUEST_BYTES], "bytes from {at}");
+        assert!(program.memory(slot)[..] == model[at..at + REQUEST_BYTES], "wrong bytes from {at}");
     }
 }
 

@@ -220,8 +220,8 @@ fn a_monitor_that_breaks_the_protocol_is_disconnected() {
 fn invalid_monitor_requests_are_refused() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});
     let mut vm = served.boot();
-    assert!(vm.frontend().set_vring_num(0, 64).is_err(), "the ring is running");
-    assert!(vm.frontend().set_vring_base(0, 0).is_err(), "the ring is running");
+    assert!(vm.frontend().set_vring_num(0, 64).is_err(), "a running ring was resized");
+    assert!(vm.frontend().set_vring_base(0, 0).is_err(), "a running ring got a new index");
     let pipe = rustix::pipe::pipe().expect("a pipe");
     let region = vhost::VhostUserMemoryRegionInfo {
         guest_phys_addr: 0,
@@ -230,8 +230,8 @@ fn invalid_monitor_requests_are_refused() {
         mmap_offset: 0,
         mmap_handle: std::os::fd::AsRawFd::as_raw_fd(&pipe.0),
     };
-    assert!(vm.frontend().set_mem_table(&[region]).is_err(), "a pipe is not memory");
-    assert!(vm.frontend().add_mem_region(&region).is_err(), "a pipe is not memory");
+    assert!(vm.frontend().set_mem_table(&[region]).is_err(), "a pipe was accepted as memory");
+    assert!(vm.frontend().add_mem_region(&region).is_err(), "a pipe was accepted as memory");
     let file = std::fs::File::from(
         rustix::fs::memfd_create("slot", rustix::fs::MemfdFlags::CLOEXEC).expect("a file"),
     );
@@ -244,19 +244,37 @@ fn invalid_monitor_requests_are_refused() {
         mmap_handle: std::os::fd::AsRawFd::as_raw_fd(&file),
     };
     let far = 1_u64 << 40;
-    assert!(vm.frontend().add_mem_region(&slot(0, 4096)).is_err(), "overlapping memory");
-    assert!(vm.frontend().add_mem_region(&slot(far, 2 << 20)).is_err(), "a shorter file");
-    assert!(vm.frontend().add_mem_region(&slot(u64::MAX - 1, 4096)).is_err(), "overflow");
-    assert!(vm.frontend().remove_mem_region(&slot(far, 4096)).is_err(), "the range was not added");
+    assert!(
+        vm.frontend().add_mem_region(&slot(0, 4096)).is_err(),
+        "a region that overlaps another was added"
+    );
+    assert!(
+        vm.frontend().add_mem_region(&slot(far, 2 << 20)).is_err(),
+        "a region longer than its file was added"
+    );
+    assert!(
+        vm.frontend().add_mem_region(&slot(u64::MAX - 1, 4096)).is_err(),
+        "a region whose end overflows was added"
+    );
+    assert!(
+        vm.frontend().remove_mem_region(&slot(far, 4096)).is_err(),
+        "an unknown region was removed"
+    );
     let slots = vm.frontend().get_max_mem_slots().expect("a number");
     for index in 1..slots {
         vm.frontend().add_mem_region(&slot(far * index, 4096)).expect("a free slot");
     }
-    assert!(vm.frontend().add_mem_region(&slot(far * slots, 4096)).is_err(), "no slot is free");
-    assert!(vm.frontend().remove_mem_region(&slot(far, 512)).is_err(), "not a whole range");
-    vm.frontend().remove_mem_region(&slot(far, 4096)).expect("the range was added");
+    assert!(
+        vm.frontend().add_mem_region(&slot(far * slots, 4096)).is_err(),
+        "a region was added without a free slot"
+    );
+    assert!(
+        vm.frontend().remove_mem_region(&slot(far, 512)).is_err(),
+        "a part of a region was removed"
+    );
+    vm.frontend().remove_mem_region(&slot(far, 4096)).expect("the region was added");
     vm.frontend().add_mem_region(&slot(far * slots, 4096)).expect("a free slot");
-    assert_eq!(vm.load(0, 512), [0; 512], "the old memory is used");
+    assert_eq!(vm.load(0, 512), [0; 512], "the guest's first memory no longer works");
     served.stop();
 }
 

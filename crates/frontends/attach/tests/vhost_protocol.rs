@@ -61,7 +61,7 @@ struct SpyQueue {
 
 impl Queue for SpyQueue {
     fn submit(&mut self, op: Op) {
-        assert!(!op.command.moves_data() || op.blocks <= 100, "a longer operation than the limit");
+        assert!(!op.command.moves_data() || op.blocks <= 100, "an operation exceeds the limit");
         self.durable.fetch_add(usize::from(op.fua), Ordering::Relaxed);
         let flush = op.command == farblock_block::Command::Flush;
         self.flushes.fetch_add(usize::from(flush), Ordering::Relaxed);
@@ -231,7 +231,7 @@ fn invalid_requests_get_an_error_status() {
     ] {
         assert_eq!(vm.call(0, kind, sector, &[(DATA, length)]), (IOERR, 1), "{kind} {sector}");
     }
-    assert_eq!(vm.call(0, IN, 0, &[]), (OK, 1), "an empty request");
+    assert_eq!(vm.call(0, IN, 0, &[]), (OK, 1), "an empty request failed");
     assert_eq!(vm.call(0, 99, 0, &[(DATA, 512)]), (UNSUPP, 1));
     assert_eq!(vm.ranges(DISCARD, &[(0, 8, 1)]), UNSUPP);
     assert_eq!(vm.ranges(ZEROES, &[(0, 8, 2)]), UNSUPP);
@@ -264,7 +264,7 @@ fn a_guest_can_switch_the_write_cache() {
     let served = serve_with(Arc::clone(&spy) as Arc<dyn Namespace>, |_| {});
     let mut vm = served.boot();
     let durable = || spy.durable.load(Ordering::Relaxed);
-    assert_eq!(vm.config(32, 1), [1], "a write cache");
+    assert_eq!(vm.config(32, 1), [1], "the write cache is off");
     assert_eq!((vm.store(0, &[1; 512]), durable()), (OK, 0));
     assert_eq!(vm.call(0, FLUSH, 0, &[]), (OK, 1));
     assert_eq!(spy.flushes.load(Ordering::Relaxed), 1);
@@ -273,7 +273,7 @@ fn a_guest_can_switch_the_write_cache() {
     assert_eq!(vm.config(32, 1), [0]);
     assert_eq!((vm.store(0, &[2; 512]), durable()), (OK, 1));
     assert_eq!((vm.ranges(ZEROES, &[(0, 1, 0)]), durable()), (OK, 2));
-    assert!(vm.frontend().set_config(0, flags, &[0]).is_err(), "the capacity cannot be set");
+    assert!(vm.frontend().set_config(0, flags, &[0]).is_err(), "the driver changed the capacity");
     vm.frontend().set_config(32, flags, &[1]).expect("the cache can be enabled");
     assert_eq!((vm.store(0, &[3; 512]), durable()), (OK, 2));
     vm.disconnect();
@@ -295,7 +295,7 @@ fn a_changed_size_is_announced() {
     spy.disk.resize(1000);
     let mut message = [0; 12];
     ours.read_exact(&mut message).expect("a message");
-    assert_eq!(message, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], "the configuration has changed");
+    assert_eq!(message, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], "the new size was not announced");
     assert_eq!(vm.config(0, 8), 1000_u64.to_le_bytes());
     eventually("requests use the new size", || vm.call(0, IN, 2047, &[(DATA, 512)]).0 == IOERR);
     assert_eq!(vm.call(1, IN, 999, &[(DATA, 512)]).0, OK);
@@ -305,7 +305,7 @@ fn a_changed_size_is_announced() {
     let (mut ours, theirs) = UnixStream::pair().expect("a pair");
     vm.frontend().set_backend_request_fd(&theirs).expect("a channel");
     ours.read_exact(&mut message).expect("a message");
-    assert_eq!(message[..4], [2, 0, 0, 0], "the configuration has changed");
+    assert_eq!(message[..4], [2, 0, 0, 0], "the size was not announced again");
     drop(vm);
     served.stop();
 }

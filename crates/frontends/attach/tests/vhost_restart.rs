@@ -177,14 +177,20 @@ fn a_stopped_ring_finishes_its_requests_and_can_restart() {
         for _ in 0..3 {
             vm.submit(0, IN, 0, &[(DATA, 512)]);
         }
-        eventually("both are taken", || vm.used_index(0) > 0 || vm.rings[0].kick.read().is_ok());
+        eventually("the server has taken the requests", || {
+            vm.used_index(0) > 0 || vm.rings[0].kick.read().is_ok()
+        });
         std::thread::sleep(Duration::from_millis(20));
         let base = vm.frontend().get_vring_base(0).expect("a base") as u16;
         assert_eq!(vm.used_index(0), base, "a request is in flight after the stop");
         vm.submit(0, IN, 0, &[(DATA, 512)]);
         let so_far = (0..base).map(|_| vm.used(0)).collect::<Vec<_>>();
         assert!(so_far.iter().all(Option::is_some));
-        assert_eq!(vm.used_within(0, Duration::from_millis(100)), None, "taken while stopped");
+        assert_eq!(
+            vm.used_within(0, Duration::from_millis(100)),
+            None,
+            "a stopped ring answered a request"
+        );
         vm.start(0, base);
         assert!(vm.used(0).is_some(), "the disk still works");
         served.stop();

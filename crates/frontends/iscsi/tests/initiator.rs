@@ -27,7 +27,7 @@ fn reads_return_the_written_data_of_every_size() {
             assert_eq!(max_blocks, TRANSFER_BYTES / block_size);
             let (mut left, mut right) =
                 (Blocking::new(&unit).unwrap(), Blocking::new(&unit).unwrap());
-            assert!(Blocking::new(&unit).is_err(), "more than two sessions");
+            assert!(Blocking::new(&unit).is_err(), "a third session was opened");
             // The data of these sizes fits into the command's PDU, into one burst, or into several
             // bursts.
             for (at, size) in [(0, 1), (7, 3), (100, max_blocks / 4), (1000, max_blocks)] {
@@ -50,7 +50,7 @@ fn the_initiator_reports_failed_writes_and_a_lost_target() {
     let mut blocks = Blocking::new(&unit).expect("a session");
     assert!(blocks.write(0, &[7; 512]).is_err(), "a write succeeds");
     server.stop(true).expect("it stops");
-    assert!(blocks.read(0, &mut [0; 512]).is_err(), "no target listens");
+    assert!(blocks.read(0, &mut [0; 512]).is_err(), "a read without a target succeeds");
 }
 
 #[test]

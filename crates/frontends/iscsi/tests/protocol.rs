@@ -81,7 +81,7 @@ fn every_disk_command_works() {
         let huge = client.call(&cdb16(0x8a, 0, u64::MAX, u32::MAX), WRITE, 4096, &[1; 4096]);
         assert_eq!(huge.sense, Some(OUT_OF_RANGE));
         let unknown = client.call(&[0x9c], WRITE, 0, &[]);
-        assert_eq!(unknown.sense, Some((5, 0x2000)), "WRITE ATOMIC is not supported");
+        assert_eq!(unknown.sense, Some((5, 0x2000)), "WRITE ATOMIC was not refused");
         assert_eq!(client.ping(b"hello"), b"hello");
         client.log_out();
     }
@@ -98,7 +98,11 @@ fn transfers_report_their_residual_counts() {
     assert_eq!((none.status, none.data.len(), none.residual), (0, 0, 2048));
     let part = client.call(&cdb16(0x8a, 0, 0, 2), WRITE, 700, &[5; 700]);
     assert_eq!((part.status, part.residual), (0, 1024 - 700));
-    assert_eq!(client.read(0, 2, 512), [[5; 512], [0; 512]].concat(), "a partial block");
+    assert_eq!(
+        client.read(0, 2, 512),
+        [[5; 512], [0; 512]].concat(),
+        "a partial block was written"
+    );
     let much = client.call(&cdb16(0x8a, 0, 8, 1), WRITE, 2048, &[6; 2048]);
     assert_eq!((much.status, much.residual), (0, 512 - 2048));
     assert_eq!(client.read(8, 2, 512), [[6; 512], [0; 512]].concat());

@@ -58,7 +58,7 @@ fn the_disk_has_the_properties_of_the_namespace() {
         let client = Client::connect(&server.location());
         assert_eq!((client.blocks(), client.block_bytes()), (2048, 4096), "{library:?}");
         assert_eq!(client.product(), "A disk          ");
-        assert_eq!(client.flags(), 4 | 8, "the disk supports unmap and has no cache");
+        assert_eq!(client.flags(), 4 | 8, "not the flags for unmap and no cache");
         assert_eq!(client.max_bytes(), 256 << 10);
         drop(client);
         server.stop(false).expect("it stops");

@@ -113,7 +113,10 @@ fn a_cut_connection_only_delays_requests() {
                 })
                 .collect();
             hints.sort_unstable();
-            assert!(hints.into_iter().eq(first..first + 32), "not one answer each");
+            assert!(
+                hints.into_iter().eq(first..first + 32),
+                "a request has several answers or none"
+            );
             relay.cut();
             for (n, data) in data.iter().enumerate() {
                 let answer = client.read(lba(n), 8);

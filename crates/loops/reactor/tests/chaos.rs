@@ -247,15 +247,23 @@ impl Chaos {
 
     fn received(&mut self, stream: StreamId) {
         let end = self.ends.get_mut(&stream).expect("no event after Closed");
-        assert!(std::mem::take(&mut end.receiving), "completed twice, seed {}", self.seed);
+        assert!(
+            std::mem::take(&mut end.receiving),
+            "a receive completed twice, seed {}",
+            self.seed
+        );
     }
 
     fn check_bytes(&mut self, stream: StreamId, bytes: &[u8]) {
         let end = self.ends.get_mut(&stream).unwrap();
-        assert!(!end.ended || bytes.is_empty(), "bytes after the end, seed {}", self.seed);
+        assert!(
+            !end.ended || bytes.is_empty(),
+            "bytes arrived after the end of the stream, seed {}",
+            self.seed
+        );
         end.ended |= bytes.is_empty();
         let expected = self.pattern.piece(end.flow_in, end.received, bytes.len());
-        assert!(bytes == expected, "seed {}, position {}", self.seed, end.received);
+        assert!(bytes == expected, "wrong bytes, seed {}, position {}", self.seed, end.received);
         end.received += bytes.len() as u64;
     }
 
@@ -266,7 +274,11 @@ impl Chaos {
 
     fn check_returned(&mut self) {
         for buffer in self.returned.drain(..) {
-            assert!(buffer[..] == vec![POISON; buffer.len()], "a late write, seed {}", self.seed);
+            assert!(
+                buffer[..] == vec![POISON; buffer.len()],
+                "a returned buffer changed, seed {}",
+                self.seed
+            );
             self.reactor.buffers().give(buffer);
         }
     }

@@ -66,7 +66,7 @@ fn bytes(content: &[u8]) -> SendBatch {
 fn received(event: Event) -> Buffer {
     match event {
         Event::Received { result: Ok(buffer), .. } => buffer,
-        other => panic!("expected bytes: {other:?}"),
+        other => panic!("another event instead of bytes: {other:?}"),
     }
 }
 
@@ -673,15 +673,15 @@ fn a_stream_is_taken_only_if_no_operation_is_outstanding(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut peer) = event_loop.stream_and_socket();
     reactor.recv(stream);
-    assert!(reactor.take_stream(stream).is_none(), "a receive is outstanding");
+    assert!(reactor.take_stream(stream).is_none(), "taken during a receive");
     peer.write_all(b"first").unwrap();
     assert_eq!(received_whole(&mut event_loop, stream, 5), b"first");
     reactor.send(stream, bytes(b"answer"));
-    assert!(reactor.take_stream(stream).is_none(), "a send is outstanding");
+    assert!(reactor.take_stream(stream).is_none(), "taken during a send");
     assert!(matches!(event_loop.next(), Event::Sent { result: Ok(()), .. }));
     peer.write_all(b"second").unwrap();
     let socket = reactor.take_stream(stream).expect("no operation is outstanding");
-    assert!(reactor.take_stream(stream).is_none(), "the stream is gone");
+    assert!(reactor.take_stream(stream).is_none(), "a stream was taken twice");
     reactor.recv(stream);
     reactor.close(stream);
     assert!(event_loop.next_within(Duration::from_millis(5)).is_none());

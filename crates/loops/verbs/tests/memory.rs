@@ -146,7 +146,7 @@ fn an_overflowed_completion_queue_fails() {
     host.send(0, Operation::Send, false).expect("room");
     host.send(1, Operation::Send, false).expect("room");
     let mut out = [Completion::default()];
-    target.node.poll_cq(&target.cq, &mut out).expect_err("two completions in one entry");
+    target.node.poll_cq(&target.cq, &mut out).expect_err("the queue overflowed");
 }
 
 /// Polls as an event loop does. Returns the number of completions before the queue is armed.
@@ -211,7 +211,7 @@ fn an_unplugged_node_receives_nothing() {
     let network = Network::new();
     let (host, target) = pair(&network, 8);
     host.send(0, Operation::Send, true).expect("room");
-    assert_eq!(host.poll(), None, "a message without a receive completes");
+    assert_eq!(host.poll(), None, "a message without a posted receive completed");
     network.unplug(ip(TARGET));
     assert_eq!(host.outcome(), Some((0, Status::RETRY_EXC_ERR)));
     assert_eq!(target.poll(), None);
@@ -220,7 +220,10 @@ fn an_unplugged_node_receives_nothing() {
         event(&target.node, &target.channel).map(|(kind, _)| kind),
         Some(CmEventType::Established)
     );
-    assert!(event(&target.node, &target.channel).is_none(), "the peer hears of the disconnection");
+    assert!(
+        event(&target.node, &target.channel).is_none(),
+        "an unplugged peer noticed the disconnection"
+    );
     let at: SocketAddr = (ip(TARGET), 4420).into();
     let _id = host.node.resolve_addr(&host.channel, None, at, 1).expect("an attempt");
     let kinds: Vec<_> =

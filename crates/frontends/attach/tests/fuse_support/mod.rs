@@ -53,7 +53,7 @@ impl Served {
             assert!(Instant::now() < deadline, "the device is still in use: {error}");
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert!(!mounted(self.folder.path()), "it is still mounted");
+        assert!(!mounted(self.folder.path()), "the file system is still mounted");
     }
 }
 

@@ -82,7 +82,7 @@ impl Client {
         let mut client = Client { stream: ours, structured: false };
         let greeting = client.take(18);
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-        assert_eq!(greeting[16..], [0, 3], "fixed newstyle, without zeroes");
+        assert_eq!(greeting[16..], [0, 3], "not the flags for fixed newstyle without zeroes");
         client
     }
 
@@ -215,7 +215,7 @@ impl Client {
         if magic == 0x6744_6698 {
             let rest = self.take(12);
             let (errno, cookie) = (number(&rest[..4]) as u32, number(&rest[4..]));
-            assert!(!self.structured || read_bytes == 0 || errno != 0, "a simple reply");
+            assert!(!self.structured || read_bytes == 0 || errno != 0, "a read got a simple reply");
             let data = if errno == 0 { self.take(read_bytes as usize) } else { Vec::new() };
             return Reply { cookie, errno, data };
         }

@@ -137,7 +137,7 @@ impl Client {
     /// Receives the login's answer, and then the unit attention that every new session gets.
     pub fn expect_login(&mut self) {
         let answer = self.take_login();
-        assert_eq!(answer.bhs[36..38], [0, 0], "a failed login");
+        assert_eq!(answer.bhs[36..38], [0, 0], "the login failed");
         assert_eq!(self.call(&[0; 6], 0, 0, &[]).sense, Some(POWER_ON));
     }
 
@@ -211,12 +211,15 @@ impl Client {
             assert_eq!(self.take_bytes(4), crc32c::crc32c(&bhs).to_le_bytes(), "a digest");
         }
         let length = u32::from_be_bytes([0, bhs[5], bhs[6], bhs[7]]) as usize;
-        assert!(length <= self.wishes.receive_bytes.max(8192) as usize, "{length} bytes of data");
+        assert!(
+            length <= self.wishes.receive_bytes.max(8192) as usize,
+            "too much data: {length} bytes"
+        );
         let mut data = self.take_bytes(length.next_multiple_of(4));
         if self.digests && self.wishes.data_digest && length > 0 {
             assert_eq!(self.take_bytes(4), crc32c::crc32c(&data).to_le_bytes(), "a digest");
         }
-        assert!(data.split_off(length).iter().all(|&byte| byte == 0), "padding");
+        assert!(data.split_off(length).iter().all(|&byte| byte == 0), "the padding is not zero");
         Pdu { bhs, data }
     }
 
@@ -250,7 +253,7 @@ impl Client {
     pub fn expect_reject_and_end(&mut self, reason: u8) {
         let pdu = self.take();
         assert_eq!((pdu.opcode(), pdu.bhs[2]), (0x3f, reason));
-        assert_eq!(pdu.data.len(), 48, "the rejected header");
+        assert_eq!(pdu.data.len(), 48, "the REJECT lacks the rejected header");
         self.expect_end();
     }
 
