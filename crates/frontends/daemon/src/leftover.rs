@@ -126,11 +126,15 @@ mod tests {
         let (next, _lock) = claim("next");
         assert_eq!(found(&next), [], "a live server's controllers count as leftover");
         drop(lock);
-        assert_eq!(found(&next), std::slice::from_ref(&life), "no leftover");
+        assert_eq!(
+            found(&next),
+            std::slice::from_ref(&life),
+            "a dead server's controllers do not count"
+        );
         dead.remove_unfinished(dead.lock(Role::Supervisor).expect("the lock is free"));
         assert!(!dead.0.exists());
         assert_eq!(found(&next), std::slice::from_ref(&life));
-        assert_eq!(found(&claim("dead").0), [life], "no leftover");
+        assert_eq!(found(&claim("dead").0), [life], "the controllers are forgotten");
         let file = files(place.path()).pop().expect("one");
         let long_ago = SystemTime::now() - Duration::from_secs(4000);
         let kept = File::options().append(true).open(&file).expect("ours");

@@ -102,7 +102,7 @@ mod tests {
         let watch = GeometryWatch::start("test-changes", &disk, known, move || {
             let _ = sender.send(seen.geometry().blocks);
         });
-        assert_eq!(heard.recv_timeout(WAIT_LIMIT), Ok(9), "reported before the watch");
+        assert_eq!(heard.recv_timeout(WAIT_LIMIT), Ok(9), "a change before the watch is lost");
         // The watch does not report a change of availability.
         changes.tell(Change::Availability);
         changes.tell(Change::Geometry);

@@ -254,7 +254,10 @@ mod tests {
         fn next_merge(&mut self, core: usize) {
             match self.gates[core].next_merge() {
                 Ok(_) => {
-                    assert!(self.writes.is_empty() && self.merging.is_none(), "beside writes");
+                    assert!(
+                        self.writes.is_empty() && self.merging.is_none(),
+                        "a merge starts during other writes"
+                    );
                     self.merging = Some(core);
                 }
                 Err(report) => {

@@ -98,7 +98,7 @@ mod tests {
         assert!(goes(&mut alone, write(1)));
         alone.wait('a');
         alone.wait('b');
-        assert_eq!(alone.next(), None, "a change is in flight");
+        assert_eq!(alone.next(), None, "a command runs alone during a write");
         assert!(!goes(&mut alone, write(2)));
         assert!(goes(&mut alone, Op::read(0, 1, Buffer::new(512), 3)), "the read waits");
         assert!(goes(&mut alone, Op::flush(4)));
@@ -107,10 +107,10 @@ mod tests {
         assert!(!goes(&mut alone, write(5)));
         let parked: Vec<_> =
             alone.end().into_iter().map(|op| (op.token.value(), op.abandon()).0).collect();
-        assert_eq!(parked, [2, 5], "the waiting commands start out of order");
-        assert_eq!(alone.next(), None, "earlier commands still wait");
+        assert_eq!(parked, [2, 5], "the waiting writes start out of order");
+        assert_eq!(alone.next(), None, "a command runs alone before earlier writes");
         (0..2).for_each(|_| alone.leave());
         assert_eq!(alone.next(), Some('b'));
-        assert!(!goes(&mut alone, write(6)), "a new command starts");
+        assert!(!goes(&mut alone, write(6)), "a write starts during a command that runs alone");
     }
 }

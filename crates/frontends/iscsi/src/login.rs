@@ -409,14 +409,22 @@ mod tests {
     fn a_login_in_stages_and_pieces_succeeds() {
         let mut login = Login::new();
         let answer = login.handle(&request(0x40), &keys(&[WHO]), TARGET);
-        assert_eq!((answer.flags, answer.text.len()), (0, 0), "the target expects more");
+        assert_eq!(
+            (answer.flags, answer.text.len()),
+            (0, 0),
+            "the target does not wait for the rest"
+        );
         let rest = keys(&[WHOM, "AuthMethod=CHAP,None"]);
         let answer = login.handle(&request(0x81), &rest, TARGET);
         assert_eq!((answer.status, answer.flags), (Status::SUCCESS, 0x81));
         let said = text::parse(&answer.text).expect("a text");
         assert_eq!(said, [("TargetPortalGroupTag", "1"), ("AuthMethod", "None")]);
         let answer = login.handle(&request(0x04), &keys(&["MaxBurstLength=512"]), TARGET);
-        assert_eq!((answer.flags, answer.done), (0x04, false), "no transition is requested");
+        assert_eq!(
+            (answer.flags, answer.done),
+            (0x04, false),
+            "the stage changes without a request"
+        );
         let answer = login.handle(&request(0x87), b"", TARGET);
         assert_eq!((answer.flags, answer.done), (0x87, true));
         assert_eq!(login.parameters.first_burst, 512, "the first burst exceeds the maximum burst");

@@ -330,7 +330,10 @@ mod tests {
             assert!(shared.accept(SpdRequest { hint, command }));
         }
         shared.stop(End::Drained);
-        assert!(!shared.accept(SpdRequest { hint: 99, command: Command::Flush }), "accepted late");
+        assert!(
+            !shared.accept(SpdRequest { hint: 99, command: Command::Flush }),
+            "a stopping server accepts a request"
+        );
         let answers = Answers::default();
         let reactor = Reactor::new(&Config::default()).expect("a reactor");
         let queue_task = reactor.add_task();

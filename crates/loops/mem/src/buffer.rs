@@ -546,7 +546,7 @@ mod tests {
             let mut made = Buffer::several(len);
             for (index, buffer) in (1..).zip(&mut made) {
                 assert!(buffer.len() == len && buffer.is_aligned(ALIGNMENT_BYTES));
-                assert!(buffer.iter().all(|byte| *byte == 0), "handed out twice");
+                assert!(buffer.iter().all(|byte| *byte == 0), "two buffers share memory");
                 buffer.fill(index);
             }
             // The mapping stays until the last part is dropped.

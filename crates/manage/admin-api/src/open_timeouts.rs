@@ -221,7 +221,7 @@ mod tests {
             assert!(refused.contains("so the target does not try"), "{refused}");
         }
         let patient = OpenTimeouts { longest: LONG, ..patience.clone() };
-        patient.with(Aside::Disk, "a disk", || Ok(())).expect("another limit of disks");
+        patient.with(Aside::Disk, "a disk", || Ok(())).expect("disks have their own limit");
         drop(go_on);
         while patience.stuck.iter().any(|count| count.load(Ordering::Relaxed) > 0) {
             std::thread::yield_now();
@@ -245,7 +245,7 @@ mod tests {
         patience.stuck[Aside::File as usize].store(0, Ordering::Relaxed);
         patience.close("another disk", Tells(tells));
         for _ in 0..2 {
-            let thread = closed.recv_timeout(LONG).expect("both are closed");
+            let thread = closed.recv_timeout(LONG).expect("the storage is closed");
             assert_ne!(thread, std::thread::current().id());
         }
     }

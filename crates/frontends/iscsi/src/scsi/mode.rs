@@ -126,7 +126,7 @@ mod tests {
             assert_eq!(data.len(), header + 8 + 12 + 20 + 12 + 12);
             let said = if long { usize::from(be16(&data, 0)) + 2 } else { data[0] as usize + 1 };
             assert_eq!(said, data.len());
-            assert_eq!(data[header + 8 + 12 + 2], 4, "no volatile cache");
+            assert_eq!(data[header + 8 + 12 + 2], 4, "the page reports no volatile cache");
             assert_eq!(select(&geometry, long, &data), Ok(()));
             let at = header + 8 + 12 + 2;
             data[at] = 0;

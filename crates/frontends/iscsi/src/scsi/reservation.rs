@@ -311,7 +311,7 @@ mod tests {
     const WRITE: Command = Command::Write { extent: Extent { lba: 0, blocks: 1 }, fua: false };
 
     #[test]
-    fn each_reservation_type_excludes_the_right_initiators() {
+    fn a_reservation_of_each_type_refuses_conflicting_commands() {
         for (kind, registrant_writes, stranger_reads) in [
             (1, false, true),
             (3, false, false),
@@ -366,7 +366,7 @@ mod tests {
         let all = reservations.report(3).expect("a list");
         let length = 24 + 4 + 28;
         assert_eq!(all.len(), 8 + 2 * length);
-        assert_eq!((all[8 + 7], all[8 + 12], all[8 + 13]), (1, 1, 3), "no holder");
+        assert_eq!((all[8 + 7], all[8 + 12], all[8 + 13]), (1, 1, 3), "the holder is not reported");
         assert_eq!(all[8 + 28..][..25], *b"iqn.host1,i,0x01010101010");
         assert_eq!((all[8 + length + 7], all[8 + length + 12], all[8 + length + 13]), (2, 0, 0));
     }
