@@ -138,8 +138,8 @@ pub enum RunError {
     /// The connection to the floor's server failed.
     #[error("the floor: {}", floor_words(.0))]
     Floor(#[source] io::Error),
-    /// The agreed start time had passed before everything was ready.
-    #[error("everything was ready only {0:?} after the agreed start")]
+    /// The given start time had passed before all jobs were ready.
+    #[error("the jobs were ready only {0:?} after the agreed start")]
     Late(Duration),
     /// No I/O completed in the measured time.
     #[error("no I/O completed in the measured time")]

@@ -40,7 +40,7 @@ pub(crate) struct RunSpec<'a> {
     pub(crate) reactor: &'a Config,
     pub(crate) connections: u32,
     pub(crate) seed: u64,
-    /// The agreed start time; `None` means as soon as everything is ready.
+    /// The start time; `None` means as soon as all jobs are ready.
     pub(crate) start: Option<Instant>,
     pub(crate) ramp: Duration,
     /// The measured time; `None` means until `io_size` bytes are done.
@@ -227,7 +227,7 @@ impl<'a> Watch<'a> {
         Some(schedule)
     }
 
-    /// Sleeps until the agreed time, if there is one. `None` if that time has passed already, or if
+    /// Sleeps until the start time, if there is one. `None` if that time has passed already, or if
     /// the run is cancelled meanwhile.
     fn wait_for_start(&mut self) -> Option<Instant> {
         let Some(start) = self.spec.start else { return Some(Instant::now()) };

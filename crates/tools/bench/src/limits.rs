@@ -18,7 +18,7 @@ pub const MAX_BUFFER_BYTES: u64 = 4 << 30;
 /// The maximum number of averaged runs per pattern.
 pub const MAX_RUNS: u32 = 1000;
 
-/// The maximum delay of a run's start after an agreed time.
+/// A run fails if its jobs are ready later than this after the given start time.
 pub const MAX_LATE: Duration = Duration::from_millis(20);
 
 /// The largest recorded latency. Longer latencies count as this one.

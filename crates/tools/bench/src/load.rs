@@ -1,4 +1,5 @@
-//! Runs one load on one namespace from an agreed time on. A fleet combines many such loads.
+//! Runs one load on one namespace, from a given start time on. `farblock fleet` runs such loads on
+//! many machines at the same time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Latencies as text, for the messages and reports of a fleet.
+//! Latencies as text, for the messages and reports of `farblock fleet`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -324,7 +324,7 @@ fn list_removes_the_remains_of_a_dead_daemon() {
         let pid = status[pid].as_u64().expect("a process");
         signal(u32::try_from(pid).expect("a process"), "KILL");
     }
-    until("the processes are gone", || attachments.run(&["list"]).ok().out().contains("stale"));
+    until("the processes have exited", || attachments.run(&["list"]).ok().out().contains("stale"));
     assert_eq!(attachments.run(&["list"]).ok().out(), "nothing is attached\n");
     assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
 }

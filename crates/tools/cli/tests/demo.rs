@@ -29,7 +29,7 @@ fn nothing_is_left(scratch: &Scratch) {
         let words = std::fs::read(entry.ok()?.path().join("cmdline")).ok()?;
         String::from_utf8_lossy(&words).contains(&folder).then_some(())
     };
-    until("the processes are gone", || {
+    until("the processes have exited", || {
         std::fs::read_dir("/proc").expect("processes").find_map(is_of_it).is_none()
     });
     until("the files are removed", || {

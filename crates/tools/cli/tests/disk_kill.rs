@@ -70,10 +70,10 @@ fn a_disk_survives_kills_and_restarts_of_its_target() {
             let killed = server.take().expect("it runs");
             killed.signal("KILL");
             let _ = killed.wait();
-            until("the loss is noticed", || disk.state() == DiskState::Waiting);
+            until("the host has lost the target", || disk.state() == DiskState::Waiting);
             std::thread::sleep(Duration::from_millis(200));
             server = Some(start(&address));
-            until("the disk is back", || disk.state() == DiskState::Live);
+            until("the disk is live again", || disk.state() == DiskState::Live);
         }
         let before = count.load(Ordering::Relaxed);
         until("200 more writes are done", || count.load(Ordering::Relaxed) > before + 200);

@@ -109,7 +109,7 @@ fn serve_reports_a_new_identity_once() {
         // farblock never reports a new identity on a file system without extended attributes.
         let first = serve();
         assert!(said(&first) == 1 || !keeps_attributes(&copy), "{nqn:?}: {first}");
-        assert_eq!(said(&serve()), 0, "{nqn:?}: the second time");
+        assert_eq!(said(&serve()), 0, "{nqn:?}: the identity is new again");
     }
 }
 
@@ -136,7 +136,7 @@ fn the_identity_of_a_disk_follows_the_file_and_not_the_path() {
     let (a, b) = (scratch.disk("a.img", 1 << 20), scratch.disk("b.img", 1 << 20));
     let (first, nqn) = identities(&scratch, &[&a]);
     let (both, with_another) = identities(&scratch, &[&a, &b]);
-    assert_eq!(with_another, nqn, "another disk changed the name");
+    assert_eq!(with_another, nqn, "another disk changed the NQN");
     assert_eq!(both[0], first[0]);
     assert_ne!(both[0], both[1]);
 
@@ -145,10 +145,10 @@ fn the_identity_of_a_disk_follows_the_file_and_not_the_path() {
     assert_eq!(identities(&scratch, &[&moved]), (first.clone(), nqn.clone()), "moved");
     scratch.disk("a.img", 1 << 20);
     let (other, other_nqn) = identities(&scratch, &[&a]);
-    assert_ne!(other, first, "another disk at the same path has the same name");
+    assert_ne!(other, first, "another disk at the same path has the same UUID");
     assert_ne!(other_nqn, nqn);
     scratch.run(["copy", &b, &moved]).ok();
-    assert_ne!(identities(&scratch, &[&moved]).0, first, "the same name as before");
+    assert_ne!(identities(&scratch, &[&moved]).0, first, "a replaced file has the old UUID");
     let slow = format!("delay:1us,{b}");
-    assert_eq!(identities(&scratch, &[&slow]).0[0], both[1], "another name than before");
+    assert_eq!(identities(&scratch, &[&slow]).0[0], both[1], "a delay changed the UUID");
 }

@@ -81,7 +81,7 @@ fn a_killed_target_restarts_and_no_data_is_lost() {
 #[test]
 fn a_disconnected_or_slow_target_delays_its_hosts_and_loses_no_data() {
     if !support::is_root() {
-        return eprintln!("left out: only root may make network namespaces");
+        return eprintln!("skipped: only root may make network namespaces");
     }
     let scratch = Scratch::new();
     // Sixteen writers share the slow network, so each 4 KiB write waits for the others.
@@ -256,7 +256,7 @@ fn a_killed_fleet_controller_leaves_no_processes() {
         support::signal(run.id(), "STOP");
         support::signal(run.id(), "KILL");
         run.wait().unwrap();
-        support::until("agents and nodes are gone", || with(&mark).is_empty());
+        support::until("agents and nodes have exited", || with(&mark).is_empty());
     }
 }
 
@@ -268,7 +268,7 @@ fn clients_with_two_paths_continue_on_the_other_path() {
     let plan = small(&scratch, text);
     let report = scratch.run(["fleet", "run", &plan, "--loopback", "--json", "-"]).ok().json();
     let faults = report["faults"].as_array().unwrap();
-    assert_eq!(faults.len(), 2, "not two faults, of the targets without drives: {report}");
+    assert_eq!(faults.len(), 2, "each target has one fault: {report}");
     assert!(faults.iter().all(|fault| fault["failed"] == 0 && fault["lost"] == 0), "{report}");
     assert!(report["verified"]["writes"].as_u64().unwrap() > 0, "{report}");
     let nodes: Vec<_> = report["nodes"].as_array().unwrap().iter().map(|it| &it["name"]).collect();

@@ -268,7 +268,7 @@ fn write(urls: &[Url], ends: &AtomicBool) -> Written {
         queue.poll(&mut done);
         for completion in done.drain(..) {
             let slot = under_way[completion.token as usize].take();
-            let (lba, number, since) = slot.expect("it is under way");
+            let (lba, number, since) = slot.expect("the slot has a write");
             assert_eq!(completion.result, Ok(()), "a write failed");
             written.confirmed[lba as usize] = number;
             written.writes += 1;
@@ -325,7 +325,7 @@ fn a_killed_leader_loses_no_write() {
 }
 
 #[test]
-fn a_quick_restart_of_the_leader_is_no_failover() {
+fn a_quick_restart_of_the_leader_causes_no_failover() {
     let mut group = Group::new(2);
     let leader = group.wait_for_leader(0, |_| true);
     let writer = Writer::start(group.urls());
@@ -377,7 +377,7 @@ fn a_member_that_is_terminated_hands_over_first() {
     std::thread::sleep(Duration::from_secs(2));
     signal(group.pid(leader), "TERM");
     let mut member = group.members[leader].take().expect("it runs");
-    assert!(member.0.wait().expect("it ends").success());
+    assert!(member.0.wait().expect("the member exits").success());
     group.wait_for_leader(1 - leader, |index| index == 1 - leader);
     std::thread::sleep(Duration::from_secs(1));
     verify(&group, &writer.stop(), "SIGTERM of the leader");
@@ -524,7 +524,7 @@ fn a_dead_member_is_forgotten_with_its_controller_identifiers() {
     group.scratch.run(forget).fails_in_a_line(1, &["m1 is alive: stop it first"]);
     let mut member = group.members[1].take().expect("it runs");
     signal(member.0.id(), "TERM");
-    assert!(member.0.wait().expect("it ends").success());
+    assert!(member.0.wait().expect("the member exits").success());
     until("m1 has left", || group.seen_by(0)["members"][1]["alive"] == false);
     group.scratch.run(forget).ok();
     let seen = group.seen_by(0);

@@ -291,7 +291,7 @@ fn every_wrong_setting_of_the_group_is_named() {
         assert_ne!(text, config, "{from}");
         let file = stage.scratch.file("bad.toml", text.as_bytes());
         let outcome = stage.scratch.run(["serve", "--config", &file]);
-        let code = outcome.code.expect("it ends");
+        let code = outcome.code.expect("an exit code");
         outcome.fails_in_a_line(code, &parts);
     }
     let file = stage.scratch.file("good.toml", config.as_bytes());

@@ -68,7 +68,7 @@ fn both_members_have_the_same_reservations_and_notify_their_hosts() {
         assert_eq!((log[0], log[8]), (1, NotificationType::REGISTRATION_PREEMPTED.0));
         assert_eq!(one.log(member, LogPageId::RESERVATION_NOTIFICATION)[0], 0);
     }
-    assert_eq!(two.preempt(1 - leader, key, SHARED), CONFLICT, "it is not registered");
+    assert_eq!(two.preempt(1 - leader, key, SHARED), CONFLICT, "the host is not registered");
     assert_eq!(one.clear(1 - leader), OK);
     is_seen_at_both(&mut [&mut one, &mut two], &(0, true, vec![]));
     assert_eq!(two.write(leader, 5), OK);
@@ -102,8 +102,8 @@ fn a_command_waits_while_etcd_does_not_answer() {
     node.connect(1 - leader);
     support::signal(group.etcd.id(), "STOP");
     node.begin_to_register(1 - leader);
-    assert_eq!(node.write(leader, 2), OK, "the leader continues under its permit");
-    assert!(!node.has_answer(1 - leader), "etcd does not have the registration");
+    assert_eq!(node.write(leader, 2), OK, "the leader may still write");
+    assert!(!node.has_answer(1 - leader), "the answer came before etcd stored the key");
     support::signal(group.etcd.id(), "CONT");
     assert_eq!(node.wait_for_answer(1 - leader), OK);
     assert_eq!(node.report(leader), (0, true, vec![(node.key, false)]));
@@ -128,14 +128,14 @@ fn windows_cluster_validation_passes_through_alternating_members() {
         assert_eq!(first.register(a), OK);
         first.key += 1 << 16;
         assert_eq!(first.register(b), OK, "an old key is replaced");
-        assert_eq!(second.acquire(a, rtype), CONFLICT, "it is not registered");
+        assert_eq!(second.acquire(a, rtype), CONFLICT, "the node is not registered");
         assert_eq!((first.acquire(b, rtype), first.acquire(a, rtype)), (OK, OK));
         assert_eq!(second.report(b), (rtype.0, true, vec![(first.key, true)]));
         assert_eq!((second.register(a), second.write(leader, 2)), (OK, OK));
         assert_eq!(second.acquire(b, rtype), CONFLICT, "the first node holds the reservation");
         assert_eq!(second.release(a, rtype), OK, "a node that holds nothing may release");
         assert_eq!(third.write(leader, 3), CONFLICT);
-        assert_eq!(third.preempt(b, first.key, rtype), CONFLICT, "it is not registered");
+        assert_eq!(third.preempt(b, first.key, rtype), CONFLICT, "the node is not registered");
         assert_eq!(second.preempt(a, first.key, rtype), OK);
         assert_eq!(third.report(b), (rtype.0, true, vec![(second.key, true)]));
         assert_eq!(first.write(leader, 1), CONFLICT);
@@ -177,7 +177,7 @@ fn no_write_lands_after_a_node_is_fenced_while_the_leader_dies() {
 }
 
 /// The leader is suspended (SIGSTOP) while the other member stores the change. Then the leader
-/// continues under its permit, with commands of the fenced host in its sockets.
+/// resumes before its lease ends, with commands of the fenced host in its sockets.
 #[test]
 fn no_write_of_a_leader_that_was_stopped_lands_after_a_preempt() {
     let group = Group::new();
@@ -198,7 +198,7 @@ fn no_write_of_a_leader_that_was_stopped_lands_after_a_preempt() {
             });
             std::thread::sleep(Duration::from_millis(300));
             support::signal(process, "CONT");
-            fencing.join().expect("it ends")
+            fencing.join().expect("the thread ends")
         });
         assert_eq!(answer, OK);
         std::thread::sleep(Duration::from_millis(300));
@@ -223,7 +223,7 @@ fn duel(hosts: &mut [Node; 2], hammers: &[Hammer; 2], file: &Path, random: &mut 
     let answers = std::thread::scope(|scope| {
         let first = scope.spawn(|| first.preempt(members[0], keys[0], SHARED));
         let second = second.preempt(members[1], keys[1], SHARED);
-        [first.join().expect("it ends"), second]
+        [first.join().expect("the thread ends"), second]
     });
     // An answer may be lost with its member, and the repeated command then finds no such key.
     assert_ne!(answers, [OK, OK], "both preempted the other one");

@@ -94,7 +94,7 @@ fn a_second_signal_ends_a_target_at_once() {
     let mut reader = start_reading(&scratch, &server);
     // Repeat the signal: a second signal merges with the first if the process has not handled it
     // yet.
-    support::until("it ends", || {
+    support::until("the target exits", || {
         server.signal("TERM");
         server.has_ended()
     });

@@ -285,7 +285,7 @@ fn events_over_https_require_a_token() {
     scratch.run(["ctl", "add-namespace", NQN, "mem:2MiB"]).ok();
     read("event: namespace_added");
     reader.kill().expect("it runs");
-    reader.wait().expect("it ends");
+    reader.wait().expect("the reader exits");
     let refused = format!("https://localhost:{port}/v1/events");
     let refused =
         other(&scratch, "curl", &["-sS", "--noproxy", "*", "--cacert", "ours.pem", &refused]);

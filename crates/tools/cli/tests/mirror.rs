@@ -93,7 +93,7 @@ fn each_mirror_leg_uses_its_own_key() {
     two.signal("KILL");
     let _ = two.wait();
     let two = start(1, &address, "--tls-key", &other_tls);
-    until("its key is refused", || status().contains("refuses TLS"));
+    until("the leg's key is refused", || status().contains("refuses TLS"));
     two.signal("KILL");
     let _ = two.wait();
     let two = start(1, &address, "--tls-key", &tls);
@@ -296,7 +296,7 @@ fn a_mirror_survives_the_loss_of_each_leg_in_turn() {
             killed.signal("KILL");
             let _ = killed.wait();
             until("the leg is recorded as behind", || standings(&images[1 - leg]) == alone);
-            more("writes go on without it");
+            more("writes continue without the leg");
             legs[leg] = Some(start(leg, &addresses[leg]));
             until("the leg is in sync again", || standings(&images[1 - leg]) == [1, 1]);
         }

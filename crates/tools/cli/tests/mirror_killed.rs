@@ -140,7 +140,7 @@ fn a_delayed_write_of_a_dead_mirror_does_not_overwrite_a_newer_one() {
     until("the held writes are executed", || far.gate.kept() == 0);
     until("the leg is in sync again", || second.is_whole());
     second.verify();
-    assert_eq!(far.has(), 3, "a dead process's write was executed after it");
+    assert_eq!(far.has(), 3, "a dead process's write undid a newer one");
     let (state, reason) = far_leg;
     assert!(state == "out" && reason.contains("has not confirmed"), "{state}: {reason}");
     // No write is delayed this time, so the mirror cancels the old controllers and uses the leg at
@@ -197,7 +197,7 @@ fn a_mirror_waits_for_delayed_writes_if_the_target_cannot_cancel_them() {
     far.overwrite(LBA as usize * 512, &late);
     until("the leg is in sync again", || second.is_whole());
     second.verify();
-    assert_eq!(far.disk()[LBA as usize * 512], 3, "a dead process's write was executed after it");
+    assert_eq!(far.disk()[LBA as usize * 512], 3, "a dead process's write undid a newer one");
     second.server.stop().ok();
 }
 
@@ -222,7 +222,7 @@ fn a_mirror_waits_for_the_only_leg_with_all_data() {
         command
     };
     let said = || String::from_utf8_lossy(&support::read(&log)).into_owned();
-    let waits = || until("the log says so", || said().contains("the mirror waits"));
+    let waits = || until("the mirror waits", || said().contains("the mirror waits"));
     // A signal must stop the target during the wait.
     let child = command().spawn().expect("the target starts");
     waits();

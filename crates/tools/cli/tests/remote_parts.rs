@@ -174,7 +174,7 @@ fn a_new_target_cancels_the_controllers_of_its_dead_predecessor() {
         let server = start();
         written(&server);
         // The target removes the old controller's record once the new controller has written.
-        until("one copy remains", || lives().len() == 1);
+        until("one record remains", || lives().len() == 1);
         names.push(lives()[0]["name"].to_string());
         server.signal("KILL");
         let _ = server.wait();

@@ -94,7 +94,7 @@ fn io_pauses_during_a_restart_with_a_passed_socket() {
             goes_on();
             let mut running = server.lock().expect("whole");
             running.signal("TERM");
-            until("it ends", || running.has_ended());
+            until("the target exits", || running.has_ended());
             *running = start();
         }
         goes_on();

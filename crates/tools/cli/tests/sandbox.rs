@@ -54,7 +54,7 @@ fn a_target_of_an_ordinary_user_has_no_capability() {
 }
 
 #[test]
-fn no_sandbox_switches_the_sandbox_off() {
+fn the_no_sandbox_option_disables_the_sandbox() {
     let scratch = Scratch::new();
     let _server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--no-sandbox"]);
     let seen = status(&scratch);
@@ -111,7 +111,7 @@ fn a_command_with_a_key_writes_no_core_dump() {
         let file = format!("/proc/{}/environ", child.id());
         let owner = std::fs::metadata(file).expect("it runs").uid();
         child.kill().expect("it runs");
-        child.wait().expect("it ends");
+        child.wait().expect("the command exits");
         assert_eq!(owner == 0, root, "{options:?}: {owner}");
     }
 }

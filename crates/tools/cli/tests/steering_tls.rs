@@ -208,7 +208,7 @@ fn a_failed_tls_handshake_is_counted_and_sends_an_event() {
     let mut events = UnixStream::connect(&socket).expect("it listens");
     events.write_all(b"GET /v1/events HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let mut events = BufReader::new(events);
-    // Wait for the first counters: then later events will arrive, too.
+    // The first counters show that the subscription is active, so later events will arrive.
     let mut line = String::new();
     while !line.starts_with("event: stats") {
         line.clear();

@@ -134,7 +134,7 @@ fn a_file_moved_to_the_path_of_a_disk_is_used_only_after_replace_namespace() {
     // The path has no file, so the old disk stays shared, and the error gives the reason.
     std::fs::rename(&path, scratch.path("old.img")).expect("moved");
     replace().fails_in_a_line(1, &["namespace 1 is unchanged", "disk.img"]);
-    blocks.write(2, &[7; 512]).expect("it was left alone");
+    blocks.write(2, &[7; 512]).expect("the old disk stays");
     std::fs::rename(&next, &path).expect("moved");
     let said = replace().ok().out();
     assert!(said.contains("namespace 1 added, stored in") && said.contains("disk.img"), "{said}");

@@ -378,7 +378,7 @@ fn a_second_signal_ends_a_transfer_to_a_silent_target() {
     server.signal("STOP");
     // Repeat the signal: a second signal merges with the first if the process has not handled it
     // yet.
-    support::until("it ends", || {
+    support::until("the transfer exits", || {
         support::signal(child.id(), "INT");
         child.try_wait().expect("our own process").is_some()
     });

@@ -124,7 +124,7 @@ fn a_second_signal_ends_a_target_that_still_opens_disks() {
         // Repeat the signal: a second signal merges with the first if the process has not handled
         // it yet.
         let mut ended = None;
-        until("it ends", || {
+        until("the target exits", || {
             signal(child.id(), second);
             ended = child.try_wait().expect("our own process");
             ended.is_some()
@@ -145,6 +145,6 @@ fn a_signal_ends_a_read_that_waits_for_an_answer() {
     // The command installs its signal handlers before it creates the file.
     until("the new file exists", || here() > before);
     signal(child.id(), "TERM");
-    until("it ends", || child.try_wait().expect("our own process").is_some());
+    until("the command exits", || child.try_wait().expect("our own process").is_some());
     assert_eq!(child.wait().expect("our own process").code(), Some(130));
 }

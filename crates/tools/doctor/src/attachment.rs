@@ -70,8 +70,8 @@ fn state(attachment: &Examined) -> Finding {
             CHECK,
             format!("{name} is live, but has a problem{why}"),
             format!(
-                "correct this (see {log}); if the supervisor is gone, `farblock attach` with this \
-                 name starts a new one"
+                "correct the problem (see {log}); if the supervisor has stopped, `farblock attach` \
+                 with this name starts a new one"
             ),
         ),
         "live" => {

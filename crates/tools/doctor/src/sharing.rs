@@ -64,7 +64,7 @@ fn storage(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     // Another finding reports the trouble of a remote part.
     let is_of_a_part = namespace.legs.iter().any(|leg| leg.reason == *trouble);
     if let Some(trouble) = trouble.as_ref().filter(|_| !is_of_a_part) {
-        let advice = "correct this; the target detects the correction, and notifies its hosts";
+        let advice = "correct the cause; the target detects the correction, and notifies its hosts";
         findings.push(Finding::problem(CHECK, format!("{disk}: {trouble}"), advice));
     } else if health == "failing" {
         let what = format!("{disk} fails reads or writes{said}");

@@ -211,7 +211,7 @@ fn segment_bytes(_: &TcpStream) -> Option<u32> {
     None
 }
 
-/// Returns the finding about the server's first answer: `Err` unless it is an NVMe/TCP target's.
+/// Returns the finding about the server's first answer; `Err` if the server is no NVMe/TCP target.
 fn protocol(
     answer: FirstAnswer,
     address: SocketAddr,

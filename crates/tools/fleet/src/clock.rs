@@ -42,7 +42,7 @@ impl Offset {
         Offset { zero_ns: middle - i128::from(told_ns), round_trip }
     }
 
-    /// The better one of two measurements, which has the shorter round trip.
+    /// The measurement with the shorter round trip.
     pub(crate) fn better(self, other: Offset) -> Offset {
         if other.round_trip < self.round_trip { other } else { self }
     }

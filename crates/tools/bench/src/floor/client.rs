@@ -1,4 +1,4 @@
-//! The client of the floor.
+//! The client of the [floor](super).
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut, Read, Write};

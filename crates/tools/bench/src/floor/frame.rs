@@ -1,13 +1,13 @@
-//! The message format of the floor: a request of 72 bytes, an answer of 24 bytes, and data after
-//! either. These are the sizes of an NVMe/TCP read, and of a write with in-capsule data. Headers
-//! contain only the fields that the measurement needs.
+//! The message format of the floor, the benchmark's load over bare sockets: a request of 72 bytes,
+//! an answer of 24 bytes, and data after either. These are the sizes of an NVMe/TCP read, and of a
+//! write with in-capsule data. Headers contain only the fields that the measurement needs.
 
 /// The size of a request, in bytes: the size of a command capsule with its header.
 pub(super) const REQUEST_BYTES: usize = 72;
 /// The size of an answer, in bytes: the size of a data or response header with its capsule.
 pub(super) const ANSWER_BYTES: usize = 24;
 
-/// The first bytes of a request. They reveal peers that are not part of a floor.
+/// The first bytes of a request. Without them, the server disconnects the client.
 const MAGIC: [u8; 4] = *b"fBfL";
 const READ: u8 = 2;
 const WRITE: u8 = 1;

@@ -30,8 +30,8 @@
 //! | one destination for everything, not one per I/O | 712 | 463 | 769 | 113 | 130 | 7.8 | 6.1 |
 //!
 //! Repeated runs differ by a fifth, so only larger differences are significant. Two variants were
-//! rejected. One buffer for all I/Os is impossible for a disk. If both ends of a connection are on
-//! one core, loopback is twice as fast, but no network is involved.
+//! rejected. One buffer for all I/Os is impossible for a disk. Both ends of a connection on one
+//! core are twice as fast over loopback, but impossible over a network.
 //!
 //! Each spinning thread needs its own processor. On a machine with a single processor the threads
 //! yield to each other, and the result is not a floor.

@@ -1,4 +1,4 @@
-//! The server of the floor.
+//! The server of the [floor](super).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};

@@ -63,12 +63,12 @@ fn a_confined_server_reconnects_resizes_and_detaches() {
     assert!(read[..DISK_BYTES as usize] == noise(7, DISK_BYTES as usize), "wrong data");
     assert_eq!(confined_server(&attachments.status("fb0")), server, "the server's process changed");
     attachments.detach("fb0");
-    until("the server is gone", || !fs::exists(format!("/proc/{server}")).expect("proc"));
+    until("the server has exited", || !fs::exists(format!("/proc/{server}")).expect("proc"));
     target.server.stop();
 }
 
 #[test]
-fn no_sandbox_switches_the_sandbox_of_a_server_off() {
+fn the_no_sandbox_option_disables_the_sandbox_of_a_server() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     for way in ["nbd", "fuse"] {
@@ -200,7 +200,7 @@ fn successors_of_killed_fuse_servers_and_brokers_are_confined() {
             let kill = Command::new("kill").arg("-KILL").args(&killed).status();
             assert!(victims == "both" || kill.expect("kill").success(), "{victims}");
             attachments.wait_for_successor("fb0", server);
-            until("the broker is gone", || !runs(broker));
+            until("the broker has exited", || !runs(broker));
             assert_eq!(run("sha256sum", &[&used]), sum, "after the end of the {victims}");
         }
         let busy = File::open(&used).expect("the file exists");
@@ -210,7 +210,7 @@ fn successors_of_killed_fuse_servers_and_brokers_are_confined() {
         // Detaching must also work without a supervisor.
         let supervisor = attachments.status("fb0")["pid"].as_u64().expect("a supervisor");
         signal(u32::try_from(supervisor).expect("a pid"), "KILL");
-        until("the supervisor is gone", || attachments.status("fb0")["pid"].is_null());
+        until("the supervisor has exited", || attachments.status("fb0")["pid"].is_null());
         confined_server(&attachments.status("fb0"));
         attachments.detach("fb0");
     }
@@ -228,13 +228,13 @@ fn forced_detach_unmounts_a_disk_whose_broker_is_dead() {
     let supervisor = attachments.status("fb0")["pid"].as_u64().expect("a supervisor");
     for process in [supervisor, broker] {
         signal(u32::try_from(process).expect("a pid"), "KILL");
-        until("the process is gone", || !runs(process));
+        until("the process has exited", || !runs(process));
     }
     let advice = "detach the disk with --force";
     until("the list states what to do", || attachments.run(["list"]).ok().out().contains(advice));
     attachments.run(["detach", "fb0"]).fails(1, &[advice]);
     attachments.run(["detach", "fb0", "--force"]).ok();
     assert!(!fs::exists(&used).expect("the path exists"), "{used}");
-    until("the server is gone", || !runs(server));
+    until("the server has exited", || !runs(server));
     target.server.stop();
 }

@@ -45,7 +45,7 @@ fn forced_detach_ends_a_suspended_server_with_a_key() {
     attachments.run(["detach", "fb0", "--force"]).ok();
     assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
     let is_gone = || !Path::new(&format!("/proc/{pid}/exe")).exists();
-    until("the server is gone", is_gone);
+    until("the server has exited", is_gone);
 }
 
 /// The network drops a successor's messages, so the successor keeps connecting and serves nothing.
@@ -95,7 +95,7 @@ fn detach_kills_only_processes_of_the_attachment() {
         attachments.run(["detach", "fb0", "--force"]).ok();
         assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
         let is_gone = |pid: u32| !Path::new(&format!("/proc/{pid}/fd/0")).exists();
-        until("the processes are gone", || is_gone(pid("pid")) && is_gone(pid("server_pid")));
+        until("the processes have exited", || is_gone(pid("pid")) && is_gone(pid("server_pid")));
         assert!(stranger.try_wait().expect("a child").is_none(), "another process was killed");
     }
     stranger.kill().expect("our own process");
@@ -124,7 +124,7 @@ fn detach_accepts_several_names_or_all() {
     attachments.run(["detach", "--all"]).fails_in_a_line(1, &["c is in use"]);
     assert_eq!(attachments.list().len(), 1);
     drop(client);
-    until("the client is gone", || attachments.status("c")["users"][0].is_null());
+    until("the client has disconnected", || attachments.status("c")["users"][0].is_null());
     attachments.run(["detach", "--all"]).ok();
     assert!(attachments.list().is_empty());
     attachments.run(["detach"]).fails(2, &["NAME"]);

@@ -387,7 +387,7 @@ fn a_server_killed_while_it_creates_the_loop_device_exits() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains(why), "{victim}: {said}");
         for pid in [maker, broker] {
-            until("the processes are gone", || !runs(pid.into()));
+            until("the processes have exited", || !runs(pid.into()));
         }
         until("no loop device remains", || loop_devices_below(&mount) == 0);
         assert!(!attachments.folder("fb0").exists(), "{victim}: the folder fb0 remains");

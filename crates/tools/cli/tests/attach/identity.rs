@@ -126,7 +126,7 @@ fn attach_refuses_a_namespace_with_another_uuid() {
 }
 
 /// An older farblock stored no `identity.json`. The disk of such an attachment must wait, and the
-/// advice in its trouble must work.
+/// advice in its status must work.
 #[test]
 fn an_attachment_without_a_recorded_namespace_waits_for_the_uuid() {
     let attachments = Attachments::new();
@@ -143,7 +143,7 @@ fn an_attachment_without_a_recorded_namespace_waits_for_the_uuid() {
     let forget = || {
         fs::remove_file(attachments.folder("fb0").join("identity.json")).expect("the file exists");
         attachments.kill_server("fb0");
-        // Between two attempts, the attachment reports another trouble for a moment.
+        // Between two attempts, the attachment reports another problem for a moment.
         let mut said = String::new();
         until("the error states the reason", || {
             said = trouble(&attachments);

@@ -50,7 +50,7 @@ fn a_confined_server_uses_tls_keys_of_the_keyring() {
         let killed = if kill_broker { broker } else { server };
         signal(u32::try_from(killed).expect("a pid"), "KILL");
         attachments.wait_for_successor("fb0", server);
-        until("the broker is gone", || !runs(broker));
+        until("the broker has exited", || !runs(broker));
         attachments.wait_for_state("fb0", "live");
     }
     let output = attachments.scratch.text("output");
@@ -59,7 +59,7 @@ fn a_confined_server_uses_tls_keys_of_the_keyring() {
     let brokers = children(confined_server(&attachments.status("fb0")));
     attachments.detach("fb0");
     for broker in brokers {
-        until("the broker is gone", || !runs(broker));
+        until("the broker has exited", || !runs(broker));
     }
 }
 
@@ -81,7 +81,7 @@ fn a_server_continues_without_its_broker_and_supervisor() {
     let supervisor = u32::try_from(status["pid"].as_u64().expect("a supervisor")).expect("a pid");
     signal(supervisor, "KILL");
     let gone = || attachments.status("fb0")["pid"].is_null();
-    until("the supervisor is gone", gone);
+    until("the supervisor has exited", gone);
     for broker in children(server) {
         signal(u32::try_from(broker).expect("a pid"), "KILL");
     }

@@ -1,5 +1,8 @@
 //! End-to-end tests of `farblock attach`, `list` and `detach`, with targets in separate processes,
 //! real file systems, and killed processes. They need root, FUSE and loop devices.
+//!
+//! An attachment has a server, which serves the disk, and a supervisor, which starts a successor
+//! when the server dies. Some servers have a broker, a helper process with root's rights.
 #![cfg(target_os = "linux")]
 
 mod attached;

@@ -63,7 +63,7 @@ fn a_connected_nbd_client_counts_as_a_user() {
     attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["NBD client", &whose, "--force"]);
     drop(client.stdin.take());
     client.wait().expect("it ends");
-    until("the client is gone", || attachments.run(["detach", "fb0"]).code == Some(0));
+    until("the client has disconnected", || attachments.run(["detach", "fb0"]).code == Some(0));
     assert!(UnixStream::connect(&socket).is_err());
 }
 

@@ -122,7 +122,7 @@ fn a_restored_service_notifies_systemd() {
     signal(child.id(), "TERM");
     let waits = systemd.is_told("STOPPING=1");
     assert!(waits.contains(mounted.path().to_str().expect("UTF-8")), "{waits}");
-    assert!(child.try_wait().expect("a child").is_none(), "it ended in use");
+    assert!(child.try_wait().expect("a child").is_none(), "the service ended in use");
     mounted.unmount();
     let output = wait(child);
     let complaints = String::from_utf8_lossy(&output.stderr);

@@ -13,7 +13,7 @@ fn trouble(attachments: &Attachments) -> String {
     attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Makes writing this file fail, until the folder is removed.
+/// Makes writes of this file fail: creates a folder with the name of its temporary file.
 fn obstruct(attachments: &Attachments, file: &str) -> PathBuf {
     let path = attachments.folder("fb0").join(format!("{file}.new"));
     fs::create_dir(&path).expect("a folder");

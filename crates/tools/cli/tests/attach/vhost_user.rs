@@ -38,7 +38,7 @@ fn a_connected_vhost_user_monitor_counts_as_a_user() {
     drop(monitor);
     let monitor = connect(&socket);
     drop(monitor);
-    until("the monitor is gone", || attachments.run(["detach", "vm"]).code == Some(0));
+    until("the monitor has disconnected", || attachments.run(["detach", "vm"]).code == Some(0));
     assert!(UnixStream::connect(&socket).is_err());
     target.server.stop();
 }

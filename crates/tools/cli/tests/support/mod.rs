@@ -245,7 +245,7 @@ pub fn wait(child: Child) -> Output {
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < WAIT_LIMIT, "not within the limit: {what}");
+        assert!(begin.elapsed() < WAIT_LIMIT, "this did not happen in time: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
