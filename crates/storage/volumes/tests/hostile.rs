@@ -75,7 +75,7 @@ fn an_older_copy_of_a_leg_is_refused_while_the_mirror_is_in_use() {
     copy(&older, &legs[1]);
     powers[1].lasts(i64::MAX);
     support::wait_until(|| {
-        second().reason.is_some_and(|reason| reason.contains("it is an older copy of itself"))
+        second().reason.is_some_and(|reason| reason.contains("the leg is an older copy of itself"))
     });
     assert_eq!(second().state, LegState::Out);
     copy(&newer, &legs[1]);

@@ -83,7 +83,7 @@ fn hci() -> Plan {
     Plan {
         name: "hci-12".to_owned(),
         about:
-            "the documents' cluster: every node shares its drives and uses the drives of all nodes"
+            "the published cluster: every node shares its drives and uses the drives of all nodes"
                 .to_owned(),
         storage_nodes: 12,
         host_nodes: 0,
@@ -116,8 +116,7 @@ fn six_patterns() -> Plan {
         rows.map(|(load, iops, percent)| action(load, Some(Documents::iops(iops, Some(percent)))));
     Plan {
         name: "six-patterns".to_owned(),
-        about: "the documents' six patterns: four hosts, one target with two RAID 0 sets"
-            .to_owned(),
+        about: "the published six patterns: four hosts, one target with two RAID 0 sets".to_owned(),
         storage_nodes: 1,
         host_nodes: 4,
         drives_per_target: 8,

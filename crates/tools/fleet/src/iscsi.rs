@@ -131,9 +131,8 @@ pub(crate) fn remarks(plan: &Plan) -> Vec<String> {
          generator: NVMe with farblock's host, iSCSI with farblock's initiator and one session per \
          job"
         .to_owned(),
-        "the documents' figure is about 550 % better random I/O over NVMe-oF than over iSCSI, \
-         which means 5.5 or 6.5 times; the documents used RDMA for both (RoCE, iSER), between \
-         machines"
+        "the published figure is about 550 % better random I/O over NVMe-oF than over iSCSI, \
+         which means 5.5 or 6.5 times; that test used RDMA for both (RoCE, iSER), between machines"
             .to_owned(),
     ]
 }

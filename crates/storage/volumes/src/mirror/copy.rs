@@ -271,8 +271,10 @@ impl Keeper {
         lock(&self.shared.progress).copied_bytes += bytes * writes.len() as u64;
         for ended in self.panel.run(writes) {
             if let Err(error) = ended.done.result {
-                self.shared
-                    .put_out(ended.leg, &format!("the mirror could not copy data to it: {error}"));
+                self.shared.put_out(
+                    ended.leg,
+                    &format!("the mirror could not copy data to the leg: {error}"),
+                );
             }
         }
     }

@@ -107,7 +107,7 @@ fn pieces(
         let at = lba + data.len() as u64 / block_size;
         let buffer = Buffer::new(geometry.bytes(blocks));
         let done = panel.run_one(leg, Op::read(at, blocks, buffer, 0));
-        done.result.map_err(|error| format!("reading it failed: {error}"))?;
+        done.result.map_err(|error| format!("a read of the leg failed: {error}"))?;
         data.extend_from_slice(&done.buffer.unwrap_or_default());
     }
     Ok(data)

@@ -248,7 +248,8 @@ impl Keeper {
     pub(crate) fn claim(&mut self, leg: usize, claim: &[u8]) -> Result<(), String> {
         let write = self.reserved_write(leg, claim::OFFSET, claim);
         let done = self.panel.run_one(leg, write);
-        done.result.map_err(|error| format!("the mirror could not write its claim to it: {error}"))
+        done.result
+            .map_err(|error| format!("the mirror could not write its claim to the leg: {error}"))
     }
 
     pub(crate) fn record_write(&self, leg: usize, record: &Record) -> Op {
@@ -323,7 +324,7 @@ impl Keeper {
     /// Handles a failed write to the reserved part of a leg: puts the leg out. Returns `None` if it
     /// is the last leg in sync, which stays in use.
     fn reserve_failed(&mut self, leg: usize) -> Option<bool> {
-        if self.shared.put_out(leg, "the mirror could not write its record to it") {
+        if self.shared.put_out(leg, "the mirror could not write its record to the leg") {
             return Some(false);
         }
         self.shared.unrecordable.store(true, Ordering::SeqCst);
@@ -491,8 +492,7 @@ impl Keeper {
             return;
         }
         renewal.next = now + CLEAN_EVERY.max((now - renewal.since) / RENEWALS);
-        // If this fails, the keeper soon tries again, because writes to clean regions need a
-        // confirmed record.
+        // If this fails, `confirm` tries again before the next write to a clean region.
         self.is_confirmed &= self.write_record(None);
     }
 
@@ -549,7 +549,8 @@ impl Keeper {
         // Put a failed leg out at once, so that no queue reads it while flushes of other legs are
         // slow.
         let ended = self.panel.run_telling(ops, |ended| {
-            if ended.done.result.is_err() && !shared.put_out(ended.leg, "a flush of it failed") {
+            if ended.done.result.is_err() && !shared.put_out(ended.leg, "a flush of the leg failed")
+            {
                 // A leg reports lost data only once, and the keeper got this report instead of a
                 // user. So the next flush of a user must fail.
                 shared.owes_failure.store(true, Ordering::SeqCst);
@@ -608,8 +609,10 @@ impl Keeper {
             } else {
                 // A record on some leg may already say that this leg is in sync. Request another
                 // record to correct it.
-                self.shared
-                    .put_out(leg, "it became unavailable while the mirror recorded it as in sync");
+                self.shared.put_out(
+                    leg,
+                    "the leg became unavailable while the mirror recorded it as in sync",
+                );
             }
             self.shared.wake_queues();
             self.shared.changes.tell(Change::Availability);

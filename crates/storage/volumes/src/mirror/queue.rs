@@ -192,8 +192,8 @@ impl MirrorQueue {
                 copy
             });
             let command = match op.command {
-                // After a deallocate, legs might return different data. So write zeroes instead,
-                // which all legs read in the same way.
+                // After a deallocate, legs might return different data. After write zeroes, all
+                // legs return zeroes.
                 Command::Deallocate => Command::WriteZeroes { deallocate: true },
                 command => command,
             };
@@ -254,7 +254,7 @@ impl MirrorQueue {
         let whole = self.wholes.at(key);
         let legs = shared.trusted();
         if legs == 0 {
-            return; // the queue retries the read when a leg proves its record
+            return; // the queue retries the read when the keeper has checked the leg's record
         }
         if legs.count_ones() > 1
             && let Some(region) = shared.regions.first_suspect(whole.regions.clone())
@@ -315,7 +315,7 @@ impl MirrorQueue {
                 {
                     // Put the leg out now, before the other legs answer, because it may have lost
                     // acknowledged data and must not be read.
-                    self.shared.put_out(leg, &format!("a flush of it failed: {error}"));
+                    self.shared.put_out(leg, &format!("a flush of the leg failed: {error}"));
                 }
             }
         }
@@ -376,7 +376,7 @@ impl MirrorQueue {
         }
         let stays = os::has_mistake("a leg that failed stays");
         for leg in members(failed).filter(|_| !stays) {
-            if !shared.put_out(leg, &format!("an operation on it failed: {error}")) {
+            if !shared.put_out(leg, &format!("an operation on the leg failed: {error}")) {
                 return self.finish(key, Err(error));
             }
         }
@@ -387,8 +387,8 @@ impl MirrorQueue {
             lacking = 0;
         }
         if is_flush {
-            // This flush need not include a leg that came into sync after its start: the keeper has
-            // flushed that leg before.
+            // This flush need not include legs that became in sync after it started: the keeper has
+            // flushed them.
             lacking &= given | !shared.in_sync();
         }
         if lacking & !shared.behind() == 0 {

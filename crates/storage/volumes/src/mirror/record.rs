@@ -255,11 +255,10 @@ impl Record {
         then == other.history.first()
     }
 
-    /// Whether the mirror can ignore the other record, because the mirror has continued without
-    /// that record. This happens if the power fails before all legs have the other record, and the
-    /// mirror then starts without the leg that has it. The other record says that all legs are in
-    /// sync, but the legs of this record never got it. So no write was acknowledged under the other
-    /// record.
+    /// Whether the mirror can ignore the other record, because it acknowledged no write under that
+    /// record. This is so if the power failed before all legs had the other record, and the mirror
+    /// then started without the leg that has it. The other record says that all legs are in sync,
+    /// but the legs of this record never got it.
     pub(crate) fn went_past(&self, other: &Record) -> bool {
         let is_common = |&age: &u64| {
             let then = other.generation.checked_sub(age)?;

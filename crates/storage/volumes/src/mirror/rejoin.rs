@@ -15,7 +15,7 @@ use super::{Taking, claim, find};
 
 /// While the source of a leg is still opening it, the leg's status shows this text as the reason
 /// why the leg is out.
-pub(crate) const OPENING: &str = "the mirror is still opening it";
+pub(crate) const OPENING: &str = "the mirror is still opening the leg";
 
 /// Adds a leg that is out, if the leg is available and belongs to this mirror. The keeper copies
 /// the data later.
@@ -61,7 +61,7 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
         }
         What::Absent(reason) => return Err(reason.clone()),
         What::Unusable(_) => {
-            return Err("its mirror record is damaged, or in a newer format".to_owned());
+            return Err("the leg's mirror record is damaged, or in a newer format".to_owned());
         }
     };
     // Before this leg gets a record, the bitmaps of the other legs must have the regions that this
@@ -88,14 +88,16 @@ pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
 /// Checks that a leg with a record is an earlier state of this mirror.
 fn judge(keeper: &Keeper, leg: usize, record: &Record) -> Result<(), String> {
     if record.mirror != keeper.record.mirror || record.leg != leg {
-        return Err("it holds the record of another leg or mirror: name the right leg".to_owned());
+        return Err(
+            "the leg holds the record of another leg or mirror: name the right leg".to_owned()
+        );
     }
     let legs = 0..keeper.record.standings.len();
     let in_sync = legs.into_iter().find(|&leg| !keeper.record.is_behind(leg)).unwrap_or(0);
     match keeper.record.supersedes(record) {
-        true if keeper.record.is_newer_than_leg(record) => Err(format!("it {OLDER_COPY}")),
+        true if keeper.record.is_newer_than_leg(record) => Err(format!("the leg {OLDER_COPY}")),
         true => Ok(()),
-        false => Err(format!("it and {} {TWO_HISTORIES}", keeper.shared.legs[in_sync].name)),
+        false => Err(format!("the leg and {} {TWO_HISTORIES}", keeper.shared.legs[in_sync].name)),
     }
 }
 
@@ -109,14 +111,16 @@ fn prepare(keeper: &mut Keeper, leg: usize, is_new: bool) -> Result<(), String> 
     let write = keeper.record_write(leg, &keeper.record.clone());
     let doubts = keeper.shared.legs[leg].doubts();
     let done = keeper.panel.run_one(leg, write);
-    done.result.map_err(|error| format!("the mirror could not write its record to it: {error}"))?;
+    done.result
+        .map_err(|error| format!("the mirror could not write its record to the leg: {error}"))?;
     keeper.has_record(leg, doubts);
     keeper.page_count += 1;
     for page in keeper.pages() {
         let write = keeper.page_write(leg, page);
         let done = keeper.panel.run_one(leg, write);
-        done.result
-            .map_err(|error| format!("the mirror could not write the bitmap to it: {error}"))?;
+        done.result.map_err(|error| {
+            format!("the mirror could not write the bitmap to the leg: {error}")
+        })?;
     }
     if is_new { keeper.claim(leg, &claim::NONE) } else { Ok(()) }
 }

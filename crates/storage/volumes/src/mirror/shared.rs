@@ -212,8 +212,8 @@ pub(crate) struct Shared {
     pub(crate) behind: AtomicU64,
     /// Counts the changes of the shared state for which queues may be waiting.
     epoch: AtomicU64,
-    /// The legs that must prove their last record before the mirror uses them again. Only the last
-    /// leg in sync gets into this set, after an event that may have changed its contents.
+    /// The legs whose last record the keeper must find before the mirror uses them again. Only the
+    /// last leg in sync gets into this set, after an event that may have changed its contents.
     unproven: AtomicU64,
     /// Whether all legs in sync have been unavailable for so long that operations fail.
     hopeless: AtomicBool,
@@ -286,8 +286,8 @@ impl Shared {
         self.having(|state| state == LegState::InSync)
     }
 
-    /// The legs in sync that the mirror may use: all except legs that must first prove their last
-    /// record.
+    /// The legs in sync that the mirror may use: all except the legs whose last record the keeper
+    /// must find first.
     pub(crate) fn trusted(&self) -> LegSet {
         self.in_sync() & !self.unproven()
     }
@@ -296,7 +296,7 @@ impl Shared {
         self.unproven.load(Ordering::SeqCst)
     }
 
-    /// Registers that a leg has proven its record.
+    /// Registers that the keeper has found the expected record on a leg.
     pub(crate) fn prove(&self, leg: usize) {
         self.unproven.fetch_and(!bit(leg), Ordering::SeqCst);
         self.wake_queues();
@@ -316,7 +316,7 @@ impl Shared {
     }
 
     /// Registers that the contents of a leg may have changed. Puts the leg out. If it is the last
-    /// leg in sync, no queue uses the leg until it has proven its last record.
+    /// leg in sync, no queue uses the leg until the keeper has found its last record there.
     pub(crate) fn doubt(&self, leg: usize, reason: &str) {
         let Leg { doubts, reopens, is_local, .. } = &self.legs[leg];
         doubts.fetch_add(1, Ordering::SeqCst);
