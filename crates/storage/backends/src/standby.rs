@@ -198,7 +198,7 @@ impl StandbyQueue {
             let device = self.shared.device.get().ok_or(BlockError::Disconnected)?;
             self.inner = Some(device.open(&self.reactor, self.parent)?);
         }
-        Ok(self.inner.as_mut().expect("it was opened above"))
+        Ok(self.inner.as_mut().expect("the queue was opened above"))
     }
 }
 

@@ -238,7 +238,8 @@ fn a_write_protected_device_is_not_shared_as_writable() {
     let (dir, options) = (Dir::new(), FileOptions::new(512));
     let device = Loop::new(&dir, MIN_BYTES, 512);
     run("blockdev", &["--setro", device.path.to_str().unwrap()]);
-    let refused = FileDisk::open(&device.path, &options).err().expect("it was opened").to_string();
+    let refused =
+        FileDisk::open(&device.path, &options).err().expect("the device was opened").to_string();
     assert!(refused.contains("write-protected"), "{refused}");
     FileDisk::open(&device.path, &options.read_only()).unwrap();
     // The flag remains after the file is detached from the device, and a later loop device may get

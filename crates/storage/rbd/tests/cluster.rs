@@ -55,7 +55,7 @@ fn an_image_of_any_size_opens() {
     let mebibytes = (9_u64 << 40).to_string();
     rbd(&["resize", &image, "--size", &mebibytes, "--no-progress"]);
     for block_size in [512, 4096, 65536] {
-        let geometry = open(&image, block_size, false).expect("it opens").geometry();
+        let geometry = open(&image, block_size, false).expect("the image opens").geometry();
         assert_eq!(geometry.capacity_bytes(), farblock_rbd::limits::IMAGE_BYTES);
     }
 }
@@ -70,7 +70,8 @@ fn a_snapshot_is_read_only_and_does_not_change() {
     head.write(0, &[2; 8192]).expect("a write");
     let snapshot = format!("{image}@one");
     assert!(matches!(open(&snapshot, 512, false), Err(OpenError::ReadOnly(_))));
-    let make = |block_size| Arc::new(open(&snapshot, block_size, true).expect("it opens")) as _;
+    let make =
+        |block_size| Arc::new(open(&snapshot, block_size, true).expect("the image opens")) as _;
     Suite::new(EngineKind::Auto).run_read_only(&make);
     let mut data = [0; 8192];
     Blocking::new(&*make(512)).expect("a queue").read(0, &mut data).expect("a read");
@@ -79,7 +80,8 @@ fn a_snapshot_is_read_only_and_does_not_change() {
         farblock_rbd::identity(&name(&image)),
         open(&snapshot, 512, true).ok().and_then(|_open| farblock_rbd::identity(&name(&snapshot)))
     );
-    let writable = Arc::new(open(&image, 512, true).expect("it opens")) as Arc<dyn Namespace>;
+    let writable =
+        Arc::new(open(&image, 512, true).expect("the image opens")) as Arc<dyn Namespace>;
     let mut driver = Driver::with(&writable, EngineKind::Auto);
     driver.must_fail(0, Op::write(0, 1, Buffer::new(512), 0), BlockError::ReadOnly);
 }
@@ -115,7 +117,7 @@ fn an_image_with_a_client_cache_is_refused() {
     let step = format!("rbd config image set {image} rbd_cache false");
     assert!(error.contains(&step), "{error}");
     rbd(&["config", "image", "set", &image, "rbd_cache", "false"]);
-    open(&image, 512, false).expect("it opens");
+    open(&image, 512, false).expect("the image opens");
 }
 
 /// The open also reads the settings stored for the image. This must need no further rights.

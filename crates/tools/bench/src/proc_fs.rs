@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(group.members().len(), 2);
         let before_end = group.cpu_time();
         drop(go_on);
-        threads.into_iter().for_each(|thread| thread.join().expect("it ends well"));
+        threads.into_iter().for_each(|thread| thread.join().expect("the thread ends"));
         assert!(group.cpu_time() >= before_end, "an ended thread's time is lost");
     }
 

@@ -38,7 +38,8 @@ fn allocations(engine: EngineKind, when: When, max_blocks: u32, rw: Rw, ios: u64
     let namespace: Arc<dyn Namespace> = Arc::new(fake);
     let side = Side::new(namespace).scratch();
     let before = allocations_marked();
-    let report = compare(&plan, Some(&side), None, &Cancel::new(), &mut Silent).expect("it runs");
+    let report =
+        compare(&plan, Some(&side), None, &Cancel::new(), &mut Silent).expect("the benchmark runs");
     assert!(!report.has_errors());
     allocations_marked() - before
 }

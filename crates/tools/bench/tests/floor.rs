@@ -35,7 +35,7 @@ fn measured(server: &Server, mut load: Drive) -> Figures {
             Err(RunError::NothingMeasured) if load.runtime < Duration::from_secs(60) => {
                 load.runtime *= 4;
             }
-            result => return result.expect("it answers"),
+            result => return result.expect("an answer"),
         }
     }
 }
@@ -74,7 +74,7 @@ fn a_peer_with_invalid_data_is_disconnected_and_disturbs_no_other() {
         b"GET / HTTP/1.1\r\nHost: example.org\r\nAccept: everything and some more, to fill\r\n\r\n";
     let nonsense: [&[u8]; 4] = [&request, web, &[0; 4096], &[255; 100_000]];
     for bytes in nonsense {
-        let mut stranger = TcpStream::connect(server.address()).expect("it listens");
+        let mut stranger = TcpStream::connect(server.address()).expect("the server listens");
         let _ = stranger.write_all(bytes);
         stranger.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
         let end = stranger.read(&mut [0; 16]);
@@ -82,10 +82,10 @@ fn a_peer_with_invalid_data_is_disconnected_and_disturbs_no_other() {
         assert!(matches!(&end, Ok(0)) || end.as_ref().is_err_and(reset), "{end:?}");
     }
     // A client that sends many requests and never reads the answers does not delay other clients.
-    let mut greedy = TcpStream::connect(server.address()).expect("it listens");
+    let mut greedy = TcpStream::connect(server.address()).expect("the server listens");
     request[8..12].copy_from_slice(&(16_u32 << 20).to_le_bytes());
     for _ in 0..100 {
-        greedy.write_all(&request).expect("it listens");
+        greedy.write_all(&request).expect("the server reads");
     }
     let load = load(Pattern::new(Rw::RandRead, 4096, 1, 4));
     assert!(measured(&server, load).iops > 0.0);
@@ -225,7 +225,7 @@ fn a_floor_server_that_disconnects_ends_the_run_at_once() {
         drop(server);
     });
     let start = Instant::now();
-    let error = drive(address, &load, &Cancel::new()).expect_err("the server is gone");
+    let error = drive(address, &load, &Cancel::new()).expect_err("the server has stopped");
     assert!(error.to_string().contains("closed the connection"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     killer.join().expect("no panic");

@@ -196,7 +196,7 @@ mod tests {
         let test = "memory::tests::memory_that_is_not_given_back_ends_the_process";
         let mut child = std::process::Command::new(std::env::current_exe().expect("a path"));
         child.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
-        let ended = child.output().expect("it runs");
+        let ended = child.output().expect("the program runs");
         let told = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert!(!ended.status.success() && told.contains("may still write to it"), "{told}");
         // Without such a buffer, dropping `Loans` does not abort.

@@ -61,7 +61,7 @@ fn serve_numbered(
         controller_ids,
         ..TargetConfig::default()
     };
-    Target::start(&config).expect("it starts")
+    Target::start(&config).expect("the target starts")
 }
 
 /// The sentence of the last failure.

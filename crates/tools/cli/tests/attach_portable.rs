@@ -29,7 +29,7 @@ impl Attachments {
     }
 
     fn url(&self) -> String {
-        self.target.as_ref().expect("it runs").url(1)
+        self.target.as_ref().expect("a running process").url(1)
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -301,7 +301,7 @@ fn a_scrape_counts_the_latency_of_each_operation_once() {
 fn a_killed_server_has_a_successor() {
     let attachments = Attachments::new();
     let url = attachments.attach(&["--as", "iscsi", "--listen", "127.0.0.1:0"]);
-    let pid = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");
+    let pid = attachments.status("fb0")["server_pid"].as_u64().expect("a server process");
     signal(u32::try_from(pid).expect("a process"), "KILL");
     until("a successor", || {
         attachments.status("fb0")["server_pid"].as_u64().is_some_and(|other| other != pid)
@@ -351,7 +351,7 @@ fn attach_in_the_foreground_exits_on_ctrl_c() {
     let text = format!("urls = [{url:?}]\nas = 'iscsi'\nlisten = '127.0.0.1:0'\n");
     fs::write(folder.join("data.toml"), text).expect("a file");
     let mut command = attachments.command(&["attach", "--restore", "data", "--foreground"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("the process starts");
     let mut said = String::new();
     let stdout = child.stdout.take().expect("a pipe");
     BufReader::new(stdout).read_line(&mut said).expect("a line");
@@ -393,7 +393,7 @@ fn attach_refuses_invalid_options_and_leaves_nothing() {
     attachments
         .run(&["attach", &url, "--as", "winspd"])
         .fails_in_a_line(1, &["WinSpd", "github.com/winfsp/winspd/releases", "--as iscsi"]);
-    attachments.target.take().expect("it runs").stop();
+    attachments.target.take().expect("a running process").stop();
     let gone = ["attach", &url, "--as", "iscsi", "--listen", "127.0.0.1:0"];
     attachments.run(&gone).fails_in_a_line(1, &["cannot connect", "is the target running"]);
     let left: Vec<_> = fs::read_dir(attachments.scratch.path("run")).expect("a folder").collect();

@@ -11,7 +11,7 @@ use support::{Outcome, Scratch, signal, until};
 fn start(scratch: &Scratch, args: &[&str]) -> Child {
     std::fs::create_dir_all(scratch.path("tmp")).expect("a folder");
     let mut command = scratch.command([&["demo", "--every", "0.2"], args].concat());
-    command.env("TMPDIR", scratch.path("tmp")).spawn().expect("it starts")
+    command.env("TMPDIR", scratch.path("tmp")).spawn().expect("the process starts")
 }
 
 /// Reads the demonstration's output up to a line that contains `words`.
@@ -105,7 +105,7 @@ fn the_demo_of_a_group_names_etcd_if_it_is_not_installed() {
     let scratch = Scratch::new();
     let mut command = scratch.command(["demo", "--group"]);
     command.env("PATH", scratch.path("tmp")).env("TMPDIR", scratch.path(""));
-    let output = command.output().expect("it runs");
+    let output = command.output().expect("the program runs");
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     let outcome = Outcome { code: output.status.code(), stdout: output.stdout, stderr };
     outcome.fails_in_a_line(1, &["--group needs etcd", "install it"]);

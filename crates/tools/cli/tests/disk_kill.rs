@@ -67,7 +67,7 @@ fn a_disk_survives_kills_and_restarts_of_its_target() {
         for _ in 0..3 {
             let before = count.load(Ordering::Relaxed);
             until("200 more writes are done", || count.load(Ordering::Relaxed) > before + 200);
-            let killed = server.take().expect("it runs");
+            let killed = server.take().expect("a running process");
             killed.signal("KILL");
             let _ = killed.wait();
             until("the host has lost the target", || disk.state() == DiskState::Waiting);
@@ -81,5 +81,5 @@ fn a_disk_survives_kills_and_restarts_of_its_target() {
     });
     assert!(disk.paths()[0].reconnects >= 3);
     drop(disk);
-    server.expect("it runs").stop();
+    server.expect("a running process").stop();
 }

@@ -33,7 +33,8 @@ fn pack(folder: &Path, umask: &str, timezone: &str) -> PathBuf {
 }
 
 fn said(program: &str, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).env("TZ", "UTC").output().expect("it runs");
+    let output =
+        Command::new(program).args(args).env("TZ", "UTC").output().expect("the program runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -12,7 +12,7 @@ const NQN: &str = "nqn.2026-11.org.example:disk";
 /// Starts a peer that handles each connection with `act`.
 fn peer(act: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("it is bound");
+    let address = listener.local_addr().expect("a bound socket");
     let act = std::sync::Arc::new(act);
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -347,7 +347,7 @@ fn doctor_names_the_users_of_a_file() {
     let text = doctor(&scratch, &disk, &[]).ok().out();
     assert!(text.contains("locked by programs that read it"), "{text}");
     server.stop();
-    let open = std::fs::File::open(&disk).expect("it opens");
+    let open = std::fs::File::open(&disk).expect("the file opens");
     let text = doctor(&scratch, &disk, &[]).ok().out();
     let own = format!("(process {}) has", std::process::id());
     assert!(text.contains("is not locked, but") && text.contains(&own), "{text}");

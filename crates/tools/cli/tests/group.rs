@@ -102,12 +102,12 @@ impl Group {
         command.args(["--state-dir", &self.scratch.text(&format!("state-{index}"))]);
         command.args(["--disk-flight", "500ms", "-v"]);
         command.stdout(Stdio::null()).stderr(log);
-        self.members[index] = Some(Running(command.spawn().expect("it starts")));
+        self.members[index] = Some(Running(command.spawn().expect("the process starts")));
         until("the member listens", || std::net::TcpStream::connect(&address).is_ok());
     }
 
     fn pid(&self, index: usize) -> u32 {
-        self.members[index].as_ref().expect("it runs").0.id()
+        self.members[index].as_ref().expect("a running process").0.id()
     }
 
     fn ask(&self, index: usize) -> Outcome {
@@ -153,7 +153,7 @@ impl Group {
         let control = self.control(through);
         let mut command = self.scratch.command(["ctl", "--control", &control, "group", "upgrade"]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().expect("it starts")
+        command.spawn().expect("the process starts")
     }
 
     /// Restarts members that exit with code 75, as systemd does, until the upgrade ends.
@@ -164,8 +164,8 @@ impl Group {
         };
         while is_running() {
             for index in 0..self.members.len() {
-                let member = self.members[index].as_mut().expect("it runs");
-                if let Some(status) = member.0.try_wait().expect("it is a child") {
+                let member = self.members[index].as_mut().expect("a running process");
+                if let Some(status) = member.0.try_wait().expect("a child process") {
                     assert_eq!(status.code(), Some(75), "m{index} ended");
                     self.start(index);
                 }
@@ -376,7 +376,7 @@ fn a_member_that_is_terminated_hands_over_first() {
     let writer = Writer::start(group.urls());
     std::thread::sleep(Duration::from_secs(2));
     signal(group.pid(leader), "TERM");
-    let mut member = group.members[leader].take().expect("it runs");
+    let mut member = group.members[leader].take().expect("a running process");
     assert!(member.0.wait().expect("the member exits").success());
     group.wait_for_leader(1 - leader, |index| index == 1 - leader);
     std::thread::sleep(Duration::from_secs(1));
@@ -500,8 +500,8 @@ fn an_upgrade_that_failed_names_the_reason_and_continues_later() {
         1,
         &["stopped at", &from, "has not started again", "group upgrade again", "--cancel"],
     );
-    let mut ended = group.members[other].take().expect("it ran");
-    assert_eq!(ended.0.wait().expect("it ended").code(), Some(75));
+    let mut ended = group.members[other].take().expect("the process ran");
+    assert_eq!(ended.0.wait().expect("the process exited").code(), Some(75));
     group
         .scratch
         .run(["ctl", "--control", &control, "group", "forget", &Group::name(leader)])
@@ -522,7 +522,7 @@ fn a_dead_member_is_forgotten_with_its_controller_identifiers() {
     let control = group.control(0);
     let forget = ["ctl", "--control", &control, "group", "forget", "m1"];
     group.scratch.run(forget).fails_in_a_line(1, &["m1 is alive: stop it first"]);
-    let mut member = group.members[1].take().expect("it runs");
+    let mut member = group.members[1].take().expect("a running process");
     signal(member.0.id(), "TERM");
     assert!(member.0.wait().expect("the member exits").success());
     until("m1 has left", || group.seen_by(0)["members"][1]["alive"] == false);

@@ -167,7 +167,7 @@ path = "second.img"
         command.args(["--state-dir", &self.scratch.text(&format!("state-{name}"))]);
         let log = std::fs::File::create(self.log(name)).expect("a log");
         command.stdout(Stdio::null()).stderr(log);
-        Running(command.spawn().expect("it starts"))
+        Running(command.spawn().expect("the process starts"))
     }
 
     fn log(&self, name: &str) -> std::path::PathBuf {

@@ -189,7 +189,7 @@ fn no_write_of_a_leader_that_was_stopped_lands_after_a_preempt() {
     for round in 0..5 {
         assert_eq!(beta.register(1 - leader), OK);
         hammers.iter().for_each(Hammer::wait_for_writes);
-        let process = group.members[leader].as_ref().expect("it runs").id();
+        let process = group.members[leader].as_ref().expect("a running process").id();
         support::signal(process, "STOP");
         let (answer, fenced) = std::thread::scope(|scope| {
             let fencing = scope.spawn(|| {
@@ -286,7 +286,7 @@ fn disturb(group: &mut Group, random: &mut Random) {
             group.start(member);
         }
         1 => {
-            let id = group.members[member].as_ref().expect("it runs").id();
+            let id = group.members[member].as_ref().expect("a running process").id();
             support::signal(id, "STOP");
             std::thread::sleep(Duration::from_millis(random.below(5_000)));
             support::signal(id, "CONT");

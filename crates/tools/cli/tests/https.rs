@@ -284,7 +284,7 @@ fn events_over_https_require_a_token() {
     read(":\n\n");
     scratch.run(["ctl", "add-namespace", NQN, "mem:2MiB"]).ok();
     read("event: namespace_added");
-    reader.kill().expect("it runs");
+    reader.kill().expect("a running process");
     reader.wait().expect("the reader exits");
     let refused = format!("https://localhost:{port}/v1/events");
     let refused =

@@ -126,9 +126,9 @@ fn ask(client: &Client, state: &Document) -> Option<u16> {
 
 /// Returns the target's state, and checks that its namespaces agree with it.
 fn shared(client: &Client) -> Document {
-    let said = client.ask("GET", "/v1/state", None, None).expect("it answers").body;
+    let said = client.ask("GET", "/v1/state", None, None).expect("an answer").body;
     let document = Document::parse(&said).expect("a state");
-    let status = client.ask("GET", "/v1/status", None, None).expect("it answers").json();
+    let status = client.ask("GET", "/v1/status", None, None).expect("an answer").json();
     let mut found = BTreeSet::new();
     for subsystem in status["subsystems"].as_array().expect("some") {
         let nqn = subsystem["nqn"].as_str().expect("a name");
@@ -151,7 +151,7 @@ fn shared(client: &Client) -> Document {
 /// Kills a target at this moment of a change. Returns whether the change must have been saved.
 fn kill_at(moment: Moment, scratch: &Scratch, server: Server, new: &Document) -> bool {
     let pid = Pid::from_raw(server.id.cast_signed()).expect("a process");
-    let kill = || kill_process(pid, Signal::KILL).expect("it runs");
+    let kill = || kill_process(pid, Signal::KILL).expect("a running process");
     let watch = Watch::new(scratch);
     let client = client(scratch);
     let answered = std::thread::scope(|scope| {
@@ -195,7 +195,7 @@ fn a_target_killed_during_a_change_has_the_old_or_the_new_state() {
     scratch.disk("disk.img", 1 << 20);
     std::fs::create_dir(scratch.path("kept")).expect("a folder");
     let mut server = start(&scratch);
-    let begun = client(&scratch).ask("GET", "/v1/state", None, None).expect("it answers").json();
+    let begun = client(&scratch).ask("GET", "/v1/state", None, None).expect("an answer").json();
     let states = states(&begun);
     let (mut at, mut old, mut new) = (0, 0, 0);
     for round in 0..ROUNDS * MOMENTS.len() {

@@ -39,7 +39,9 @@ fn the_log_reports_a_replaced_disk_file() {
     let server = support::Server::start(command);
     std::fs::rename(other, &disk).unwrap();
     let said = || String::from_utf8(support::read(&log)).unwrap();
-    support::until("it is logged", || said().contains(&format!("{disk} was deleted, or replaced")));
+    support::until("the replacement is logged", || {
+        said().contains(&format!("{disk} was deleted, or replaced"))
+    });
     server.stop();
 }
 
@@ -48,7 +50,7 @@ fn a_flood_of_protocol_errors_logs_a_few_lines_and_a_count() {
     let scratch = Scratch::new();
     let server = scratch.serve(["mem:1MiB"]);
     for _ in 0..200 {
-        let mut stranger = TcpStream::connect(&server.address).expect("it listens");
+        let mut stranger = TcpStream::connect(&server.address).expect("the server listens");
         // The target may close the connection during the write.
         let _ = stranger.write_all(&[0xff; 128]);
         let _ = stranger.read_to_end(&mut Vec::new());
@@ -140,7 +142,7 @@ fn each_command_is_logged_at_both_ends() {
 fn a_host_suspects_another_protocol_if_the_server_closes_the_connection() {
     let scratch = Scratch::new();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("it is bound");
+    let address = listener.local_addr().expect("a bound socket");
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.expect("a client");
@@ -161,11 +163,11 @@ fn logged(scratch: &Scratch, options: &[&str]) -> String {
     scratch.run(["read", &url, "-o", "out.bin"]).ok();
     scratch.run(["id", &server.url(1)]).fails(1, &["does not allow this host"]);
     // Keep a connection open during the stop, so that the target logs the number of connections.
-    let mut connected = TcpStream::connect(&server.address).expect("it listens");
+    let mut connected = TcpStream::connect(&server.address).expect("the server listens");
     let mut hello = [0; 128];
     (hello[2], hello[4]) = (128, 128);
     connected.write_all(&hello).expect("the server reads");
-    connected.read_exact(&mut hello).expect("it answers");
+    connected.read_exact(&mut hello).expect("an answer");
     let text = server.stop().stderr;
     // The number may include earlier connections.
     assert!(
@@ -213,7 +215,7 @@ fn the_journal_format_is_chosen_if_stderr_is_the_journal() {
         let found = journal.metadata().expect("a file");
         let mut command = scratch.command(["serve", "missing.img"]);
         command.env("JOURNAL_STREAM", format!("{}:{}", found.dev(), found.ino())).stderr(log);
-        assert_eq!(command.status().expect("it runs").code(), Some(1));
+        assert_eq!(command.status().expect("the program runs").code(), Some(1));
         String::from_utf8(support::read(scratch.path("log"))).expect("text")
     };
     let other = std::fs::File::create(scratch.path("other")).expect("a file");

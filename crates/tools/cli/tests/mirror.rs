@@ -273,7 +273,7 @@ fn a_mirror_survives_the_loss_of_each_leg_in_turn() {
     let reserved = [(); 2].map(|()| Reserved::at(Ipv4Addr::LOCALHOST));
     let addresses = reserved.each_ref().map(|it| it.address.to_string());
     let mut legs = [0, 1].map(|leg| Some(start(leg, &addresses[leg])));
-    let servers = legs.each_ref().map(|leg| leg.as_ref().expect("it runs"));
+    let servers = legs.each_ref().map(|leg| leg.as_ref().expect("a running process"));
     let [one, two] = servers.map(|leg| leg.url(1));
     let refused = scratch.run(["serve", "--listen", "127.0.0.1:0", &format!("mirror:{one},{two}")]);
     refused.fails(1, &["has no mirror record", "?create"]);
@@ -292,7 +292,7 @@ fn a_mirror_survives_the_loss_of_each_leg_in_turn() {
         scope.spawn(|| load(&disk, &stop, &count));
         for (leg, alone) in [(1, [1, 2]), (0, [2, 1])] {
             more("writes are done");
-            let killed = legs[leg].take().expect("it runs");
+            let killed = legs[leg].take().expect("a running process");
             killed.signal("KILL");
             let _ = killed.wait();
             until("the leg is recorded as behind", || standings(&images[1 - leg]) == alone);
@@ -302,7 +302,7 @@ fn a_mirror_survives_the_loss_of_each_leg_in_turn() {
         }
         more("writes are done");
         let nqn = server.subsystem_url().rsplit('/').next().expect("a name").to_owned();
-        compares(&scratch, &nqn, &images[1], || more("writes go on"));
+        compares(&scratch, &nqn, &images[1], || more("writes continue"));
         stop.store(true, Ordering::Relaxed);
     });
     drop(disk);

@@ -236,7 +236,7 @@ fn a_mirror_waits_for_the_only_leg_with_all_data() {
         assert!(!starting.is_finished(), "the disk is shared too early");
         assert_eq!(far.gate.kept(), 1);
         far.gate.open_up();
-        let server = starting.join().expect("it starts");
+        let server = starting.join().expect("the target starts");
         let second = Mirror { scratch: &scratch, server };
         assert_eq!(far.has(), 2, "a held write was executed too early");
         second.write(3);

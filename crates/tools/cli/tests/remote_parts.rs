@@ -48,7 +48,7 @@ fn each_is_killed_in_turn(kind: &str, step: u64, order: [usize; 2]) {
     let reserved = [(); 2].map(|()| Reserved::at(Ipv4Addr::LOCALHOST));
     let addresses = reserved.each_ref().map(|it| it.address.to_string());
     let mut parts = [0, 1].map(|part| Some(start(part, &addresses[part])));
-    let servers = parts.each_ref().map(|part| part.as_ref().expect("it runs"));
+    let servers = parts.each_ref().map(|part| part.as_ref().expect("a running process"));
     let [one, two] = servers.map(|part| part.url(1));
     let control = scratch.text("control");
     let local = scratch.disk("local.img", PART_BYTES);
@@ -68,12 +68,12 @@ fn each_is_killed_in_turn(kind: &str, step: u64, order: [usize; 2]) {
         for part in order {
             more("writes are done");
             assert!(!status().contains(", away"), "{}", status());
-            let killed = parts[part].take().expect("it runs");
+            let killed = parts[part].take().expect("a running process");
             killed.signal("KILL");
             let _ = killed.wait();
             until("the status shows that the leg is away", || status().contains(", away"));
             parts[part] = Some(start(part, &addresses[part]));
-            more("writes go on");
+            more("writes continue");
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -125,10 +125,10 @@ fn a_stripe_set_survives_the_simultaneous_death_of_two_targets() {
         for pair in [[0, 1], [0, 2], [2, 1], [1, 0]] {
             more("writes are done");
             for index in pair {
-                servers[index].as_ref().expect("it runs").signal("KILL");
+                servers[index].as_ref().expect("a running process").signal("KILL");
             }
             for index in pair {
-                let _ = servers[index].take().expect("it runs").wait();
+                let _ = servers[index].take().expect("a running process").wait();
             }
             let mut back = pair;
             // The set opens only when all its parts are available, so start its target last.
@@ -136,7 +136,7 @@ fn a_stripe_set_survives_the_simultaneous_death_of_two_targets() {
             for index in back {
                 servers[index] = Some(serve(all[index], &addresses[index], &names[index]));
             }
-            more("writes go on");
+            more("writes continue");
         }
         stop.store(true, Ordering::Relaxed);
     });

@@ -77,7 +77,7 @@ fn io_pauses_during_a_restart_with_a_passed_socket() {
     let start = || Server::start(handed(&scratch, held(&socket), &args));
     let server = Mutex::new(start());
     let address = server.lock().expect("whole").address.clone();
-    assert_eq!(address, socket.local_addr().expect("it is bound").to_string());
+    assert_eq!(address, socket.local_addr().expect("a bound socket").to_string());
     let url: Url = format!("nvme+tcp://{address}/{NQN}?ns=1").parse().expect("a URL");
     let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -114,7 +114,7 @@ fn a_target_notifies_its_service_manager() {
     manager.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
     let told = || {
         let mut buffer = [0; 1024];
-        let length = manager.recv(&mut buffer).expect("it is reported");
+        let length = manager.recv(&mut buffer).expect("a notification");
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     };
     let mut command = scratch.command(["serve", "mem:1MiB", "--listen", "127.0.0.1:0"]);

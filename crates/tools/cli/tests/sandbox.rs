@@ -104,13 +104,13 @@ fn a_command_with_a_key_writes_no_core_dump() {
     for (options, root) in [(&[][..], false), (&["--tls-key", &key], true)] {
         let args = [&["id", &url], options].concat();
         let mut command = scratch.command_of_nobody(args);
-        let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
-        let (mut peer, _) = silent.accept().expect("it connects");
+        let mut child = command.stderr(Stdio::null()).spawn().expect("the process starts");
+        let (mut peer, _) = silent.accept().expect("a connection");
         // The command reads its key before it sends its first byte.
         peer.read_exact(&mut [0]).expect("a byte");
         let file = format!("/proc/{}/environ", child.id());
-        let owner = std::fs::metadata(file).expect("it runs").uid();
-        child.kill().expect("it runs");
+        let owner = std::fs::metadata(file).expect("a running process").uid();
+        child.kill().expect("a running process");
         child.wait().expect("the command exits");
         assert_eq!(owner == 0, root, "{options:?}: {owner}");
     }

@@ -162,7 +162,7 @@ fn a_refused_ctl_command_changes_nothing() {
     scratch.ctl(&["remove-listener", &address]).fails(1, &["listeners", "name at least one"]);
     scratch.run(["reload"]).fails(1, &["started without --config"]);
     let used = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let used = used.local_addr().expect("it is bound").to_string();
+    let used = used.local_addr().expect("a bound socket").to_string();
     scratch.ctl(&["add-listener", &used]).fails(1, &[&used, "in use by another program"]);
     assert_eq!(scratch.run(["config", "show"]).ok().out(), before);
     // The subsystem works, but farblock warns about its name.

@@ -166,7 +166,7 @@ fn serve_does_not_warn_of_a_public_listener_that_requires_tls() {
 }
 
 fn get(socket: &str, path: &str) -> String {
-    let mut stream = UnixStream::connect(socket).expect("it listens");
+    let mut stream = UnixStream::connect(socket).expect("the server listens");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
@@ -205,7 +205,7 @@ fn a_failed_tls_handshake_is_counted_and_sends_an_event() {
     let socket = scratch.text("control");
     let args = ["--nqn", NQN, "mem:1MiB", "--tls-key", &given, "--control", &socket];
     let server = scratch.serve(args);
-    let mut events = UnixStream::connect(&socket).expect("it listens");
+    let mut events = UnixStream::connect(&socket).expect("the server listens");
     events.write_all(b"GET /v1/events HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let mut events = BufReader::new(events);
     // The first counters show that the subscription is active, so later events will arrive.

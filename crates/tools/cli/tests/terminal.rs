@@ -34,7 +34,7 @@ fn connect(host: &str, subsystem: &str) -> Vec<u8> {
 
 /// Connects with these names, and waits for the answer.
 fn knock(server: &Server, host: &str, subsystem: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(&server.address).expect("it listens");
+    let mut stream = TcpStream::connect(&server.address).expect("the server listens");
     stream.write_all(&connect(host, subsystem)).expect("the socket accepts the bytes");
     // Read an ICResp and a response capsule, unless the target closes the connection.
     let _ = stream.read_exact(&mut [0; 128 + 24]);

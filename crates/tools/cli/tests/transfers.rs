@@ -40,7 +40,7 @@ impl<'a> Target<'a> {
     }
 
     fn kill(&mut self) -> String {
-        let server = self.server.take().expect("it runs");
+        let server = self.server.take().expect("a running process");
         let address = server.address.clone();
         server.signal("KILL");
         server.wait();
@@ -78,7 +78,7 @@ fn wait_for_record(scratch: &Scratch, folder: &str, transfer: &mut Child) -> std
 }
 
 fn kill(mut child: Child) {
-    child.kill().expect("it runs");
+    child.kill().expect("a running process");
     support::wait(child);
 }
 

@@ -71,7 +71,7 @@ fn a_configuration_can_be_a_pipe() {
     let writer = std::thread::spawn({
         let pipe = pipe.clone();
         move || {
-            let mut pipe = File::options().write(true).open(pipe).expect("it opens");
+            let mut pipe = File::options().write(true).open(pipe).expect("the file opens");
             pipe.write_all(CONFIG.as_bytes()).expect("a reader");
         }
     });
@@ -93,11 +93,11 @@ fn an_endless_configuration_is_refused() {
 fn serve_names_the_leg_that_it_waits_for() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
-    let silent = TcpListener::bind("127.0.0.1:0").expect("it listens");
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let leg = format!("{}/nqn.2026-11.org.example:leg", silent.local_addr().expect("an address"));
     let mirror = format!("mirror:{disk},nvme+tcp://{leg}?create");
     let args = ["serve", "--listen", "127.0.0.1:0", &mirror];
-    let mut child = scratch.command(args).spawn().expect("it starts");
+    let mut child = scratch.command(args).spawn().expect("the process starts");
     let mut log = BufReader::new(child.stderr.take().expect("a pipe"));
     let mut line = String::new();
     while !(line.contains(&leg) && line.contains("has not answered for")) {
@@ -114,11 +114,11 @@ fn a_second_signal_ends_a_target_that_still_opens_disks() {
     for second in ["TERM", "INT"] {
         let scratch = Scratch::new();
         let disk = scratch.disk("disk.img", 1 << 20);
-        let silent = TcpListener::bind("127.0.0.1:0").expect("it listens");
+        let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let at = silent.local_addr().expect("an address");
         let mirror = format!("mirror:{disk},nvme+tcp://{at}/nqn.2026-11.org.example:leg?create");
         let args = ["serve", "--listen", "127.0.0.1:0", &mirror];
-        let mut child = scratch.command(args).spawn().expect("it starts");
+        let mut child = scratch.command(args).spawn().expect("the process starts");
         let _opening = silent.accept().expect("the target opens the leg");
         signal(child.id(), "TERM");
         // Repeat the signal: a second signal merges with the first if the process has not handled
@@ -141,7 +141,8 @@ fn a_signal_ends_a_read_that_waits_for_an_answer() {
     let (url, out) = (server.url(1), scratch.text("out.img"));
     let here = || scratch.path("").read_dir().expect("a folder").count();
     let before = here();
-    let mut child = scratch.command(["read", &url, "-o", &out]).spawn().expect("it starts");
+    let mut child =
+        scratch.command(["read", &url, "-o", &out]).spawn().expect("the process starts");
     // The command installs its signal handlers before it creates the file.
     until("the new file exists", || here() > before);
     signal(child.id(), "TERM");

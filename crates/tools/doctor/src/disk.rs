@@ -212,7 +212,7 @@ mod tests {
     fn a_file_lock_shows_a_writer_readers_or_no_user() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let held = |lock: fn(&File) -> Result<(), TryLockError>| {
-            let other = File::open(file.path()).expect("it opens");
+            let other = File::open(file.path()).expect("the file opens");
             lock(&other).expect("an unlocked file");
             locked(file.as_file())
         };
@@ -239,10 +239,10 @@ mod tests {
         input.write_all(b"read 0 512\n").expect("the program reads commands");
         let mut lines = BufReader::new(machine.stdout.take().expect("a pipe")).lines();
         assert!(lines.any(|line| line.expect("text").contains("read 512/512")));
-        assert_eq!(open(&image).expect("it opens").2, Hold::Writer);
+        assert_eq!(open(&image).expect("the file opens").2, Hold::Writer);
         drop(input);
-        machine.wait().expect("it ends");
-        assert_eq!(open(&image).expect("it opens").2, Hold::Free);
+        machine.wait().expect("the process exits");
+        assert_eq!(open(&image).expect("the file opens").2, Hold::Free);
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl Inner {
             Some(&address) => address,
             None => self.add_page()?,
         };
-        let page = self.pages.get_mut(&address).expect("it is listed");
+        let page = self.pages.get_mut(&address).expect("the page is listed");
         let taken = page.take();
         if page.free_chunks() == 0 {
             self.partly.remove(&address);

@@ -38,7 +38,7 @@ pub(crate) fn open(text: &str, block_size: u32, read_only: bool) -> Result<Rbd, 
 }
 
 pub(crate) fn shared(text: &str, block_size: u32) -> Arc<dyn Namespace> {
-    Arc::new(open(text, block_size, false).expect("it opens"))
+    Arc::new(open(text, block_size, false).expect("the image opens"))
 }
 
 /// Returns the number of objects that an image uses.

@@ -49,7 +49,7 @@ impl Attachments {
     }
 
     pub(crate) fn kill_server(&self, name: &str) -> u64 {
-        let pid = self.status(name)["server_pid"].as_u64().expect("it is served");
+        let pid = self.status(name)["server_pid"].as_u64().expect("a server process");
         signal(u32::try_from(pid).expect("a pid"), "KILL");
         pid
     }
@@ -228,7 +228,7 @@ impl Load {
     /// Makes fio finish, and checks that it found no error.
     #[track_caller]
     pub(crate) fn finish(mut self) {
-        let child = self.0.take().expect("it runs");
+        let child = self.0.take().expect("a running process");
         // On SIGINT, fio completes the I/O in flight and exits with success.
         signal(child.id(), "INT");
         let output = crate::support::wait(child);

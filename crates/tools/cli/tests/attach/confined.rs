@@ -13,7 +13,7 @@ const DISK_BYTES: u64 = 16 << 20;
 /// Returns the server process, and checks that it is confined.
 #[track_caller]
 pub(crate) fn confined_server(status: &Value) -> u64 {
-    let process = status["server_pid"].as_u64().expect("it is served");
+    let process = status["server_pid"].as_u64().expect("a server process");
     is_confined(process, &status["confinement"]);
     process
 }

@@ -19,7 +19,7 @@ fn forced_detach_ends_a_suspended_server() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
-    let pid = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");
+    let pid = attachments.status("fb0")["server_pid"].as_u64().expect("a server process");
     signal(u32::try_from(pid).expect("a pid"), "STOP");
     let refused = attachments.run(["detach", "fb0"]);
     refused.fails_in_a_line(1, &["does not answer", "resume the server", "--force"]);
@@ -40,7 +40,7 @@ fn forced_detach_ends_a_suspended_server_with_a_key() {
     let target = attachments.scratch.serve(["mem:1MiB", "--no-control", "--tls-key", &given]);
     let url = format!("{}&hostnqn={host}&tls-key={key}", target.url(1));
     socket(&attachments, &url, "fb0");
-    let pid = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");
+    let pid = attachments.status("fb0")["server_pid"].as_u64().expect("a server process");
     signal(u32::try_from(pid).expect("a pid"), "STOP");
     attachments.run(["detach", "fb0", "--force"]).ok();
     assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
@@ -79,7 +79,7 @@ fn forced_detach_ends_a_successor_that_still_connects() {
 fn detach_kills_only_processes_of_the_attachment() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
-    let mut stranger = Command::new("sleep").arg("600").spawn().expect("it starts");
+    let mut stranger = Command::new("sleep").arg("600").spawn().expect("the process starts");
     for record in [stranger.id().to_string(), "nonsense".to_owned(), String::new()] {
         attachments.attach(&[&target.url(), "--as", "nbd", "--no-device"]);
         let status = attachments.status("fb0");
@@ -89,7 +89,7 @@ fn detach_kills_only_processes_of_the_attachment() {
             let path = attachments.folder("fb0").join(file);
             match record.is_empty() {
                 true => fs::remove_file(path).expect("the file exists"),
-                false => fs::write(path, &record).expect("it is written"),
+                false => fs::write(path, &record).expect("the write succeeds"),
             }
         }
         attachments.run(["detach", "fb0", "--force"]).ok();
@@ -99,7 +99,7 @@ fn detach_kills_only_processes_of_the_attachment() {
         assert!(stranger.try_wait().expect("a child").is_none(), "another process was killed");
     }
     stranger.kill().expect("our own process");
-    stranger.wait().expect("it ends");
+    stranger.wait().expect("the process exits");
 }
 
 #[test]
@@ -191,13 +191,13 @@ fn detach_unmount_unmounts_file_systems_stacked_on_the_disk() {
     let inner = run("losetup", &["--find", "--show", &file]);
     run("mkfs.ext4", &["-q", inner.trim()]);
     let upper = Mounted::new(inner.trim());
-    fs::write(upper.file("kept"), "all of it").expect("it writes");
+    fs::write(upper.file("kept"), "all of it").expect("the write succeeds");
     let user = fs::File::create(upper.file("open")).expect("a new file");
 
     // `detach` must not kill a process with an open file, and everything must stay mounted.
     let refused = attachments.run(["detach", "fb0", "--unmount"]);
     refused.fails_in_a_line(1, &["fb0 is in use", &device, "is mounted at"]);
-    fs::write(upper.file("more"), "still there").expect("it writes");
+    fs::write(upper.file("more"), "still there").expect("the write succeeds");
     drop(user);
     let mut holder = Command::new("unshare");
     holder.args(["--mount", "--propagation", "private", "sleep", "600"]);
@@ -242,7 +242,7 @@ fn detach_unmount_detaches_loop_devices_on_the_disk() {
     assert!(found.contains(&users[0]), "{found}");
     run("mkfs.ext4", &["-q", &above]);
     let mounted = Mounted::new(&above);
-    fs::write(mounted.file("kept"), "all of it").expect("it writes");
+    fs::write(mounted.file("kept"), "all of it").expect("the write succeeds");
     attachments.run(["detach", "fb0", "--unmount"]).ok();
     drop(mounted);
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);

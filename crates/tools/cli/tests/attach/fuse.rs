@@ -35,7 +35,7 @@ fn a_file_system_survives_detach_and_attach() {
     run("mkfs.ext4", &["-q", &device]);
     let data = noise(7, 3 << 20);
     let mounted = Mounted::new(&device);
-    fs::write(mounted.file("kept"), &data).expect("it writes");
+    fs::write(mounted.file("kept"), &data).expect("the write succeeds");
     let load = Load::start(&mounted.file("load"), &[]);
     wait_for_progress(&device);
     load.finish();
@@ -53,12 +53,12 @@ fn a_file_system_survives_detach_and_attach() {
     for part in ["fb0", &device, "64 MiB", "live", &at, &url] {
         assert!(table.contains(part), "{table}");
     }
-    fs::write(mounted.file("after"), "it goes on").expect("it writes");
+    fs::write(mounted.file("after"), "it still works").expect("the write succeeds");
     mounted.unmount();
     run("fsck.ext4", &["-fn", &device]);
 
     // An open device without a file system also counts as use, and the refusal names the process.
-    let file = fs::File::open(&device).expect("it opens");
+    let file = fs::File::open(&device).expect("the file opens");
     let whose = format!("process {}", std::process::id());
     attachments.run(["detach", &device]).fails_in_a_line(1, &["fb0 is in use", &whose]);
     drop(file);
@@ -69,7 +69,7 @@ fn a_file_system_survives_detach_and_attach() {
     let device = attachments.attach(&[&url, "--as", "fuse", "--read-only", "--name", "again"]);
     let mounted = Mounted::new(&device);
     assert!(fs::read(mounted.file("kept")).expect("the file exists") == data, "wrong data");
-    assert_eq!(fs::read(mounted.file("after")).expect("the file exists"), b"it goes on");
+    assert_eq!(fs::read(mounted.file("after")).expect("the file exists"), b"it still works");
     assert!(fs::write(mounted.file("no"), "").is_err(), "a read-only mount was written");
     mounted.unmount();
     attachments.detach("again");
@@ -332,7 +332,7 @@ fn sigterm_detaches_the_disk_after_its_last_user_closes_it() {
     run("sync", &["-f", &mounted.file("still")]);
     assert_eq!(attachments.status("fb0")["state"], "live");
     mounted.unmount();
-    until("it ends", || attachments.list().is_empty());
+    until("the attachment ends", || attachments.list().is_empty());
     target.server.stop();
     run("fsck.ext4", &["-fn", &attachments.scratch.text("disk.img")]);
 }
@@ -373,7 +373,7 @@ fn a_server_killed_while_it_creates_the_loop_device_exits() {
         [("server", "died (signal: 9"), ("broker", "the privileged helper process")]
     {
         let mut command = attachments.command(["attach", &server.url(1), "--as", "fuse"]);
-        let attach = command.spawn().expect("it runs");
+        let attach = command.spawn().expect("the program runs");
         let mount = attachments.folder("fb0").join("mount").display().to_string();
         let mut found = None;
         until("the device is being created", || {
@@ -400,8 +400,8 @@ fn forced_detach_takes_effect_while_the_disk_is_in_use() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let path = attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
-    let file = fs::File::options().read(true).write(true).open(&path).expect("it opens");
-    file.write_all_at(&noise(3, 8192), 4096).expect("it writes");
+    let file = fs::File::options().read(true).write(true).open(&path).expect("the file opens");
+    file.write_all_at(&noise(3, 8192), 4096).expect("the write succeeds");
     let whose = format!("process {}", std::process::id());
     attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["in use", &whose]);
     attachments.run(["detach", "fb0", "--force"]).ok();
@@ -422,7 +422,7 @@ fn errors_of_a_fenced_host_name_the_reservation() {
     let server = attachments.scratch.serve(["--nqn", scripted::NQN, &disk]);
     let url = server.url(1);
     let path = attachments.attach(&[&url, "--as", "fuse", "--no-device"]);
-    let file = fs::OpenOptions::new().write(true).open(&path).expect("it opens");
+    let file = fs::OpenOptions::new().write(true).open(&path).expect("the file opens");
     file.write_all_at(&noise(1, 4096), 0).expect("no host reserved the disk");
 
     let address = server.address.parse().expect("an address");

@@ -39,7 +39,7 @@ fn a_hung_file_system_delays_other_changes_only_until_the_timeout() {
     fs::create_dir(&place).expect("a folder");
     let place = ["--mountpoint", &place, "--no-device"];
     let file = attachments.attach(&[&[&*target.url(), "--as", "fuse"][..], &place].concat());
-    let server_pid = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");
+    let server_pid = attachments.status("fb0")["server_pid"].as_u64().expect("a server process");
     let scratch = Scratch::new();
     let other = scratch.disk("other.img", 1 << 20);
     let hung = scratch.serve(["--nqn", NQN, &file, &other]);
@@ -60,7 +60,7 @@ fn a_hung_file_system_delays_other_changes_only_until_the_timeout() {
     scratch.ctl(&["remove-namespace", NQN, "3"]).ok();
 
     drop(stopped);
-    until("it can be added", || scratch.ctl(&["add-namespace", NQN, &file]).code == Some(0));
+    until("the file can be added", || scratch.ctl(&["add-namespace", NQN, &file]).code == Some(0));
     assert_eq!(bytes(&scratch, 1), Some(DISK_BYTES));
     hung.stop();
     attachments.detach("fb0");

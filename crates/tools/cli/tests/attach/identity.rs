@@ -13,7 +13,7 @@ fn trouble(attachments: &Attachments) -> String {
 }
 
 fn open(path: &str) -> fs::File {
-    fs::File::options().read(true).write(true).open(path).expect("it opens")
+    fs::File::options().read(true).write(true).open(path).expect("the file opens")
 }
 
 fn is_untouched(attachments: &Attachments) -> bool {
@@ -38,8 +38,8 @@ fn a_server_refuses_another_disk_at_the_address_of_the_old_one() {
         let path = attachments.attach(&args);
         if way == "fuse" {
             let device = open(&path);
-            device.write_all_at(&noise(1, 8192), 0).expect("it writes");
-            device.sync_all().expect("it flushes");
+            device.write_all_at(&noise(1, 8192), 0).expect("the write succeeds");
+            device.sync_all().expect("the flush succeeds");
         }
         target.kill();
         attachments.wait_for_state("fb0", "reconnecting");
@@ -57,7 +57,7 @@ fn a_server_refuses_another_disk_at_the_address_of_the_old_one() {
         attachments.wait_for_state("fb0", "live");
         if way == "fuse" {
             let mut read = vec![0; 8192];
-            open(&path).read_exact_at(&mut read, 0).expect("it reads");
+            open(&path).read_exact_at(&mut read, 0).expect("the read succeeds");
             assert!(read == noise(1, 8192), "wrong data");
         }
         assert!(is_untouched(&attachments), "the other file was written");
@@ -138,8 +138,8 @@ fn an_attachment_without_a_recorded_namespace_waits_for_the_uuid() {
     let with = |uuid: &str| attachments.run([&again[..], &["--uuid", uuid]].concat());
     let device = attachments.attach(&again[1..]);
     let file = open(&device);
-    file.write_all_at(&noise(3, 8192), 0).expect("it writes");
-    file.sync_all().expect("it flushes");
+    file.write_all_at(&noise(3, 8192), 0).expect("the write succeeds");
+    file.sync_all().expect("the flush succeeds");
     let forget = || {
         fs::remove_file(attachments.folder("fb0").join("identity.json")).expect("the file exists");
         attachments.kill_server("fb0");
@@ -160,9 +160,9 @@ fn an_attachment_without_a_recorded_namespace_waits_for_the_uuid() {
     with(&uuid).ok();
     attachments.wait_for_state("fb0", "live");
     // A program with the open device must not have noticed anything.
-    file.write_all_at(&noise(4, 8192), 8192).expect("it writes");
+    file.write_all_at(&noise(4, 8192), 8192).expect("the write succeeds");
     let mut read = vec![0; 8192];
-    file.read_exact_at(&mut read, 0).expect("it reads");
+    file.read_exact_at(&mut read, 0).expect("the read succeeds");
     assert!(read == noise(3, 8192), "wrong data");
     drop(file);
     attachments.detach("fb0");

@@ -51,7 +51,7 @@ fn detach_refuses_while_an_iscsi_initiator_is_logged_in() {
     until("the initiator is logged in", || !attachments.status("fb0")["users"][0].is_null());
     attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["in use", "initiator", "--force"]);
     drop(initiator.stdin.take());
-    initiator.wait().expect("it ends");
+    initiator.wait().expect("the process exits");
     until("the disk is detached", || attachments.run(["detach", "fb0"]).code == Some(0));
     target.server.stop();
 }

@@ -62,7 +62,7 @@ fn a_connected_nbd_client_counts_as_a_user() {
     });
     attachments.run(["detach", "fb0"]).fails_in_a_line(1, &["NBD client", &whose, "--force"]);
     drop(client.stdin.take());
-    client.wait().expect("it ends");
+    client.wait().expect("the process exits");
     until("the client has disconnected", || attachments.run(["detach", "fb0"]).code == Some(0));
     assert!(UnixStream::connect(&socket).is_err());
 }
@@ -113,11 +113,11 @@ fn an_interrupted_attach_leaves_no_process() {
     for more in [&[][..], &["--foreground"]] {
         let mut command = attachments.command(wait.iter().chain(more));
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let mut child = child.expect("it starts");
+        let mut child = child.expect("the process starts");
         until("the server waits", || attachments.folder("fb0").join("server-pid").exists());
         signal(child.id(), "TERM");
         until("nothing is left", || !attachments.folder("fb0").exists());
-        child.wait().expect("it ends");
+        child.wait().expect("the process exits");
     }
 }
 
@@ -134,7 +134,7 @@ fn an_nbd_server_and_its_successor_listen_on_one_loopback_port() {
     // time.
     let address = url.split('/').nth(2).expect("an address").to_owned();
     for is_taken in [false, true] {
-        let killed = attachments.status("fb0")["server_pid"].as_u64().expect("it is served");
+        let killed = attachments.status("fb0")["server_pid"].as_u64().expect("a server process");
         let supervisor = attachments.status("fb0")["pid"].as_u64().expect("a supervisor");
         let tell = |name| signal(u32::try_from(supervisor).expect("a pid"), name);
         tell("STOP");

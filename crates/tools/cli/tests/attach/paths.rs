@@ -108,7 +108,7 @@ fn io_continues_on_the_other_path_when_one_is_cut() {
         // I/O must continue on the other path.
         wait_for_progress(&device);
         wire.mend();
-        until("the path is back", || path_state(&attachments, index) == "live");
+        until("the path is live again", || path_state(&attachments, index) == "live");
         assert!(load.is_running(), "the load ended too early");
     }
     wait_for_progress(&device);

@@ -70,7 +70,7 @@ fn in_foreground(attachments: &Attachments, args: &[&str]) -> Child {
     let mut command = attachments.command([&["attach", "--foreground"], args].concat());
     command.env("NOTIFY_SOCKET", attachments.scratch.path("notify"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("it starts")
+    command.spawn().expect("the process starts")
 }
 
 /// Runs the command again with the descriptor that systemd kept.
@@ -85,7 +85,7 @@ fn again_with(attachments: &Attachments, kept: &OwnedFd, args: &[&str]) -> Child
     command.env("NOTIFY_SOCKET", attachments.scratch.path("notify"));
     command.args(args).stdin(kept.try_clone().expect("a descriptor"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("it starts")
+    command.spawn().expect("the process starts")
 }
 
 fn restored(attachments: &Attachments, name: &str, text: &str) {
@@ -134,7 +134,7 @@ fn a_restored_service_notifies_systemd() {
 /// Kills the supervisor and then its server, as systemd does after a service's main process was
 /// killed.
 fn kill_both(attachments: &Attachments, supervisor: Child) {
-    let server = attachments.status("data")["server_pid"].as_u64().expect("it is served");
+    let server = attachments.status("data")["server_pid"].as_u64().expect("a server process");
     signal(supervisor.id(), "KILL");
     signal(u32::try_from(server).expect("a pid"), "KILL");
     wait(supervisor);
@@ -211,7 +211,7 @@ fn forced_detach_removes_a_disk_that_systemd_keeps() {
     let child = again_with(&attachments, &kept, &["--restore", "data"]);
     systemd.is_told("READY=1");
     let path = attachments.status("data")["use"]["path"].as_str().expect("a path").to_owned();
-    assert_eq!(fs::read(&path).expect("it is served").len(), 32 << 20);
+    assert_eq!(fs::read(&path).expect("the disk is served").len(), 32 << 20);
     signal(child.id(), "TERM");
     assert!(wait(child).status.success());
 }
@@ -239,8 +239,9 @@ fn ctrl_c_while_attach_connects_leaves_nothing() {
         "nvme+tcp://{}/nqn.2026-11.org.example:x?ns=1",
         silent.local_addr().expect("bound")
     );
-    let child = attachments.command(["attach", &url, "--as", "fuse"]).spawn().expect("it starts");
-    silent.accept().expect("it connects");
+    let child =
+        attachments.command(["attach", &url, "--as", "fuse"]).spawn().expect("the process starts");
+    silent.accept().expect("a connection");
     signal(child.id(), "INT");
     wait(child);
     until("nothing is left", || !attachments.folder("fb0").exists());

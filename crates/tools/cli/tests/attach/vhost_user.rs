@@ -15,7 +15,7 @@ fn connect(socket: &str) -> UnixStream {
     let mut stream = UnixStream::connect(socket).expect("a server listens");
     stream.write_all(&GET_FEATURES).expect("the server reads");
     let mut answer = [0; 20];
-    stream.read_exact(&mut answer).expect("it answers");
+    stream.read_exact(&mut answer).expect("an answer");
     assert_eq!(answer[..12], ANSWER);
     let features = u64::from_le_bytes(answer[12..].try_into().expect("8 bytes"));
     // Check VIRTIO_F_VERSION_1 and VHOST_USER_F_PROTOCOL_FEATURES.

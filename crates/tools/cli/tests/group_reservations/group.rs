@@ -57,7 +57,7 @@ impl Group {
         command.args(["--state-dir", &self.scratch.text(&format!("state-{index}"))]);
         command.args(["--block-size", &BLOCK.to_string(), "--disk-flight", "500ms", "-v"]);
         command.stdout(Stdio::null()).stderr(log);
-        self.members[index] = Some(Running(command.spawn().expect("it starts")));
+        self.members[index] = Some(Running(command.spawn().expect("the process starts")));
         until("the member listens", || std::net::TcpStream::connect(&address).is_ok());
     }
 

@@ -34,7 +34,7 @@ pub fn signal(id: u32, name: &str) {
     presser.args(["--ignored", "--exact", "support::console::press_ctrl_c"]);
     presser.env(WHOSE, id.to_string()).creation_flags(CREATE_NO_WINDOW);
     let status = presser.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let code = status.expect("it starts").code();
+    let code = status.expect("the process starts").code();
     assert_eq!(code, Some(PRESSED), "{name} {id}");
 }
 

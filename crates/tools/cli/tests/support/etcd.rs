@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 pub fn free() -> SocketAddr {
     let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    socket.local_addr().expect("it is bound")
+    socket.local_addr().expect("a bound socket")
 }
 
 /// A process that is killed when this value is dropped.

@@ -278,7 +278,8 @@ impl Reserved {
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).expect("a socket");
         socket.set_reuse_address(true).expect("the address can be shared");
         socket.bind(&any.into()).expect("a port");
-        let address = socket.local_addr().ok().and_then(|it| it.as_socket()).expect("it is bound");
+        let address =
+            socket.local_addr().ok().and_then(|it| it.as_socket()).expect("a bound socket");
         Reserved { _socket: socket, address }
     }
 }
@@ -348,13 +349,13 @@ impl Server {
 
     /// Whether the target has exited.
     pub fn has_ended(&mut self) -> bool {
-        let child = self.child.as_mut().expect("it runs");
+        let child = self.child.as_mut().expect("a running process");
         child.try_wait().expect("our own process").is_some()
     }
 
     /// Waits until the target exits.
     pub fn wait(mut self) -> Outcome {
-        let output = wait(self.child.take().expect("it runs"));
+        let output = wait(self.child.take().expect("a running process"));
         Outcome {
             code: output.status.code(),
             stdout: output.stdout,
