@@ -602,7 +602,7 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
-    fn parts_cover_a_range_once() {
+    fn the_parts_of_a_range_cover_each_byte_once() {
         let chunk = CHUNK_BYTES as u64;
         for (offset, length) in [(0, 0), (5, 1), (0, chunk), (chunk - 1, 2), (7, 3 * chunk)] {
             let mut at = offset;

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opening_reports_specifications_that_do_not_fit() {
+    fn opening_an_impossible_specification_names_the_reason() {
         let open = |text: &str| Spec::parse(text).unwrap().open(512, false);
         let message = |text| open(text).err().expect("the file was opened").to_string();
         assert!(open("stripe:64KiB,mem:1MiB,mem:2MiB").is_ok());

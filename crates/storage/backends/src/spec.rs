@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chunk_size_has_a_default() {
+    fn a_stripe_without_a_chunk_size_uses_the_default() {
         let spec = Spec::parse("stripe:a.img,b.img").unwrap();
         assert_eq!(spec.to_string(), "stripe:64KiB,a.img,b.img");
         // A file name may start with a digit if it has an extension.

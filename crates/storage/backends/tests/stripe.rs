@@ -123,7 +123,7 @@ fn stripe_sets_of_unsuitable_disks_are_refused() {
 }
 
 #[test]
-fn a_stripe_set_is_read_only_if_one_disk_is() {
+fn a_stripe_set_is_read_only_if_one_disk_is_read_only() {
     let fixed: Arc<dyn Namespace> = Arc::new(Mem::new(512, 1 << 20).unwrap().read_only());
     let stripe = Stripe::new(vec![mem(1 << 20), fixed], 65536).unwrap();
     let mut disk = Blocking::with_engine(&stripe, EngineKind::Auto).unwrap();

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_names_the_next_step() {
+    fn each_open_error_names_the_next_step() {
         let name: Name = "p/i?id=me".parse().unwrap();
         for (error, step) in [
             (configuration(&name, ENOENT), "?conf=FILE"),

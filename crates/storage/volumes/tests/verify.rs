@@ -88,7 +88,7 @@ fn an_unreadable_leg_does_not_hide_differences_of_others() {
 }
 
 #[test]
-fn a_single_leg_is_compared_with_nothing() {
+fn a_mirror_with_one_leg_in_sync_is_uncompared() {
     let legs = [(); 2].map(|()| memory(LEG_BYTES));
     let powers = [(); 2].map(|()| Power::lasting(i64::MAX));
     let wired = |at: usize| Arc::new(Wired::new(&format!("leg{at}"), &legs[at], &powers[at])) as _;

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agreed_start_that_has_passed_is_an_error() {
+    fn a_start_time_in_the_past_is_an_error() {
         let pattern = Pattern::new(Rw::RandRead, 4096, 1, 1);
         let meters = Meters::default();
         let spec = RunSpec {

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_slower_than_the_remote_disk_is_doubted() {
+    fn a_floor_slower_than_the_remote_disk_gives_a_warning() {
         let mut report = crate::testing::with_floor(report());
         assert!(report.patterns.iter().all(|pattern| pattern.floor_doubt().is_none()));
         let pattern = &mut report.patterns[0];

@@ -171,7 +171,7 @@ fn an_error_ends_only_its_own_run() {
 }
 
 #[test]
-fn writes_need_permission() {
+fn writes_without_permission_are_refused() {
     let plan = plan(vec![Pattern::new(Rw::Read, 4096, 1, 1), Pattern::new(Rw::Rw, 4096, 1, 1)], 10);
     let precious = Side::new(mem(1 << 20));
     let error = run(&plan, Some(&precious), None).expect_err("the disk may hold data");

@@ -298,7 +298,7 @@ fn a_scrape_counts_the_latency_of_each_operation_once() {
 
 /// Checks that a successor of a killed server starts at once, at the same address.
 #[test]
-fn a_killed_server_has_a_successor() {
+fn a_killed_server_is_replaced_at_the_same_address() {
     let attachments = Attachments::new();
     let url = attachments.attach(&["--as", "iscsi", "--listen", "127.0.0.1:0"]);
     let pid = attachments.status("fb0")["server_pid"].as_u64().expect("a server process");

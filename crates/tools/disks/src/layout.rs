@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_place_survives_writing_and_parsing() {
+    fn a_stored_position_round_trips() {
         for place in [
             LayoutPlace::Row { begin: 0, bytes: Some(5) },
             LayoutPlace::Row { begin: u64::MAX, bytes: None },

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn doctor_finds_what_rdma_lacks() {
+    fn doctor_reports_each_missing_part_of_rdma() {
         const ACTIVE: &str = "4: ACTIVE\n";
         const V2: &str = "RoCE v2\n";
         let empty = tempfile::tempdir().expect("a folder");

@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_knows_its_ancestors() {
+    fn a_record_descends_from_the_records_in_its_history() {
         let old = record();
         let (mut one, mut other) = (old.clone(), old.clone());
         one.advance(11);

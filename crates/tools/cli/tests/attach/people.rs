@@ -134,7 +134,7 @@ fn attach_uses_nbd_if_root_may_not_mount() {
 /// FUSE seems to be available, but the kernel refuses the mount although the process has all
 /// rights.
 #[test]
-fn attach_tries_the_next_way_if_the_kernel_refuses_the_mount() {
+fn attach_falls_back_to_nbd_if_the_kernel_refuses_the_mount() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let mut command = Command::new("unshare");
