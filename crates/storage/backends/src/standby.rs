@@ -1,5 +1,5 @@
-//! A stand-in for a disk that another machine uses. DRBD, for example, lets only the primary
-//! machine open its device.
+//! A namespace for a disk that this machine cannot open while another machine uses it. DRBD, for
+//! example, lets only the primary machine open its device.
 //!
 //! Until this machine becomes the primary, [`Standby`] is a namespace of the same size whose
 //! operations fail with [`BlockError::Disconnected`]. So hosts use another path to the same disk. A

@@ -1,4 +1,5 @@
-//! Tests of the reserved parts after a power failure or a failed write at a critical step.
+//! Tests of the reserved parts (the record and bitmap at the end of each leg) after a power failure
+//! or a failed write at a critical step.
 
 mod support;
 

@@ -99,8 +99,8 @@ pub struct fb_options {
     /// `keep_alive_ms` (600 with several paths, otherwise unused).
     pub path_timeout_ms: u32,
     /// The wait, in milliseconds, before the library repeats a write that was lost with its
-    /// controller. The library waits only if no other controller can reset the lost one (Linux
-    /// kernel, SPDK). Reads never wait.
+    /// controller. The library waits only at a target where no other controller can reset the lost
+    /// one (Linux kernel, SPDK). Reads never wait.
     ///
     /// The default, 0, is two or three times `keep_alive_ms` plus the controller's own time. By
     /// then, as NVMe Base 2.1 requires, the controller executes no more commands. With a shorter

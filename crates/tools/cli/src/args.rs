@@ -75,7 +75,7 @@ pub(crate) enum Command {
     Detach(DetachArgs),
     #[command(hide = true)]
     Attachment(PartArgs),
-    /// Kill the parent process if it still runs after its permit to lead a group has expired
+    /// Kill the parent process if it still runs when it may no longer lead its group
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     Watchdog,

@@ -1,4 +1,4 @@
-//! An agent: shares drives as a target, or generates load as hosts, for its controller.
+//! An agent: shares drives as a target, or generates load as hosts, for the fleet's controller.
 //!
 //! ```text
 //!  new peer --Hello, right token--> idle --Load, Alone--> loading --done, Cancel--> idle

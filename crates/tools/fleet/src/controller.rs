@@ -1,4 +1,4 @@
-//! The controller: runs a plan on a fleet, and reports the results.
+//! The controller of a fleet: runs a plan, and reports the results.
 
 use crate::error::FleetError;
 use crate::fleet::{Fleet, Setting, TargetPeer};

@@ -1,4 +1,4 @@
-//! All limits of a fleet, with their units.
+//! All limits of a fleet, with their units. A controller here is the controller of a fleet.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Agents that listen for controllers with a token.
+//! Agents that listen for the controllers of fleets. A controller needs the agent's token.
 //!
 //! The connection is not encrypted: a person who sees the packets sees the token. So an agent
 //! listens on loopback, at the end of a tunnel, unless the operator says that the network is

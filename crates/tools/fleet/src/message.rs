@@ -1,4 +1,4 @@
-//! The messages between controller and agent. Each is a line of JSON.
+//! The messages between the controller of a fleet and its agents. Each is a line of JSON.
 //!
 //! The controller sends requests, and each request has one final answer. While an agent runs or
 //! meters a load, it reports its speed five times a second, so that the controller notices an agent

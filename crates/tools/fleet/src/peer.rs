@@ -1,4 +1,4 @@
-//! An agent, as the controller sees it.
+//! An agent, as the controller of the fleet sees it.
 
 use crate::clock::{Clock, Offset};
 use crate::error::FleetError;
