@@ -21,7 +21,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine.
+    /// The machine on which this process runs.
     #[must_use]
     pub fn here() -> Machine {
         Machine::at(PathBuf::from("/"), allowed())

@@ -43,14 +43,14 @@ pub enum Spec {
         /// The capacity in bytes.
         bytes: u64,
     },
-    /// RAID 0.
+    /// RAID 0 over several disks.
     Stripe {
         /// The chunk size in bytes.
         chunk_bytes: u64,
         /// The disks of the stripe set.
         children: Vec<Spec>,
     },
-    /// A concatenation.
+    /// Several disks, one after the other.
     Concat {
         /// The disks, in order.
         children: Vec<Spec>,

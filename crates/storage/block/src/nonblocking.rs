@@ -114,7 +114,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl AsyncNamespace {
-    /// Starts the thread.
+    /// Starts the thread, which opens a queue on `namespace`.
     pub fn new(namespace: Arc<dyn Namespace>) -> Result<AsyncNamespace, BlockError> {
         Self::with_config(namespace, &Config::default())
     }

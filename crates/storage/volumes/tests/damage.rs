@@ -1,5 +1,5 @@
-//! Tests with corrupt reserved parts (the record and bitmap at the end of each leg), with old
-//! copies of a leg, and with power failures while a starting mirror writes its first records.
+//! Tests with corrupt reserved parts (the record and bitmap at the end of each leg) and with old
+//! copies of a leg. In some tests the power fails while a starting mirror writes its first records.
 
 mod support;
 

@@ -34,7 +34,6 @@ struct Entry<'a> {
     url: Option<String>,
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &DiscoverArgs, global: &Global) -> Result<()> {
     let connection = ConnectionArgs {
         tls_key: args.tls_key.clone(),

@@ -63,7 +63,6 @@ struct NamespaceView {
     eui64: Option<String>,
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &IdArgs, global: &Global) -> Result<()> {
     let options = remote::options(global, &args.digests);
     let controller = remote::connect(&args.url, &options)?;

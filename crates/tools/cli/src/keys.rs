@@ -13,7 +13,6 @@ use std::io::Write;
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// Runs the command.
 pub(crate) fn run(args: &KeysArgs) -> Result<()> {
     match &args.command {
         KeysCommand::New(args) => new(args),

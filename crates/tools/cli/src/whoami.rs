@@ -6,7 +6,6 @@ use farblock_host::HostIdentity;
 use farblock_host::identity::Source;
 use serde_json::json;
 
-/// Runs the command.
 pub(crate) fn run(as_json: bool) -> Result<()> {
     let (HostIdentity { nqn, id }, source) = HostIdentity::and_source();
     let (kept, folder) = match source {

@@ -32,7 +32,6 @@ const BYTES: u64 = 64 << 20;
 /// The time for which the host waits for a leader before it gives its disk up.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
-/// Runs the demonstration.
 pub(super) fn run(args: &DemoArgs, global: &Global) -> Result<()> {
     let stop = Stop::install_with_hangup()?;
     let mut stage = Stage::set()?;

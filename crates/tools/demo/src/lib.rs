@@ -199,7 +199,6 @@ impl<'a> Narrator<'a> {
     }
 }
 
-/// Prints the summary.
 fn conclude(
     load: &Load,
     seconds_taken: f64,

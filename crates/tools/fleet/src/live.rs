@@ -50,7 +50,7 @@ impl Live {
 pub struct Board(Arc<Mutex<Live>>);
 
 impl Board {
-    /// The current state.
+    /// Returns a copy of the current state.
     #[must_use]
     pub fn read(&self) -> Live {
         self.lock().clone()

@@ -106,7 +106,7 @@ pub struct Share {
     pub iscsi: bool,
 }
 
-/// A shared namespace.
+/// A namespace that the target of an agent shares.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shared {
     /// The `nvme+tcp://` URL, or the iSCSI address.
@@ -121,7 +121,7 @@ pub struct Shared {
     pub processors: Vec<usize>,
 }
 
-/// A host.
+/// A host, which an agent connects to one disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
     /// The NQN of the host.
@@ -205,7 +205,7 @@ pub enum Say {
         /// The Unix sockets, in folders that only this user can open.
         sockets: Vec<PathBuf>,
     },
-    /// The processor time.
+    /// The answer to [`Ask::Meter`].
     Used {
         /// The processor time in nanoseconds.
         ns: u64,
@@ -231,9 +231,9 @@ pub enum Say {
 /// The results of all clients of an agent together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The number of reads.
+    /// The number of reads that completed in the measured time.
     pub reads: u64,
-    /// The number of writes.
+    /// The number of writes that completed in the measured time.
     pub writes: u64,
     /// The sum of the I/Os per second of all clients.
     pub iops: f64,

@@ -52,7 +52,7 @@ impl Driver {
         self.queues[queue] = None;
     }
 
-    /// Returns the reactor.
+    /// Returns the reactor of the queues.
     pub fn reactor(&self) -> &Reactor {
         &self.reactor
     }
@@ -62,12 +62,12 @@ impl Driver {
         self.task
     }
 
-    /// Returns a queue.
+    /// Returns the queue with this number. Panics if the queue is closed.
     pub fn queue(&mut self, queue: usize) -> &mut dyn Queue {
         self.queues[queue].as_mut().expect("the queue is closed").as_mut()
     }
 
-    /// Submits an operation.
+    /// Submits an operation to a queue.
     pub fn submit(&mut self, queue: usize, op: Op) {
         self.queue(queue).submit(op);
     }

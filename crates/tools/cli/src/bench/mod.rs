@@ -81,7 +81,6 @@ pub(crate) struct CompareArgs {
     pub(crate) json: bool,
 }
 
-/// Runs the command.
 pub(crate) fn run(args: BenchArgs, json: bool, global: &Global) -> Result<()> {
     match args.command {
         Some(BenchCommand::Compare(compare)) => compare::run(&compare, json, global),
