@@ -18,8 +18,8 @@ pub enum Change {
     /// cached it has restarted. The namespace reports this before it executes another operation.
     Loss,
     /// The blocks may no longer hold the data that users wrote. The underlying file or disk was
-    /// truncated, replaced or swapped for a copy, or this may have happened while the file or disk
-    /// was disconnected. The namespace reports this before it executes another operation.
+    /// truncated, or another one may have replaced it, for example while it was disconnected. The
+    /// namespace reports this before it executes another operation.
     Contents,
     /// The UUIDs that the namespace's [parts](crate::Namespace::parts) report have changed.
     Parts,

@@ -120,7 +120,7 @@ fn an_image_with_a_client_cache_is_refused() {
     open(&image, 512, false).expect("the image opens");
 }
 
-/// The open also reads the settings stored for the image. This must need no further rights.
+/// The open also reads the settings stored for the image, which needs no further rights.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn a_user_with_read_rights_opens_an_image_read_only() {

@@ -28,18 +28,16 @@ pub const WAIT_LIMIT: Duration = Duration::from_secs(2);
 pub const HOPE: Duration = Duration::from_secs(20);
 /// The interval at which the keeper checks that a leg in sync has the last record written to it.
 pub const AUDIT_EVERY: Duration = Duration::from_secs(5);
-/// At its start, if every leg with all data may still execute writes of an earlier process, the
-/// mirror waits at most this long for these writes to end. The limit is longer than a host waits
-/// for a target that does not answer: 3 keep-alive periods of 5 s and the longest command quiesce
-/// time (65 s).
+/// A starting mirror waits at most this long while every leg with all data may still execute
+/// writes of an earlier process. A host waits for a target that does not answer for a shorter time:
+/// 3 keep-alive periods of 5 s and the longest command quiesce time (65 s).
 pub const LATE: Duration = Duration::from_secs(90);
 /// The time between putting a leg out and the first attempt to add it again.
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The interval between attempts to add a leg again grows up to this value.
 pub const LAST_RETRY: Duration = Duration::from_secs(60);
-/// The number of generations that a record remembers. If the record of a leg is older than these,
-/// the mirror overwrites the whole leg when it is certain that the leg has no write that the other
-/// legs lack. Otherwise the mirror refuses the leg.
+/// The number of generations that a record remembers. If the record of a leg is older, the mirror
+/// overwrites the whole leg, or refuses the leg if it may have writes that the other legs lack.
 pub const HISTORY: usize = 400;
 /// The interval at which the keeper clears idle regions from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);

@@ -160,7 +160,7 @@ fn a_flipped_bitmap_bit_does_not_hide_outdated_regions() {
         let mirror = open_without_second(&legs);
         (0..8).for_each(|region| fill(&mirror, region, 7));
         drop(mirror);
-        // In the version without checksums, the page was elsewhere. So clear the bit in both
+        // Format version 1, without checksums, had the page elsewhere. So clear the bit in both
         // places.
         for page_at in [PAGE_AT, PAGE_AT - (64 << 10)] {
             let mut end = read(&legs[0], LEG_BYTES).split_off(page_at as usize);
@@ -181,7 +181,7 @@ fn a_torn_bitmap_does_not_hide_outdated_regions() {
         (0..8).for_each(|region| fill(&mirror, region, 7));
         drop(mirror);
         put(&legs[0], PAGE_AT + torn * 512, &[0xa5; 512]);
-        // In the version without checksums, the page was elsewhere, so damage both places.
+        // Format version 1, without checksums, had the page elsewhere, so damage both places.
         put(&legs[0], PAGE_AT - (64 << 10) + torn * 512, &[0; 512]);
         become_the_same(&legs, 7, &format!("part {torn}"));
     }

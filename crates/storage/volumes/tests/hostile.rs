@@ -1,5 +1,5 @@
-//! Tests with legs that have changed when they return, and with power failures at each step of
-//! copying to one leg while another leg is lost.
+//! Tests with legs that have changed when they return. One test lets the power fail at each step of
+//! copying to one leg, while another leg is lost.
 
 mod support;
 

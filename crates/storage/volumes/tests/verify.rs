@@ -13,7 +13,7 @@ use support::Fixed;
 use support::legs::{DATA_BYTES, LEG_BYTES, memory};
 use support::wire::{Power, Wired};
 
-/// The blocks whose reads fail. They are in the third region.
+/// The blocks whose reads fail, in the third region.
 const BAD: std::ops::Range<u64> = 260..264;
 const REGION: u64 = farblock_volumes::limits::MIN_REGION_BYTES;
 

@@ -50,7 +50,8 @@ pub struct Plan {
     pub connections: u32,
     /// The event loop of each job.
     pub reactor: Config,
-    /// The floor to measure beside the namespaces, if any. It is the limit that the network sets.
+    /// The floor to measure beside the namespaces, if any: bare sockets, which show the network's
+    /// limit.
     pub floor: Option<Floor>,
     /// The seed of random addresses and data. The same seed gives the same I/Os.
     pub seed: u64,

@@ -15,7 +15,7 @@ use crate::pattern::Pattern;
 use farblock_random::Random;
 
 /// The distance, in bytes, between the random numbers that a job puts into the buffer of each
-/// write. They make all written pages differ.
+/// write. The numbers make all written pages differ.
 const STAMP_INTERVAL_BYTES: usize = 4096;
 
 /// One I/O that may be in flight.

@@ -1,6 +1,6 @@
-//! Measures the benefit of moving all waiting PDUs with one system call. The load is 4k reads and
-//! writes of a RAM disk over loopback through the portable engine, and the comparison uses one call
-//! for each PDU.
+//! Measures the benefit of moving all waiting PDUs with one system call, instead of one call for
+//! each PDU. The load is 4k reads and writes of a RAM disk over loopback through the portable
+//! engine.
 //!
 //! `cargo run --release -p farblock --example calls [SECONDS [ROUNDS [STAT]]]` prints a table with
 //! the medians of the rounds. Target and host share this process and its processor time. STAT is

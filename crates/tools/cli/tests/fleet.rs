@@ -194,7 +194,7 @@ fn with(variable: &str) -> Vec<(u32, String)> {
     found
 }
 
-/// Suspends the agent as `kill -STOP` does. It keeps its connections, but sends nothing.
+/// Suspends the agent as `kill -STOP` does. The agent keeps its connections, but sends nothing.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_suspended_agent_ends_the_run_is_named_and_is_killed() {

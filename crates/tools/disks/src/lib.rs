@@ -44,7 +44,10 @@ impl Leg {
         let now = namespace.geometry().capacity_bytes();
         (now < self.capacity_bytes).then(|| {
             let before = Size(self.capacity_bytes);
-            format!("it has shrunk from {before} to {}: I/O on the missing part fails", Size(now))
+            format!(
+                "the disk has shrunk from {before} to {}: I/O on the missing part fails",
+                Size(now)
+            )
         })
     }
 }

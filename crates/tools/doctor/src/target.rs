@@ -75,7 +75,10 @@ fn serves(
     let info = controller.info();
     found.push(Finding::ok(
         "controller",
-        format!("it is a {} {} with serial number {}", info.model, info.firmware, info.serial),
+        format!(
+            "the controller is a {} {} with serial number {}",
+            info.model, info.firmware, info.serial
+        ),
     ));
     if let Some((address, round_trip)) = reached {
         found.extend(speed::of_controller(info, &settings, address, round_trip));

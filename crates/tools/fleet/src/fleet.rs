@@ -253,8 +253,8 @@ impl<'a> Fleet<'a> {
         self.targets[index].share()
     }
 
-    /// For every namespace, its URLs, one for each path. The first namespaces of all targets come
-    /// first, then the second ones. So even a few clients use many targets.
+    /// The URLs of every namespace, one for each path. The first namespaces of all targets come
+    /// first, then the second ones, so that even a few clients use many targets.
     fn namespaces(&self) -> Vec<Vec<String>> {
         if !self.plan.targets.is_empty() {
             return self.plan.targets.iter().map(|url| vec![url.clone()]).collect();

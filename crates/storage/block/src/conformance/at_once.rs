@@ -7,7 +7,7 @@ use super::Context;
 use super::driver::Driver;
 use crate::{BlockError, Geometry, Op};
 
-/// The number of blocks that a check reads and writes. They span several chunks of any backend.
+/// The number of blocks that a check reads and writes: several chunks of any backend.
 const BLOCKS: u32 = 600;
 
 /// Returns borrowed buffers of a range; `None` if the queue does not support borrowed reads.

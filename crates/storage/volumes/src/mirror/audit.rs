@@ -57,7 +57,7 @@ enum Shown {
 impl Keeper {
     /// Registers that a leg has the record of the present generation. `doubts` is the value of
     /// [`Leg::doubts`](super::shared::Leg::doubts) before the write. If the count has grown since,
-    /// another disk may have got the record, and false means that the mirror has put the leg out.
+    /// another disk may have got the record. Then false means that the mirror has put the leg out.
     pub(crate) fn has_record(&mut self, leg: usize, doubts: u64) -> bool {
         let slot = self.slots[leg];
         self.slots[leg] = 1 - slot;

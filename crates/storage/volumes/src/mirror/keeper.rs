@@ -294,8 +294,8 @@ impl Keeper {
         }
     }
 
-    /// Writes the record to these legs. Returns true if all of them have got it, and `None` if the
-    /// last leg in sync did not get it, or must not be used.
+    /// Writes the record to these legs. Returns true if all of them have got it. `None`: the last
+    /// leg in sync did not get the record, or must not be used.
     fn write_record_to(&mut self, legs: u64) -> Option<bool> {
         // Check first that each leg is still the right one: a record written to another copy would
         // make that copy look like the leg.

@@ -26,7 +26,8 @@ struct Whole {
     /// Whether the operation is counted in its regions; see
     /// [`Regions::enter`](super::regions::Regions::enter).
     entered: bool,
-    /// The legs that are out and still execute the operation. They cannot return before it ends.
+    /// The legs that are out and still execute the operation. The mirror lets none of them in
+    /// before the operation ends.
     late: LegSet,
     /// The legs that have not answered yet. The next two fields are the legs that have answered,
     /// with success or with an error.

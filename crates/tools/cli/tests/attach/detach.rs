@@ -177,8 +177,8 @@ fn bash_completes_the_names_of_attached_disks() {
     assert_eq!(offered("--f").trim(), "--force");
 }
 
-/// Checks that `--unmount` also unmounts a file system on a loop device with a file on the disk's
-/// own file system, and a copy of the mount in another mount namespace.
+/// Checks that `--unmount` unmounts two more file systems: one on a loop device whose file is on
+/// the disk, and a copy of the mount in another mount namespace.
 #[test]
 fn detach_unmount_unmounts_file_systems_stacked_on_the_disk() {
     let attachments = Attachments::new();

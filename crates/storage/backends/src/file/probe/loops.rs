@@ -144,7 +144,7 @@ pub(super) fn open_device(name: &str, number: u64, flags: OFlags) -> std::io::Re
 /// Returns the mounts that [`all_mounts`] has read less than [`MOUNTS_TIME`] ago, or reads them
 /// again.
 ///
-/// A target with thousands of files opens them one after the other, and reading the mounts of all
+/// A target with thousands of files opens them one after the other. Reading the mounts of all
 /// processes takes longer than all other checks of a file. An outdated list does no harm: this
 /// process still finds every user of a file. At worst, it queries a driver that does not answer.
 fn recent_mounts() -> Arc<BTreeSet<String>> {
