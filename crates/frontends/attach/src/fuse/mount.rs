@@ -140,19 +140,19 @@ pub trait Mounter: Send + Sync {
     /// Returns the mountpoint's full path.
     ///
     /// # Errors
-    /// If this process cannot mount on the mountpoint.
+    /// Fails if this process cannot mount on the mountpoint.
     fn prepare(&self) -> Result<PathBuf, MountError>;
 
     /// Mounts the file system. Returns the only descriptor of the mount's connection to the kernel.
     ///
     /// # Errors
-    /// If the kernel or the helper refuses. Then nothing is mounted.
+    /// Fails if the kernel or the helper refuses. Then nothing is mounted.
     fn mount(&self, read_only: bool) -> Result<OwnedFd, MountError>;
 
     /// Unmounts the file system.
     ///
     /// # Errors
-    /// If the file system remains mounted.
+    /// Fails if the file system remains mounted.
     fn unmount(&self, way: Way) -> io::Result<()>;
 
     /// The users of this mount: processes, loop devices on its file, and the users of these loop
@@ -312,7 +312,7 @@ pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf, MountError> {
 /// Checks whether this user can mount.
 ///
 /// # Errors
-/// If this user cannot mount. The error states the reason.
+/// Fails if this user cannot mount. The error states the reason.
 pub fn available() -> Result<(), MountError> {
     match fs::File::options().read(true).write(true).open(DEVICE) {
         Ok(_) => {}
@@ -359,7 +359,7 @@ fn of_this_process(name: &str) -> Option<String> {
 /// loop devices. Does nothing if there is no such file system.
 ///
 /// # Errors
-/// If another file system is mounted on the mountpoint, if the mount cannot be unmounted, or if
+/// Fails if another file system is mounted on the mountpoint, the mount cannot be unmounted, or
 /// another process keeps the mount for a later server (see [`end`]).
 pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
     let is_gone = || is_gone(mountpoint).ok_or_else(|| MountError::Silent(mountpoint.to_owned()));
@@ -386,7 +386,7 @@ pub fn clean_up(mountpoint: &Path) -> Result<(), MountError> {
 /// the mount then fail.
 ///
 /// # Errors
-/// Those of [`clean_up`], except that a kept mount is no error.
+/// Returns the errors of [`clean_up`], but a kept mount is no error.
 pub fn end(mountpoint: &Path) -> Result<(), MountError> {
     let stale = |error| MountError::Stale(mountpoint.to_path_buf(), error);
     if let Ok(path) = beside(mountpoint)

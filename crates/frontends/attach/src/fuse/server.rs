@@ -173,8 +173,8 @@ impl Server {
     /// Opens the namespace, mounts the directory and serves the file.
     ///
     /// # Errors
-    /// If an option is invalid, or the namespace, the mount or a thread fails. Then no thread runs,
-    /// and nothing is mounted.
+    /// Fails if an option is invalid, or the namespace, the mount or a thread fails. Then no thread
+    /// runs, and nothing is mounted.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         Server::start_with(config, namespace, own(config))
     }
@@ -182,7 +182,7 @@ impl Server {
     /// Like [`Server::start`], but uses `mounter` for the mount operations.
     ///
     /// # Errors
-    /// Those of [`Server::start`].
+    /// Returns the errors of [`Server::start`].
     pub fn start_with(
         config: &Config,
         namespace: Arc<dyn Namespace>,
@@ -207,7 +207,8 @@ impl Server {
     /// dead server may reach the namespace after this call.
     ///
     /// # Errors
-    /// If the mount no longer exists, or the namespace or a thread fails. Then no thread runs.
+    /// Fails if the mount no longer exists, or the namespace or a thread fails. Then no thread
+    /// runs.
     pub fn resume(
         config: &Config,
         namespace: Arc<dyn Namespace>,
@@ -219,7 +220,7 @@ impl Server {
     /// Like [`Server::resume`], but uses `mounter` for the mount operations.
     ///
     /// # Errors
-    /// Those of [`Server::resume`].
+    /// Returns the errors of [`Server::resume`].
     pub fn resume_with(
         config: &Config,
         namespace: Arc<dyn Namespace>,
@@ -357,7 +358,7 @@ impl Server {
     /// answer.
     ///
     /// # Errors
-    /// If the kernel refuses to drop the cached size.
+    /// Fails if the kernel refuses to drop the cached size.
     pub fn resized(&self) -> io::Result<()> {
         match &self.session {
             Some(session) => self.shared.resized_for(&session.notifier),
@@ -385,8 +386,8 @@ impl Server {
     /// errors, and their unwritten data is lost.
     ///
     /// # Errors
-    /// If the disk is in use or cannot be unmounted; the server then continues. Also if an event
-    /// loop had failed; the server has then stopped.
+    /// Fails if the disk is in use or cannot be unmounted. The server then continues. Also returns
+    /// the error of a failed event loop, after the server has stopped.
     pub fn stop(&mut self, force: bool) -> Result<(), StopError> {
         if let Some(session) = &self.session {
             if force {

@@ -97,8 +97,8 @@ impl Server {
     /// Opens the namespace, listens on the configured address, and serves clients.
     ///
     /// # Errors
-    /// If an option is invalid, or the namespace, the socket or a thread fails. Then no thread
-    /// runs.
+    /// Fails if an option is invalid, or the namespace, the socket or a thread fails. Then no
+    /// thread runs.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         if config.export.len() > super::wire::MAX_STRING_BYTES {
             return Err(StartError::Name(config.export.len()));
@@ -173,7 +173,7 @@ impl Server {
     /// requests, closes the connections and stops the threads.
     ///
     /// # Errors
-    /// If an event loop had failed.
+    /// Fails if an event loop has failed.
     pub fn stop(mut self) -> io::Result<()> {
         self.stop_threads()
     }

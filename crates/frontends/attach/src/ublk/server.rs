@@ -258,8 +258,8 @@ impl Server {
     /// Makes a block device from the namespace, and serves the device.
     ///
     /// # Errors
-    /// If an option is invalid, or the driver, the namespace or a thread fails. Then no thread
-    /// runs, and no new device remains.
+    /// Fails if an option is invalid, or the driver, the namespace or a thread fails. Then no
+    /// thread runs, and no new device remains.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         let disk = Disk::new(namespace, config.read_only);
         let geometry = disk.geometry();
@@ -299,7 +299,7 @@ impl Server {
     /// server did not answer.
     ///
     /// # Errors
-    /// If the device does not fit the configuration, or the driver, the namespace or a thread
+    /// Fails if the device does not fit the configuration, or the driver, the namespace or a thread
     /// fails. Then the device still waits for a server.
     pub fn recover(
         id: u32,
@@ -409,7 +409,7 @@ impl Server {
     /// the new size at once.
     ///
     /// # Errors
-    /// [`Error::NoResize`] if the kernel (before 6.16) cannot change the size of a device.
+    /// Returns [`Error::NoResize`] if the kernel (before 6.16) cannot change the size of a device.
     pub fn resized(&self) -> Result<(), Error> {
         self.shared.resized(&self.info)
     }
@@ -451,7 +451,7 @@ impl Server {
     /// again.
     ///
     /// # Errors
-    /// If an event loop had failed.
+    /// Fails if an event loop has failed.
     pub fn leave(mut self) -> io::Result<()> {
         self.end_workers(Order::Leave)
     }
@@ -482,7 +482,7 @@ impl Drop for Server {
 /// has users, which then get errors.
 ///
 /// # Errors
-/// If the device is in use, or the driver refuses.
+/// Fails if the device is in use, or the driver refuses.
 pub fn detach(id: u32, force: bool) -> Result<(), StopError> {
     let mut driver = Driver::open().map_err(StopError::Driver)?;
     driver.info(id).map_err(StopError::Driver)?;

@@ -132,7 +132,7 @@ impl Worker {
     /// Makes the state of the calling thread's worker.
     ///
     /// # Errors
-    /// If the reactor cannot watch the descriptor of the commands.
+    /// Fails if the reactor cannot watch the descriptor of the commands.
     pub(super) fn new(
         seat: Seat,
         shared: Arc<UblkShared>,
@@ -168,7 +168,7 @@ impl Worker {
     /// Sends the first command for every tag.
     ///
     /// # Errors
-    /// If the kernel refuses the commands.
+    /// Fails if the kernel refuses the commands.
     fn ask(&mut self) -> io::Result<()> {
         for (tag, _) in (0..).zip(&self.slots) {
             self.commands.fetch(tag, resident(self.request_bytes as usize, self.resident_bytes));

@@ -214,8 +214,8 @@ impl Server {
     /// Opens the namespace, listens on the socket, and serves monitors.
     ///
     /// # Errors
-    /// If a setting is invalid, or the namespace, the socket or a thread fails. Then no thread
-    /// runs.
+    /// Fails if a setting is invalid, or the namespace, the socket or a thread fails. Then no
+    /// thread runs.
     pub fn start(config: &Config, namespace: Arc<dyn Namespace>) -> Result<Server, StartError> {
         let serial = &config.serial;
         if serial.len() > ID_BYTES || !serial.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
@@ -290,7 +290,7 @@ impl Server {
     /// reconnect to another server.
     ///
     /// # Errors
-    /// If an event loop had failed.
+    /// Fails if an event loop has failed.
     pub fn stop(mut self) -> io::Result<()> {
         self.stop_threads()
     }

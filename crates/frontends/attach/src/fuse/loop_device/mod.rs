@@ -84,7 +84,7 @@ impl std::error::Error for Error {}
 /// Attaches a loop device to a file. Returns the device's path.
 ///
 /// # Errors
-/// If the kernel refuses. Then no new device remains.
+/// Fails if the kernel refuses. Then no new device remains.
 pub fn attach(file: &Path, block_size: u32, read_only: bool) -> Result<PathBuf, Error> {
     let unreadable = |error| Error::File(file.to_path_buf(), error);
     let backing = File::options().read(true).write(!read_only).open(file).map_err(unreadable)?;
@@ -155,7 +155,7 @@ fn clear_read_only(path: &Path) {
 /// keep the device until they close it, and no new users can open it.
 ///
 /// # Errors
-/// If the device is in use, or the kernel refuses.
+/// Fails if the device is in use, or the kernel refuses.
 pub fn detach(device: &Path, force: bool) -> Result<(), Error> {
     if backing_file(device).is_none() {
         return Err(Error::NoDevice(device.to_path_buf()));
@@ -185,7 +185,7 @@ pub fn detach(device: &Path, force: bool) -> Result<(), Error> {
 /// Sets a loop device's size to its backing file's current size.
 ///
 /// # Errors
-/// If the kernel refuses.
+/// Fails if the kernel refuses.
 pub fn resize(device: &Path) -> Result<(), Error> {
     let Some(file) = backing_file(device) else {
         return Err(Error::NoDevice(device.to_path_buf()));

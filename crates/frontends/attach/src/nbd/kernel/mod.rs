@@ -155,7 +155,7 @@ impl Connections {
     /// Makes `count` connections, or one if `count` is 0.
     ///
     /// # Errors
-    /// If the server does not answer.
+    /// Fails if the server does not answer.
     pub fn new(server: &Server, count: usize) -> Result<Connections, Error> {
         let (first, disk) = client::connect(server)?;
         let mut sockets = vec![first.into()];
@@ -174,7 +174,7 @@ impl Connections {
 /// Makes a device from the server's disk.
 ///
 /// # Errors
-/// If the kernel refuses or the server does not answer. Then no new device remains.
+/// Fails if the kernel refuses or the server does not answer. Then no new device remains.
 pub fn connect(server: &Server, options: &Options) -> Result<Device, Error> {
     family()?;
     connect_to(&Connections::new(server, options.connections)?, options)
@@ -183,7 +183,7 @@ pub fn connect(server: &Server, options: &Options) -> Result<Device, Error> {
 /// Like [`connect`], but with existing connections, which another process may have made.
 ///
 /// # Errors
-/// Those of [`connect`].
+/// Returns the errors of [`connect`].
 pub fn connect_to(connections: &Connections, options: &Options) -> Result<Device, Error> {
     let mut family = family()?;
     let mut attributes = Attributes::default()
@@ -225,8 +225,8 @@ fn clear_read_only(device: Device) {
 /// same disk. Waiting requests then continue.
 ///
 /// # Errors
-/// If the kernel refuses, for example because the device's timeout has passed, or the device has
-/// another [`Options::identifier`].
+/// Fails if the kernel refuses, for example because the device's timeout has passed, or the device
+/// has another [`Options::identifier`].
 pub fn reconnect(server: &Server, device: Device, options: &Options) -> Result<(), Error> {
     family()?;
     reconnect_to(&Connections::new(server, options.connections)?.sockets, device, options)
@@ -235,7 +235,7 @@ pub fn reconnect(server: &Server, device: Device, options: &Options) -> Result<(
 /// Like [`reconnect`], but with existing connections, which another process may have made.
 ///
 /// # Errors
-/// Those of [`reconnect`].
+/// Returns the errors of [`reconnect`].
 pub fn reconnect_to(sockets: &[OwnedFd], device: Device, options: &Options) -> Result<(), Error> {
     let attributes = Attributes::default().u32(attribute::INDEX, device.index);
     let attributes = with_sockets(attributes, options, sockets);
@@ -246,7 +246,7 @@ pub fn reconnect_to(sockets: &[OwnedFd], device: Device, options: &Options) -> R
 /// [`Options::identifier`], if it has one.
 ///
 /// # Errors
-/// If the kernel refuses.
+/// Fails if the kernel refuses.
 pub fn resize(device: Device, bytes: u64, identifier: Option<&str>) -> Result<(), Error> {
     let mut attributes =
         Attributes::default().u32(attribute::INDEX, device.index).u64(attribute::SIZE_BYTES, bytes);
@@ -260,7 +260,7 @@ pub fn resize(device: Device, bytes: u64, identifier: Option<&str>) -> Result<()
 /// errors. The caller should check for users first.
 ///
 /// # Errors
-/// If the kernel refuses.
+/// Fails if the kernel refuses.
 pub fn disconnect(device: Device) -> Result<(), Error> {
     let attributes = Attributes::default().u32(attribute::INDEX, device.index);
     let done = family()?.call(command::DISCONNECT, &attributes);

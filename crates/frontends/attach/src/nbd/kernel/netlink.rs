@@ -86,7 +86,8 @@ impl Family {
     /// Looks up a family by its name.
     ///
     /// # Errors
-    /// `NotFound` if the kernel has no such family, for example because its module is not loaded.
+    /// Returns `NotFound` if the kernel has no such family, for example because its module is not
+    /// loaded.
     pub(super) fn find(name: &str, version: u8) -> io::Result<Family> {
         let socket = rustix::net::socket_with(
             AddressFamily::NETLINK,

@@ -81,7 +81,7 @@ impl FrontEnd {
     /// Connects to the back end that listens on the configured socket.
     ///
     /// # Errors
-    /// If no back end listens on the socket, the back end refuses a request, or no memory is
+    /// Fails if no back end listens on the socket, the back end refuses a request, or no memory is
     /// available.
     pub fn connect(config: &Config) -> io::Result<FrontEnd> {
         let is_fit = config.queues > 0
