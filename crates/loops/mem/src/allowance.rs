@@ -75,8 +75,8 @@ fn loops_within(processors: usize, threads: Option<u64>) -> usize {
     processors.min(most).max(1)
 }
 
-/// Divides the memory for buffers among `parts` equal users (for example connections), and returns
-/// the bytes for each. This is `usual`, or less if all users together would exceed a quarter of the
+/// Returns the number of bytes of buffers for each of `parts` equal users (for example
+/// connections). The result is `usual`, or less if all users together would exceed a quarter of the
 /// memory that the process may use. If the result is smaller than one request, the caller admits
 /// one request at a time.
 #[must_use]

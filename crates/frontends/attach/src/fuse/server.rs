@@ -382,7 +382,7 @@ impl Server {
 
     /// Unmounts if the disk has no users, finishes the accepted requests, and stops the threads.
     ///
-    /// With `force`, stops even if the disk has users. They and loop devices on the disk then get
+    /// With `force`, stops even if the disk has users. Users and loop devices on the disk then get
     /// errors, and their unwritten data is lost.
     ///
     /// # Errors

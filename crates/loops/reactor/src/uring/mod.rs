@@ -203,8 +203,8 @@ impl Uring {
         let give_up = Instant::now() + SHUT_DOWN_TIMEOUT;
         while self.ring.in_flight() > 0 {
             let submitted = self.ring.enter(Wait::No);
-            // This fails if no operation is in flight, or one cannot be cancelled. In both cases,
-            // the loop below waits until all have completed.
+            // The cancellation fails if no operation is in flight, or one cannot be cancelled. In
+            // both cases, the loop below waits until all have completed.
             let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
             let step = Wait::Until(Some(Instant::now() + SHUT_DOWN_STEP));
             let reaped = submitted.and_then(|()| self.turn(cx, step));

@@ -1,5 +1,5 @@
-//! Generic netlink, as far as one family of messages needs it. That is two kinds of headers and one
-//! kind of attribute, so this module uses no library.
+//! The part of generic netlink that one family of messages needs: two kinds of headers and one kind
+//! of attribute. It is so small that this module uses no library.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::io;

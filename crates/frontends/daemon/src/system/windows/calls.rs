@@ -88,8 +88,8 @@ pub(super) fn take(given: Given) -> io::Result<OwnedHandle> {
     Ok(unsafe { OwnedHandle::from_raw_handle(handle) })
 }
 
-/// Keeps child processes from inheriting the standard handles. They would keep the other ends of
-/// pipes open, and the readers of these pipes would wait forever.
+/// Keeps child processes from inheriting the standard handles. An inherited handle would keep the
+/// other end of a pipe open, and the pipe's reader would wait forever.
 pub(in super::super::super) fn keep_own_files() {
     for which in [STD_INPUT_HANDLE, STD_OUTPUT_HANDLE, STD_ERROR_HANDLE] {
         // SAFETY: plain calls, which refuse a value that is not a handle.
