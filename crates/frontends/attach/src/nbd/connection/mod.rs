@@ -101,7 +101,7 @@ pub(super) struct Connection {
     held_bytes: usize,
     /// Received bytes that are not parsed yet, in the buffer from this offset on.
     unread: Option<(Buffer, usize)>,
-    /// True while the core's list of connections that wait for buffers contains this one.
+    /// True while the core's list of connections that wait for buffers contains this connection.
     pub(super) starving: bool,
 }
 
