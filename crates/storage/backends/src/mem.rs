@@ -233,7 +233,7 @@ impl Queue for MemQueue {
         _fua: bool,
         data: &[u8],
     ) -> Option<Result<(), BlockError>> {
-        assert_eq!(data.len(), self.geometry.bytes(blocks), "the length of `data`");
+        assert_eq!(data.len(), self.geometry.bytes(blocks), "`data` has a wrong length");
         let checked = self.geometry.check(Command::Write, lba, u64::from(blocks));
         Some(checked.and_then(|()| self.store.write(self.geometry.offset(lba), data)))
     }

@@ -88,7 +88,7 @@ impl Queue for NullQueue {
         _fua: bool,
         data: &[u8],
     ) -> Option<Result<(), BlockError>> {
-        assert_eq!(data.len(), self.geometry.bytes(blocks), "the length of `data`");
+        assert_eq!(data.len(), self.geometry.bytes(blocks), "`data` has a wrong length");
         Some(self.geometry.check(Command::Write, lba, u64::from(blocks)))
     }
 

@@ -92,7 +92,7 @@ on_both_engines! {
         blocking.write_zeroes(2048, 2048, true).unwrap();
         assert!(allocated() <= before - (2 << 20), "{} of {before} bytes left", allocated());
         blocking.write_zeroes(0, 2048, false).unwrap();
-        assert!(allocated() >= before - (1 << 20), "zeroes freed the space that they should keep");
+        assert!(allocated() >= before - (1 << 20), "write zeroes freed space that it must keep");
         assert_eq!(fs::metadata(&path).unwrap().len(), 4 << 20);
     }
 

@@ -149,7 +149,7 @@ fn deallocated_blocks_use_no_space_in_the_cluster() {
     let image = fresh(MIN_BYTES, "layering");
     let mut disk = Blocking::new(&*shared(&image, 512)).expect("a queue");
     disk.write(0, &vec![7; (8 * MIB) as usize]).expect("a write");
-    assert_eq!(used(&image), 2, "two objects of 4 MiB");
+    assert_eq!(used(&image), 2, "8 MiB use two objects");
     disk.write_zeroes(0, (4 * MIB / 512) as u32, false).expect("write zeroes succeeds");
     assert_eq!(used(&image), 2, "write zeroes freed an object");
     disk.deallocate(0, (4 * MIB / 512) as u32).expect("deallocate succeeds");

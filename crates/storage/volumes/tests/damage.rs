@@ -150,7 +150,7 @@ fn a_start_fails_when_all_legs_are_lost_during_its_first_records() {
         }
         become_the_same(&legs, 0, "afterwards");
     }
-    assert_eq!(started, 2, "some start failed with all legs");
+    assert_eq!(started, 2, "the starts without a power failure must succeed");
 }
 
 #[test]

@@ -246,7 +246,7 @@ fn large_blocks_keep_bitmap_pages_in_separate_blocks() {
     let bitmap =
         read(&legs[0], bytes - limits::RESERVED_BYTES + BITMAP_AT, 16384).split_off(HEADER_BYTES);
     let marked: u32 = bitmap.iter().map(|byte| byte.count_ones()).sum();
-    assert_eq!(u64::from(marked), regions, "not all regions are to be copied");
+    assert_eq!(u64::from(marked), regions, "some regions are not marked");
 }
 
 /// The machine of a leg restarts before the mirror puts the leg out, and loses acknowledged data.
@@ -333,7 +333,11 @@ fn a_user_flush_fails_together_with_a_failing_keeper_flush() {
         let done = completes(&reactor, &mut *queue, 30_000).expect("the keeper's flush ends");
         assert_eq!(done.result, Err(BlockError::WriteFailed));
         if unwanted {
-            assert_eq!(disk.flush(), Err(BlockError::WriteFailed), "a lost error");
+            assert_eq!(
+                disk.flush(),
+                Err(BlockError::WriteFailed),
+                "the error of the keeper's flush was lost"
+            );
         }
         assert_eq!(disk.flush(), Ok(()));
     }

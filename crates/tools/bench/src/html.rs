@@ -383,7 +383,11 @@ mod tests {
         let page = render(&testing::report());
         assert_eq!(page.matches("<svg").count(), 9, "three metrics by three block sizes");
         assert_eq!(page.matches("<table").count(), 4);
-        assert_eq!(page.matches(r#"tabindex="0"><table"#).count(), 4, "keyboard access");
+        assert_eq!(
+            page.matches(r#"tabindex="0"><table"#).count(),
+            4,
+            "the keyboard can scroll each table"
+        );
         assert_eq!(page.matches("<title id=").count(), 9);
         assert_eq!(page.matches("<desc id=").count(), 9);
         let expected = "Over 5 patterns the remote disk reached 84 to 101 % of the local one’s";
@@ -393,13 +397,16 @@ mod tests {
     #[test]
     fn the_page_shows_the_floor() {
         let page = render(&testing::with_floor(testing::report()));
-        assert_eq!(page.matches("<i class=\"floor\">").count(), 3, "in each legend");
+        assert_eq!(page.matches("<i class=\"floor\">").count(), 3, "each legend has the floor");
         assert_eq!(page.matches("<th scope=\"col\">remote, % of floor</th>").count(), 3);
-        assert!(page.contains("<rect class=\"floor\""), "a bar");
+        assert!(page.contains("<rect class=\"floor\""), "the floor has no bar");
         assert!(page.contains("<dt>Floor</dt><dd>bare sockets"), "{page}");
         assert!(page.contains("<br>80.0 % of the floor’s IOPS"), "{page}");
         assert!(page.contains("and 80 % of the floor’s (bare sockets)."), "{page}");
-        assert!(!render(&testing::report()).contains("floor</"), "a floor that was not measured");
+        assert!(
+            !render(&testing::report()).contains("floor</"),
+            "the page shows a floor without figures"
+        );
     }
 
     #[test]

@@ -409,8 +409,8 @@ mod tests {
         let mut pace = Pace::new(1000);
         let at = |us| start + Duration::from_micros(us);
         assert!(pace.take(at(0)) && !pace.take(at(999)));
-        assert!(pace.take(at(3500)), "the second");
-        assert!(pace.take(at(3500)) && pace.take(at(3500)), "two missed operations");
+        assert!(pace.take(at(3500)), "the second operation is not due");
+        assert!(pace.take(at(3500)) && pace.take(at(3500)), "two missed operations are not due");
         assert!(!pace.take(at(3500)));
         assert_eq!(pace.look_again(), Some(at(4000) + RATE_SLACK));
         let late = (0..100).filter(|_| pace.take(at(1_000_000))).count();

@@ -405,7 +405,11 @@ mod tests {
 
         assert_eq!(first(&compare(&[1.09, 1.1, 1.11])).verdict, Verdict::Better);
         assert_eq!(first(&compare(&[0.97, 1.0, 1.02])).verdict, Verdict::NoDifference);
-        assert_eq!(first(&compare(&[0.7, 0.9, 1.1])).verdict, Verdict::NoDifference, "noise");
+        assert_eq!(
+            first(&compare(&[0.7, 0.9, 1.1])).verdict,
+            Verdict::NoDifference,
+            "noise counts as a change"
+        );
     }
 
     #[test]
@@ -416,7 +420,7 @@ mod tests {
         assert_eq!(fails(&[0.89, 0.90, 0.91], 5.0), 20, "rate and mean latency of all ten loads");
         assert_eq!(fails(&[0.89, 0.90, 0.91], 12.0), 0);
         assert_eq!(fails(&[0.7, 0.9, 1.1], 5.0), 0, "noise counts as a change");
-        assert_eq!(fails(&[1.2, 1.2, 1.2], 5.0), 0, "faster");
+        assert_eq!(fails(&[1.2, 1.2, 1.2], 5.0), 0, "a faster report failed");
         assert_eq!(fails(&[0.9], 5.0), 20, "one run: only the limit counts");
         assert_eq!(fails(&[0.96], 5.0), 0);
     }

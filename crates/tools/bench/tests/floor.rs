@@ -169,7 +169,7 @@ fn a_comparison_includes_the_floor() {
     assert!(!report.has_errors(), "{:?}", report.patterns);
     assert!(report.floor.as_ref().is_some_and(|floor| floor.contains("bare sockets")));
     assert!(report.method.notes.iter().any(|note| note.contains("bare sockets")));
-    assert!(report.engine != "auto", "the engine is not the disks' engine");
+    assert!(report.engine != "auto", "the report lacks the engine of the disks");
     for pattern in &report.patterns {
         let floor = pattern.floor.as_ref().expect("measured");
         assert_eq!((floor.reads > 0, floor.writes > 0), (true, pattern.pattern.rw.writes()));

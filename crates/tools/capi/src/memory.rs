@@ -42,7 +42,7 @@ impl Memory {
 
     /// Cuts off the first `len` bytes, and returns them.
     pub(crate) fn cut(&mut self, len: usize) -> Memory {
-        assert!(len <= self.len, "beyond the memory");
+        assert!(len <= self.len, "the cut exceeds the memory");
         let front = Memory { start: self.start, len };
         // SAFETY: the address is within the memory, or at its end.
         self.start = unsafe { self.start.add(len) };

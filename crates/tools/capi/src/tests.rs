@@ -476,7 +476,11 @@ fn no_operation_executes_after_its_queue_was_closed() {
             good(fb_submit(queue, &op(fb_kind::Write, 0, &mut data, 2)));
             assert_eq!(fb_poll(queue, null_mut(), 0, 0, 0), 0);
             good(fb_queue_close(queue));
-            assert_eq!(count.load(Ordering::SeqCst) - before, 1, "not called once");
+            assert_eq!(
+                count.load(Ordering::SeqCst) - before,
+                1,
+                "the operation did not run exactly once"
+            );
             fb_disconnect(disk);
         }
     }
@@ -542,7 +546,11 @@ fn a_returned_target_is_used_with_its_new_size() {
             assert_eq!(fb_poll(queue, &mut done, 1, 1, -1), 1);
             drop(target);
             good(fb_submit(queue, &op(fb_kind::Write, 8192, &mut data, 2)));
-            assert_eq!(fb_poll(queue, &mut done, 1, 1, 200_000), 0, "nothing completed");
+            assert_eq!(
+                fb_poll(queue, &mut done, 1, 1, 200_000),
+                0,
+                "an operation completed without its target"
+            );
             assert_eq!(wait_for(disk, fb_disk_state::Waiting).live_paths, 0);
             let path = describe_path(disk, 0);
             assert_eq!((path.state, path.access), (fb_path_state::Reconnecting as u32, 0));

@@ -113,8 +113,8 @@ impl Initiator {
             (header[0], header[1]) = (0x43, stages);
             header[8..14].copy_from_slice(&[0x80, 0, 0, 1, 0, 0]);
             let (header, _) = initiator.ask(header, text.0.as_bytes());
-            assert_eq!(header[0], 0x23, "not an answer to a login");
-            assert_eq!(header[36..38], [0, 0], "the login succeeds");
+            assert_eq!(header[0], 0x23, "the target sent no login response");
+            assert_eq!(header[36..38], [0, 0], "the login failed");
             (stages, text) = (0x87, (text.1, ""));
         }
         initiator
@@ -205,7 +205,10 @@ fn forced_detach_removes_a_disk_with_users() {
     attachments.run(&["detach", &url, "--force"]).ok();
     assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
     let mut rest = Vec::new();
-    assert!(initiator.0.read_to_end(&mut rest).is_err() || rest.len() < 1024, "it is served");
+    assert!(
+        initiator.0.read_to_end(&mut rest).is_err() || rest.len() < 1024,
+        "the disk is still served"
+    );
 }
 
 /// Checks metrics with the promtool of Prometheus.
@@ -272,7 +275,10 @@ fn a_scrape_counts_the_latency_of_each_operation_once() {
             }
         }
     };
-    assert!(attachments.status("data")["latency"].is_null(), "latencies before a request");
+    assert!(
+        attachments.status("data")["latency"].is_null(),
+        "latencies were measured before a request"
+    );
     has_counts(&scrape(), [0; 4]);
     let mut initiator = Initiator::new(&url);
     initiator.last_block();

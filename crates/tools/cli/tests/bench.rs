@@ -48,10 +48,13 @@ fn bench_without_disks_measures_both_sides_and_leaves_no_files() {
             assert_eq!(has_floor, several_processors(), "unasked: {pattern}");
         }
         assert_eq!(report["method"]["spin"], "balanced");
-        assert_eq!(std::fs::read_dir(scratch.path("disk")).unwrap().count(), 0, "nothing is left");
+        assert_eq!(std::fs::read_dir(scratch.path("disk")).unwrap().count(), 0, "files are left");
         let page = String::from_utf8(read(&html)).unwrap();
         assert!(page.contains("</html>") && page.contains("<svg"), "{page}");
-        assert!(!page.contains("src=\"http") && !page.contains("href=\"http"), "external files");
+        assert!(
+            !page.contains("src=\"http") && !page.contains("href=\"http"),
+            "the page loads external files"
+        );
     }
 }
 
@@ -80,7 +83,7 @@ fn bench_accepts_one_pattern_in_fio_options() {
     let wanted = &pattern["pattern"];
     assert_eq!((&wanted["rw"], &wanted["rwmixread"]), (&"randrw".into(), &70.into()));
     assert_eq!((&wanted["block_size_bytes"], &wanted["iodepth"]), (&8192.into(), &4.into()));
-    assert_eq!(wanted["numjobs"], 3, "the requested number of jobs, with any number of processors");
+    assert_eq!(wanted["numjobs"], 3, "the number of jobs changed");
     assert!(pattern["remote"].is_null() && pattern["local"]["iops"].as_f64().unwrap() > 0.0);
 }
 
@@ -193,7 +196,7 @@ fn bench_measures_a_remote_disk_alone_or_beside_a_local_one() {
     }
     let report = bench(&scratch, &[&["mem:32MiB", url.as_str()], &reads[..]].concat());
     assert!(patterns(&report.ok().json())[0]["remote_percent_of_local"].is_object());
-    assert!(read(&disk) == data, "nothing was written");
+    assert!(read(&disk) == data, "the disk was written");
     let table = bench(&scratch, &[&url, "--rw", "write", "--bs", "64k", "--allow-writes"]).ok();
     assert!(table.out().contains("64k sequential write"), "{}", table.out());
     assert!(read(&disk) != data, "the disk was not written");
@@ -263,7 +266,7 @@ fn interrupted_bench_reports_the_finished_patterns_and_leaves_no_files() {
     pipe.read_to_string(&mut stderr).unwrap();
     assert_eq!(output.status.code(), Some(130), "{stderr}");
     assert!(stderr.contains("error: interrupted"), "{stderr}");
-    assert_eq!(std::fs::read_dir(scratch.path("disk")).unwrap().count(), 0, "nothing is left");
+    assert_eq!(std::fs::read_dir(scratch.path("disk")).unwrap().count(), 0, "files are left");
 }
 
 #[test]

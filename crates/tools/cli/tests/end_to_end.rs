@@ -120,7 +120,10 @@ fn transfers_refuse_too_much_and_too_little_data() {
         |args: &[&str], input: &[u8]| scratch.run_with([&["write", &url], args].concat(), input);
     write(&["--input", &large], b"")
         .fails_in_a_line(1, &["room for 1 MiB", "1 MiB (1048577 bytes)", "nothing was written"]);
-    assert!(scratch.run(["read", &url]).ok().stdout == vec![0; 1 << 20], "a change");
+    assert!(
+        scratch.run(["read", &url]).ok().stdout == vec![0; 1 << 20],
+        "a refused write changed the disk"
+    );
     write(&["--input", &small, "--length", "1001"], b"")
         .fails_in_a_line(2, &["has only 1000 bytes", "1001"]);
     write(&["--length", "10"], b"abc").fails_in_a_line(1, &["after 3 bytes of 10", "ended early"]);

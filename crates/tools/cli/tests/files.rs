@@ -27,7 +27,7 @@ fn a_failed_copy_leaves_the_old_file() {
         .run_with(["copy", "-", &old, "--length", "9"], b"short")
         .fails_in_a_line(1, &["5 bytes of 9", "old is unchanged"]);
     assert_eq!(read(&old), b"precious\n");
-    assert_eq!(others(&scratch, &["old"]), [""; 0], "nothing is left");
+    assert_eq!(others(&scratch, &["old"]), [""; 0], "temporary files are left");
 }
 
 #[cfg(unix)]
@@ -44,7 +44,7 @@ fn the_next_copy_cleans_up_after_a_killed_one() {
     let new = scratch.file("in", &noise(1, 3 << 20));
     scratch.run(["copy", &new, &old]).ok();
     assert!(read(&old) == read(&new));
-    assert_eq!(others(&scratch, &["in", "old"]), [""; 0], "nothing is left");
+    assert_eq!(others(&scratch, &["in", "old"]), [""; 0], "temporary files are left");
 }
 
 #[cfg(unix)]
@@ -89,7 +89,7 @@ fn a_report_that_cannot_be_written_leaves_the_old_report() {
         scratch.prepare(&mut shell);
         support::finish(shell, b"").fails(1, &["report", "is unchanged"]);
         assert_eq!(read(&old), b"precious\n");
-        assert_eq!(others(&scratch, &["report"]), [""; 0], "nothing is left");
+        assert_eq!(others(&scratch, &["report"]), [""; 0], "temporary files are left");
     }
 }
 
@@ -142,7 +142,11 @@ fn the_identity_of_a_disk_follows_the_file_and_not_the_path() {
 
     let moved = scratch.text("moved.img");
     std::fs::rename(&a, &moved).unwrap();
-    assert_eq!(identities(&scratch, &[&moved]), (first.clone(), nqn.clone()), "moved");
+    assert_eq!(
+        identities(&scratch, &[&moved]),
+        (first.clone(), nqn.clone()),
+        "the moved file has another identity"
+    );
     scratch.disk("a.img", 1 << 20);
     let (other, other_nqn) = identities(&scratch, &[&a]);
     assert_ne!(other, first, "another disk at the same path has the same UUID");

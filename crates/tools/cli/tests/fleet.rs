@@ -235,7 +235,7 @@ fn a_suspended_agent_ends_the_run_is_named_and_is_killed() {
         };
         let why = farblock_fleet::run(&plan, setting).expect_err("a stopped agent").to_string();
         assert!(why.starts_with(&format!("{name}: it has not answered for 4 s")), "{why}");
-        assert_eq!(with(&ours), [], "nothing is left");
+        assert_eq!(with(&ours), [], "processes are left");
     }
 }
 

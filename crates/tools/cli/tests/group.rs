@@ -166,7 +166,7 @@ impl Group {
             for index in 0..self.members.len() {
                 let member = self.members[index].as_mut().expect("a running process");
                 if let Some(status) = member.0.try_wait().expect("a child process") {
-                    assert_eq!(status.code(), Some(75), "m{index} ended");
+                    assert_eq!(status.code(), Some(75), "m{index} exited");
                     self.start(index);
                 }
             }

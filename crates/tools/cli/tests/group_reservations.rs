@@ -226,7 +226,7 @@ fn duel(hosts: &mut [Node; 2], hammers: &[Hammer; 2], file: &Path, random: &mut 
         [first.join().expect("the thread ends"), second]
     });
     // An answer may be lost with its member, and the repeated command then finds no such key.
-    assert_ne!(answers, [OK, OK], "both preempted the other one");
+    assert_ne!(answers, [OK, OK], "both hosts preempted each other");
     let (_, _, left) = hosts[member()].report(member());
     let winner = hosts.iter().position(|host| left == [(host.key, true)]);
     let winner = winner.unwrap_or_else(|| panic!("one host is left, not {left:?}"));
@@ -276,7 +276,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Moves the leadership, kills a member and starts it again, or stops one for a while.
+/// Moves the leadership, kills a member and starts it again, or suspends one for a while.
 fn disturb(group: &mut Group, random: &mut Random) {
     let member = random.index(2);
     match random.below(6) {

@@ -369,7 +369,7 @@ fn the_counters_use_https() {
         other(&scratch, "curl", &args)
     };
     assert!(curl("old.pem", &url).ok().out().contains("farblock_uptime_seconds"));
-    assert_eq!(curl("new.pem", &url).code, Some(60), "the other authority's");
+    assert_eq!(curl("new.pem", &url).code, Some(60), "curl accepted another authority");
     let plain = curl("old.pem", &url.replace("https", "http"));
     assert!(plain.out().contains("this address is HTTPS"), "{}", plain.out());
     certify(&scratch, &params(&["localhost"]), &new);
@@ -422,7 +422,7 @@ fn the_dashboard_of_several_targets_uses_https() {
     assert!(curl("old.pem", &[], "/").ok().out().contains("<html"));
     assert!(curl("old.pem", &[], "/v1/nodes").ok().out().contains("needs the token"));
     assert!(curl("old.pem", &["-H", &header], "/v1/nodes").ok().out().contains(NQN));
-    assert_eq!(curl("new.pem", &[], "/").code, Some(60), "another authority");
+    assert_eq!(curl("new.pem", &[], "/").code, Some(60), "curl accepted another authority");
     certify(&scratch, &params(&["localhost"]), &new);
     until("the server uses the new certificate", || curl("new.pem", &[], "/").code == Some(0));
 }

@@ -173,7 +173,7 @@ fn kill_at(moment: Moment, scratch: &Scratch, server: Server, new: &Document) ->
         asked.join().expect("no panic")
     });
     match moment {
-        Moment::Half => assert_eq!(answered, Some(507), "the disk was full"),
+        Moment::Half => assert_eq!(answered, Some(507), "the target did not report a full disk"),
         Moment::Answered => assert_eq!(answered, Some(200)),
         _ => {}
     }

@@ -56,7 +56,7 @@ impl Far {
     fn has(&self) -> u8 {
         let mut block = [0; 512];
         Blocking::new(&*self.store).expect("a queue").read(LBA, &mut block).expect("read");
-        assert!(block.iter().all(|byte| *byte == block[0]), "half a write");
+        assert!(block.iter().all(|byte| *byte == block[0]), "the block has half a write");
         block[0]
     }
 }

@@ -240,7 +240,7 @@ fn a_target_uses_host_keys_of_its_keyring() {
     let _kept = keyring::put(&first, host, nqn);
     let is_known = || id(&server, &first).code == Some(0);
     support::until("the restored key is accepted", is_known);
-    assert_eq!(warned(), 1, "the message is logged once");
+    assert_eq!(warned(), 1, "the warning is not logged exactly once");
     server.stop();
     // A target that started without a keyring key cannot query the keyring later, and says so.
     let _server = scratch.serve(["--nqn", nqn, "mem:1MiB", "--allow-host", HOST]);

@@ -223,7 +223,7 @@ fn reload_applies_a_changed_configuration() {
         let all = status["subsystems"][0]["namespaces"].as_array().unwrap().clone();
         all.iter().map(|one| one["nsid"].as_u64().unwrap()).collect::<Vec<_>>()
     };
-    assert_eq!(ids(), [1, 2, 7], "a namespace that was changed otherwise was lost");
+    assert_eq!(ids(), [1, 2, 7], "a namespace that `ctl` added was lost");
     configuration(&scratch, &["mem:1MiB"]);
     server.signal("HUP");
     until("the signal takes effect", || ids() == [1, 7]);

@@ -144,7 +144,7 @@ fn a_file_moved_to_the_path_of_a_disk_is_used_only_after_replace_namespace() {
     assert_eq!(seen["bytes"], 2 << 20, "{seen}");
     let read = scratch.run(["read", &server.url(1), "--length", "512", "-o", "block"]);
     read.ok();
-    assert!(support::read(scratch.path("block")) == [5; 512], "no block");
+    assert!(support::read(scratch.path("block")) == [5; 512], "the new disk has other data");
     assert!(!support::read(scratch.path("old.img")).contains(&8), "the old file was written");
     assert!(replace().ok().out().contains("nothing to change"));
     server.stop();

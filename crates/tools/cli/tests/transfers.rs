@@ -181,7 +181,7 @@ fn resume_continues_a_killed_transfer_to_a_namespace() {
 
     goes_on(scratch.run(args.iter().chain(&["--verify"])));
     assert!(read(&disk) == read(&input));
-    assert!(!map.exists(), "nothing is left");
+    assert!(!map.exists(), "the record is left");
 }
 
 #[test]
@@ -200,14 +200,14 @@ fn resume_continues_a_killed_transfer_to_a_file() {
     goes_on(scratch.run(args));
     assert!(read(&output) == read(&disk));
     let count = || std::fs::read_dir(scratch.path("to")).unwrap().count();
-    assert_eq!(count(), 1, "nothing is left");
+    assert_eq!(count(), 1, "the record is left");
     // Restore the record, as if the process had been killed after it put the file in place and
     // before it removed the record.
     std::fs::write(&map, record).unwrap();
     let summary = scratch.run(args).ok().json();
     assert_eq!(summary["resumed_from"], 0, "a complete file was resumed");
     assert!(read(&output) == read(&disk));
-    assert_eq!(count(), 1, "nothing is left");
+    assert_eq!(count(), 1, "the record is left");
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn serve_names_the_leg_that_it_waits_for() {
     let mut line = String::new();
     while !(line.contains(&leg) && line.contains("has not answered for")) {
         line.clear();
-        assert!(log.read_line(&mut line).expect("UTF-8") > 0, "no output");
+        assert!(log.read_line(&mut line).expect("UTF-8") > 0, "the output ended too early");
     }
     child.kill().expect("our own process");
     child.wait().expect("our own process");

@@ -71,7 +71,11 @@ pub(super) fn ranges_beyond_the_end_are_refused(context: &mut Context<'_>) {
                 continue; // the namespace is as large as this limit
             }
             let done = driver.run(0, op(geometry, command, lba, blocks));
-            assert_eq!(done.result, Err(BlockError::OutOfRange), "{command:?} {blocks} at {lba}");
+            assert_eq!(
+                done.result,
+                Err(BlockError::OutOfRange),
+                "{command:?} of {blocks} blocks at {lba}"
+            );
             let expected = command.moves_data().then(|| geometry.bytes(blocks));
             assert_eq!(
                 done.buffer.map(|buffer| buffer.len()),
@@ -154,7 +158,7 @@ pub(super) fn a_read_only_namespace_can_be_read(context: &mut Context<'_>) {
         let blocks = context.random.within(1..33) as u32;
         let lba = context.random.within(0..geometry.blocks - u64::from(blocks));
         let once = driver.read(0, geometry, lba, blocks);
-        assert!(driver.read(0, geometry, lba, blocks) == once, "{blocks} at {lba} changed");
+        assert!(driver.read(0, geometry, lba, blocks) == once, "{blocks} blocks at {lba} changed");
     }
     let beyond = op(geometry, Command::Read, geometry.blocks, 1);
     driver.must_fail(0, beyond, BlockError::OutOfRange);

@@ -141,6 +141,6 @@ mod tests {
         start[1080..1082].copy_from_slice(&0xef53_u16.to_le_bytes());
         start[1048..1052].fill(0xff);
         (0..start.len()).for_each(|end| assert_eq!(bytes(&start[..end]), None));
-        assert_eq!(bytes(&start), None, "an invalid block size");
+        assert_eq!(bytes(&start), None, "an invalid block size was accepted");
     }
 }

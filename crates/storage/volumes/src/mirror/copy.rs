@@ -340,6 +340,10 @@ mod tests {
         assert_eq!(copying.current, Some((Why::Suspect, 1, 8)), "the copy works on another region");
         copying.begin_again(&[1], &regions);
         assert_eq!(copying.current, None);
-        assert_eq!(regions.enter(1..2, &mut Vec::new()), Entry::Wait, "open to writes");
+        assert_eq!(
+            regions.enter(1..2, &mut Vec::new()),
+            Entry::Wait,
+            "the region is closed to writes"
+        );
     }
 }

@@ -470,7 +470,10 @@ mod tests {
         let standings = vec![Standing::InSync, Standing::InSync, Standing::Behind];
         assert!(three.outlived(&Record { standings, had: vec![8, 8, 0], ..other.clone() }));
         let older = Record { generation: 7, ..other.clone() };
-        assert!(here.outlived(&older) && here.is_newer_than_leg(&older), "an older copy");
+        assert!(
+            here.outlived(&older) && here.is_newer_than_leg(&older),
+            "the leg is an older copy"
+        );
         let recent = Record { generation: here.generation - 1, ..other };
         assert!(!here.outlived(&recent), "the history shows a later state");
     }

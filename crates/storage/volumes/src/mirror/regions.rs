@@ -201,7 +201,7 @@ mod tests {
         assert!(!regions.clear_if_idle(0), "the region was written since the flush");
         assert!(regions.forget_touches());
         regions.suspect(0);
-        assert!(!regions.clear_if_idle(0), "suspect");
+        assert!(!regions.clear_if_idle(0), "the region is suspect");
         regions.trust(0);
         assert!(regions.clear_if_idle(0) && !regions.is_dirty(0));
     }

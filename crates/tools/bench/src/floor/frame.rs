@@ -92,8 +92,12 @@ mod tests {
     #[test]
     fn invalid_floor_requests_are_refused() {
         let good = FloorRequest::Read { bytes: 4096 }.emit();
-        assert_eq!(FloorRequest::parse(&good, 4095), None, "too large");
-        assert_eq!(FloorRequest::parse(&good[..11], 4096), None, "too short");
+        assert_eq!(FloorRequest::parse(&good, 4095), None, "a too large request was accepted");
+        assert_eq!(
+            FloorRequest::parse(&good[..11], 4096),
+            None,
+            "a too short request was accepted"
+        );
         for at in 0..5 {
             let mut bad = good;
             bad[at] ^= 0xff;

@@ -276,7 +276,7 @@ mod tests {
             stream.flush(&memory).expect("the peer reads");
             waited |= stream.unsent() > 0;
         }
-        assert!(waited, "the socket buffer took 18 MB");
+        assert!(waited, "the socket accepted 18 MB at once");
         assert!(reader.join().expect("no panic").expect("all bytes") == expected);
         assert!(stream.heads.is_empty());
     }

@@ -88,7 +88,7 @@ struct FakeQueue {
 
 impl Queue for FakeQueue {
     fn submit(&mut self, op: Op) {
-        assert_eq!(op.check(&self.geometry), Ok(()), "the submitter checks ranges and sizes");
+        assert_eq!(op.check(&self.geometry), Ok(()), "an invalid operation was submitted");
         self.seen.ops.fetch_add(1, Ordering::Relaxed);
         if self.keep_addresses {
             let key = (op.command == Command::Write, op.lba);

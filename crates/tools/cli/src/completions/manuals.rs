@@ -67,7 +67,10 @@ mod tests {
         let page = |name: &str| fs::read_to_string(folder.path().join(name)).expect("a page");
         assert!(page("farblock.1").contains("farblock\\-serve(1)"));
         assert!(page("farblock-serve.1").contains("  farblock serve \\-\\-config farblock.toml"));
-        assert!(!folder.path().join("farblock-attachment.1").exists(), "a hidden command");
+        assert!(
+            !folder.path().join("farblock-attachment.1").exists(),
+            "a hidden command has a page"
+        );
         #[cfg(unix)]
         assert!(page("farblock-ctl-resize.1").contains(".SH SYNOPSIS"));
     }

@@ -106,7 +106,7 @@ mod tests {
             let script = with_names(shell, &String::from_utf8_lossy(&script));
             assert_eq!(script.matches("completions --known").count(), 1, "{shell}");
             let hidden = ["__attachment", "subcommand attachment", "--manuals"];
-            assert!(hidden.iter().all(|it| !script.contains(it)), "{shell} offers hidden ones");
+            assert!(hidden.iter().all(|it| !script.contains(it)), "{shell} offers hidden commands");
             let renamed = script.matches("_farblock_options() {").count();
             assert_eq!(renamed, usize::from(shell != Shell::Fish), "{shell}");
         }

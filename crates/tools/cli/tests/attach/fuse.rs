@@ -101,7 +101,7 @@ fn io_continues_after_a_killed_server_is_replaced() {
         let before = controller();
         let killed = attachments.kill_server("fb0");
         attachments.wait_for_successor("fb0", killed);
-        assert_ne!(controller(), before, "the dead server's controller was not ended");
+        assert_ne!(controller(), before, "the dead server's controller was not closed");
         wait_for_progress(&device);
         assert!(load.is_running(), "the load ended too early");
     }

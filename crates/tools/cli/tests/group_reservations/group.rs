@@ -94,7 +94,7 @@ impl Group {
     }
 
     pub(crate) fn move_to(&self, member: usize) {
-        assert!(self.ask_to_move(member), "the order is accepted");
+        assert!(self.ask_to_move(member), "the group refused the order");
         self.wait_for_leader(member, |leader| leader == member);
     }
 

@@ -230,7 +230,7 @@ impl Node {
     pub(crate) fn wait_for_answer(&mut self, member: usize) -> Status {
         let io = &mut self.links[member].as_mut().expect("connected").io;
         loop {
-            assert!(io.receive(), "the connection is open");
+            assert!(io.receive(), "the member closed the connection");
             let pending = std::mem::take(&mut io.pending);
             let mut input = &pending[..];
             if let Some(Event::Completed { cqe, .. }) = io.end.next(&mut input).expect("valid") {

@@ -224,8 +224,14 @@ mod tests {
     fn a_path_on_another_mount_is_not_examined() {
         let device = makedev(8, 1);
         assert!(may_have(MOUNTS, Path::new("/srv/disk.img"), device));
-        assert!(!may_have(MOUNTS, Path::new("/run/disk/disk"), device), "a FUSE disk");
-        assert!(may_have(MOUNTS, Path::new("/data/v/disk.img"), device), "a subvolume");
+        assert!(
+            !may_have(MOUNTS, Path::new("/run/disk/disk"), device),
+            "a path on a FUSE disk was examined"
+        );
+        assert!(
+            may_have(MOUNTS, Path::new("/data/v/disk.img"), device),
+            "a path on a subvolume was not examined"
+        );
         assert!(!may_have(MOUNTS, Path::new("/srv/disk.img"), makedev(8, 2)));
     }
 
@@ -249,7 +255,10 @@ mod tests {
     fn the_loop_driver_is_not_queried_about_files_that_may_hang() {
         let device = makedev(8, 1);
         assert!(may_hang(MOUNTS, Path::new("/run/disk/disk"), device));
-        assert!(!may_hang(MOUNTS, Path::new("/run/disk/disk"), makedev(0, 50)), "it answers");
+        assert!(
+            !may_hang(MOUNTS, Path::new("/run/disk/disk"), makedev(0, 50)),
+            "a file system that responds may not hang"
+        );
         assert!(!may_hang(MOUNTS, Path::new("/srv/disk.img"), makedev(8, 2)));
     }
 }
