@@ -458,8 +458,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns a part of a chunk, to change in place. If readers borrow the chunk, a copy replaces
-    /// it first.
+    /// Returns a part of a chunk, to change in place. First replaces a borrowed chunk with a copy.
     fn to_change<'a>(
         &self,
         chunk: &Chunk,

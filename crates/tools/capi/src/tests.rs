@@ -576,7 +576,7 @@ fn a_returned_target_is_used_with_its_new_size() {
     }
 }
 
-/// A function that lets its call continue three times, and then ends the call.
+/// A value for `fb_options.waiting`: lets a call continue three times, and then ends the call.
 unsafe extern "C" fn three_times(user: *mut c_void) -> i32 {
     // SAFETY: `user` points to a number that outlives the disk.
     let asked = unsafe { &*user.cast::<AtomicUsize>() }.fetch_add(1, Ordering::Relaxed);

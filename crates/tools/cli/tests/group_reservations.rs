@@ -109,8 +109,8 @@ fn a_command_waits_while_etcd_does_not_answer() {
     assert_eq!(node.report(leader), (0, true, vec![(node.key, false)]));
 }
 
-/// The steps of Windows's cluster validation (see the target's `windows_cluster.rs`), alternately
-/// through one member and the other.
+/// Takes the steps of Windows's cluster validation (see the target's `windows_cluster.rs`) through
+/// both members alternately.
 #[test]
 fn windows_cluster_validation_passes_through_alternating_members() {
     let group = Group::new();
