@@ -81,8 +81,8 @@ fn state(attachment: &Examined) -> Finding {
         "degraded" if refusal.is_some() => Finding::problem(
             CHECK,
             format!("some operations on {name} fail{why}"),
-            "correct this at the target (`farblock status` there), or release the other host's \
-             reservation; the state ends with the next operation that succeeds",
+            "correct the problem at the target (`farblock status` there), or release the other \
+             host's reservation; the state ends with the next operation that succeeds",
         ),
         "degraded" if is_denied_everywhere(attachment) => Finding::problem(
             CHECK,
