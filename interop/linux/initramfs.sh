@@ -25,6 +25,8 @@ modules=(
     drbd
     # soft-RoCE, with the peers over RDMA
     rdma_rxe ib_uverbs rdma_ucm nvme-rdma nvmet-rdma
+    # a network of the guest whose cable a job can pull
+    veth bridge
 )
 # Modules that the kernel loads by alias: checksums of digests, ext4 and soft-RoCE, and TLS's
 # cipher. Some kernels have these built in.
