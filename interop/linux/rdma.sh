@@ -23,7 +23,8 @@ if [ $# = 2 ]; then
     for job in rdma-target rdma-host rdma-faces rdma-features; do
         SHARE=$scratch/share TIMEOUT=900 "$linux_dir/guest.sh" "$linux_dir/jobs/$job.sh"
     done
-    for phases in "kf fk ff" "cuts-kernel cuts-farblock kills-kernel kills-farblock"; do
+    for phases in "discovers-kernel kf fk ff" \
+        "cuts-kernel cuts-farblock kills-kernel kills-farblock"; do
         echo "$phases" >"$scratch/phases"
         SHARE=$scratch/share TIMEOUT=600 "$linux_dir/guest.sh" "$linux_dir/jobs/rdma-faults.sh" \
             "$scratch/phases"

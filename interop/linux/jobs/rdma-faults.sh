@@ -180,6 +180,14 @@ kills() {
     rdma resource show
 }
 
+# discovers: the kernel's host connects by discovery over RDMA.
+discovers() {
+    check "connect-all" nvme connect-all --transport=rdma --traddr=$far --trsvcid=4421
+    eventually "the namespace appears" find_namespace $nqn 1
+    grep -q rdma /sys/class/nvme/nvme*/transport || fail "no path over RDMA"
+    disconnect kernel
+}
+
 # kernel_target: serves a disk with the kernel's target.
 kernel_target() {
     local directory=$configfs/nvmet/ports/1
