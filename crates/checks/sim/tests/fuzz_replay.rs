@@ -23,7 +23,11 @@ fn private_data_and_data_pointers_of_rdma_match_the_oracle() {
     let answer: Vec<u8> = [1, 8].into_iter().chain([0, 0, 32]).chain([0; 29]).collect();
     let mut command = [0; 65];
     (command[0], command[2], command[40]) = (3, 0x40, 0x40);
-    for valid in [&request[..], &answer, &[2, 0, 0, 6, 0], &command] {
+    // A list of two descriptors.
+    let mut list = [0; 1 + 3 * 16];
+    (list[0], list[9], list[16]) = (4, 32, 0x31);
+    (list[26], list[32], list[42], list[48]) = (2, 0x40, 2, 0x4f);
+    for valid in [&request[..], &answer, &[2, 0, 0, 6, 0], &command, &list] {
         fuzz::rdma(valid);
         for at in 1..valid.len() {
             for value in 0..=255 {

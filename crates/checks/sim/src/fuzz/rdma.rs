@@ -2,22 +2,23 @@
 //! computes the expected result.
 
 use super::Input;
-use farblock_proto::capsule::{DataPointer, RemoteForm};
+use farblock_proto::capsule::{self, DataPointer, RemoteForm};
 use farblock_proto::rdma::{Admission, Granted, Offer, Reads, rejection};
 use farblock_wire::rdma::RejectStatus;
-use farblock_wire::{Sqe, Status};
+use farblock_wire::{SglDescriptor, Sqe, Status};
 
 /// Fuzzes the bytes that a peer sends over RDMA: the private data of a connect request, of its
-/// answer and of a rejection, and the data pointer of a command.
+/// answer and of a rejection, and a command's data pointer and list of descriptors.
 ///
 /// # Panics
 /// Panics if a result differs from the oracle's.
 pub fn rdma(data: &[u8]) {
     let mut input = Input(data);
-    match input.byte() % 4 {
+    match input.byte() % 5 {
         0 => request(&mut input),
         1 => answer(&mut input),
         2 => reject(&mut input),
+        4 => segment(&mut input),
         _ => pointer(&mut input),
     }
 }
@@ -90,5 +91,43 @@ fn pointer(input: &mut Input<'_>) {
         assert_eq!((block.address, block.length_bytes), (address, length & 0xff_ffff));
         assert_eq!(block.key, u32::from_le_bytes(std::array::from_fn(|at| bytes[35 + at])));
         assert_eq!(block.invalidate, bytes[39] == 0x4f);
+    }
+}
+
+/// A list of descriptors in a capsule: its descriptor, and the capsule's data.
+fn segment(input: &mut Input<'_>) {
+    let bytes = input.bytes::<{ SglDescriptor::LEN }>();
+    let dptr = SglDescriptor::parse(&bytes).expect("a descriptor has these bytes");
+    let address = u128::from(u64::from_le_bytes(std::array::from_fn(|at| bytes[at])));
+    let length = u32::from_le_bytes(std::array::from_fn(|at| bytes[8 + at]));
+    let data = input.0;
+    let expected = [
+        (length == 0 || length % 16 != 0, Status::INVALID_SGL_SEGMENT),
+        (length / 16 > 16, Status::INVALID_SGL_COUNT),
+        (address + u128::from(length) > data.len() as u128, Status::SGL_OFFSET_INVALID),
+    ];
+    let expected = expected.into_iter().find(|(is_wrong, _)| *is_wrong);
+    let range = capsule::segment_range(&dptr, data.len());
+    let wanted = expected.map(|(_, status)| status.with_dnr());
+    assert_eq!(range.as_ref().err().copied(), wanted);
+    let Ok(range) = range else { return };
+    assert_eq!((range.start as u128, range.len()), (address, length as usize));
+    let descriptors: Vec<_> = data[range.clone()].chunks(16).collect();
+    let is_keyed = descriptors.iter().all(|it| [0x40, 0x4f].contains(&it[15]));
+    let lengths = descriptors.iter().map(|it| u64::from(it[8]) | u64::from(it[9]) << 8);
+    let lengths = lengths.zip(&descriptors).map(|(low, it)| low | u64::from(it[10]) << 16);
+    let sum: u64 = lengths.sum();
+    match capsule::segment_blocks(&data[range]) {
+        Ok((blocks, whole)) => {
+            assert!(is_keyed && sum <= 0xff_ffff);
+            assert_eq!(blocks.len(), descriptors.len());
+            let whole = whole.keyed_block().expect("keyed");
+            assert_eq!(u64::from(whole.length_bytes), sum);
+            assert_eq!(Some(whole.key), blocks.last().map(|it| it.key));
+        }
+        Err(status) if is_keyed => {
+            assert!(sum > 0xff_ffff && status == Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+        }
+        Err(status) => assert_eq!(status, Status::SGL_TYPE_INVALID.with_dnr()),
     }
 }
