@@ -1,8 +1,8 @@
 #!/bin/bash
 # swap.sh FARBLOCK: swap on a disk that 'farblock attach --as ublk' made in a guest, with a target
-# on this machine (jobs/swap.sh). farblock must refuse swap. If no process is left to refuse swap,
-# farblock must report it. FARBLOCK is the binary. Runs setup.sh first. Exit code: 0 success, 1 a
-# test failed, 2 misuse.
+# on this machine (jobs/swap.sh). The disk's supervisor must switch off swap. If the supervisor is
+# dead, 'farblock list' and 'farblock doctor' must report the swap. FARBLOCK is the binary. Runs
+# setup.sh first. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail
 . "$(dirname "$0")/place.sh"
 . "$linux_dir/stand.sh"

@@ -1,8 +1,8 @@
 //! A TCP listener that uses TLS if there is a certificate.
 //!
-//! Each connection performs its own handshake, so a slow handshake does not delay other clients,
-//! and the limits on connections include it. A client that uses plain HTTP gets an error that tells
-//! it to use HTTPS.
+//! Each connection performs its own handshake, so a slow handshake does not delay other clients. A
+//! connection counts towards the server's limits from before its handshake. A client that uses
+//! plain HTTP gets an error that tells it to use HTTPS.
 
 use crate::problems::PROBLEM;
 use axum::serve::Listener;

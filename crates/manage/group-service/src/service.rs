@@ -154,7 +154,8 @@ impl Service {
     /// Chooses the member that leads an ANA group while that member is alive.
     ///
     /// # Errors
-    /// One sentence.
+    /// A sentence for the user: no such member, other changes came first, or etcd did not answer in
+    /// time. In the last case the change may still happen.
     pub fn pin(&self, ana_group: u32, member: &str) -> Result<(), String> {
         self.change(Change::Pin { ana_group, member: member.to_owned() })
     }
@@ -162,7 +163,8 @@ impl Service {
     /// Withdraws [`Self::pin`].
     ///
     /// # Errors
-    /// One sentence.
+    /// A sentence for the user: no such member, other changes came first, or etcd did not answer in
+    /// time. In the last case the change may still happen.
     pub fn unpin(&self, ana_group: u32) -> Result<(), String> {
         self.change(Change::Unpin { ana_group })
     }
@@ -170,7 +172,8 @@ impl Service {
     /// Orders a member to serve, to drain or to pause.
     ///
     /// # Errors
-    /// One sentence.
+    /// A sentence for the user: no such member, other changes came first, or etcd did not answer in
+    /// time. In the last case the change may still happen.
     pub fn order(&self, member: &str, duty: Duty) -> Result<(), String> {
         self.change(Change::Order { member: member.to_owned(), duty })
     }
@@ -178,7 +181,8 @@ impl Service {
     /// Starts a rolling upgrade, or continues the one that has not ended.
     ///
     /// # Errors
-    /// One sentence.
+    /// A sentence for the user: no such member, other changes came first, or etcd did not answer in
+    /// time. In the last case the change may still happen.
     pub fn begin_upgrade(&self) -> Result<(), String> {
         self.change(Change::BeginUpgrade)
     }
@@ -186,7 +190,8 @@ impl Service {
     /// Ends a rolling upgrade. The members keep their orders.
     ///
     /// # Errors
-    /// One sentence.
+    /// A sentence for the user: no such member, other changes came first, or etcd did not answer in
+    /// time. In the last case the change may still happen.
     pub fn end_upgrade(&self) -> Result<(), String> {
         self.change(Change::EndUpgrade)
     }
@@ -194,7 +199,8 @@ impl Service {
     /// Ends a member's process as soon as it leads no ANA group. Its supervisor starts it again.
     ///
     /// # Errors
-    /// One sentence.
+    /// A sentence for the user: no such member, other changes came first, or etcd did not answer in
+    /// time. In the last case the change may still happen.
     pub fn restart(&self, member: &str) -> Result<(), String> {
         self.change(Change::Restart { member: member.to_owned() })
     }
@@ -202,7 +208,8 @@ impl Service {
     /// Removes a dead member and its controller identifiers from the group.
     ///
     /// # Errors
-    /// One sentence.
+    /// A sentence for the user: no such member, other changes came first, or etcd did not answer in
+    /// time. In the last case the change may still happen.
     pub fn forget(&self, member: &str) -> Result<(), String> {
         self.change(Change::Forget { member: member.to_owned() })
     }

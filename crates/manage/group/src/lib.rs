@@ -86,9 +86,9 @@
 //!   continues, for *H* after each such report. If the report was wrong, and another member takes
 //!   over, the disks refuse the old leader before the new one begins.
 //! - **All other cases:** I/O continues until the permit ends, and then waits. If the store returns
-//!   and the record is unchanged, I/O continues in the same epoch, without a takeover. A member
-//!   that has not been in contact with the store for *H* takes over no other member's groups, so
-//!   the leaders join again first.
+//!   and the record is unchanged, I/O continues in the same epoch, without a takeover. After
+//!   the store's return, a member takes over other members' groups only after a contact of *H*, so
+//!   that the leaders can join again before.
 //!
 //! "I/O continues under the current leaders" is thus true for disks that can refuse a wrong leader.
 //! For other disks it would need a second election among the members, or a risk for the data.

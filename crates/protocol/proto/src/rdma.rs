@@ -74,8 +74,9 @@ pub struct Admission {
 impl Admission {
     /// Checks a host's private data, and the RDMA READs of the host and of the controller's device.
     ///
-    /// A host that announces more READs than this end can answer is admitted, because hosts start
-    /// none.
+    /// A host may announce more READs than the controller's device can answer: over RDMA, only
+    /// controllers start READs. If the device can answer none, a host that announces any is
+    /// rejected.
     ///
     /// # Errors
     /// Returns the status for the rejection. Invalid data take precedence over missing resources.

@@ -409,7 +409,7 @@ fn the_dashboard_of_several_targets_uses_https() {
     let socket = scratch.path("control").display().to_string();
     let _server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--control", &socket]);
     let node = format!("one={socket}");
-    // With encryption, the dashboard accepts any address.
+    // With HTTPS, `farblock ui` may listen on addresses beyond loopback.
     let (_page, at) = page(&scratch, &node, "0.0.0.0:0");
     let port = at.trim_end_matches('/').rsplit_once(':').unwrap().1;
     assert!(at.starts_with("https://"), "{at}");

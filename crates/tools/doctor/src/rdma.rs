@@ -209,7 +209,7 @@ pub(super) fn here() -> Vec<Finding> {
 fn locked_limit() -> Option<u64> {
     use rustix::process::{Resource, getrlimit};
     use rustix::thread::{CapabilitySet, capabilities};
-    // The kernel ignores the limit for such a process.
+    // The kernel does not apply the limit to a process with CAP_IPC_LOCK.
     let may_lock_any =
         capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::IPC_LOCK));
     getrlimit(Resource::Memlock).current.filter(|_| !may_lock_any)

@@ -372,8 +372,9 @@ impl<'a> Fleet<'a> {
         Ok(Some(sum))
     }
 
-    /// Runs the load once on all hosts. `process` is the process of the target to measure, if no
-    /// agent runs the target; `whose` then names its program.
+    /// Runs the load once on all hosts. `process` is the process whose processor time the target's
+    /// agent measures; `None`: the agent's own process. `whose` follows the run's number in
+    /// messages, and is empty for NVMe.
     pub(crate) fn one_run(
         &mut self,
         pattern: &Pattern,
@@ -570,9 +571,9 @@ fn vm(pattern: &Pattern) -> Vm {
     Vm { depth, request_bytes: bytes.min(VM_REQUEST_BYTES) }
 }
 
-/// The time from the controller's order to start until the start. It depends on the number of
-/// clients of the machine with the most hosts, which is the slowest machine. `hosts` are the
-/// addresses of the hosts; `None` means this machine.
+/// The time between the controller's order to start and the start. Each client on the machine with
+/// the most hosts adds to it: that machine probably opens its queues last. `hosts` are the addresses
+/// of the hosts; `None` means this machine.
 fn start_in(clients_per_node: u32, hosts: impl Iterator<Item = Option<IpAddr>>) -> Duration {
     let mut on_each = BTreeMap::<Option<IpAddr>, u32>::new();
     for at in hosts {

@@ -92,7 +92,7 @@ fn stages(is_target: bool) -> [(&'static str, &'static str, Plan); 4] {
         (plan.ramp_seconds, plan.runtime_seconds, plan.alone_seconds) = (ramp, runtime, 0.0);
         plan
     };
-    // So long that only a detected loss ends these actions.
+    // Seconds of warm-up or load: longer than the test, so that only a detected loss ends a stage.
     let ever = 3600.0;
     match is_target {
         true => [

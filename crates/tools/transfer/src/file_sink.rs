@@ -38,7 +38,7 @@ pub(super) struct FileSink {
 }
 
 impl FileSink {
-    /// Starts writing after the first `done` bytes.
+    /// Opens the sink of a transfer whose first `done` bytes an earlier attempt has written.
     pub(super) fn new(stored: Stored, name: String, done: u64) -> Result<FileSink> {
         let sink = FileSink { stored, name, position: done, durable: done };
         let mut file = sink.stored.file();

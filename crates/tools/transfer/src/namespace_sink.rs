@@ -56,7 +56,8 @@ pub(super) struct NamespaceSink {
 }
 
 impl NamespaceSink {
-    /// Starts writing after the first `done` bytes of a transfer to offset `start`.
+    /// Opens the sink of a transfer that begins at offset `start`. An earlier attempt has written
+    /// the first `done` bytes, so the next byte goes to `start + done`.
     pub(super) fn open(
         namespace: &Arc<dyn Namespace>,
         engine: EngineKind,

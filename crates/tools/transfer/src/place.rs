@@ -193,8 +193,8 @@ impl Output {
         }
     }
 
-    /// Starts writing after the first `done` bytes of a transfer to offset `start`. Only namespaces
-    /// have a `start` other than 0.
+    /// Opens the sink of a transfer that begins at offset `start`. An earlier attempt has written
+    /// the first `done` bytes. Only namespaces have a `start` other than 0.
     pub(super) fn start(
         &mut self,
         opener: &Opener<'_>,

@@ -325,8 +325,8 @@ impl Reader {
         }
     }
 
-    /// Collects the buffers of used chunks. Returns false if the receiver is dropped: then the
-    /// thread stops without waiting for operations.
+    /// Collects the buffers that the [`Source`] has given back. Returns false if the `Source` has
+    /// been dropped: the thread then stops without waiting for the reads in flight.
     fn take_back(&self) -> bool {
         loop {
             match self.used.try_recv() {

@@ -20,7 +20,8 @@ pub(super) enum Condition {
 pub(super) struct Links {
     pub(super) to_store: bool,
     pub(super) from_store: bool,
-    /// The machine reaches only a member of the store without quorum.
+    /// The machine reaches only an etcd server without quorum. This server confirms renewals of
+    /// leases; all other requests fail.
     pub(super) is_minority: bool,
     pub(super) disks: bool,
     pub(super) hosts: bool,

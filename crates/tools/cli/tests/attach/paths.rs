@@ -169,7 +169,8 @@ fn a_path_to_another_disk_reports_an_error_while_the_other_path_serves() {
     attachments.detach("fb0");
 }
 
-/// Checks that attaching a disk in use at another address adds a path, which a successor also uses.
+/// Checks that a second `attach` of an attached disk, with another address of its target, adds a
+/// path, which the next server of the disk uses, too.
 #[test]
 fn attaching_a_used_disk_at_another_address_adds_a_path() {
     let attachments = Attachments::new();

@@ -207,7 +207,8 @@ fn forced_detach_removes_a_disk_that_systemd_keeps() {
     assert!(attachments.folder("data").exists(), "the folder was removed");
     attachments.run(["detach", "data", "--force"]).ok();
     assert!(!attachments.folder("data").exists());
-    // The next process must attach the disk although the kept descriptor is of a dead connection.
+    // The descriptor that systemd keeps belongs to a dead FUSE connection. The next process must
+    // attach the disk nevertheless.
     let child = again_with(&attachments, &kept, &["--restore", "data"]);
     systemd.is_told("READY=1");
     let path = attachments.status("data")["use"]["path"].as_str().expect("a path").to_owned();

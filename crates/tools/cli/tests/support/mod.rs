@@ -261,8 +261,8 @@ pub fn signal(id: u32, name: &str) {
     assert!(status.is_ok_and(|status| status.success()), "kill -{name} {id}");
 }
 
-/// An address that the system assigns to no other program, because this socket is bound to it and
-/// does not listen. A program that requests this address may listen on it.
+/// A reserved address. A socket is bound to it, so the system assigns its port to no other program.
+/// The socket does not listen, so a program that requests this address may listen on it.
 #[cfg(unix)]
 pub struct Reserved {
     _socket: socket2::Socket,
