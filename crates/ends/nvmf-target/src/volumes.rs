@@ -1,6 +1,6 @@
-//! A core's queues into the stores of namespaces. A core opens a queue when a namespace is added or
-//! first used. The core's connections share the queue. When a namespace is removed, the queue
-//! closes after its last operation.
+//! A core's queues into the stores of namespaces (volumes). A core opens a queue when a namespace
+//! is added or first used. The core's connections share the queue. When a namespace is removed, the
+//! queue closes after its last operation.
 
 use crate::backings::{Backing, BackingId};
 use crate::claim::Claim;
@@ -52,8 +52,8 @@ pub(crate) struct Volumes {
     /// The queues to close when they are idle. After the close, the core drops the share of the
     /// [`Removal`](crate::removal::Removal).
     retired: Vec<(VolumeId, Share)>,
-    /// The queues with a [`Quiet`](crate::quiet::Quiet) that waits until they are idle. The core
-    /// drops the share of an idle queue.
+    /// The queues for which a [`Quiet`](crate::quiet::Quiet) waits. When a queue is idle, the core
+    /// drops the share.
     settling: Vec<(VolumeId, Share)>,
     /// Parked operations that ended because their permit had expired.
     refused: Vec<Completion>,
@@ -230,8 +230,7 @@ impl Volumes {
     /// Closes one retired queue that is idle. Returns the closed queue.
     pub(crate) fn close_retired(&mut self, reactor: &Reactor) -> Option<VolumeId> {
         let place = self.retired.iter().position(|(id, _)| self.is_idle(*id))?;
-        // Keep `_share` until the queue is closed: its drop tells the removal that the core is
-        // done.
+        // Keep `_share` until the queue is closed: its drop notifies the removal.
         let (id, _share) = self.retired.swap_remove(place);
         self.close_one(reactor, id);
         self.free.push(id);

@@ -19,9 +19,8 @@ const DEPTH: usize = 8;
 /// The bytes of one round, which takes some milliseconds. A round has at most [`MOST`] I/Os.
 const ROUND_BYTES: usize = 8 << 20;
 const MOST: usize = 300;
-/// At least one of this many rounds must allocate no memory. Some rounds allocate because a list
-/// grows, or because another thread allocates about once a second. If every I/O allocated memory,
-/// every round would.
+/// At least one of this many rounds must allocate no memory: then I/Os do not allocate. Some rounds
+/// allocate because a list grows, or because another thread allocates about once a second.
 const ROUNDS: usize = 50;
 
 fn settle(engine: EngineKind, digests: bool) {

@@ -1,4 +1,4 @@
-//! Two listeners serve as two ports of one subsystem. Their ANA states change while a disk and a
+//! Two listeners are two ports of one subsystem. Their ANA states change while a disk and a
 //! scripted host use them.
 
 mod rig;
@@ -150,8 +150,8 @@ fn start(store: Arc<Mem>, ids: RangeInclusive<u16>, state: AnaState) -> Target {
     Target::start(&config).expect("it starts")
 }
 
-/// The host detects that a target is a clone, whether or not the two targets have given it the same
-/// controller identifier.
+/// The host detects that a second target is a clone of the first, even if their controllers have
+/// different identifiers.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_cloned_target_is_refused_as_a_second_path() {

@@ -127,7 +127,7 @@ fn a_connection_closed_after_the_proof_suggests_to_compare_the_secrets() {
     assert_eq!(connect_to(proxy.address, Some(&bad), None), Err(ConnectError::ProofNotJudged));
     let sentence = ConnectError::ProofNotJudged.to_string();
     assert!(sentence.contains("compare the secrets"), "{sentence}");
-    assert!(ConnectError::ProofNotJudged.is_transient(), "the peer may be dead");
+    assert!(ConnectError::ProofNotJudged.is_transient(), "the target may have died, so retry");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_host_identifier_belongs_to_the_first_host_that_authenticates_with_it() {
     // the same identifier.
     let believed = connect(OPEN, 1).expect("no other host has the identifier");
     let host = connect(HOST, 1).expect("the host has the key");
-    assert_eq!(live(), [HOST], "the host did not prove its identifier");
+    assert_eq!(live(), [HOST], "the host that has not authenticated keeps the identifier");
     drop(believed);
     assert!(refused(OTHER, 1) && refused(OPEN, 1));
     let others =
@@ -263,7 +263,8 @@ fn a_connected_host_reauthenticates_during_io() {
             blocks.write(0, &[seed; 512]).expect("the host stays connected");
             assert_eq!(controller.namespace_ids().expect("it answers"), [1]);
         }
-        // Authenticate twice at the same time. One of the two is refused or waits for the other.
+        // Authenticate twice at the same time. The host refuses the second call, or the second call
+        // waits for the first.
         std::thread::scope(|scope| {
             let both = [
                 scope.spawn(|| controller.authenticate()),
@@ -307,7 +308,7 @@ fn a_host_without_a_secret_cannot_reauthenticate() {
     // A target without secrets refuses an authentication that it did not request.
     let file = KeyFile::of_secret(4);
     let asked = with(&Options { dhchap_secret: Some(file.0.clone()), ..Options::default() });
-    let refused = asked.authenticate().expect_err("the target did not ask");
+    let refused = asked.authenticate().expect_err("the target has not requested authentication");
     assert!(matches!(refused, Error::Authentication { .. }), "{refused}");
     assert!(asked.namespace_ids().is_ok(), "the controller stays connected");
 }

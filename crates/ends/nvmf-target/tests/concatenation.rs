@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 
 const HOST: &str = "nqn.2014-08.org.example:concatenated";
 
-/// The first byte of a connection without TLS. The next constant is the first byte with TLS.
+/// The first byte of a connection without TLS: an ICReq.
 const IC_REQ: u8 = 0;
 const HANDSHAKE: u8 = 22;
 
@@ -106,7 +106,7 @@ impl Between {
     }
 }
 
-/// Reauthentication keeps the TLS key of the channel.
+/// A successful reauthentication keeps the TLS connection and its key.
 #[test]
 fn a_host_reauthenticates_inside_the_secure_channel() {
     let files = Files::new();
@@ -229,7 +229,7 @@ fn removing_a_secret_ends_the_tls_keys_derived_from_it() {
     control.set_host_keys(NQN, HOST, Some(&others)).expect("the subsystem exists");
     assert_eq!(control.report().controllers.len(), 0);
     assert!(Blocking::new(&namespace).is_err(), "the old key is still accepted");
-    // Repeat the checks for a host that need not use TLS at first, and must do so later.
+    // A host that connected without TLS is disconnected when it must use a secure channel.
     let target = serve(keys(Demand::Authentication), TlsPolicy::Allowed, EngineKind::Auto);
     let _stays = connect(&target, &files.options(false, true)).expect("the host has the secret");
     let control = target.control();

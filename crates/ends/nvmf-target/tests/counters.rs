@@ -31,7 +31,7 @@ fn timed(counts: &IoCounts) -> (u64, u64) {
     (sum(&counts.read_latency.counts), sum(&counts.write_latency.counts))
 }
 
-/// Returns all counters that must have the same values.
+/// Returns the counters of the target, subsystem, namespace, host and cores, which must be equal.
 fn views(stats: &Stats) -> [IoCounts; 5] {
     let mut cores = IoCounts::default();
     stats.cores.iter().for_each(|core| cores += &core.io);
@@ -82,7 +82,7 @@ fn every_view_of_the_counters_counts_each_command_once() {
     drop(user);
     drop(disk);
     until("the host is disconnected", || control.stats().hosts[0].controllers == 0);
-    assert_eq!(control.stats().total, after.total, "a disconnected host's operations are lost");
+    assert_eq!(control.stats().total, after.total, "the total lacks a disconnected host");
     let removal = control.remove_namespace(NQN, NamespaceId(1)).expect("the namespace exists");
     removal.wait(std::time::Duration::from_secs(60)).expect("no command is in flight");
     let last = control.stats();

@@ -1,5 +1,5 @@
-//! A disk survives the loss of its connections. Its target is real, and its network is cut, stalls
-//! and recovers.
+//! A disk survives the loss of its connections to a farblock target. A proxy between them cuts,
+//! stalls and restores the network.
 
 mod rig;
 
@@ -61,7 +61,7 @@ fn operations_wait_for_a_path_and_complete_once() {
         user.queue.submit(farblock_block::Op::flush(4));
         assert!(
             user.turn(Duration::from_millis(300)).is_empty(),
-            "operations completed without a target"
+            "an operation completed although no target was reachable"
         );
         assert_eq!((disk.state(), user.queue.in_flight()), (DiskState::Waiting, 3));
         proxy.up();
@@ -79,8 +79,8 @@ fn operations_wait_for_a_path_and_complete_once() {
     }
 }
 
-/// A write may be stuck in the backend when its connection is lost. The host must not repeat the
-/// write before the backend has ended it. Otherwise the stuck write could undo later writes.
+/// A write may be stuck in the target's storage when its connection is lost. The host must not
+/// repeat the write before the storage has completed it. Otherwise it could undo later writes.
 #[test]
 fn a_write_is_not_repeated_while_its_first_attempt_executes() {
     for paths in [1, 2] {
@@ -100,7 +100,7 @@ fn a_write_is_not_repeated_while_its_first_attempt_executes() {
         proxies[0].cut();
         let early = user.turn(Duration::from_millis(700));
         assert!(early.is_empty(), "a write was repeated while the first attempt runs");
-        // Reads do not depend on this write, and continue if there is another path.
+        // Reads need not wait for the write, and continue on the other path.
         if paths == 2 {
             user.read(7, 1, 9);
             assert_eq!(user.one().token, 9);
@@ -151,8 +151,8 @@ impl Record for Journal {
     }
 }
 
-/// A delayed write does not execute even if the process that sent it has ended. Its successor knows
-/// the controller from the journal.
+/// A delayed write of a host process that has ended does not execute. The successor process knows
+/// the controller from the journal, and resets it.
 #[test]
 fn a_delayed_write_of_a_dead_process_does_not_execute() {
     let target = serve(mem(), &[any()]);
@@ -193,8 +193,8 @@ fn a_delayed_write_of_a_dead_process_does_not_execute() {
     assert_eq!(user.value(0), 3, "a dead process's late write changed the block");
 }
 
-/// A successor need not wait if another controller now runs at the recorded origin, as after a
-/// restart of the target.
+/// A successor process need not wait if a new target process runs at the recorded origin, as after
+/// a restart of the target.
 #[test]
 fn a_successor_does_not_wait_after_a_restart_of_the_target() {
     let backend = mem();
@@ -565,7 +565,7 @@ fn a_new_controller_waits_for_the_writes_of_the_previous_one() {
     let other = Options { hostid: Some(HostId([9; 16])), ..options.connection.clone() };
     let other = connect(&other).expect("another host connects").namespace(1).expect("a namespace");
     assert_eq!(User::new(&other, EngineKind::Auto).value(0), 0);
-    assert!(user.turn(Duration::from_millis(100)).is_empty(), "it did not wait");
+    assert!(user.turn(Duration::from_millis(100)).is_empty(), "the write did not wait");
     gate.open_up();
     let mut done = Vec::new();
     while done.len() < 2 {

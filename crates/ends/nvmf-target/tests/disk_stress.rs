@@ -1,9 +1,8 @@
-//! Writers use a disk whose network is cut, stalls and recovers, and whose target restarts, all at
+//! Writers use a disk while its network is cut, stalls and recovers, and its target restarts, at
 //! random. No acknowledged write is lost, and no write executes late.
 //!
 //! Every block contains its version. A writer has at most one operation in flight on each of its
-//! blocks. So the writer knows the possible contents of a block: the last acknowledged version or a
-//! newer one. `DISK_SEED=n` repeats a run.
+//! blocks. So the writer knows which version a block must contain. `DISK_SEED=n` repeats a run.
 
 mod rig;
 
@@ -35,7 +34,8 @@ const DAMAGED: u64 = 100;
 /// One PDU in this many is damaged. If all six attempts of an operation are damaged, the operation
 /// fails. When one PDU in 12 was damaged, this happened in one run of two hundred.
 const ONE_IN: u64 = 24;
-/// After this many faults without a completed operation, the test waits for a completion.
+/// After this many faults without a completed operation, the test pauses the faults until one
+/// completes.
 const HARMS_IN_VAIN: u64 = 4;
 
 /// Fills a block with its version. A block of zeroes has version 0.

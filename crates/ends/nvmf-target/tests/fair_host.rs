@@ -1,5 +1,4 @@
-//! The effects of a host's commands on other hosts and on itself. No command of a lost queue
-//! executes late, and no host keeps others waiting for long.
+//! No command of a lost queue executes late, and no host keeps others waiting for long.
 
 mod rig;
 

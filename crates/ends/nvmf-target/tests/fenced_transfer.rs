@@ -1,4 +1,4 @@
-//! Another host reserves the disk while the data of a write are still missing.
+//! A host reserves the disk while a write of another host still waits for its data.
 
 mod rig;
 

@@ -119,11 +119,11 @@ fn statuses(queue: &mut Queue, count: usize) -> BTreeMap<u16, Status> {
 }
 
 /// A disk that stops the target's core at each read of block [`STALLED`]. Meanwhile several events
-/// arrive for the core's next turn.
+/// arrive, which the core then handles in one tick.
 struct Stall {
     inner: Arc<dyn Namespace>,
-    /// A barrier of the core and the test. They meet once when the core has stopped, and once when
-    /// it may continue.
+    /// A barrier for the core and the test: they wait for each other when the core has stopped, and
+    /// when it may continue.
     turn: Arc<Barrier>,
 }
 
@@ -167,8 +167,8 @@ impl BlockQueue for StallQueue {
     }
 }
 
-/// In one turn of the core, two pairs are aborted and the next pair takes their slots. The new pair
-/// must claim its own blocks. It must not start with the claim of an aborted pair.
+/// In one tick of the core, two pairs are aborted and the next pair takes their slots. The new pair
+/// must claim its own blocks, and not start with the claim of an aborted pair.
 #[test]
 fn a_fused_pair_in_the_slots_of_aborted_ones_claims_its_own_blocks() {
     for engine in rig::engines() {

@@ -104,8 +104,8 @@ fn reservations_follow_the_whole_host_identifier_across_reconnects() {
         let both = [(IDS[0], 1, true), (IDS[1], 2, false)];
         assert_eq!(hosts[2].report(), both);
 
-        // A host sends Clear with the holder's key. Its identifier and the holder's are equal only
-        // in one half, so the command must fail.
+        // A host sends Clear with the holder's key. Only half of its identifier equals the
+        // holder's, so the command must fail.
         let clear = ReservationControl::default().with_action(ReleaseAction::CLEAR.0);
         let cleared = hosts[2].send(NvmOpcode::RESERVATION_RELEASE, clear, &[1]);
         assert_eq!(cleared, CONFLICT, "{engine:?}");

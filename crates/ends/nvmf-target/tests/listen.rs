@@ -14,8 +14,8 @@ fn any() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").expect("a port")
 }
 
-/// The port is in use, as after a kill -9: the kernel closes the sockets of an io_uring only some
-/// time after the process has ended.
+/// After a kill -9, the port stays in use for a while: the kernel closes the sockets of an io_uring
+/// only some time after the process has ended.
 #[test]
 fn a_target_waits_for_a_port_to_become_free() {
     let other = any();

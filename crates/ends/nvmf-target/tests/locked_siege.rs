@@ -1,6 +1,6 @@
-//! Strangers attack a target whose hosts have keys, in every way that needs no key. Each stranger
-//! stops after one of the messages, sends a wrong proof, starts TLS, or reconnects repeatedly. The
-//! hosts can still connect. Afterwards the target frees the memory that the strangers made it hold.
+//! Peers without keys (strangers) attack a target whose hosts have keys. Each stranger stops after
+//! one of the messages, sends a wrong proof, starts TLS, or reconnects repeatedly. The hosts can
+//! still connect. Afterwards the target frees the memory that the strangers made it hold.
 //!
 //! This command measures the figures in docs/security.md:
 //!
@@ -52,7 +52,7 @@ const MOST_THREADS: usize = 96;
 const DESCRIPTORS: usize = 18_000;
 /// A stranger waits at most this long for the target.
 const BRIEFLY: Duration = Duration::from_millis(200);
-/// Each stranger must have connected once within this time.
+/// The time within which each stranger must have connected once.
 const ALL_KNOCK: Duration = Duration::from_secs(300);
 /// Each host with a key connects this many times during the attack.
 const VISITS: usize = 6;
@@ -111,8 +111,7 @@ fn raise_descriptors() {
     const WANTED: u64 = DESCRIPTORS as u64 + 1000;
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(u64::MAX);
-    let short = "this cannot be checked here";
-    assert!(most >= WANTED, "{short}: it takes {WANTED} descriptors, and ulimit -Hn says {most}");
+    assert!(most >= WANTED, "this test needs {WANTED} descriptors, and ulimit -Hn is {most}");
     if limit.current.is_some_and(|now| now < WANTED) {
         let raised = Rlimit { current: Some(WANTED), ..limit };
         setrlimit(Resource::Nofile, raised).expect("within the hard limit");
@@ -234,12 +233,12 @@ fn hello(kind: StrangerKind, mut stream: TcpStream) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// The state that the strangers' threads share.
+/// The state that the threads of all strangers share.
 struct Crowd {
     address: SocketAddr,
     strangers: usize,
     threads: usize,
-    /// The number of threads whose strangers have all connected once.
+    /// The number of threads of which every stranger has connected once.
     stand: AtomicUsize,
     begun: AtomicUsize,
     is_over: AtomicBool,
@@ -295,7 +294,7 @@ fn hosts(secret: &KeyFile, tls: &KeyFile) -> [Options; 2] {
     let named = |number: usize, id| Options {
         hostnqn: Some(host(number)),
         hostid: Some(HostId([id; 16])),
-        // The strangers get turns as well, so connecting takes long.
+        // The target also serves strangers meanwhile, so a connect takes long.
         connect_timeout: Duration::from_secs(30),
         ..Options::default()
     };
@@ -360,7 +359,7 @@ fn siege(strangers: usize, connections: Option<usize>) {
                 // A panic of a thread appears only after the thread has been joined.
                 crowd.is_over.store(true, Ordering::Relaxed);
                 let (stand, threads) = (crowd.stand.load(Ordering::Relaxed), crowd.threads);
-                panic!("of {threads} threads, {stand} have tried all connections in {ALL_KNOCK:?}");
+                panic!("only {stand} of {threads} threads connected all in {ALL_KNOCK:?}");
             }
             thread::sleep(Duration::from_millis(20));
         }

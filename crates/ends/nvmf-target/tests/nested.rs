@@ -1,6 +1,6 @@
-//! Tests namespaces that would contain themselves through other targets. The target refuses such a
-//! namespace at the start. If the target learns of such a loop only later, it breaks the loop, so
-//! that no read circulates forever.
+//! Tests namespaces that would contain themselves through other targets. A target refuses to share
+//! such a namespace. If it detects the loop only later, its reads fail, so that no read circulates
+//! forever.
 
 mod rig;
 
@@ -44,8 +44,7 @@ fn whole(part: &Arc<Disk>) -> Arc<dyn Namespace> {
     Arc::new(Concat::new(vec![Arc::clone(part) as Arc<dyn Namespace>]).expect("a concatenation"))
 }
 
-/// A namespace whose parts become known late, for example after its target has connected a remote
-/// disk.
+/// A namespace that reports its parts late, as when its target connects a remote disk later.
 struct Late {
     inner: Arc<dyn Namespace>,
     is_known: AtomicBool,

@@ -1,4 +1,4 @@
-//! The commands for a namespace that a group controls execute only while the permit lasts.
+//! If a group of targets shares a namespace, its commands execute only while the permit is valid.
 
 mod rig;
 
@@ -69,7 +69,7 @@ fn commands_wait_while_there_is_no_permit_and_operations_in_flight_are_reported(
     assert_eq!((second.token, second.result), (2, Ok(())));
 }
 
-/// The ANA state need not have changed yet when a permit ends.
+/// A permit may expire before the ANA state changes.
 #[test]
 fn a_command_without_a_permit_is_not_submitted_even_if_the_namespace_is_optimized() {
     let permit = Arc::new(Permit::default());

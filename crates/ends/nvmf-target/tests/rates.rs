@@ -52,7 +52,7 @@ fn commands_above_a_limit_wait_until_the_limit_changes() {
     for (token, blocks) in [(1, 1), (2, 1), (3, 64), (4, 64)] {
         user.write(token * 64, blocks, token as u8, token);
     }
-    assert_eq!(user.one().token, 1, "the first operation finds the budget unused");
+    assert_eq!(user.one().token, 1, "the first operation uses the unused budget");
     assert!(user.turn(NOTHING).is_empty(), "the budget is used up");
     assert_eq!(gate.seen().len(), 1, "the disk receives an operation beyond the budget");
     // Commands without a limit proceed, even on the same connection of the same host.
@@ -148,10 +148,10 @@ fn the_limits_of_a_host_apply_to_no_other_host() {
     for token in 0..3 {
         slow.write(token, 1, 1, token);
     }
-    assert_eq!(slow.one().token, 0, "the first operation finds the budget unused");
+    assert_eq!(slow.one().token, 0, "the first operation uses the unused budget");
     assert!(slow.turn(NOTHING).is_empty(), "the budget is used up");
-    // The host's consumption carries over to its next connection. Setting the same limits again
-    // does not reset the consumption.
+    // A new connection of the host gets no new budget, and neither does a call that sets the same
+    // limits again.
     let (_again, mut late) = user(&target);
     limit(&host, &crawl());
     late.write(64, 1, 1, 9);
@@ -191,7 +191,7 @@ fn limits_and_write_protection_apply_from_the_start() {
     for token in 0..2 {
         slow.write(token, 1, 1, token);
     }
-    assert_eq!(slow.one().token, 0, "the first operation finds the budget unused");
+    assert_eq!(slow.one().token, 0, "the first operation uses the unused budget");
     assert!(slow.turn(NOTHING).is_empty(), "the budget is used up");
     // Setting the same limits again changes nothing.
     target.control().set_host_rates(NQN, &nqn, &crawl()).expect("the subsystem exists");
@@ -215,9 +215,9 @@ fn the_limits_of_an_added_namespace_apply_at_once() {
     for token in 0..2 {
         user.write(token, 1, 1, token);
     }
-    assert_eq!(user.one().token, 0, "the first operation finds the budget unused");
+    assert_eq!(user.one().token, 0, "the first operation uses the unused budget");
     assert!(user.turn(NOTHING).is_empty(), "the budget is used up");
-    // Other changes of the namespace do not reset the consumption of its limits.
+    // Other changes of the namespace give it no new budget.
     let smaller = Sharing { blocks: Some(64), ..sharing };
     target.control().set_sharing(NQN, NamespaceId(2), &smaller).expect("the namespace exists");
     assert!(user.turn(NOTHING).is_empty(), "the budget is used up");

@@ -46,7 +46,7 @@ fn listeners_open_and_close_while_the_target_runs() {
         let options = Options::default();
         Controller::connect_by_rdma(provider(&network, 1), entrance.address, NQN, &options)
     };
-    assert!(connect(second).is_err(), "nothing listens there yet");
+    assert!(connect(second).is_err(), "the second listener is not open yet");
     control.listen(second, &PortAccess::default(), TlsPolicy::Allowed).expect("it listens");
     let far = PortAccess::all(AnaState::NON_OPTIMIZED);
     control.set_access(second, &far).expect("it has ANA states");
@@ -66,7 +66,7 @@ fn listeners_open_and_close_while_the_target_runs() {
         assert!(Instant::now() < end, "the removed listener's connections stay");
         std::thread::yield_now();
     }
-    assert!(connect(second).is_err(), "nothing listens there any more");
+    assert!(connect(second).is_err(), "the second listener is closed");
     assert_eq!(control.report().addresses, [first, tcp.into()]);
     control.listen(second, &PortAccess::default(), TlsPolicy::Plain).expect("it listens again");
     drop((near, controller, connect(second).expect("it answers again")));

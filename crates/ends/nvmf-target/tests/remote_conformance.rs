@@ -1,5 +1,5 @@
-//! A remote namespace passes the conformance suite of all backends. A real host reaches a real
-//! target on loopback, with each engine and each kind of digest.
+//! A remote namespace passes the conformance suite for backends. farblock's host reaches a target
+//! on loopback, with each event-loop engine and each kind of digest.
 
 use farblock_backends::mem::Mem;
 use farblock_block::conformance::Suite;

@@ -1,6 +1,7 @@
-//! Copy. Each step reads one part of a range into a buffer, and writes the buffer to the
-//! destination. [`super::turns`] decides when a step may start. [`super::paced`] charges its cost
-//! to the rate limits.
+//! Copy. Each step reads one part of a range into a buffer, then writes the buffer.
+//!
+//! [`super::turns`] starts the steps in turn. [`super::paced`] charges their costs to the rate
+//! limits.
 //!
 //! ```text
 //!   ranges parsed --> rate limits --> turn --> reads --> writes --> done

@@ -359,13 +359,13 @@ impl Session<Tcp> {
     /// Parses `input` until it is empty or too much output waits. Returns the number of remaining
     /// bytes.
     ///
-    /// If a payload is complete in `input`, this function delays copying it until it has parsed the
-    /// end of the payload. In most cases the end arrives together with the payload, so no copy is
-    /// needed.
+    /// If a whole payload is in `input`, this function copies it only if the payload's digest has
+    /// not arrived yet. Mostly the digest arrives together with the payload, and the command
+    /// executes without a copy.
     fn process(&mut self, cx: &mut Context, mut input: &[u8]) -> usize {
         let mut whole = None;
         self.note_arrival(cx);
-        // Without input, only the end of a directly received transfer may remain to be handled.
+        // Without input, only the end of a directly received payload may be left to handle.
         while self.takes_commands() && (input.is_empty() || self.may_take_more(cx)) {
             let tcp = &mut self.transport;
             let event = match tcp.end.next(&mut input, &mut Out(&mut tcp.outbox)) {

@@ -454,7 +454,7 @@ fn copy_steps_wait_for_the_limits_of_source_and_destination() {
         host.io.is_heard();
         let data = bytes(&[range(1, 0, 2048)]);
         let cid = host.io.send(&command::copy(2, 0, 1, true), &data, true);
-        // The first step finds the budget unused. The second step must wait. Other commands
+        // The budget is unused, so the first step starts. The second step must wait. Other commands
         // proceed.
         host.io.is_heard();
         assert_eq!(host.io.wire.take_answers().len(), 0, "the Copy waits");

@@ -11,7 +11,7 @@
 //!    Over: the alert is sent, and the connection closed
 //! ```
 //!
-//! The guard encrypts output into full records at send time. It sends each portion while the
+//! The guard encrypts output into full records when it sends. It sends each portion while the
 //! portion is still in the processor's cache.
 //!
 //! The guard decrypts input into a pooled buffer, and the session then handles it like plain input.
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(pressed_bytes(1 << 20, Some(0)), record);
         assert_eq!(pressed_bytes(record, Some(6000)), record - 6000);
         assert_eq!(pressed_bytes(record, Some(SEALED_BYTES + 22)), little);
-        assert_eq!(pressed_bytes(record - 1, Some(0)), little, "at most the payload may arrive");
+        assert_eq!(pressed_bytes(record - 1, Some(0)), little, "the payload is less than a record");
         assert_eq!(pressed_bytes(0, Some(0)), little);
         assert_eq!(pressed_bytes(1 << 20, None), little, "the bytes may not be a record");
     }

@@ -1,4 +1,5 @@
-//! A scripted host on the in-memory fabric, written from the specification.
+//! A scripted host on the in-memory fabric. It implements the specification independently of
+//! farblock's host.
 
 use crate::config::{Export, RdmaListeners, Subsystem, TargetConfig};
 use crate::target::Target;
@@ -75,7 +76,7 @@ impl Stand {
 
     /// Waits until the target serves this many connections.
     pub(super) fn expect_connections(&self, count: usize) {
-        wait_for("the end of connections", || (self.target.connections() == count).then_some(()));
+        wait_for("the expected number", || (self.target.connections() == count).then_some(()));
     }
 }
 
@@ -114,7 +115,8 @@ pub(super) struct ScriptedHost {
     mr: <Node as Verbs>::Mr,
     entries: u16,
     next: u16,
-    /// The number of messages. A message may wait in its memory until the target has a receive.
+    /// The number of messages sent. Each has its own memory, where it may wait for a receive of the
+    /// target.
     messages: usize,
     /// Completions of receives that no test has taken yet.
     answers: std::collections::VecDeque<Answered>,
@@ -263,8 +265,7 @@ impl ScriptedHost {
         }
     }
 
-    /// Sends the request and returns whether the target accepts it. The target may have no
-    /// listener.
+    /// Sends the request and returns whether the target accepts it. False if nothing listens there.
     pub(super) fn try_connect(&self, param: ConnParam) -> bool {
         self.node.connect(&self.id, &param).expect("a request");
         let event =
@@ -272,8 +273,7 @@ impl ScriptedHost {
         event.event == CmEventType::Established
     }
 
-    /// Waits until the connection has failed. Sends a message, so that the host notices the
-    /// failure.
+    /// Waits until the connection has failed. A message that the host sends reveals the failure.
     pub(super) fn expect_loss(&mut self) {
         let _ = self.node.post_send(&self.id, &[SendRequest::new(1 << 32, Operation::Send, &[])]);
         self.expect_end();

@@ -183,7 +183,7 @@ fn receives_are_charged_and_their_memory_is_returned() {
             }
             let data = command::connect_data(&IDENTITY, Some(*controller));
             host.send(&command::connect(1, 127, 0), data.as_bytes(), true, 0);
-            // Connect names the host. If earlier queues have used up the host's share of memory,
+            // Connect names the host. If the host's earlier queues have used up its memory limit,
             // the target closes this queue.
             let Some(answer) = host.answer() else { break };
             assert_eq!(answer.status, Status::SUCCESS);
@@ -299,7 +299,8 @@ fn a_connect_command_for_another_queue_than_announced_is_refused() {
     let stand = Stand::new();
     let (_admin, controller) = ScriptedHost::admin(&stand, HOST);
     let (_other_admin, other) = ScriptedHost::admin(&stand, OTHER);
-    // First the connection request names a queue and a controller, then the Connect command does.
+    // Each pair: the queue and controller in the connection request, and those in the Connect
+    // command.
     for (announced, sent) in [((1, controller), (2, controller)), ((1, other), (1, controller))] {
         let host = request(&stand, HOST, 8);
         let mut private_data = vec![0; CmRequest::LEN];
