@@ -1,6 +1,5 @@
-//! Tests a target with a scripted host, made of a socket and the host end of the protocol. The
-//! tests check the target's responses and refusals. A protocol error on one connection must not
-//! affect other connections.
+//! Tests the responses and refusals of a target with a scripted host. A protocol error on one
+//! connection must not affect other connections.
 
 mod rig;
 
@@ -332,7 +331,7 @@ fn gated_target(engine: EngineKind) -> (Target, [Arc<Gate>; 2]) {
 /// that the target has stopped parsing. The write must still complete, since no more input arrives.
 #[test]
 fn a_write_completes_although_its_host_receives_no_answers() {
-    /// The number of reads. Their data exceed the buffers of the sockets in between.
+    /// The number of reads. Their data exceeds the socket buffers of both ends.
     const READS: u16 = 8;
     const READ_BYTES: u32 = 1 << 20;
     const WRITE_BYTES: u32 = 64 << 10;

@@ -1,7 +1,7 @@
-//! Tests the framers of both ends over TLS, as their connections use them. A record that contains
-//! only data of a command is decrypted directly into the command's buffer. The tests use digests,
-//! frequent key updates, and records in arbitrary pieces. In some tests, the last record is damaged
-//! in transit.
+//! Tests the PDU parsers (framers) of host and target over TLS, as their connections use them. If a
+//! record contains only data of a command, TLS decrypts it directly into the command's buffer. The
+//! tests use digests, frequent key updates, and records in arbitrary pieces. In some tests, the
+//! last record is damaged in transit.
 
 use farblock_proto::capsule::{DataPointer, RemoteForm};
 use farblock_proto::tcp::controller_end::{self, ControllerEnd, Event as FromHost, PushPart};
@@ -18,7 +18,7 @@ const SUBSYSTEM: &str = "nqn.2026-11.s:one";
 const DEPTH: u16 = 8;
 /// The byte that fills buffers before data are written into them.
 const UNTOUCHED: u8 = 0xa5;
-/// TLS changes keys after this many records, so several times within one large transfer.
+/// TLS changes keys after this many records: several times within one large transfer.
 const RECORDS_PER_KEY: u64 = 3;
 /// The minimum size in bytes of a payload that is decrypted directly into place.
 const DIRECT_BYTES: u32 = 8192;
@@ -330,9 +330,9 @@ fn spoil(sealed: &mut Vec<u8>, ahead: usize) {
     *sealed.last_mut().expect("at least one byte") ^= 1;
 }
 
-/// Each case has the size of the pieces, and the number of records between the damaged record and
-/// the end. The last record contains the digest. The record before it contains only data, so it is
-/// decrypted directly into place.
+/// Each case has the size of the pieces in bytes, and the number of records after the damaged
+/// record. The last record contains the digest. The record before it contains only data, so TLS
+/// decrypts it directly into place.
 const SPOILT: [(usize, usize); 6] =
     [(1000, 0), (16 << 10, 0), (1 << 20, 0), (1000, 1), (16 << 10, 1), (1 << 20, 1)];
 
@@ -357,8 +357,8 @@ fn data_arrive_in_place_across_tls_key_updates() {
             assert!(*pair.host.buffers.of(SlotId(3)) == disk[..512], "{piece}: {round}");
             pair.host.completed.clear();
         }
-        // A part of each payload arrives with its header, and is therefore not decrypted into
-        // place.
+        // The first part of each payload is in one record with its header, so TLS cannot decrypt it
+        // into place.
         assert!(pair.controller.buffers.placed > 800_000, "{}", pair.controller.buffers.placed);
         assert!(pair.host.buffers.placed > 700_000, "{}", pair.host.buffers.placed);
     }

@@ -1,5 +1,5 @@
-//! A target shares disks that are remote themselves. If the target behind a disk does not answer,
-//! this does not stall the hosts of other disks.
+//! A target shares disks of another target. If that target does not answer, this does not stall the
+//! hosts of other disks.
 
 mod rig;
 

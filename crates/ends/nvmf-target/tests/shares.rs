@@ -1,5 +1,5 @@
-//! On a busy core each host gets its share, regardless of the number and depth of its queues. The
-//! tests measure this by the order in which the disk receives commands.
+//! The hosts of a busy core share it by their weights, regardless of the number and depth of their
+//! queues. The tests check this by the order in which the disk receives commands.
 
 mod rig;
 
@@ -208,7 +208,7 @@ fn a_host_at_queue_depth_one_does_not_wait_behind_a_thousand_commands() {
         let order = order_of(&log, (&mut greedy, &mut modest), (DEEP, 1));
         assert_eq!(order.len(), 16 * usize::from(DEEP) + 1);
         let before = order.iter().position(|is_modest| *is_modest).expect("executed");
-        assert!(before <= 3 * 32, "{engine:?}: {before} commands went first");
+        assert!(before <= 3 * 32, "{engine:?}: the host waited for {before} other commands");
         drop((greedy, modest));
         target.stop().expect("it stops");
     }
@@ -234,8 +234,8 @@ fn hosts_share_a_core_by_weight() {
     }
 }
 
-/// Three hosts with three weights disconnect and reconnect in turn. A weight belongs to its host,
-/// also on new connections, regardless of other connections that open and close.
+/// Three hosts with three weights disconnect and reconnect in turn. Each host keeps its weight on
+/// new connections, whatever other connections open and close.
 #[test]
 fn three_hosts_keep_their_shares_across_reconnects() {
     for &engine in EngineKind::HERE {

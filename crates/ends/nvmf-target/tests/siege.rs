@@ -27,12 +27,12 @@ use std::time::{Duration, Instant};
 
 /// The name of the test that runs the target's process.
 const SERVE: &str = "serve_until_the_input_ends";
-/// The number of addresses of attackers. It is so high that no address reaches its limit.
+/// The number of addresses of attackers: so high that no address reaches its connection limit.
 const ADDRESSES: usize = 200;
 const ATTACKERS: usize = 96;
 /// The test measures for this time after the attack has started.
 const TIME: Duration = Duration::from_secs(60);
-/// The goal for the memory that the target holds during the attack, in bytes.
+/// The most memory that the target's process may hold during the attack, in bytes.
 const GOAL_BYTES: usize = 1 << 30;
 
 /// The process under attack. Only the siege starts it.

@@ -15,8 +15,8 @@
 //! - `nvme_ctrlr_set_ana_states` applies the states.
 //! - `bdev_nvme_check_multipath` permits a second controller.
 //!
-//! This host differs from SPDK in two ways: it sends one command at a time, and it does not
-//! reconnect. SPDK itself was not available.
+//! Unlike SPDK, this host sends one command at a time, and does not reconnect. SPDK itself was not
+//! available for this test.
 
 mod rig;
 
@@ -180,8 +180,8 @@ impl Multipath {
         first(AnaState::OPTIMIZED).or_else(|| first(AnaState::NON_OPTIMIZED))
     }
 
-    /// Executes a command, and queues it again as often as needed. Returns the index of the path on
-    /// which it completed. If `heeds` is true, the host polls for events before each attempt.
+    /// Executes a command, and queues it again after ANA errors. Returns the index of the path on
+    /// which it completed. With `heeds`, the host polls for events before each attempt.
     fn submit(&mut self, heeds: bool, command: impl Fn(&mut Queue) -> Option<Status>) -> usize {
         let mut done = None;
         until("the operation completes", || {
@@ -289,7 +289,7 @@ fn an_spdk_host_follows_ana_events() {
     assert!(host.0.iter().all(|path| path.events > 0 && path.errors == 0));
 }
 
-/// The status of the command arrives before the host polls for the event.
+/// The host learns of a new ANA state from a command's status, before it polls for the event.
 #[test]
 fn an_spdk_host_follows_the_ana_statuses_of_commands() {
     let loss = [AnaState::INACCESSIBLE, AnaState::CHANGE, AnaState::PERSISTENT_LOSS];

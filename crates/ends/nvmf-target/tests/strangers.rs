@@ -1,5 +1,5 @@
-//! The memory that malicious or careless hosts can make a target hold is limited. The target still
-//! serves other hosts.
+//! Malicious or careless hosts (strangers) can make a target hold only limited memory, and the
+//! target still serves other hosts.
 #![cfg(target_os = "linux")]
 
 mod rig;
@@ -62,8 +62,7 @@ fn wait_for_memory(before: usize) {
     }
 }
 
-/// Returns `count` hosts. Each host sends the MiB of data that the target requested, without the
-/// last bytes.
+/// Returns `count` hosts. Each has sent a write of 1 MiB without its last bytes.
 fn withholding(address: SocketAddr, count: usize, name: impl Fn(usize) -> String) -> Vec<Peer> {
     let mut peers = Vec::new();
     for number in 0..count {
@@ -91,7 +90,7 @@ fn incomplete_writes_hold_little_memory_and_release_it() {
         let greedy = withholding(address, 80, |_| host(0));
         let grown = resident().saturating_sub(before);
         assert!(grown < GROWTH, "{grown} bytes more");
-        assert_eq!(honest.write(MIB), Status::SUCCESS, "a greedy host blocks another host");
+        assert_eq!(honest.write(MIB), Status::SUCCESS, "incomplete writes block another host");
         drop(greedy);
         wait_for_memory(before);
     }

@@ -234,7 +234,7 @@ fn tls_keys_are_added_and_removed_at_run_time() {
     };
     let [first, second, third] = [1, 2, 3].map(|seed| key(Hash::Sha256, seed));
     set(std::slice::from_ref(&first));
-    assert!(!is_connected(&target, HOST), "the host is connected without its new key");
+    assert!(!is_connected(&target, HOST), "the host is still connected without TLS");
     assert!(is_connected(&target, OTHER));
     drop(plain);
     let [file, old] = [KeyFile::of_key(&first), KeyFile::of_key(&first)];
@@ -369,8 +369,8 @@ mod others {
         assert!(!text.contains("Reused, "), "{text}");
     }
 
-    /// Runs `gnutls-cli` as a foreign client with AES-128-GCM. Returns whether it connected, and
-    /// its output.
+    /// Runs the TLS client `gnutls-cli` with AES-128-GCM. Returns whether it connected, and its
+    /// output.
     fn gnutls_cli(target: &Target, identity: &str, secret: &str) -> (bool, String) {
         const PRIORITY: &str = "NORMAL:-VERS-ALL:+VERS-TLS1.3:-KX-ALL:+ECDHE-PSK:-CIPHER-ALL:\
                                 +AES-128-GCM";

@@ -11,10 +11,10 @@
 //!   another node, and a reservation of this node.
 //! * 3.2.4.21 `CprepDiskGetArbSectors` returns the two sectors to which the nodes make trial
 //!   writes.
-//! * For the order of the steps (unregister, register, reserve, read): test reports in quantum/esos
+//! * The order of the steps (unregister, register, reserve, read): test reports in quantum/esos
 //!   issue 62 ("Registering PR key for cluster disk 0 from node ...", "Putting PR reserve on ...",
 //!   "Attempting to read PR on ...").
-//! * For the same order: Microsoft's "Windows 2008 Failover Cluster Validation Fails on 'Validate
+//! * The same order: Microsoft's "Windows 2008 Failover Cluster Validation Fails on 'Validate
 //!   SCSI-3 Persistent Reservation'" (askcore, 15 April 2009).
 //!
 //! This test translates the SCSI commands by meaning: ignoring an existing key becomes IEKEY, APTPL

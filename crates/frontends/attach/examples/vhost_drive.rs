@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// A driver that has a fixed place in the ring for each request.
+/// A driver with a fixed number of requests, each with its own descriptors in the ring (its place).
 struct Driver {
     vm: Vm,
     calls: Epoll,

@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         disk.resize(bytes.parse()?);
         server.resized();
     }
-    // After the watch's thread has ended, no other thread holds a reference to the server.
+    // The thread of the watch holds the other reference to the server. The drop ends the thread.
     drop(watch);
     while Arc::strong_count(&server) > 1 {
         std::thread::sleep(Duration::from_millis(1));

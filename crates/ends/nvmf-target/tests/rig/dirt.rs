@@ -1,5 +1,5 @@
-//! A network that flips a bit in the data of some PDUs. Bad memory, or a bad network card that
-//! recomputes checksums, does the same. Only data digests detect this damage.
+//! A proxy that flips a bit in the data of some PDUs, like bad memory, or like a bad network card
+//! that recomputes TCP checksums. Only data digests detect this damage.
 
 use farblock_random::Random;
 use std::io::{self, Read, Write};

@@ -1,4 +1,4 @@
-//! A backend that holds back the next writes, or reads, until the test releases them.
+//! A backend (a gate) that holds back the next writes, or reads, until the test releases them.
 
 use farblock_block::{BlockError, Command, Completion, Geometry, Namespace, Op, Queue};
 use farblock_reactor::{Reactor, TaskId, Waker};

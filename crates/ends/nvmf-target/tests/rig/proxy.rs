@@ -1,4 +1,4 @@
-//! A network that can be cut: TCP connections via a proxy in this process.
+//! A proxy for TCP connections, which a test can cut and stall.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,8 @@ struct ProxyState {
     stalled_before: AtomicU64,
     made: AtomicU64,
     delay_us: AtomicU64,
-    /// If set, the proxy closes a connection before it carries bytes that this function accepts.
+    /// If set, the proxy closes a connection instead of forwarding bytes that this function
+    /// accepts.
     ends_before: OnceLock<fn(&[u8]) -> bool>,
     /// The number of bytes carried in both directions.
     carried: AtomicUsize,
@@ -100,9 +101,10 @@ impl Proxy {
         self.state.stalled.store(false, Ordering::SeqCst);
     }
 
-    /// Closes one connection before it carries bytes that `are_last` accepts, in either direction.
+    /// Closes a connection instead of forwarding bytes that `are_last` accepts, in either
+    /// direction.
     pub fn end_before(&self, are_last: fn(&[u8]) -> bool) {
-        self.state.ends_before.set(are_last).expect("the end is set once");
+        self.state.ends_before.set(are_last).expect("a test calls this once");
     }
 
     /// Returns the number of bytes carried so far, in both directions.

@@ -1,4 +1,4 @@
-//! A scripted host, made of a socket and the host end of the protocol.
+//! A scripted host: a socket, and the protocol crate's state machine for a host (`HostEnd`).
 
 use farblock_backends::mem::Mem;
 use farblock_block::Namespace;
@@ -91,7 +91,7 @@ impl Queue {
                 true
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => false,
-            // If this thread has closed an io_uring, the close can interrupt the read.
+            // The close of an io_uring in this thread can interrupt the read.
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => self.receive(),
             Err(error) => panic!("no answer: {error}"),
         }

@@ -1,5 +1,5 @@
-//! Functions for scripted hosts: they write data when the target requests them, connect a second
-//! host, and reserve.
+//! Functions for scripted hosts: to write data when the target requests the data, to connect a
+//! second host, and to reserve.
 
 use super::scripted::*;
 use farblock_proto::tcp::host_end::{Event, Grant, Transfer};

@@ -1,5 +1,5 @@
-//! The disk that an example serves. A specification or a URL names the disk. To simulate a resize,
-//! the example may serve only the first part of the disk.
+//! The disk that an example serves, given by a specification or a URL. To simulate a resize, the
+//! example may serve only the first part of the disk.
 
 use farblock_backends::Spec;
 use farblock_block::{BlockError, Change, Changes, Geometry, Namespace, Queue, Watch};

@@ -1,8 +1,8 @@
 //! Checks whether the thread that made a request has a signal to handle, or is exiting.
 //!
 //! The kernel reports signals by `FUSE_INTERRUPT`. The library (fuser 0.18) answers this message
-//! itself and does not pass it on. So the cores check for signals in `/proc`, but only for requests
-//! that have waited long.
+//! and does not pass it on. So the threads that execute requests (the [cores](super::core)) check
+//! for signals in `/proc`, but only for requests that have waited long.
 
 use std::fs;
 

@@ -33,8 +33,8 @@ struct FuseRequest {
     /// The offset of the part of the request that has not started yet, in bytes.
     offset: u64,
     left: u64,
-    /// True if some pieces are shorter than a block. They need a read-modify-write while other
-    /// writes wait.
+    /// True if some pieces are shorter than a block. They need a read-modify-write (a merge),
+    /// during which other writes wait.
     merges: bool,
     /// The pieces in progress.
     pieces: Vec<Piece>,
@@ -62,10 +62,10 @@ pub(super) struct Requests {
     spare: Vec<Vec<Piece>>,
     /// True if operations may have completed since the core last polled the queue.
     dirty: bool,
-    /// True after the current merge (a read-modify-write of partial blocks) has completed.
+    /// True after the current merge has completed.
     merged: bool,
-    /// The number of requests answered in this tick. The next two fields are the bytes that these
-    /// requests held, and the buffers of the writes among them.
+    /// The number of requests answered in this tick of the event loop. The next two fields are the
+    /// bytes that these requests held, and the buffers of the writes among them.
     answered: usize,
     released_bytes: usize,
     written: Vec<Buffer>,
@@ -77,7 +77,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Makes the state of the core that the calling thread runs.
+    /// Makes the state of a core, on the core's thread.
     pub(super) fn new(seat: Seat, shared: Arc<MountShared>) -> Requests {
         let Seat { index, count, queue, queue_task, reactor, mail } = seat;
         Requests {
@@ -298,8 +298,8 @@ impl Requests {
         self.released_bytes += held_bytes;
     }
 
-    /// Interrupts requests that have waited for at least one interval, if their callers received a
-    /// signal.
+    /// Interrupts requests that have waited for at least one check interval, if their callers
+    /// received a signal.
     fn look_for_signals(&mut self) {
         let (mut interrupted, mut left) = (false, false);
         for request in self.requests.iter_mut().flatten() {
@@ -372,7 +372,7 @@ impl Requests {
 }
 
 impl Core for Requests {
-    /// Runs until the server stops and no core has requests any more. Until then, other cores may
+    /// Runs until the server stops and no core has requests any more: before that, other cores may
     /// need reports from this core's gate.
     fn run(mut self) -> io::Result<()> {
         let (mut ready, mut events, mut done) = (Vec::new(), Vec::new(), Vec::new());
