@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use table::Table;
 
-/// A command times out after this many ticks of the queue's timer.
+/// A command times out after this many expiries (ticks) of the queue's timer.
 pub(crate) const TICKS_PER_TIMEOUT: u32 = 8;
 
 /// Parameters of a queue that depend on its controller and namespace.

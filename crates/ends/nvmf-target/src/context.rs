@@ -22,7 +22,8 @@ pub(crate) struct Context {
     pub(crate) shared: Arc<TargetShared>,
     pub(crate) volumes: Volumes,
     pub(crate) measures_latency: bool,
-    /// The time of this tick; `None` until [`Self::now`] reads the clock.
+    /// The time of this tick (one iteration of the core's event loop); `None` until [`Self::now`]
+    /// reads the clock.
     now: Cell<Option<Instant>>,
     pub(crate) memory: Account,
     /// The steps of Compare, Verify, Write Zeroes, Copy and deallocation: the connections that wait
@@ -30,7 +31,7 @@ pub(crate) struct Context {
     pub(crate) in_place: InPlace,
     pub(crate) shares: Shares,
     pub(crate) deadlines: Deadlines,
-    /// Buffers that a namespace lends to the current command; empty between commands.
+    /// Buffers of a namespace, from which the current command sends; empty between commands.
     pub(crate) borrowed: Vec<Buffer>,
     /// Connections with work at the end of the tick. Each connection stores whether it is in this
     /// list, so adding a connection twice needs no lookup.

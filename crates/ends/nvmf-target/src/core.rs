@@ -1,7 +1,8 @@
 //! A core: one thread, one reactor, its connections and its queues into the namespaces.
 //!
-//! In each tick, a core handles connection events, submits block operations, delivers completions
-//! and queues responses. At the end of the tick, it sends once on each connection with output.
+//! In each tick (iteration of its loop), a core handles connection events, submits block
+//! operations, delivers completions and queues responses. At the end of the tick, it sends once on
+//! each connection with output.
 
 use crate::admissions::Reason;
 use crate::affinity;

@@ -49,8 +49,8 @@ pub(crate) struct Volumes {
     index: HashMap<BackingId, VolumeId>,
     tasks: TaskMap<VolumeId>,
     dirty: Vec<VolumeId>,
-    /// The queues to close when they are idle. After the close, the core drops the share of the
-    /// [`Removal`](crate::removal::Removal).
+    /// The queues to close when they are idle. After the close, the core drops the
+    /// [`Share`](crate::removal::Share), for which a [`Removal`](crate::removal::Removal) waits.
     retired: Vec<(VolumeId, Share)>,
     /// The queues for which a [`Quiet`](crate::quiet::Quiet) waits. When a queue is idle, the core
     /// drops the share.

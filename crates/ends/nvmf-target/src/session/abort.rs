@@ -71,8 +71,8 @@ impl<T: Transport> Session<T> {
     }
 
     pub(crate) fn abort(&mut self, cx: &mut Context, command: CommandId, asking: Asking) {
-        // Execute the deferred reads of this round first: they count as started, so an Abort no
-        // longer affects them.
+        // First execute the reads that were deferred for prefetching: they count as started, so an
+        // Abort no longer affects them.
         self.read_expected(cx, 0);
         match self.find(command).filter(|_| self.is_serving()) {
             Some(slot) => {

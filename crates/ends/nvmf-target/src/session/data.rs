@@ -186,7 +186,7 @@ impl<T: Transport> Session<T> {
         self.request(slot).asked_for
     }
 
-    /// Returns how many response bytes the deferred reads of this round will add.
+    /// Returns the response bytes of the reads that are deferred for prefetching.
     pub(crate) fn coming_bytes(&self) -> usize {
         self.tick.bytes
     }

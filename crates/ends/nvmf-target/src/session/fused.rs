@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Each half is an ordinary command with its own slot. An Abort, a removed namespace or a preempt
-//! can end one half alone. The session then ends the other half at the end of the tick. A queue
-//! claims blocks for one pair at a time; see [`crate::claims`].
+//! can end one half alone. The session then ends the other half at the end of the tick (of the
+//! core's event loop). A queue claims blocks for one pair at a time; see [`crate::claims`].
 
 use super::trace::Step;
 use super::{Queue, Session, Work};

@@ -21,7 +21,7 @@ struct Keeper<'a, T> {
     cx: &'a mut Context,
     /// All data of the command, in the receive buffer.
     whole: Option<&'a [u8]>,
-    /// The queue to the namespace, for a read that was deferred within the round.
+    /// The queue into the namespace, for a read that was deferred for prefetching.
     volume: Option<VolumeId>,
 }
 
@@ -214,11 +214,11 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Defers a read until the other reads of this round are parsed, and announces it to the
-    /// namespace for prefetching.
+    /// Announces a read to the namespace for prefetching, and defers it until the session has
+    /// parsed the reads that arrived together with it.
     fn join_round(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let Work::Io(IoCommand::Read { namespace, lba, .. }) = self.request(slot).work else {
-            unreachable!("a round contains only reads")
+            unreachable!("only reads are deferred")
         };
         match self.volume(cx, namespace) {
             Ok(volume) => {

@@ -1,6 +1,6 @@
 //! A session serves one queue pair, from accept until the namespaces have returned its last buffer.
 //! The session handles commands, their data, responses and limits. Its [`Transport`] carries
-//! commands, data and responses.
+//! commands, data and responses. A *tick* is one iteration of the core's event loop.
 //!
 //! ```text
 //!            Connect accepted        shutdown of the target
@@ -215,7 +215,8 @@ struct Pending {
 #[derive(Default)]
 struct Waiting {
     for_buffers: VecDeque<SlotId>,
-    /// Reads that are deferred within a round, so that the namespace can prefetch their data.
+    /// Reads that are deferred until the session has parsed the reads that arrived with them, so
+    /// that the namespace can prefetch their data.
     for_a_moment: VecDeque<(SlotId, VolumeId)>,
     /// The time since which unparsed input waits for the host's turn.
     for_share: Option<Instant>,
@@ -241,7 +242,7 @@ struct Tick {
     listed: bool,
     /// Whether the session has logged a refused command in this tick.
     logged_error: bool,
-    /// The bytes that the reads of this round will send.
+    /// The bytes that the deferred reads will send.
     bytes: usize,
 }
 

@@ -57,7 +57,7 @@ impl<T: Transport> Session<T> {
         if queue.subsystem != subsystem || !is_news {
             return;
         }
-        // Submit deferred reads first, since they count as started.
+        // First submit the reads that were deferred for prefetching, since they count as started.
         self.read_expected(cx, 0);
         let Some(queue) = self.queue.io_mut() else { return };
         queue.table = table.seen_by(&queue.host).seen_from(queue.port);

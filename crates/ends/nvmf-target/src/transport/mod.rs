@@ -43,8 +43,8 @@ pub(crate) trait Transport: Sized {
     /// Handles an event of the session's task, except for timers.
     fn handle(session: &mut Session<Self>, cx: &mut Context, event: Event);
 
-    /// Ends a tick after all events were handled. Sends the output. Continues parsing if it had
-    /// stopped for lack of room in the output.
+    /// Ends a tick of the event loop after all events were handled. Sends the output. Continues
+    /// parsing if it had stopped for lack of room in the output.
     fn finish_tick(session: &mut Session<Self>, cx: &mut Context);
 
     /// Parses deferred input, since it is the session's turn.
@@ -97,7 +97,8 @@ pub(crate) trait Transport: Sized {
         None
     }
 
-    /// Returns the memory epoch in which the current send started. `None`: no send is in progress.
+    /// Returns the epoch of [`crate::memory`] in which the current send started. `None`: no send is
+    /// in progress.
     fn sending_since(&self) -> Option<u32>;
 
     fn save_memory(&mut self);

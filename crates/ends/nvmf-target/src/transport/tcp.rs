@@ -1,5 +1,5 @@
-//! The TCP transport: a stream of PDUs. One send carries all output of a tick. The transport
-//! receives large payloads directly into their destination.
+//! The TCP transport: a stream of PDUs. One send carries all output of a tick of the event loop.
+//! The transport receives large payloads directly into their destination.
 
 mod guard;
 
@@ -42,7 +42,7 @@ pub(crate) struct Tcp {
     outbox: SendBatch,
     spare: SendBatch,
     sending: bool,
-    /// The memory epoch in which the current send started.
+    /// The epoch of [`crate::memory`] in which the current send started.
     sending_since: u32,
     /// The bytes charged for the headers and responses of the current send.
     sending_bytes: usize,
@@ -319,7 +319,7 @@ impl Session<Tcp> {
             let counted = std::mem::take(&mut self.transport.unread_bytes);
             let left = self.process(cx, &buffer[start..]);
             if left > 0 && self.takes_commands() && self.has_had_its_part(cx) {
-                // Keep the buffer instead of copying its bytes, since the next round follows soon.
+                // Keep the buffer instead of copying its bytes: the host's next turn follows soon.
                 let start = buffer.len() - left;
                 self.transport.unread_bytes = footprint(buffer.len());
                 self.hold_besides(cx, self.transport.unread_bytes);

@@ -137,7 +137,7 @@ struct Output {
     start: usize,
     /// Bytes of registered memory in use.
     staged_bytes: usize,
-    /// The memory epoch in which the oldest output in flight was sent.
+    /// The epoch of [`crate::memory`] in which the oldest output in flight was sent.
     sending_since: Option<u32>,
 }
 
