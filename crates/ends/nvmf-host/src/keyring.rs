@@ -275,7 +275,10 @@ mod tests {
         Key::from_id(KeySerialId(serial)).set_timeout(1).expect("our own key");
         let deadline = Instant::now() + Duration::from_secs(60);
         while let Ok(found) = read(&serial.to_string(), &identity) {
-            assert!(found == [expires.clone()] && Instant::now() < deadline, "it never expires");
+            assert!(
+                found == [expires.clone()] && Instant::now() < deadline,
+                "the key never expires"
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
         let refused = read(&serial.to_string(), &identity).unwrap_err();

@@ -113,7 +113,7 @@ mod tests {
                 let path = path.clone();
                 move || {
                     // This open blocks until the reader has opened its end.
-                    let mut pipe = File::options().write(true).open(path).expect("it opens");
+                    let mut pipe = File::options().write(true).open(path).expect("the pipe opens");
                     if late {
                         std::thread::sleep(std::time::Duration::from_millis(100));
                     }
@@ -124,7 +124,7 @@ mod tests {
             let mut pipe = Readable::open(&path).expect("a writer opens the pipe");
             pipe.read_to_string(&mut text).expect("UTF-8");
             assert_eq!(text, said);
-            writer.join().expect("it writes");
+            writer.join().expect("the writer does not panic");
         }
         std::fs::remove_file(path).expect("the file exists");
     }

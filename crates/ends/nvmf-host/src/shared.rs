@@ -457,9 +457,9 @@ mod tests {
         for blocks in 3..100 {
             assert!(shared.refresh(7, Some(&info(blocks))).is_none(), "a report is in progress");
         }
-        go_on.send(()).expect("it listens");
+        go_on.send(()).expect("the listener waits");
         assert_eq!(sizes.recv(), Ok(99), "one report for all changes");
-        go_on.send(()).expect("it listens");
+        go_on.send(()).expect("the listener waits");
         assert_eq!(is_over.wait(), Some(()));
         assert!(shared.refresh(7, Some(&info(1))).is_some(), "a later change is reported again");
     }

@@ -434,7 +434,7 @@ fn a_short_identify_page_is_refused() {
 #[test]
 fn a_discovery_controller_has_no_namespaces() {
     let peer = Peer::new(Script { cntrltype: 2, ..Script::default() });
-    let controller = connect(&peer.address(), &options()).expect("it connects");
+    let controller = connect(&peer.address(), &options()).expect("the host connects");
     let error = controller.namespace(1).err().expect("no namespace").to_string();
     assert!(error.contains("discovery controller (CNTRLTYPE 2)"), "{error}");
 }

@@ -181,7 +181,7 @@ fn at_fault() -> (Script, mpsc::Receiver<String>) {
 
 /// Reads a block, which fails. The returned driver no longer runs its event loop.
 fn fails(address: &str, options: &Options) -> Driver {
-    let controller = Controller::connect(address, SUBSYSTEM, options).expect("it connects");
+    let controller = Controller::connect(address, SUBSYSTEM, options).expect("the host connects");
     let namespace: Arc<dyn Namespace> = Arc::new(controller.namespace(1).expect("a namespace"));
     let mut driver = Driver::with(&namespace, options.engine);
     driver.submit(0, Op::read(0, 1, Buffer::new(512), 1));

@@ -91,7 +91,7 @@ fn only_writes_of_the_lost_controller_wait() {
     assert!(user.turn(Duration::from_millis(100)).is_empty());
     stage.silent.store(false, Ordering::SeqCst);
     peer.cut();
-    until("it is connected again", || {
+    until("the disk is connected again", || {
         // The queue drops the lost connection at the next poll.
         assert!(user.turn(Duration::ZERO).is_empty());
         disk.paths()[0].reconnects == 1
@@ -323,7 +323,7 @@ fn one_flush_fails_after_a_reboot_of_the_target() {
         let before = disk.paths()[0].reconnects;
         stage.origin.lock().unwrap().replace(boot(byte));
         peer.cut();
-        until("it is connected again", || {
+        until("the disk is connected again", || {
             assert!(user.turn(Duration::ZERO).is_empty());
             disk.paths()[0].reconnects > before
         });
@@ -362,7 +362,7 @@ fn a_new_target_process_is_reported_before_the_path_is_used() {
         let before = disk.paths()[0].reconnects;
         stage.process.store(process, Ordering::SeqCst);
         peer.cut();
-        until("it is connected again", || {
+        until("the disk is connected again", || {
             assert!(user.turn(Duration::ZERO).is_empty());
             disk.paths()[0].reconnects > before
         });
@@ -388,7 +388,7 @@ fn a_successor_fails_the_flush_of_a_dead_process() {
     assert_eq!(user.write(0), Ok(()));
     stage.origin.lock().unwrap().replace(boot(2));
     peer.cut();
-    until("it is connected again", || {
+    until("the disk is connected again", || {
         assert!(user.turn(Duration::ZERO).is_empty());
         first.paths()[0].reconnects == 1
     });
@@ -419,7 +419,7 @@ fn a_successor_repeats_an_undelivered_flush_failure() {
     assert_eq!(user.write(0), Ok(()));
     stage.origin.lock().unwrap().replace(boot(2));
     peer.cut();
-    until("it is connected again", || {
+    until("the disk is connected again", || {
         assert!(user.turn(Duration::ZERO).is_empty());
         first.paths()[0].reconnects == 1
     });

@@ -79,7 +79,7 @@ fn assert_ends_the_queue(
     hook: impl Fn(&mut Paired, &Capsule) -> io::Result<Handled> + Send + Sync + 'static,
 ) {
     let target = OverRdma::new(on_io(hook));
-    let mut setup = open(&target, options).expect("it connects");
+    let mut setup = open(&target, options).expect("the host connects");
     assert_eq!(setup.run(vec![op]), [Err(BlockError::Disconnected)]);
     // Later operations fail at once.
     assert_eq!(setup.run(vec![read(1)]), [Err(BlockError::Disconnected)]);
@@ -89,7 +89,11 @@ fn assert_ends_the_queue(
 
 fn refused(greeting: Greeting) -> String {
     let target = OverRdma::greeting(Script::default(), greeting);
-    let error = target.connect(&options()).map(drop).expect_err("it is refused").to_string();
+    let error = target
+        .connect(&options())
+        .map(drop)
+        .expect_err("the host refuses the controller")
+        .to_string();
     target.expect_nothing_left();
     error
 }
@@ -97,7 +101,7 @@ fn refused(greeting: Greeting) -> String {
 #[test]
 fn a_controller_that_follows_the_rules_is_served() {
     let target = OverRdma::new(Script::default());
-    let mut setup = open(&target, &options()).expect("it connects");
+    let mut setup = open(&target, &options()).expect("the host connects");
     let shown = setup.controller.namespace(1).expect("a namespace").describe();
     assert!(shown.starts_with("nvme+rdma://192.0.2.2/nqn."), "{shown}");
     for blocks in [1, 16, 17, 256, 257, 4000] {
@@ -196,7 +200,7 @@ fn the_host_announces_its_queues_and_its_reads() {
         Reply::entries(128)
     });
     let target = OverRdma::greeting(Script::default(), greeting);
-    let setup = open(&target, &options()).expect("it connects");
+    let setup = open(&target, &options()).expect("the host connects");
     drop(setup);
     let seen = seen.lock().unwrap().clone();
     assert_eq!(seen[0], ([0, 0, 32, 31, 0], (16, 0), 7), "the admin queue");
@@ -234,7 +238,7 @@ fn a_shorter_receive_queue_of_the_controller_is_obeyed() {
         Reply::entries(if is_admin { 8 } else { 4 })
     };
     let target = OverRdma::greeting(script, Box::new(greeting));
-    let mut setup = open(&target, &options()).expect("it connects");
+    let mut setup = open(&target, &options()).expect("the host connects");
     let ops = (0..60).map(|_| write(LARGE)).collect();
     assert_eq!(setup.run(ops), vec![Ok(()); 60]);
     assert_eq!(most.load(Ordering::Acquire), 3, "commands in flight");
@@ -270,7 +274,7 @@ fn a_second_response_to_a_command_ends_the_queue() {
         end.answer(capsule.cid(), Status::SUCCESS)?;
         Ok(Handled::Yes)
     }));
-    let mut setup = open(&target, &options()).expect("it connects");
+    let mut setup = open(&target, &options()).expect("the host connects");
     assert_eq!(setup.run(vec![write(LARGE)]), [Ok(())], "the first response counts");
     // The next command may start before or after the second response arrives.
     while setup.run(vec![write(LARGE)]) == [Ok(())] {}
@@ -340,7 +344,7 @@ fn the_keys_of_one_queue_do_not_open_another() {
         end.transfer(operation, &mut [0; 512]).expect_err("the host's device refuses");
         Ok(Handled::Close)
     }));
-    let controller = target.connect(&options()).expect("it connects");
+    let controller = target.connect(&options()).expect("the host connects");
     let namespace: Arc<dyn Namespace> = Arc::new(controller.namespace(1).expect("a namespace"));
     let mut driver = Driver::with(&namespace, options().engine);
     driver.open(&namespace);
@@ -366,7 +370,7 @@ fn commands_to_a_controller_without_receives_time_out() {
         Ok(Handled::Close)
     });
     let target = OverRdma::greeting(script, Box::new(greeting));
-    let mut setup = open(&target, &impatient()).expect("it connects");
+    let mut setup = open(&target, &impatient()).expect("the host connects");
     let results = setup.run((0..100).map(|_| write(LARGE)).collect());
     assert_eq!(results, vec![Err(BlockError::Disconnected); 100]);
     drop(setup);
@@ -391,7 +395,7 @@ fn a_controller_that_leaves_in_the_middle_flushes_all_commands() {
             }
             Ok(Handled::Yes)
         }));
-        let mut setup = open(&target, &options()).expect("it connects");
+        let mut setup = open(&target, &options()).expect("the host connects");
         let results = setup.run((0..200).map(|_| read(LARGE)).collect());
         assert!(results.iter().all(|one| *one == Err(BlockError::Disconnected)), "way {how}");
         drop(setup);
@@ -402,7 +406,7 @@ fn a_controller_that_leaves_in_the_middle_flushes_all_commands() {
 #[test]
 fn a_removed_device_of_the_host_ends_its_controller() {
     let target = OverRdma::new(on_io(|_, _| Ok(Handled::Yes)));
-    let mut setup = open(&target, &options()).expect("it connects");
+    let mut setup = open(&target, &options()).expect("the host connects");
     (0..8).for_each(|_| setup.driver.submit(0, read(LARGE)));
     target.network.remove_device(target.host());
     let done = setup.driver.wait(0, 8);
@@ -423,7 +427,7 @@ fn errors_of_commands_leave_the_queue_open() {
         }
         _ => Ok(Handled::No),
     }));
-    let mut setup = open(&target, &options()).expect("it connects");
+    let mut setup = open(&target, &options()).expect("the host connects");
     for _ in 0..40 {
         assert!(setup.run(vec![write(LARGE)])[0].is_err());
         assert_eq!(setup.run(vec![read(LARGE)]), [Ok(())]);

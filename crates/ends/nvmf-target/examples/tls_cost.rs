@@ -78,7 +78,7 @@ fn connect(key: Option<&TlsKey>, path: &Path) -> (Target, Controller) {
         config.tls = Some(TlsPolicy::Required);
         config.tls_keys.insert(HOST.to_owned(), vec![key.clone()]);
     }
-    let target = Target::start(&config).expect("it starts");
+    let target = Target::start(&config).expect("the target starts");
     let tls_key = key.map(|_| path.to_path_buf());
     let tcp = TcpOptions { tls_key, ..TcpOptions::default() };
     let options = Options { hostnqn: Some(HOST.to_owned()), tcp, ..Options::default() };
@@ -94,8 +94,8 @@ fn cost(disk: &mut Blocking, bytes: usize, count: u64, is_write: bool) -> f64 {
     for index in 0..count {
         let lba = index * bytes as u64 % (DISK_BYTES - bytes as u64) / 512;
         match is_write {
-            true => disk.write(lba, &data).expect("it is written"),
-            false => disk.read(lba, &mut data).expect("it is read"),
+            true => disk.write(lba, &data).expect("the write succeeds"),
+            false => disk.read(lba, &mut data).expect("the read succeeds"),
         }
     }
     (processor_ns() - before) as f64 / 1000.0 / count as f64

@@ -560,7 +560,8 @@ fn register(
 /// Passes the groups that share reservations to `keeper`.
 fn share_reservations(registry: &Registry, config: &TargetConfig, keeper: &Keeper) {
     for subsystem in &config.subsystems {
-        let id = registry.find_subsystem(&subsystem.config.nqn).expect("it is registered");
+        let id =
+            registry.find_subsystem(&subsystem.config.nqn).expect("the subsystem is registered");
         for (&nsid, group) in &subsystem.shared_reservations {
             keeper.share_with((id, nsid), Arc::clone(group));
         }

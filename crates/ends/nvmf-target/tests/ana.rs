@@ -147,7 +147,7 @@ fn start(store: Arc<Mem>, ids: RangeInclusive<u16>, state: AnaState) -> Target {
         controller_ids: ids,
         ..TargetConfig::default()
     };
-    Target::start(&config).expect("it starts")
+    Target::start(&config).expect("the target starts")
 }
 
 /// The host detects that a second target is a clone of the first, even if their controllers have

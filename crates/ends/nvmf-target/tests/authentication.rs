@@ -144,7 +144,7 @@ fn a_host_that_requires_a_proof_refuses_a_controller_without_a_secret() {
         listeners: vec![any()],
         ..TargetConfig::default()
     });
-    let target = target.expect("it starts");
+    let target = target.expect("the target starts");
     let refused = connect(&target, Some(&host), Some(&controller));
     assert_eq!(refused, Err(ConnectError::AuthenticationNotOffered));
 }
@@ -261,7 +261,7 @@ fn a_connected_host_reauthenticates_during_io() {
             file.change(seed);
             controller.authenticate().expect("the secret is right");
             blocks.write(0, &[seed; 512]).expect("the host stays connected");
-            assert_eq!(controller.namespace_ids().expect("it answers"), [1]);
+            assert_eq!(controller.namespace_ids().expect("the controller answers"), [1]);
         }
         // Authenticate twice at the same time. The host refuses the second call, or the second call
         // waits for the first.
@@ -300,7 +300,7 @@ fn a_host_without_a_secret_cannot_reauthenticate() {
         listeners: vec![any()],
         ..TargetConfig::default()
     };
-    let target = Target::start(&config).expect("it starts");
+    let target = Target::start(&config).expect("the target starts");
     let with = |options: &Options| try_connect(&target, options).expect("every host may connect");
     let without = with(&Options::default());
     let refused = without.authenticate().expect_err("the host has no secret");

@@ -38,7 +38,8 @@ fn any_port() -> SocketAddr {
 fn target() -> Target {
     let subsystems = vec![subsystem(FIRST)];
     let listeners = vec![any_port()];
-    Target::start(&TargetConfig { subsystems, listeners, ..Default::default() }).expect("it starts")
+    Target::start(&TargetConfig { subsystems, listeners, ..Default::default() })
+        .expect("the target starts")
 }
 
 fn connect(address: SocketAddr, nqn: &str) -> Result<Controller, farblock_host::Error> {
@@ -47,7 +48,7 @@ fn connect(address: SocketAddr, nqn: &str) -> Result<Controller, farblock_host::
 
 /// Returns the number of discovery entries of a subsystem.
 fn listed(address: SocketAddr, nqn: &str) -> usize {
-    let found = discover(&address.to_string(), &Options::default()).expect("it answers");
+    let found = discover(&address.to_string(), &Options::default()).expect("the target answers");
     found.iter().filter(|entry| entry.subnqn == nqn).count()
 }
 
@@ -58,11 +59,11 @@ fn a_subsystem_is_added_and_removed() {
     assert!(connect(address, SECOND).is_err());
     control.add_subsystem(&subsystem(SECOND)).expect("a new subsystem");
     assert_eq!(listed(address, SECOND), 1);
-    let second = connect(address, SECOND).expect("it connects");
-    assert_eq!(second.namespace_ids().expect("it answers"), [1]);
+    let second = connect(address, SECOND).expect("the host connects");
+    assert_eq!(second.namespace_ids().expect("the target answers"), [1]);
     let error = control.add_subsystem(&subsystem(SECOND)).expect_err("the subsystem exists");
     assert!(error.to_string().contains("exists already"), "{error}");
-    let first = connect(address, FIRST).expect("it connects");
+    let first = connect(address, FIRST).expect("the host connects");
     let removals = control.remove_subsystem(SECOND).expect("the subsystem exists");
     assert_eq!(removals.len(), 1);
     for removal in removals {
@@ -74,8 +75,8 @@ fn a_subsystem_is_added_and_removed() {
     assert_eq!(first.namespace_ids().expect("other controllers stay connected"), [1]);
     // Add the subsystem again under its old name.
     control.add_subsystem(&subsystem(SECOND)).expect("a new subsystem");
-    connect(address, SECOND).expect("it connects");
-    target.stop().expect("it ends well");
+    connect(address, SECOND).expect("the host connects");
+    target.stop().expect("the target stops");
 }
 
 #[test]
@@ -108,7 +109,7 @@ fn a_listener_is_added_and_removed() {
         .expect("a free port");
     assert_eq!(control.report().addresses, [first, second]);
     assert_eq!(listed(second, FIRST), 2);
-    let here = connect(first, FIRST).expect("it listens");
+    let here = connect(first, FIRST).expect("the target listens");
     let there = connect(second, FIRST).expect("the target listens at the second address");
     control.unlisten(second).expect("the listener exists");
     until("the controller of the second address ends", || there.lost().is_some());
@@ -145,7 +146,7 @@ fn a_namespace_can_be_hidden_from_one_host() {
     let sharing = Sharing { visible_to: Some([].into()), ..Sharing::default() };
     let second = NamespaceId(2);
     control.add_namespace_as(FIRST, second, &export, &sharing).expect("a free namespace number");
-    let listed = |host: &Controller| host.namespace_ids().expect("it answers");
+    let listed = |host: &Controller| host.namespace_ids().expect("the target answers");
     assert_eq!((listed(&one), listed(&other)), (vec![1], vec![1]));
     let see = |hosts: Option<&[&str]>| {
         let hosts: Option<std::collections::BTreeSet<String>> =

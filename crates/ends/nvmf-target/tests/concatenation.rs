@@ -167,7 +167,8 @@ fn a_host_that_does_not_request_the_required_concatenation_is_refused() {
     for concatenate in [false, true] {
         let refused = connect(&target, &files.options(concatenate, false)).err();
         let Some(ConnectError::AuthenticationFailed(_)) = refused else { panic!("{refused:?}") };
-        let controller = connect(&target, &files.options(concatenate, true)).expect("it asks");
+        let controller =
+            connect(&target, &files.options(concatenate, true)).expect("the host has the secret");
         moves_data(&controller);
     }
 }
@@ -200,7 +201,7 @@ fn a_host_that_wants_concatenation_does_not_continue_without_it() {
         listeners: vec![any()],
         ..TargetConfig::default()
     });
-    let target = target.expect("it starts");
+    let target = target.expect("the target starts");
     let refused = connect(&target, &files.options(true, false)).err();
     assert_eq!(refused, Some(ConnectError::AuthenticationNotOffered));
     let wrong = KeyFile::of_secret(3);

@@ -89,7 +89,7 @@ fn every_view_of_the_counters_counts_each_command_once() {
     assert!(last.subsystems[0].namespaces.is_empty());
     assert_eq!(last.subsystems[0].io, after.subsystems[0].io);
     assert_eq!(last.total, after.total);
-    target.stop().expect("it ends well");
+    target.stop().expect("the target stops");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn accepted_and_refused_connections_are_counted() {
     assert!(after.accepted > 2, "{after:?}");
     assert_eq!(disk.geometry().block_size as usize, BLOCK);
     drop(disk);
-    target.stop().expect("it ends well");
+    target.stop().expect("the target stops");
 }
 
 /// Each core reports its processor time: much when it is busy, and almost none when it is idle.
@@ -135,5 +135,5 @@ fn each_core_reports_its_processor_time() {
     });
     drop(user);
     drop(disk);
-    target.stop().expect("it ends well");
+    target.stop().expect("the target stops");
 }

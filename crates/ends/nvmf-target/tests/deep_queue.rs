@@ -34,7 +34,7 @@ fn serve_deep(gate: Arc<Gate>, engine: EngineKind) -> Target {
         engine,
         ..TargetConfig::default()
     };
-    Target::start(&config).expect("it starts")
+    Target::start(&config).expect("the target starts")
 }
 
 #[test]

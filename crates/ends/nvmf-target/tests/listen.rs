@@ -19,21 +19,21 @@ fn any() -> TcpListener {
 #[test]
 fn a_target_waits_for_a_port_to_become_free() {
     let other = any();
-    let address = other.local_addr().expect("it is bound");
+    let address = other.local_addr().expect("the socket is bound");
     let dying = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
         drop(other);
     });
     let target = Target::start(&config(vec![address])).expect("the port becomes free");
     assert_eq!(target.addresses(), [address]);
-    dying.join().expect("it ends");
-    target.stop().expect("it stops");
+    dying.join().expect("the thread does not panic");
+    target.stop().expect("the target stops");
 }
 
 #[test]
 fn a_port_that_stays_in_use_is_reported() {
     let other = any();
-    let address = other.local_addr().expect("it is bound");
+    let address = other.local_addr().expect("the socket is bound");
     match Target::start(&config(vec![address])).map(drop) {
         Err(StartError::Listen(busy, error)) => {
             assert_eq!((busy, error.kind()), (address, io::ErrorKind::AddrInUse));
@@ -55,7 +55,7 @@ fn a_listener_address_given_twice_is_refused() {
 /// the port in the meantime.
 fn on_one_port(addresses: [&str; 2]) -> Target {
     let start = |_| {
-        let port = any().local_addr().expect("it is bound").port();
+        let port = any().local_addr().expect("the socket is bound").port();
         let at = |host: &str| format!("{host}:{port}").parse().expect("an address");
         Target::start(&config(addresses.map(at).to_vec()))
     };
@@ -72,7 +72,7 @@ fn both_families_share_a_port_in_any_order() {
         for host in ["127.0.0.1", "[::1]"] {
             TcpStream::connect(format!("{host}:{port}")).expect(host);
         }
-        target.stop().expect("it stops");
+        target.stop().expect("the target stops");
     }
 }
 
@@ -80,19 +80,19 @@ fn both_families_share_a_port_in_any_order() {
 fn a_listener_of_the_other_family_can_be_added() {
     let (access, plain) = (PortAccess::default(), TlsPolicy::Plain);
     let target = Target::start(&config(vec!["0.0.0.0:0".parse().expect("an address")]));
-    let target = target.expect("it starts");
+    let target = target.expect("the target starts");
     let port = target.addresses()[0].port();
     let six: SocketAddr = format!("[::]:{port}").parse().expect("an address");
     assert_eq!(target.control().listen(six, &access, plain).expect("an IPv6-only address"), six);
     TcpStream::connect(("::1", port)).expect("IPv6");
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
 
     let target = Target::start(&config(vec!["[::]:0".parse().expect("an address")]));
-    let target = target.expect("it starts");
+    let target = target.expect("the target starts");
     let port = target.addresses()[0].port();
     TcpStream::connect(("127.0.0.1", port)).expect("both families");
     let four: SocketAddr = format!("0.0.0.0:{port}").parse().expect("an address");
     let error = target.control().listen(four, &access, plain).expect_err("both are used");
     assert!(error.to_string().contains("also accepts IPv4 connections"), "{error}");
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
 }

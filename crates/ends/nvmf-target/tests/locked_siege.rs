@@ -139,7 +139,7 @@ fn serve_until_the_input_ends() {
         tls: Some(TlsPolicy::Allowed),
         ..TargetConfig::default()
     };
-    besieged::serve(&Target::start(&config).expect("it starts"));
+    besieged::serve(&Target::start(&config).expect("the target starts"));
 }
 
 fn negotiate(group: GroupId) -> Vec<u8> {

@@ -70,7 +70,7 @@ fn the_limits_of_a_thousand_namespaces_change_during_io() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
 }
 
 /// The cores receive the lists of a batch when the batch ends or when the caller sends them. The
@@ -107,5 +107,5 @@ fn changes_of_a_batch_reach_the_queues_together() {
         removal.expect("the namespace exists").wait(ends).expect("the removals have ended");
     }
     assert_eq!([2, 3, NAMESPACES].map(&mut read), [gone, there, there]);
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
 }

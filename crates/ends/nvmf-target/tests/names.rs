@@ -23,7 +23,7 @@ fn serve(name: &str) -> Result<Target, StartError> {
 #[test]
 fn a_subsystem_name_without_the_nqn_prefix_is_served() {
     const NAME: &str = "blktests-subsystem-1";
-    let target = serve(NAME).expect("it is served");
+    let target = serve(NAME).expect("the target starts");
     let address = target.addresses()[0].to_string();
     let options = Options { hostnqn: Some("me".to_owned()), ..Options::default() };
     let found = discover(&address, &options).expect("a discovery log page");
@@ -43,7 +43,8 @@ fn a_malformed_nqn_is_refused() {
 /// exit to a service that does not respond.
 #[test]
 fn discovery_follows_each_referral_once() {
-    let (one, two) = (serve("one").expect("it is served"), serve("two").expect("it is served"));
+    let (one, two) =
+        (serve("one").expect("the target starts"), serve("two").expect("the target starts"));
     let refer = |from: &Target, to: &str| {
         let (address, service) = to.split_once(':').expect("a port");
         let (family, address) = (AddressFamily::V4, address.to_owned());

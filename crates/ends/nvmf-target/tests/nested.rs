@@ -37,7 +37,7 @@ fn disk(target: &Target) -> Arc<Disk> {
         ..rig::options(EngineKind::Portable)
     };
     let urls = [rig::url(target.addresses()[0])];
-    Arc::new(Disk::connect(&urls, &options).expect("it connects"))
+    Arc::new(Disk::connect(&urls, &options).expect("the host connects"))
 }
 
 fn whole(part: &Arc<Disk>) -> Arc<dyn Namespace> {

@@ -52,7 +52,7 @@ fn targets_with_disjoint_controller_identifiers_have_different_port_numbers() {
             controller_ids,
             ..TargetConfig::default()
         };
-        Target::start(&config).expect("it starts")
+        Target::start(&config).expect("the target starts")
     };
     let (one, other) = (start(1..=2047), start(2048..=4094));
     let (first, second) = (one.addresses()[0], other.addresses()[0]);

@@ -29,7 +29,7 @@ fn start(permit: &Arc<Permit>) -> (Target, Arc<Gate>) {
         permits: [(1, Arc::clone(permit))].into(),
         ..TargetConfig::default()
     };
-    (Target::start(&config).expect("it starts"), gate)
+    (Target::start(&config).expect("the target starts"), gate)
 }
 
 fn permit_for(permit: &Permit, time: Duration) {
@@ -54,7 +54,7 @@ fn commands_wait_while_there_is_no_permit_and_operations_in_flight_are_reported(
     permit.publish(None);
     access(AnaState::INACCESSIBLE);
     user.write(1, 1, 2, 2);
-    let quiet = control.quiet(NQN, NamespaceId(1)).expect("it exists");
+    let quiet = control.quiet(NQN, NamespaceId(1)).expect("the namespace exists");
     let quiet = quiet.wait(Duration::from_millis(50)).expect_err("a write is in flight");
     gate.open_up();
     let first = user.one();

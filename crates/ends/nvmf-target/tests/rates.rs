@@ -186,7 +186,7 @@ fn limits_and_write_protection_apply_from_the_start() {
     subsystem.host_rates.insert(nqn.clone(), crawl());
     let (subsystems, listeners) = (vec![subsystem], vec![any()]);
     let config = TargetConfig { subsystems, listeners, ..TargetConfig::default() };
-    let target = Target::start(&config).expect("it starts");
+    let target = Target::start(&config).expect("the target starts");
     let (_disk, mut slow) = user(&target);
     for token in 0..2 {
         slow.write(token, 1, 1, token);

@@ -32,7 +32,7 @@ fn target(network: &Network) -> Target {
         rdma: Some(RdmaListeners { provider: provider(network, 2), addresses }),
         ..TargetConfig::default()
     };
-    Target::start(&config).expect("it starts")
+    Target::start(&config).expect("the target starts")
 }
 
 #[test]
@@ -47,9 +47,9 @@ fn listeners_open_and_close_while_the_target_runs() {
         Controller::connect_by_rdma(provider(&network, 1), entrance.address, NQN, &options)
     };
     assert!(connect(second).is_err(), "the second listener is not open yet");
-    control.listen(second, &PortAccess::default(), TlsPolicy::Allowed).expect("it listens");
+    control.listen(second, &PortAccess::default(), TlsPolicy::Allowed).expect("the target listens");
     let far = PortAccess::all(AnaState::NON_OPTIMIZED);
-    control.set_access(second, &far).expect("it has ANA states");
+    control.set_access(second, &far).expect("the listener exists");
     let near = connect(first).expect("the first listener stays");
     let controller = connect(second).expect("the new listener answers");
     let report = control.report();
@@ -60,7 +60,7 @@ fn listeners_open_and_close_while_the_target_runs() {
     // A TCP listener and an RDMA listener may have the same port.
     let tcp: SocketAddr = ([127, 0, 0, 1], 0).into();
     let tcp = control.listen(tcp, &PortAccess::default(), TlsPolicy::Allowed).expect("TCP");
-    control.unlisten(second).expect("it closes");
+    control.unlisten(second).expect("the listener closes");
     let end = Instant::now() + Duration::from_secs(60);
     while control.report().controllers.len() > 1 {
         assert!(Instant::now() < end, "the removed listener's connections stay");
@@ -68,8 +68,10 @@ fn listeners_open_and_close_while_the_target_runs() {
     }
     assert!(connect(second).is_err(), "the second listener is closed");
     assert_eq!(control.report().addresses, [first, tcp.into()]);
-    control.listen(second, &PortAccess::default(), TlsPolicy::Plain).expect("it listens again");
-    drop((near, controller, connect(second).expect("it answers again")));
+    control
+        .listen(second, &PortAccess::default(), TlsPolicy::Plain)
+        .expect("the target listens again");
+    drop((near, controller, connect(second).expect("the target answers again")));
     target.stop().expect("no loop failed");
 }
 
@@ -113,16 +115,16 @@ fn a_lost_listener_is_reported_until_its_device_returns() {
             NQN,
             &Options::default(),
         );
-        drop(connected.expect("it answers again"));
+        drop(connected.expect("the target answers again"));
     }
     // After a lost listener is closed, the report no longer contains it.
     let tcp: SocketAddr = ([127, 0, 0, 1], 0).into();
     control.listen(tcp, &PortAccess::default(), TlsPolicy::Allowed).expect("TCP");
     let second = Entrance::rdma((OWN, 4421).into());
-    control.listen(second, &PortAccess::default(), TlsPolicy::Allowed).expect("it listens");
+    control.listen(second, &PortAccess::default(), TlsPolicy::Allowed).expect("the target listens");
     network.remove_device(OWN.into());
     wait_for("the second listener stays", &|report| !report.lost.is_empty());
-    control.unlisten(second).expect("it closes");
+    control.unlisten(second).expect("the listener closes");
     wait_for("a closed listener is lost", &|report| !report.lost.contains(&second));
     target.stop().expect("no loop failed");
 }

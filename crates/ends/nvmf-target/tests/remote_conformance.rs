@@ -24,7 +24,7 @@ fn remote(block_size: u32, engine: EngineKind, digests: (bool, bool)) -> Arc<dyn
         engine,
         ..TargetConfig::default()
     })
-    .expect("it starts");
+    .expect("the target starts");
     let options = Options {
         tcp: TcpOptions {
             header_digest: digests.0,
@@ -36,7 +36,7 @@ fn remote(block_size: u32, engine: EngineKind, digests: (bool, bool)) -> Arc<dyn
         ..Options::default()
     };
     let address = target.addresses()[0].to_string();
-    let controller = Controller::connect(&address, NQN, &options).expect("it connects");
+    let controller = Controller::connect(&address, NQN, &options).expect("the host connects");
     let namespace = controller.namespace(1).expect("namespace 1 exists");
     Arc::new(Backed { namespace, backing: (controller, target) })
 }

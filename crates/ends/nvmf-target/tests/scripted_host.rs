@@ -152,7 +152,7 @@ fn a_peer_with_another_protocol_gets_a_termination_and_disturbs_no_host() {
         let (_admin, controller) = admin(address, Digests::NONE);
         let mut queue = io(address, Digests::NONE, controller, false);
         for greeting in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 200], &[0; 64]] {
-            let mut stranger = TcpStream::connect(address).expect("it listens");
+            let mut stranger = TcpStream::connect(address).expect("the target listens");
             stranger.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
             stranger.write_all(greeting).expect("sent");
             if greeting.len() > 24 && greeting[0] != 0 {

@@ -36,7 +36,7 @@ fn commands_to_a_lost_part_fail_with_a_path_error_until_it_returns() {
         let fast_io_fail_timeout = Some(Duration::from_millis(200));
         let options = DiskOptions { fast_io_fail_timeout, ..rig::options(engine) };
         let disk = Disk::connect(&[rig::url(proxy.address)], &options);
-        let disk: Arc<dyn Namespace> = Arc::new(disk.expect("it connects"));
+        let disk: Arc<dyn Namespace> = Arc::new(disk.expect("the host connects"));
         let whole =
             Arc::new(Concat::new(vec![mem(), Arc::clone(&disk), mem()]).expect("a concatenation"));
         let target = target_of(engine, [Arc::clone(&whole) as Arc<dyn Namespace>], |_| {});
@@ -92,7 +92,8 @@ fn a_status_passes_through_a_shared_remote_disk() {
         let fault = Arc::new(Fault::new(mem(), vec![Rule::new(error)], 1));
         let behind = rig::serve(Arc::clone(&fault) as Arc<dyn Namespace>, &[rig::any()]);
         let urls = [rig::url(behind.addresses()[0])];
-        let disk = Arc::new(Disk::connect(&urls, &rig::options(engine)).expect("it connects"));
+        let disk =
+            Arc::new(Disk::connect(&urls, &rig::options(engine)).expect("the host connects"));
         let target = target_of(engine, [Arc::clone(&disk) as Arc<dyn Namespace>], |_| {});
         let address = target.addresses()[0];
         let (_admin, controller) = admin(address, Digests::NONE);
@@ -161,7 +162,7 @@ fn a_silent_target_behind_one_namespace_does_not_stall_others() {
         let behind = rig::serve(mem(), &[rig::any()]);
         let proxy = Proxy::new(behind.addresses()[0]);
         let disk = Disk::connect(&[rig::url(proxy.address)], &rig::options(engine));
-        let disk: Arc<dyn Namespace> = Arc::new(disk.expect("it connects"));
+        let disk: Arc<dyn Namespace> = Arc::new(disk.expect("the host connects"));
         // Stall the proxy before any queue is open, so that all queues wait in the handshake.
         proxy.stall();
         let stripe = Arc::new(Stripe::new(vec![disk, mem()], 64 << 10).expect("a stripe set"));

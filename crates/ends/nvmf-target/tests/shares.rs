@@ -96,7 +96,7 @@ fn serve(engine: EngineKind) -> (Target, Arc<(Mutex<Log>, Condvar)>) {
         engine,
         ..TargetConfig::default()
     };
-    (Target::start(&config).expect("it starts"), log)
+    (Target::start(&config).expect("the target starts"), log)
 }
 
 fn name(number: u8) -> String {
@@ -210,7 +210,7 @@ fn a_host_at_queue_depth_one_does_not_wait_behind_a_thousand_commands() {
         let before = order.iter().position(|is_modest| *is_modest).expect("executed");
         assert!(before <= 3 * 32, "{engine:?}: the host waited for {before} other commands");
         drop((greedy, modest));
-        target.stop().expect("it stops");
+        target.stop().expect("the target stops");
     }
 }
 
@@ -230,7 +230,7 @@ fn hosts_share_a_core_by_weight() {
         let light = stats.hosts.iter().find(|host| host.nqn == name(2)).expect("a known host");
         assert!(light.io.waited.turn_ns > 0, "{engine:?}: the wait is not counted");
         drop((heavy, light));
-        target.stop().expect("it stops");
+        target.stop().expect("the target stops");
     }
 }
 
@@ -267,7 +267,7 @@ fn three_hosts_keep_their_shares_across_reconnects() {
         let of_light = order[..320].iter().filter(|is_light| **is_light).count();
         assert!((32..=128).contains(&of_light), "{engine:?}: {of_light} of 320");
         drop(hosts);
-        target.stop().expect("it stops");
+        target.stop().expect("the target stops");
     }
 }
 

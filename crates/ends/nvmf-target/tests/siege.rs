@@ -48,7 +48,7 @@ fn serve_until_the_input_ends() {
         listeners: vec![rig::any()],
         ..TargetConfig::default()
     };
-    besieged::serve(&Target::start(&config).expect("it starts"));
+    besieged::serve(&Target::start(&config).expect("the target starts"));
 }
 
 /// Runs a hostile connection, which stays open while the returned streams exist.

@@ -261,7 +261,7 @@ fn start(disk: &Arc<Mem>, ids: std::ops::RangeInclusive<u16>, listeners: usize) 
         controller_ids: ids,
         ..TargetConfig::default()
     };
-    Target::start(&config).expect("it starts")
+    Target::start(&config).expect("the target starts")
 }
 
 fn disk() -> Arc<Mem> {

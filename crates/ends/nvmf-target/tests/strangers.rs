@@ -33,7 +33,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn target(disk: Arc<dyn Namespace>) -> Target {
-    Target::start(&configured(disk)).expect("it starts")
+    Target::start(&configured(disk)).expect("the target starts")
 }
 
 fn configured(disk: Arc<dyn Namespace>) -> TargetConfig {
@@ -94,7 +94,7 @@ fn incomplete_writes_hold_little_memory_and_release_it() {
         drop(greedy);
         wait_for_memory(before);
     }
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn connections_with_incomplete_writes_are_closed_in_favour_of_other_hosts() {
     let grown = resident().saturating_sub(before);
     assert!(grown < GROWTH, "{grown} bytes more");
     drop(greedy);
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn unread_log_pages_hold_little_memory() {
     let grown = resident().saturating_sub(before);
     assert!(grown < GROWTH, "{grown} bytes more");
     drop(greedy);
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn in_capsule_data_are_bounded_while_other_data_are_outstanding() {
     gate.open_up();
     drop(greedy);
     wait_for_memory(before);
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn half_open_connections_are_closed_in_favour_of_hosts() {
         std::thread::sleep(Duration::from_millis(5));
     }
     drop(half_open);
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
 }
 
 /// A half-open connection may cost at most this many bytes, in the target and this test together.
@@ -210,7 +210,7 @@ fn knock(strangers: usize) {
     let _alone = alone();
     let mut config = configured(disk());
     config.max_connections = Some(2 * strangers);
-    let target = Target::start(&config).expect("it starts");
+    let target = Target::start(&config).expect("the target starts");
     let address = target.addresses()[0];
     let before = resident();
     let mut knocking = Vec::new();
@@ -234,7 +234,7 @@ fn knock(strangers: usize) {
     println!("{strangers} strangers hold {} KiB each, {} MiB in all", each >> 10, grown >> 20);
     assert!(each < STRANGER_BYTES, "{each} bytes each");
     drop(knocking);
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
 }
 
 #[test]
@@ -266,5 +266,5 @@ fn one_address_cannot_use_all_discovery_controllers() {
         assert!(Instant::now() < deadline, "{} connections", target.connections());
         std::thread::sleep(Duration::from_millis(5));
     }
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
 }

@@ -42,7 +42,7 @@ fn serve(keys: &[TlsKey], tls: TlsPolicy, engine: EngineKind) -> Target {
     if !keys.is_empty() {
         config.tls_keys.insert(HOST.to_owned(), keys.to_vec());
     }
-    Target::start(&config).expect("it starts")
+    Target::start(&config).expect("the target starts")
 }
 
 fn options(host: &str, key: Option<&KeyFile>) -> Options {
@@ -297,7 +297,7 @@ fn eventually(is_so: impl Fn() -> bool) {
 
 /// Sends `bytes`, and returns the target's reply until it closes the connection.
 fn answer(target: &Target, bytes: &[u8]) -> Vec<u8> {
-    let mut stream = TcpStream::connect(target.addresses()[0]).expect("it listens");
+    let mut stream = TcpStream::connect(target.addresses()[0]).expect("the target listens");
     stream.write_all(bytes).expect("the target reads");
     // The connection may already be reset, with some bytes unread.
     let _ = stream.shutdown(std::net::Shutdown::Write);
@@ -436,7 +436,7 @@ mod others {
                 let mut byte = [0];
                 while said.windows(part.len()).filter(|it| *it == part).count() < count {
                     assert_eq!(
-                        output.read(&mut byte).expect("it runs"),
+                        output.read(&mut byte).expect("the client runs"),
                         1,
                         "{}",
                         String::from_utf8_lossy(&said)
@@ -448,16 +448,16 @@ mod others {
             for (index, update) in updates.iter().enumerate() {
                 // The client reads commands one by one, so it must have consumed the previous
                 // command.
-                input.write_all(*update).expect("it runs");
+                input.write_all(*update).expect("the client runs");
                 wait_for(b">>> TLS 1.3, Handshake [length 0005], KeyUpdate", index + 1);
             }
-            input.write_all(&ic_req).expect("it runs");
+            input.write_all(&ic_req).expect("the client runs");
             wait_for(&IC_RESP, 1);
             let asked = updates.iter().filter(|update| **update == b"K\n").count();
             wait_for(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate", asked);
             drop(input);
-            client.kill().expect("it runs");
-            client.wait().expect("it ends");
+            client.kill().expect("the client runs");
+            client.wait().expect("the client exits");
         }
     }
 }

@@ -88,7 +88,7 @@ impl Storage {
             engine: self.engine,
             ..TargetConfig::default()
         };
-        Target::start(&config).expect("it starts")
+        Target::start(&config).expect("the target starts")
     }
 }
 

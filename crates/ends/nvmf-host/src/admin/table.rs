@@ -130,7 +130,7 @@ impl<T: Transport> Commands<T> for Table<T> {
     }
 
     fn complete(&mut self, slot: SlotId, cqe: &Cqe, received: u32, intact: bool) {
-        let pending = self.slots[usize::from(slot.0)].as_mut().expect("it was in flight");
+        let pending = self.slots[usize::from(slot.0)].as_mut().expect("the command was in flight");
         pending.outcome = Some(Outcome { cqe: *cqe, received, intact });
         self.finish(slot.0.into());
     }

@@ -100,7 +100,8 @@ impl Mailbox {
     pub(crate) async fn ready(&self) {
         poll_fn(|context| {
             let mailboxes = &mut *self.local.0.mailboxes.borrow_mut();
-            let entry = mailboxes.get_mut(&self.task).expect("it has an entry until its drop");
+            let entry =
+                mailboxes.get_mut(&self.task).expect("a mailbox has an entry until its drop");
             if std::mem::take(&mut entry.is_ready) {
                 return Poll::Ready(());
             }

@@ -88,7 +88,7 @@ fn the_last_user_of_a_loop_may_run_on_that_loop() {
         }
     });
     give.send(control);
-    thread.join().expect("it ends");
+    thread.join().expect("the thread does not panic");
     assert_eq!(RUN.load(Ordering::Relaxed), 1);
 }
 
@@ -97,7 +97,7 @@ fn a_stopped_loop_drops_spawned_futures() {
     let control = Control::start(EngineKind::Portable, (std::process::id(), 0)).expect("a loop");
     control.inbox.stop();
     let thread = control.thread.lock().expect("not poisoned").take().expect("a thread");
-    thread.join().expect("it ends");
+    thread.join().expect("the thread does not panic");
     let (held, dropped) = reply::<()>();
     control.spawn(move |_| async move { held.send(()) });
     assert_eq!(dropped.wait(), None);

@@ -27,7 +27,7 @@ impl Paths {
             if slot.get().is_some() {
                 return false;
             }
-            match slot.set(path.take().expect("it was not set")) {
+            match slot.set(path.take().expect("the path is not stored yet")) {
                 Ok(()) => true,
                 Err(refused) => {
                     // Another thread has just filled this slot, so try the next one.

@@ -147,7 +147,7 @@ impl DiskQueue {
 
     fn give(&mut self, index: u32, path: usize) {
         self.last = path;
-        let leg = self.legs[path].as_mut().expect("it was chosen");
+        let leg = self.legs[path].as_mut().expect("the chosen path has a connection");
         let mut op = self.table.attempt(index);
         op.fua |= leg.cached && self.hub.is_write_through();
         leg.queue.submit(op);
@@ -240,7 +240,7 @@ impl DiskQueue {
     /// Handles an operation that a working path returned.
     fn handle_done(&mut self, path: usize, done: Completion) {
         let index = done.token as u32;
-        let leg = self.legs[path].as_mut().expect("it completed something");
+        let leg = self.legs[path].as_mut().expect("the path has a connection");
         let is_gone = || leg.session.namespace.is_gone();
         let not_now = match done.result {
             // The status is path related, or the controller is shutting down.
@@ -252,7 +252,7 @@ impl DiskQueue {
         if !not_now || self.is_put_off_for_too_long(index, path, patience) {
             return self.end(index, done.result, done.buffer, None);
         }
-        let leg = self.legs[path].as_mut().expect("it completed something");
+        let leg = self.legs[path].as_mut().expect("the path has a connection");
         if leg.backs_off_until.is_none() {
             leg.backs_off_until = Some(os::now() + limits::BACKOFF);
             // The session's access state (ANA) may be out of date, so let the keeper read it again.

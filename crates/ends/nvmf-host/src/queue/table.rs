@@ -405,7 +405,8 @@ impl<T: Transport> Commands<T> for Table<T> {
                 false => self.delayed.push((os::now() + delay, index)),
             };
         }
-        let Active { mut op, kind, place, result, .. } = entry.take().expect("it was there above");
+        let Active { mut op, kind, place, result, .. } =
+            entry.take().expect("the operation exists");
         if let Some(buffer) = place.take() {
             if kind.has_own_buffer() {
                 self.reactor.buffers().give(buffer);

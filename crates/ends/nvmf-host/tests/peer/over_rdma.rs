@@ -267,7 +267,8 @@ impl OverRdma {
         let shared = Arc::new(PeerShared::new(script));
         let stop = Arc::new(AtomicBool::new(false));
         let channel = node.create_event_channel().expect("a channel");
-        let listener = node.listen(&channel, (TARGET, PORT).into(), 64).expect("it listens");
+        let listener =
+            node.listen(&channel, (TARGET, PORT).into(), 64).expect("the target listens");
         let door = Door { node, shared: Arc::clone(&shared), greeting, stop: Arc::clone(&stop) };
         let accepting = std::thread::spawn(move || {
             door.run(&channel);

@@ -143,14 +143,14 @@ impl<T: Transport> Session<T> {
             }
             IoCommand::Deallocate { namespace, .. } => self.deallocate(cx, slot, namespace),
             IoCommand::Copy { .. } => self.read_to_copy(cx, slot),
-            _ => unreachable!("it does not take turns"),
+            _ => unreachable!("the command does not take turns"),
         }
     }
 
     /// Moves the charge for the step under way to another namespace's line.
     pub(super) fn move_step(&mut self, cx: &mut Context, slot: SlotId, volume: VolumeId) {
         let progress = &mut self.request(slot).progress;
-        let line = progress.line.replace(volume).expect("it waited for its turn");
+        let line = progress.line.replace(volume).expect("the command waited for its turn");
         cx.in_place.end(line, progress.step_bytes);
         cx.in_place.begin(volume, progress.step_bytes);
     }
@@ -158,7 +158,7 @@ impl<T: Transport> Session<T> {
     pub(super) fn begin_step(&mut self, cx: &mut Context, slot: SlotId, bytes: usize) {
         let progress = &mut self.request(slot).progress;
         progress.step_bytes = bytes;
-        let line = progress.line.expect("it waited for its turn");
+        let line = progress.line.expect("the command waited for its turn");
         cx.in_place.begin(line, bytes);
     }
 

@@ -23,12 +23,15 @@ pub struct Besieged {
 impl Besieged {
     /// Runs the test `test`, which calls [`serve`], in a new process.
     pub fn start(test: &str, connections: Option<usize>) -> Self {
-        let own = std::env::current_exe().expect("this test");
+        let own = std::env::current_exe().expect("the path of this program");
         let mut command = Command::new(own);
         command.args(["--ignored", "--exact", "--nocapture", test]);
         command.envs(connections.map(|most| (CONNECTIONS, most.to_string())));
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the process starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped"));
         let address = after(&mut lines, "listening ").parse().expect("an address");
         Self { child, lines, address }
@@ -43,7 +46,7 @@ impl Besieged {
     pub fn end(mut self) -> usize {
         drop(self.child.stdin.take());
         let most = after(&mut self.lines, "most ").parse().expect("a number");
-        assert!(self.child.wait().expect("it ends").success());
+        assert!(self.child.wait().expect("the process exits").success());
         most
     }
 }

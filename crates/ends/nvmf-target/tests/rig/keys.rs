@@ -29,7 +29,7 @@ pub fn serve_to(host: &str, keys: HostKeys, tls: Option<TlsPolicy>, engine: Engi
         engine,
         ..TargetConfig::default()
     };
-    Target::start(&config).expect("it starts")
+    Target::start(&config).expect("the target starts")
 }
 
 /// A file with a secret or key. The file is removed on drop.

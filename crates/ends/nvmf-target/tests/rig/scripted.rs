@@ -49,7 +49,7 @@ pub fn target_of(
         engine,
         ..TargetConfig::default()
     };
-    Target::start(&config).expect("it starts")
+    Target::start(&config).expect("the target starts")
 }
 
 /// A queue pair that has one command in flight at a time.
@@ -70,7 +70,7 @@ pub struct Answer {
 
 impl Queue {
     pub fn new(address: SocketAddr, digests: Digests) -> Self {
-        let stream = TcpStream::connect(address).expect("it listens");
+        let stream = TcpStream::connect(address).expect("the target listens");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         let end = HostEnd::new(digests, 64);

@@ -32,7 +32,7 @@ pub fn from(net: u8, number: u8, to: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     let own: SocketAddr = ([127, 0, net, number], 0).into();
     socket.bind(&own.into()).expect("an address of 127.0.0.0/8");
-    socket.connect(&to.into()).expect("it listens");
+    socket.connect(&to.into()).expect("the target listens");
     socket.into()
 }
 
@@ -63,7 +63,7 @@ pub struct Peer {
 
 impl Peer {
     pub fn new(address: SocketAddr) -> Self {
-        Self::on(TcpStream::connect(address).expect("it listens"))
+        Self::on(TcpStream::connect(address).expect("the target listens"))
     }
 
     pub fn on(stream: TcpStream) -> Self {

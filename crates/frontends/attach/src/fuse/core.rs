@@ -252,7 +252,7 @@ impl Requests {
 
     /// Continues or answers a request whose pieces have all completed.
     fn step_ended(&mut self, slot: usize) {
-        let mut request = self.requests[slot].take().expect("it was carried out");
+        let mut request = self.requests[slot].take().expect("the request was in progress");
         if request.merges {
             self.merged = true;
         } else if request.command.writes() {

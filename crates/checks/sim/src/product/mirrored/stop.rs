@@ -194,5 +194,5 @@ fn connect(address: SocketAddr) -> Disk {
         ..Options::default()
     };
     let options = DiskOptions { connection, ..DiskOptions::default() };
-    on_machine(HOST, || Disk::connect(&[url], &options)).expect("it connects")
+    on_machine(HOST, || Disk::connect(&[url], &options)).expect("the host connects")
 }

@@ -113,7 +113,7 @@ impl Outgoing {
             }
             MemoryPlace::Registered { commands, .. } => *commands -= 1,
             MemoryPlace::Nowhere | MemoryPlace::Here(_) => {
-                unreachable!("it is registered for a command")
+                unreachable!("the buffer is registered for a command")
             }
         }
     }

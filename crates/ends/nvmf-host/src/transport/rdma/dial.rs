@@ -333,16 +333,16 @@ impl Greeted {
 
     /// The maximum number of commands in flight for which both ends have room.
     pub(crate) fn depth(&self) -> u16 {
-        self.connected.as_ref().expect("it is not finished").depth
+        self.connected.as_ref().expect("`finish` was not called").depth
     }
 
     /// Releases the connection for another event loop.
     pub(crate) fn finish(mut self) -> Box<Connected> {
-        Box::new(self.connected.take().expect("it is finished once"))
+        Box::new(self.connected.take().expect("`finish` is called once"))
     }
 
     fn queue(&mut self) -> &mut QueuePair {
-        &mut self.connected.as_mut().expect("it is not finished").queue
+        &mut self.connected.as_mut().expect("`finish` was not called").queue
     }
 
     /// Sends a command; returns the memory of its data.

@@ -432,7 +432,7 @@ fn a_copy_writes_nothing_more_after_its_host_disconnects() {
     from.open_up();
     assert_eq!(again.io.answer(cid).expect("the connection is open").status, Status::SUCCESS);
     assert_eq!(into.seen(), [9000]);
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
 }
 
 #[test]
@@ -467,6 +467,6 @@ fn copy_steps_wait_for_the_limits_of_source_and_destination() {
     host.io.is_heard();
     let cid = host.io.send(&command::copy(2, 0, 1, true), &bytes(&[range(1, 0, 2048)]), true);
     host.io.is_heard();
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
     assert_eq!(host.io.answer(cid).expect("the target responds").status, Status::SUCCESS);
 }

@@ -313,7 +313,7 @@ fn an_abort_of_one_half_ends_a_fused_pair_that_has_not_started() {
         );
         let waits = other.send(6, 0, 2, true);
         other.io.is_heard();
-        assert_eq!(other.admin.run(&abort(waits[half]), &[]).result, 0, "it waits");
+        assert_eq!(other.admin.run(&abort(waits[half]), &[]).result, 0, "the command waits");
         let mut expected = [FAILED; 2];
         expected[half] = Status::ABORT_REQUESTED;
         assert_eq!(other.answers(waits), expected);
@@ -439,6 +439,6 @@ fn a_stopping_target_finishes_accepted_fused_pairs() {
     for pair in pairs {
         assert_eq!(one.answers(pair), [OK, OK]);
     }
-    stops.join().expect("the thread has not panicked").expect("it stops");
+    stops.join().expect("the thread has not panicked").expect("the target stops");
     assert_eq!(gate.seen(), [6, 6, 7]);
 }

@@ -88,7 +88,7 @@ fn removing_a_namespace_finishes_started_commands_and_fails_waiting_ones() {
         let at_once = (limits::IN_PLACE_BYTES / limits::STEP_BYTES) as u16;
         let is_one_core = std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
         let begun = if is_one_core { at_once / 2 } else { at_once };
-        until("they are begun", || gate.kept() == 2 * (1 + usize::from(begun)));
+        until("the operations have started", || gate.kept() == 2 * (1 + usize::from(begun)));
         let removal = control.remove_namespace(NQN, FIRST).expect("the namespace exists");
         // Waiting commands fail before the started commands end. New commands fail, too. The other
         // namespace still works.
@@ -117,7 +117,7 @@ fn removing_a_namespace_finishes_started_commands_and_fails_waiting_ones() {
         assert!(weak.upgrade().is_none(), "no reference to the namespace remains");
         queues.iter_mut().for_each(|io| assert_eq!(read_first(io, 2), Status::SUCCESS));
         assert!(queues.iter().all(|io| io.wire.take_answers().is_empty()), "answered twice");
-        target.stop().expect("it stops");
+        target.stop().expect("the target stops");
     }
 }
 
@@ -145,7 +145,9 @@ fn commands_to_a_reused_namespace_number_reach_only_the_new_store() {
             let old = match number % 3 {
                 0 => {
                     let old = control.remove_namespace(NQN, FIRST).expect("the namespace exists");
-                    control.add_namespace(NQN, FIRST, &export(next, "again")).expect("it is gone");
+                    control
+                        .add_namespace(NQN, FIRST, &export(next, "again"))
+                        .expect("the namespace was removed");
                     old
                 }
                 _ => {
@@ -153,13 +155,13 @@ fn commands_to_a_reused_namespace_number_reach_only_the_new_store() {
                     control.replace_namespace(NQN, FIRST, &next).expect("the namespace exists")
                 }
             };
-            old.wait(WAIT_LIMIT).expect("it drains");
+            old.wait(WAIT_LIMIT).expect("all operations have ended");
         }
         over.store(true, Ordering::Relaxed);
         users.into_iter().map(|user| user.join().expect("the user's thread did not panic")).sum()
     });
     assert!(served > 0);
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
 }
 
 /// Keeps reads and writes of either block size in flight until `over` is set. Checks that each
@@ -211,22 +213,22 @@ fn the_file_of_a_removed_namespace_is_closed_and_unlocked() {
         for round in 0..8 {
             let file = Arc::new(open().expect("the file is not locked"));
             let second = NamespaceId(2);
-            control.add_namespace(NQN, second, &export(file, "file")).expect("it is new");
+            control.add_namespace(NQN, second, &export(file, "file")).expect("the number is free");
             for io in &mut queues {
                 until("the core knows the namespace", || read_first(io, 2) == Status::SUCCESS);
                 let data = [round; BLOCK as usize];
                 send(io, &command::write(2, 5, 1, BLOCK, false), 9000 + u16::from(round), &data);
             }
-            assert!(open().is_err(), "it is locked");
+            assert!(open().is_err(), "the file is not locked");
             let removal = control.remove_namespace(NQN, second).expect("the namespace exists");
-            removal.wait(WAIT_LIMIT).expect("it drains");
+            removal.wait(WAIT_LIMIT).expect("all operations have ended");
             open().expect("the end of the removal unlocks the file");
             for io in &mut queues {
                 let status = status_of(io, 9000 + u16::from(round));
                 assert!(matches!(status, Status::SUCCESS | Status::INVALID_NAMESPACE), "{status}");
             }
         }
-        target.stop().expect("it stops");
+        target.stop().expect("the target stops");
     }
     std::fs::remove_dir_all(&folder).expect("the test created the folder");
 }
@@ -276,7 +278,7 @@ fn hosts_are_notified_of_every_namespace_change() {
     );
     assert_eq!(told(&|| drop(control.remove_namespace(NQN, FIRST))), 0);
     let again = || control.add_namespace(NQN, FIRST, &export(memory(4096), "new"));
-    assert_eq!(told(&|| again().expect("it is gone")), BYTES / 4096);
+    assert_eq!(told(&|| again().expect("the namespace was removed")), BYTES / 4096);
 }
 
 #[test]
@@ -286,7 +288,7 @@ fn hosts_are_notified_when_a_file_grows() {
     let path = folder.join("disk");
     let file = std::fs::File::create(&path).expect("a file");
     file.set_len(BYTES).expect("the file system has room");
-    let disk = FileDisk::open(&path, &FileOptions::new(BLOCK)).expect("it is free");
+    let disk = FileDisk::open(&path, &FileOptions::new(BLOCK)).expect("the file is not locked");
     let target = target([Arc::new(disk) as Arc<dyn Namespace>]);
     let (mut admin, controller) = Peer::admin(&target);
     let mut io = Peer::io(&target, controller, 1, 16);
@@ -301,7 +303,7 @@ fn hosts_are_notified_when_a_file_grows() {
     let event = admin.answer(7000).expect("the connection is open").result;
     assert_eq!(AsyncEvent::parse(event as u32), AsyncEvent::NAMESPACE_CHANGED);
     until("the core knows the new size", || io.run(&read, &[]).status == Status::SUCCESS);
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
     // Some systems do not remove open files, so ignore errors. The folder is temporary.
     drop((admin, io, file));
     let _ = std::fs::remove_dir_all(&folder);
@@ -325,6 +327,6 @@ fn a_refused_namespace_change_reports_the_reason() {
     });
     let too_many = say(control.resize_namespace(NQN, FIRST, Some(9000)));
     assert!(too_many.starts_with("namespace 1 has 8192 blocks"), "{too_many}");
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
     assert_eq!(say(add(NQN, NamespaceId(2))), "the target is stopping");
 }

@@ -50,7 +50,7 @@ pub(super) fn target_on(
         engine,
         ..TargetConfig::default()
     })
-    .expect("it starts")
+    .expect("the target starts")
 }
 
 /// A host's queue pair on a wire.

@@ -163,7 +163,7 @@ fn two_hosts() -> (Target, Arc<Gate>, Host, Host) {
 }
 
 fn two_hosts_of(gate: Arc<Gate>) -> (Target, Arc<Gate>, Host, Host) {
-    let target = target_of(&gate, None).expect("it starts");
+    let target = target_of(&gate, None).expect("the target starts");
     let (one, other) = (Host::new(&target, &IDENTITY), Host::new(&target, &OTHER));
     (target, gate, one, other)
 }
@@ -351,7 +351,7 @@ fn the_preempted_host_is_notified() {
 #[test]
 fn only_persistent_reservations_survive_a_restart() {
     let (gate, store) = (gated(), Arc::new(Kept::default()));
-    let target = target_of(&gate, Some(Arc::clone(&store))).expect("it starts");
+    let target = target_of(&gate, Some(Arc::clone(&store))).expect("the target starts");
     let mut one = Host::new(&target, &IDENTITY);
     let control = ReservationControl::default().with_cptpl(ReservationControl::CPTPL_SET);
     let persisting = || keyed(NvmOpcode::RESERVATION_REGISTER, control, &[0, 7]);
@@ -360,8 +360,8 @@ fn only_persistent_reservations_survive_a_restart() {
     assert_eq!(one.report(), (0, 0, 0, vec![]), "the host is not registered");
     assert_eq!(one.reserve(persisting()), Status::SUCCESS);
     assert_eq!(one.acquire(WRITE_EXCLUSIVE), Status::SUCCESS);
-    target.stop().expect("it stops");
-    let target = target_of(&gate, Some(Arc::clone(&store))).expect("it starts");
+    target.stop().expect("the target stops");
+    let target = target_of(&gate, Some(Arc::clone(&store))).expect("the target starts");
     let (mut one, mut other) = (Host::new(&target, &IDENTITY), Host::new(&target, &OTHER));
     assert_eq!((other.write(0, 1), one.write(0, 2)), (CONFLICT, Status::SUCCESS));
     assert_eq!(one.report(), (1, 1, 1, vec![(7, true)]));
@@ -370,16 +370,17 @@ fn only_persistent_reservations_survive_a_restart() {
     assert_eq!(one.admin.run(&of_it, &[]).status, Status::SUCCESS);
     assert_eq!(*store.text.lock().unwrap(), "");
     assert_eq!(other.write(0, 1), CONFLICT, "the reservation holds while the target runs");
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
     "rubbish".clone_into(&mut store.text.lock().unwrap());
-    let refused = target_of(&gate, Some(store)).err().expect("it does not start").to_string();
+    let refused =
+        target_of(&gate, Some(store)).err().expect("the target refuses to start").to_string();
     assert!(refused.contains("damaged") && refused.contains("namespace 1"), "{refused}");
 }
 
 #[test]
 fn persistent_reservations_hold_when_a_namespace_is_added_again() {
     let (gate, store) = (gated(), Arc::new(Kept::default()));
-    let target = target_of(&gate, Some(Arc::clone(&store))).expect("it starts");
+    let target = target_of(&gate, Some(Arc::clone(&store))).expect("the target starts");
     let (mut one, mut other) = (Host::new(&target, &IDENTITY), Host::new(&target, &OTHER));
     let control = ReservationControl::default().with_cptpl(ReservationControl::CPTPL_SET);
     let persisting = keyed(NvmOpcode::RESERVATION_REGISTER, control, &[0, 7]);
@@ -426,7 +427,7 @@ fn persistent_reservations_hold_when_a_namespace_is_added_again() {
     let persisting = keyed(NvmOpcode::RESERVATION_REGISTER, control, &[0, 7]);
     assert_eq!(one.reserve(persisting), Status::SUCCESS);
     assert_ne!(*store.text.lock().unwrap(), "");
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
 }
 
 #[test]
@@ -451,7 +452,7 @@ fn unsupported_reservation_fields_are_refused() {
 #[test]
 fn a_flush_of_all_namespaces_ignores_invisible_ones() {
     let (gate, second) = (gated(), gated());
-    let target = target_of(&gate, None).expect("it starts");
+    let target = target_of(&gate, None).expect("the target starts");
     let control = target.control();
     let export = Export { namespace: second, identity: "second".to_owned() };
     control.add_namespace(NQN, NamespaceId(2), &export).expect("the number is free");

@@ -76,11 +76,11 @@ fn an_invalid_command_gets_a_status() {
 fn the_answer_invalidates_the_key_if_the_host_requests_it() {
     let (_target, _admin, io) = connected();
     let sqe = place(&io.wire, &command::read(1, 0, 1, BLOCK), 77, &[], false);
-    let block = sqe.dptr.keyed_block().expect("it is keyed");
+    let block = sqe.dptr.keyed_block().expect("the descriptor is keyed");
     let dptr = SglDescriptor::keyed(KeyedBlock { invalidate: true, ..block });
     io.wire.send(Sqe { dptr, ..sqe }, &[]);
     assert_eq!(io.wire.wait().expect("an answer").status(), Status::SUCCESS);
-    let (_, invalidated) = take_back(&io.wire, 77).expect("it is somewhere");
+    let (_, invalidated) = take_back(&io.wire, 77).expect("the memory is registered");
     assert!(invalidated);
 }
 
@@ -93,7 +93,7 @@ fn unregistered_memory_ends_only_its_own_connection() {
         let io = Peer::io(&target, controller, queue, 8);
         let memory = [0; BLOCK as usize];
         let sqe = place(&io.wire, &command, 5, &memory, false);
-        let block = sqe.dptr.keyed_block().expect("it is keyed");
+        let block = sqe.dptr.keyed_block().expect("the descriptor is keyed");
         let beyond = SglDescriptor::keyed(KeyedBlock { address: u64::MAX - 1, ..block });
         io.wire.send(Sqe { dptr: beyond, ..sqe }, &[]);
         while io.wire.wait().is_some() {}
@@ -120,7 +120,7 @@ fn a_stopping_target_answers_held_event_requests() {
     let later = Sqe { cid: 4.into(), ..command::identify_controller().sqe };
     admin.wire.send(later, &[]);
     assert_eq!(admin.wire.wait().expect("an answer").cid.get(), 4);
-    target.stop().expect("it stops");
+    target.stop().expect("the target stops");
     let held = admin.wire.wait().expect("an answer");
     assert_eq!((held.cid.get(), held.status()), (3, Status::ABORTED_SQ_DELETION));
     assert!(admin.wire.wait().is_none() && io.wire.wait().is_none());

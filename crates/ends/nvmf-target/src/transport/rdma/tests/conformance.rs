@@ -18,7 +18,7 @@ const BYTES: u64 = 64 << 20;
 fn connect(stand: &Stand, options: &Options) -> Controller {
     let provider = Provider::Memory(stand.network.node(ip(HOST)));
     let address = stand.target.rdma_addresses()[0];
-    Controller::connect_by_rdma(provider, address, NQN, options).expect("it answers")
+    Controller::connect_by_rdma(provider, address, NQN, options).expect("the target answers")
 }
 
 /// Connects to a namespace of a target in this process.

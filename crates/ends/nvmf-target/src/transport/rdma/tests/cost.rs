@@ -27,7 +27,7 @@ impl Counted {
         let options = Options::default();
         let provider = Provider::Memory(host.clone());
         let controller = Controller::connect_by_rdma(provider, address, NQN, &options);
-        let namespace = controller.expect("it answers").namespace(1).expect("a namespace");
+        let namespace = controller.expect("the target answers").namespace(1).expect("a namespace");
         let namespace: Arc<dyn Namespace> = Arc::new(namespace);
         let driver = Driver::with(&namespace, options.engine);
         let ends = [host, stand.network.node(address.ip())];

@@ -69,7 +69,7 @@ impl Stand {
         let network = Network::new();
         let mut config = config(&network);
         change(&mut config);
-        let target = Target::start(&config).expect("it starts");
+        let target = Target::start(&config).expect("the target starts");
         assert_eq!(target.rdma_addresses(), [(ip(TARGET), PORT).into()]);
         Self { network, target }
     }
@@ -187,8 +187,9 @@ impl ScriptedHost {
     /// target's reason to reject.
     pub(super) fn connect(&self, param: ConnParam) -> Result<ConnParam, RejectStatus> {
         self.node.connect(&self.id, &param).expect("a request");
-        let event =
-            wait_for("an answer", || self.node.get_cm_event(&self.channel).expect("it works"));
+        let event = wait_for("an answer", || {
+            self.node.get_cm_event(&self.channel).expect("the channel works")
+        });
         match event.event {
             CmEventType::Established => Ok(event.param),
             CmEventType::Rejected => {
@@ -268,8 +269,9 @@ impl ScriptedHost {
     /// Sends the request and returns whether the target accepts it. False if nothing listens there.
     pub(super) fn try_connect(&self, param: ConnParam) -> bool {
         self.node.connect(&self.id, &param).expect("a request");
-        let event =
-            wait_for("an answer", || self.node.get_cm_event(&self.channel).expect("it works"));
+        let event = wait_for("an answer", || {
+            self.node.get_cm_event(&self.channel).expect("the channel works")
+        });
         event.event == CmEventType::Established
     }
 

@@ -103,13 +103,13 @@ fn a_command_with_an_empty_keyed_block_gets_a_response() {
     };
     for command in [read(0, 4096), write(0, 4096), command::flush(1)] {
         io.send_capsule(Sqe { dptr: SglDescriptor::keyed(block), ..command.sqe }, &[]);
-        let status = io.answer().expect("it is open").status;
+        let status = io.answer().expect("the queue is open").status;
         let is_flush = command.sqe.opcode == command::flush(1).sqe.opcode;
         assert_eq!(status.is_success(), is_flush, "{status:?}");
     }
     let identify = command::identify_controller();
     admin.send_capsule(Sqe { dptr: SglDescriptor::keyed(block), ..identify.sqe }, &[]);
-    assert!(!admin.answer().expect("it is open").status.is_success());
+    assert!(!admin.answer().expect("the queue is open").status.is_success());
     assert_works(&mut io, 3);
 }
 
@@ -123,7 +123,7 @@ fn commands_with_duplicate_identifiers_all_complete() {
         io.send_bytes(&capsule);
     }
     for _ in 0..3 {
-        let answer = io.answer().expect("it is open");
+        let answer = io.answer().expect("the queue is open");
         assert_eq!((answer.cid, answer.status), (7, Status::SUCCESS));
     }
     assert_works(&mut io, 4);

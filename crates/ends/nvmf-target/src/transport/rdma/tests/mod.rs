@@ -115,7 +115,7 @@ fn a_full_queue_completes_all_commands_in_every_round() {
             io.send(&write(index * 8, 4096), &data, index % 2 == 0, index as usize * 4096);
         }
         for _ in 0..127 {
-            assert_eq!(io.answer().expect("it is open").status, Status::SUCCESS, "{round}");
+            assert_eq!(io.answer().expect("the queue is open").status, Status::SUCCESS, "{round}");
         }
     }
     let (_, got) = io.run(&read(126 * 8, 4096), &[]);
@@ -135,8 +135,8 @@ fn transfers_beyond_the_registered_memory_take_turns() {
         other.send(&read((index % 15) * 2048, most), &[], false, index as usize * most);
     }
     for _ in 0..60 {
-        assert_eq!(io.answer().expect("it is open").status, Status::SUCCESS);
-        assert_eq!(other.answer().expect("it is open").status, Status::SUCCESS);
+        assert_eq!(io.answer().expect("the queue is open").status, Status::SUCCESS);
+        assert_eq!(other.answer().expect("the queue is open").status, Status::SUCCESS);
     }
     other.run(&read(14 * 2048, most), &[]);
     assert!(other.data(0, most) == data);
@@ -253,7 +253,7 @@ fn a_wrong_length_fails_only_its_command() {
         (SglDescriptor::transport(4096), read(0, 4096), &[], kind),
     ] {
         io.send_capsule(Sqe { dptr, ..command.sqe }, data);
-        assert_eq!(io.answer().expect("it is open").status, status, "{dptr:?}");
+        assert_eq!(io.answer().expect("the queue is open").status, status, "{dptr:?}");
     }
     assert_works(&mut io, 3);
 }
