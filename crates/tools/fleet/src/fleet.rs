@@ -572,8 +572,8 @@ fn vm(pattern: &Pattern) -> Vm {
 }
 
 /// The time between the controller's order to start and the start. Each client on the machine with
-/// the most hosts adds to it: that machine probably opens its queues last. `hosts` are the addresses
-/// of the hosts; `None` means this machine.
+/// the most hosts adds to it: that machine probably opens its queues last. `hosts` are the
+/// addresses of the hosts; `None` means this machine.
 fn start_in(clients_per_node: u32, hosts: impl Iterator<Item = Option<IpAddr>>) -> Duration {
     let mut on_each = BTreeMap::<Option<IpAddr>, u32>::new();
     for at in hosts {
