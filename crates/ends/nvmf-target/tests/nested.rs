@@ -44,7 +44,8 @@ fn whole(part: &Arc<Disk>) -> Arc<dyn Namespace> {
     Arc::new(Concat::new(vec![Arc::clone(part) as Arc<dyn Namespace>]).expect("a concatenation"))
 }
 
-/// A namespace that reports its parts late, as when its target connects a remote disk later.
+/// A namespace that reports no parts until the test sets `is_known`. It simulates a remote disk
+/// that connects only after the target has exported the namespace.
 struct Late {
     inner: Arc<dyn Namespace>,
     is_known: AtomicBool,

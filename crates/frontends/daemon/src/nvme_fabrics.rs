@@ -54,7 +54,7 @@ const STEP: Duration = Duration::from_millis(20);
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Wraps a secret in the form that nvme-cli also uses.
+    /// Wraps a secret, which must have nvme-cli's text form (`DHHC-1:…:`). Does not check the form.
     #[must_use]
     pub fn new(text: Zeroizing<String>) -> Secret {
         Secret(text)

@@ -28,9 +28,9 @@
 //!   work.
 //! - The load runs [as fast](LOSS), and looking takes at most as long as the work.
 //!
-//! A wait longer than the limit on looking (`longest`) counts as an interruption, not as a wait. A
-//! virtual machine always has some. The loop discards a window with many interruptions, so a mostly
-//! idle loop keeps sleeping.
+//! A wait longer than the limit on looking (`longest`) counts as an interruption, not as a wait.
+//! Virtual machines have a few interruptions even under load, so the loop accepts a few in a
+//! window. It discards a window with more, so a mostly idle loop keeps sleeping.
 //!
 //! If two loops wait for each other and one looks, both become faster. The sleeping loop then
 //! measures a higher rate than in its failed trial, and starts a new trial at once. So in the end

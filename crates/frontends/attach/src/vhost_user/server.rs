@@ -30,7 +30,8 @@ pub const THREAD_NAME_PREFIX: &str = "vhost-";
 
 /// The default maximum number of rings of a server.
 const MAX_DEFAULT_QUEUES: usize = 4;
-/// The pause after accepting a monitor failed, for example because no descriptor is free.
+/// The pause before the server retries a failed `accept`. It fails, for example, if this process
+/// has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The interval at which the control thread, while it waits for a worker, checks whether the server
 /// is stopping.

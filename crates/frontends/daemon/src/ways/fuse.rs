@@ -140,11 +140,11 @@ impl Attached for Fuse {
             let users = self.server.users_elsewhere();
             let users: Vec<_> = users.iter().map(ToString::to_string).collect();
             let place = match users.join("; ") {
-                users if users.is_empty() => "no process uses it elsewhere".to_owned(),
-                users => format!("only other mount namespaces have it ({users})"),
+                users if users.is_empty() => "nor is it mounted in another".to_owned(),
+                users => format!("but only in others ({users})"),
             };
             return Some(format!(
-                "this mount namespace no longer has its mount, and {place}: {advice}"
+                "the disk is no longer mounted in this mount namespace, {place}: {advice}"
             ));
         }
         let device = self.device.as_ref()?;

@@ -182,8 +182,9 @@ unsafe impl Sync for CqOwner {}
 impl Drop for CqOwner {
     fn drop(&mut self) {
         let functions = self.pd.0.functions;
-        // SAFETY: queue pairs hold their queues, so none uses this one; all its events are
-        // acknowledged; the channel has no other queue.
+        // SAFETY: each queue pair keeps a clone of its `Cq`, so no queue pair uses this completion
+        // queue any more. Each event was acknowledged when it was read. The channel has events of
+        // this completion queue only.
         unsafe {
             if !self.raw.is_null() {
                 (functions.ibv_destroy_cq)(self.raw);
