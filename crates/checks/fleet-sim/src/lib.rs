@@ -134,8 +134,8 @@ mod tests {
         assert_eq!(report.scenes[3].connections.refused.values().sum::<u64>(), 0);
     }
 
-    /// Targets are unreachable for the longest allowed time, and hosts pause as long as allowed
-    /// between their attempts. No host gives up a path, and no host reconnects too early.
+    /// With the longest outage of the targets and the longest reconnect pause of the hosts, no host
+    /// gives up a path, and no host reconnects too early.
     #[test]
     fn hosts_wait_for_targets_that_are_unreachable_for_long() {
         let away = limits::AWAY_SECONDS_MAX;

@@ -32,8 +32,7 @@ fn digests(choice: u8) -> Digests {
     Digests::new(choice & 1 != 0, choice & 2 != 0)
 }
 
-/// Passes the input to a framer, first as a whole and then byte by byte. Both must give the same
-/// result.
+/// Passes the input to a framer (a parser of PDUs), first as a whole and then byte by byte.
 ///
 /// # Panics
 /// Panics if the results differ.
@@ -120,8 +119,8 @@ struct Session {
     framers: BTreeMap<u64, Framer>,
     asked: [u64; 2],
     answered: [u64; 2],
-    /// For each connection, whether raw bytes were sent on it. Raw bytes may contain commands that
-    /// the fuzzer does not count.
+    /// For each connection, whether the fuzzer sent raw bytes on it. Such bytes may contain
+    /// commands that `finish` cannot count.
     raw: [bool; 2],
 }
 

@@ -1,6 +1,6 @@
-//! The modules of a crate depend on each other in one direction only. This test finds cycles among
-//! the top-level modules of each crate, from the paths in their sources. It compares these cycles
-//! with the list of allowed cycles.
+//! The modules of a crate must not depend on each other in a cycle. This test finds cycles among
+//! the top-level modules of each crate, from the paths in their sources, and compares them with the
+//! list of allowed cycles.
 
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};

@@ -254,8 +254,8 @@ impl<T: Transport> Admin<T> {
         }
         let now = os::now();
         if self.shared.is_lost() {
-            // Another queue has noticed that the controller is lost. The controller may have sent a
-            // last message, such as a refusal, on this connection. Read it in one more turn.
+            // Another queue has noticed the loss of the controller. This connection may still hold
+            // the controller's last message, such as a refusal: read it in one more turn.
             if !std::mem::replace(&mut self.is_last_turn, true) {
                 return self.local.reactor().set_timer(self.mailbox.task(), Some(now));
             }

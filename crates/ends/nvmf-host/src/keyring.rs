@@ -72,16 +72,15 @@ pub fn read(name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPsk>, String> 
     let is_trusted = |one: &Entry| one.owner == ROOT || Some(one.owner) == us;
     let all: Vec<Entry> = text.lines().filter_map(entry).filter(is_trusted).collect();
     if let Some(nvme) = all.iter().find(|one| one.kind == "keyring" && one.description == NVME) {
-        // If this fails, the process may be unable to read the keys that it sees. The read then
-        // reports this.
+        // Ignore a failure: if the process then cannot read a key, that read reports the error.
         let _ = own.and_then(|own| own.link_key(Key::from_id(KeySerialId(nvme.serial))));
     }
     let found = meant(&all, name, identity)?;
     readable(found.into_iter().map(|entry| key(entry, identity)))
 }
 
-/// Returns the readable keys, or, if there are none, the first error. The kernel still lists an
-/// expired key, which must not hide other keys.
+/// Returns the readable keys, or, if there are none, the first error. Unreadable keys are ignored,
+/// because the kernel still lists expired keys.
 fn readable(keys: impl Iterator<Item = Result<TlsPsk, String>>) -> Result<Vec<TlsPsk>, String> {
     let (mut found, mut problem) = (Vec::new(), None);
     for key in keys {

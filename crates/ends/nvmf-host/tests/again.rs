@@ -116,8 +116,8 @@ fn a_read_with_a_wrong_data_digest_is_retried() {
     assert!(done[0].result.is_ok() && read.iter().all(|byte| *byte == 0xa5));
 }
 
-/// With a queue depth of 1, the host sends the commands of an operation one after another. If the
-/// first command fails, the host sends no others, or repeats all of them.
+/// With a queue depth of 1, the host sends the commands of an operation one after another. After a
+/// permanent failure of the first, it sends no others; after a transient one, it repeats all.
 #[test]
 fn an_operation_of_several_commands_is_retried_as_a_whole() {
     for (status, expected) in [
@@ -230,8 +230,8 @@ fn a_path_error_is_retried_on_another_live_path() {
     assert_eq!(user.write(0), Err(BlockError::Disconnected), "no path accepts the operation");
 }
 
-/// A target may close the connection at each command and accept a new one at once. Even so, no
-/// operation fails before the limit.
+/// A target closes the connection at each command and accepts a new one at once. Even so, no
+/// operation fails before `fast_io_fail_timeout`.
 #[test]
 fn operations_wait_for_connections_that_are_lost_at_each_command() {
     let limit = Duration::from_secs(1);

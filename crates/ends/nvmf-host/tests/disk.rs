@@ -193,8 +193,8 @@ fn a_disk_sends_nothing_to_a_replaced_namespace() {
     }
 }
 
-/// The target replaces the namespace during the lookup. The event arrives before the disk uses any
-/// namespace, so the host must repeat the lookup.
+/// The target replaces the namespace while the host reads its properties, and reports this by an
+/// event. The host must read them again.
 #[test]
 fn a_namespace_replaced_during_its_lookup_is_looked_up_again() {
     let stage = Stage::new(AnaState::OPTIMIZED);

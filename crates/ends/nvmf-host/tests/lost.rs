@@ -258,9 +258,8 @@ fn queues_connect_in_parallel() {
     }
 }
 
-/// The ANA log page reports the path as usable, but the path's answers report the opposite.
-/// Operations do not wait longer for this path than for a path that the log page reports as
-/// unusable.
+/// The ANA log page reports a path as optimized, but commands on it fail with ANA Transition.
+/// Operations wait no longer than for a path that the log page reports as unusable.
 #[test]
 fn an_answer_that_contradicts_the_ana_log_extends_no_timeout() {
     let peer = Peer::with_hook(|connection, qid, capsule| {
@@ -275,8 +274,8 @@ fn an_answer_that_contradicts_the_ana_log_extends_no_timeout() {
     assert_eq!(User::new(&disk).write(0), Err(BlockError::Disconnected));
 }
 
-/// A target may accept controllers but refuse their I/O queues. Such controllers do not extend
-/// timeouts, and the host pauses between its attempts.
+/// A target accepts controllers but refuses their I/O queues. Operations time out as without a
+/// controller, and the host pauses between its attempts.
 #[test]
 fn a_target_that_refuses_queues_extends_no_timeout() {
     let controllers = Arc::new(AtomicUsize::new(0));

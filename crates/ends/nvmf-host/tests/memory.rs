@@ -201,8 +201,8 @@ fn a_command_is_retried_after_a_transient_failure() {
     });
 }
 
-/// If a connection closes while the host enables the controller, the attempt to connect fails. The
-/// loss of a controller closes its queues.
+/// If the connection closes while the host enables the controller, the attempt to connect fails. If
+/// it closes later, the controller's I/O queues close, too.
 #[test]
 fn a_closed_connection_fails_the_connect_and_a_lost_controller_closes_its_queues() {
     each(|options| {

@@ -1,5 +1,5 @@
-//! [`Budget`]: the number of cores, connections and bytes that a target uses. The system's limits
-//! for the process bound these numbers.
+//! [`Budget`]: the number of cores, connections and bytes that a target may use, within the
+//! system's limits for the process.
 
 use crate::config::TargetConfig;
 use crate::limits;
@@ -9,8 +9,8 @@ use farblock_reactor::os;
 /// Memory, cores and connections of a target, and the memory limit of its process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Budget {
-    /// The maximum number of bytes that peers can make all cores together hold: command buffers,
-    /// and responses that hosts have not received yet.
+    /// The maximum memory of all cores for peers, in bytes: command buffers, and responses that
+    /// hosts have not received yet.
     pub buffer_bytes: u64,
     /// Whether the user set `buffer_bytes`.
     pub is_set: bool,

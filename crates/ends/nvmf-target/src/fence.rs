@@ -239,8 +239,8 @@ impl Fence {
         let endings = self.endings.clone();
         let mut endings = endings.write();
         for (slot, command) in held {
-            // Check only `news` and older queues. A queue that closed later did not block these
-            // commands when they were checked, and its changes can only become fewer.
+            // Check only `news` and older queues. Queues that closed later did not block these
+            // commands at the last check, and a closed queue starts no new changes.
             match endings.obstacle(..=news, &command) {
                 Some(id) => self.wait(&mut endings, id, (slot, command)),
                 None => released.push((slot, command)),

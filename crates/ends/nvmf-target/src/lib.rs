@@ -1,7 +1,8 @@
-//! The NVMe/TCP and NVMe/RDMA target: subsystems and controllers on reactor cores.
+//! The NVMe/TCP and NVMe/RDMA target: subsystems and controllers, on threads with event loops.
 //!
-//! **Design.** [`Target::start`] binds the listeners and starts one thread per core, each with its
-//! own reactor. A connection is one queue pair. It belongs to the same core from accept to close.
+//! **Design.** [`Target::start`] binds the listeners and starts the cores: one thread per
+//! processor, each with its own event loop. A connection is one queue pair, and stays on one core
+//! until close.
 //! Each core opens its own queue into each namespace. I/O on a core takes no lock. Connect, admin
 //! commands and teardown share one [`Registry`] behind a mutex.
 //!

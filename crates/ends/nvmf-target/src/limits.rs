@@ -135,9 +135,9 @@ pub const HEADER_RECEIVE_BYTES: u32 = 512;
 pub const DIRECT_RECEIVE_MAX_BYTES: u32 = 256 << 10;
 
 /// Limits the work of Compare, Verify, Write Zeroes, Copy and deallocation commands on one core, in
-/// bytes. The limit applies to the total charge of the steps under way, and to the total charge of
-/// the steps started in one tick. Beyond it, the core starts no further step. This many bytes take
-/// about half a millisecond of memory access.
+/// bytes. Each step of such a command is charged bytes. The limit applies to the steps under way,
+/// and to the steps started in one tick of the event loop. This many bytes take about half a
+/// millisecond of memory access.
 pub const IN_PLACE_BYTES: usize = 2 << 20;
 
 /// One step of a Verify or Copy reads at most this many bytes. A Write Zeroes of any length and a
@@ -145,8 +145,8 @@ pub const IN_PLACE_BYTES: usize = 2 << 20;
 /// of the command.
 pub const STEP_BYTES: usize = 256 << 10;
 
-/// One deallocation step covers at most this many bytes. A file system deallocates them in one
-/// call; a memory namespace divides the step further.
+/// One deallocation step covers at most this many bytes. A file system deallocates this range in
+/// one call; a memory namespace divides the step further.
 pub const DEALLOCATE_STEP_BYTES: u64 = 1 << 30;
 
 /// One deallocation step covers at most this many ranges. The next step continues with the

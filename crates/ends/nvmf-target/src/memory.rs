@@ -96,7 +96,7 @@ impl Account {
     }
 
     /// Moves a connection and its held bytes from its address to its host, after Connect has named
-    /// the host. The connection keeps `lasting_bytes` of the `held_bytes` until its end.
+    /// the host. The connection keeps `lasting_bytes` of the `held_bytes` until it closes.
     pub(crate) fn rename(
         &mut self,
         id: HolderId,
@@ -177,8 +177,8 @@ impl Account {
         may
     }
 
-    /// Returns whether the core can hold `bytes` more, including the reserve. If the core holds no
-    /// memory except the bytes that connections keep until their end, it has room for any command.
+    /// Returns whether the core can hold `bytes` more, including the reserve. A core whose
+    /// connections hold only their lasting memory has room for any command.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.held_bytes == self.lasting_bytes
             || self.held_bytes + bytes

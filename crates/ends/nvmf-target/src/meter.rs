@@ -110,8 +110,8 @@ pub(crate) enum MeterKind {
     Other,
 }
 
-/// The live counters behind [`IoCounts`]. Because of the alignment, two meters share neither a
-/// cache line nor a pair of lines that a processor fetches together.
+/// The live counters behind [`IoCounts`]. The alignment prevents false sharing: two meters are
+/// never in one cache line, or in two lines that a processor fetches together.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Meter {

@@ -228,8 +228,8 @@ fn stress_until(
         let goes_on = |time| time < run_time() || (time < LONGEST_RUN && !is_enough());
         while goes_on(start.elapsed()) && writers.iter().all(|writer| !writer.is_finished()) {
             std::thread::sleep(Duration::from_millis(random.below(150)));
-            // Wait for a completion if none has happened since the last faults: a slow machine
-            // might otherwise never recover before the next fault.
+            // If no operation has completed since the last faults, wait for one: a slow machine
+            // might never recover before the next fault.
             let before = std::mem::replace(&mut done, count.load(Ordering::Relaxed));
             in_vain = if done == before { in_vain + 1 } else { 0 };
             if in_vain > HARMS_IN_VAIN {

@@ -145,8 +145,8 @@ fn every_host_gets_a_failed_flush_once() {
         lose(&mut one, 1);
         assert_eq!([flush(&mut one), flush(&mut one)], [ok, ok]);
         assert_eq!([flush(&mut other), flush(&mut other)], [lost, ok]);
-        // A host also gets the error from a flush of all namespaces, even on a new connection. A
-        // host that first connected after the loss has lost no data.
+        // A flush of all namespaces also reports the loss, even on a new connection. A host that
+        // first connected after the loss gets no error.
         lose(&mut one, u32::MAX);
         drop(other);
         let [mut other, mut later] = ["other", "later"].map(connect);

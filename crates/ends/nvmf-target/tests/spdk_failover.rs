@@ -308,8 +308,8 @@ fn an_spdk_host_follows_the_ana_statuses_of_commands() {
     }
 }
 
-/// While no path works, the host queues commands. They complete once a path works. No command fails
-/// or executes twice.
+/// The host queues commands while no path is usable, and they complete when a path is usable again.
+/// No command fails or executes twice.
 #[test]
 fn an_spdk_host_queues_commands_while_no_path_works() {
     let target = start(&disk(), 1..=999, 2);

@@ -312,8 +312,8 @@ fn peers_with_invalid_tls_are_disconnected_and_disturb_no_host() {
     let target = serve(std::slice::from_ref(&good), TlsPolicy::Required, EngineKind::Auto);
     let file = KeyFile::of_key(&good);
     let controller = connect(&target, &options(HOST, Some(&file))).expect("the host has the key");
-    // The inputs: no TLS at all; the start of a record; an alert; a record with an excessive
-    // length; noise.
+    // The inputs: bytes without TLS, the start of a record, an alert, a record with an excessive
+    // length, and noise.
     let mut noise = vec![22, 3, 3, 0x3f, 0xff];
     noise.extend((0..20_000u32).map(|n| ((n * 7919) >> 3) as u8));
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[22, 3], &[21, 3, 3, 0, 2, 2, 40], &noise, &[]] {

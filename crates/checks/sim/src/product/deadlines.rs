@@ -77,8 +77,8 @@ fn within(plan: &Plan, options: &DiskOptions) -> Duration {
     // The time for an attempt that fails, the pause, and an attempt that succeeds.
     let reconnect =
         options.reconnect_delay + connection.connect_timeout * 2 + host::BUSY_RETRY_TIME;
-    // An operation may lose each path in turn. Afterwards, the controller through which the host
-    // aborts the lost commands may not answer either.
+    // An operation may lose each path in turn. Then the controller through which the host resets a
+    // lost controller may not answer either.
     let lost = notice * (plan.paths as u32 + 1) + reconnect * 2;
     // The target frees the memory of lost commands only when their transfers time out.
     let memory = plan.core_buffer_bytes.map_or(Duration::ZERO, |_| target::TRANSFER_TIMEOUT);

@@ -205,8 +205,8 @@ pub fn shrink(seed: u64) -> u64 {
 /// operations panics.
 fn fewest(known: u64, run: impl Fn(u64) + RefUnwindSafe) -> u64 {
     let fails = |operations| catch_unwind(|| run(operations)).is_err();
-    // A run that fails with some number of operations may succeed with fewer and fail again with
-    // even fewer. So the search may miss the smallest number, but it is cheap.
+    // This binary search is cheap, but may miss the smallest number: a run may fail with some
+    // number of operations, succeed with fewer, and fail with even fewer.
     let (mut passes, mut known) = (0, known);
     while passes + 1 < known {
         let middle = passes.midpoint(known);
@@ -418,8 +418,8 @@ impl<'a> Client<'a> {
         let machines = host.machines();
         drop(host);
         drop(reactor);
-        // Give threads that are still closing connections or files the time to end, and abandoned
-        // connections the time to time out.
+        // Wait until the remaining threads have closed connections and files, and abandoned
+        // connections have timed out.
         os::sleep(GONE_TIME);
         if let Some(keys) = &keys {
             turn_strangers_away(&server, &plan, keys);

@@ -236,8 +236,8 @@ impl Hub {
         self.journal = Journal::of_its_own(record);
     }
 
-    /// Whether the disk knows its namespace. If so, a path to another namespace is an error of that
-    /// path only.
+    /// Whether the disk knows its namespace. If so, a path to another namespace fails alone, not
+    /// the whole disk.
     pub(super) fn is_decided(&self) -> bool {
         lock(&self.known).is_some()
     }

@@ -31,8 +31,8 @@ impl AddAssign<&Self> for DiskLatency {
     }
 }
 
-/// The latencies of one queue. The alignment keeps two meters out of one cache line or pair of
-/// prefetched lines.
+/// The latencies of one queue. The alignment prevents false sharing: two meters are never in one
+/// cache line, or in two lines that a processor fetches together.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Meter {

@@ -38,8 +38,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A poll repeats its work this many times, so that an operation that one path returns can go to
-/// another path within the same poll.
+/// A poll repeats its work this many times: if one path returns an operation, another path can get
+/// it within the same poll.
 const ROUNDS: usize = 4;
 
 /// The connection of this queue on one path.

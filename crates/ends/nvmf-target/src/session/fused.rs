@@ -179,8 +179,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Handles a half whose data have arrived. Once both halves have their data, the first half
-    /// asks the remaining gates for both.
+    /// Handles a half whose data have arrived. When both halves have their data, the first half
+    /// passes the remaining gates on behalf of both.
     pub(super) fn meet_partner(&mut self, cx: &mut Context, slot: SlotId) -> Answer {
         let Some(fused) = &mut self.fused else { return Answer::Wait };
         let Some(pair) = fused.pair_of(slot).filter(|pair| !pair.broken) else {

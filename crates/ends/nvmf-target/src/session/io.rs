@@ -33,9 +33,8 @@ impl<T: Transport> Session<T> {
             Ok(command) if write_through => command.written_through(),
             Ok(command) => command,
             Err(status) => {
-                // Record at most one error per tick in the error log. Recording takes the
-                // registry's lock, and a host that sends only bad commands must not keep this lock
-                // busy.
+                // Add at most one entry per tick of the event loop to the error log: this takes the
+                // registry's lock, which a host with bad commands must not keep busy.
                 if !std::mem::replace(&mut self.tick.logged_error, true) {
                     let (controller, queue) = (queue.controller, queue.id);
                     cx.shared.record_error(controller, queue, sqe, status);

@@ -158,8 +158,8 @@ impl<T: Transport> Session<T> {
             // The next command may be larger, so book again for that command.
             self.book_first(index, cx.now());
         }
-        // Set the deadlines of all lanes again, since another lane may have had the same start time
-        // as the removed one.
+        // Set the deadlines of all lanes again: a lane with the same start time as the removed one
+        // has lost its deadline.
         for lane in &self.paced.lanes {
             cx.deadlines.set(lane.start, self.route.key);
         }

@@ -71,8 +71,8 @@ impl Proxy {
         self.state.stalled_before.store(0, Ordering::SeqCst);
     }
 
-    /// Holds back the data of the current connections until [`up`](Self::up), while new connections
-    /// work. Hosts see the current connections close, but the target does not.
+    /// Closes the current connections to the hosts, but not to the target, and delivers their data
+    /// to the target only after [`up`](Self::up). New connections work.
     pub fn detain(&self) {
         let made = self.state.made.load(Ordering::SeqCst);
         self.state.stalled_before.store(made, Ordering::SeqCst);

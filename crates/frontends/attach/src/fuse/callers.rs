@@ -8,8 +8,8 @@ use std::fs;
 
 /// The flag `PF_EXITING` of the kernel's `task_struct`.
 const EXITING: u32 = 4;
-/// The index of the flags among the fields of `/proc/TID/stat` that follow the thread's name. The
-/// state, the first of them, has index 0.
+/// The index of the flags among the fields after the thread's name in `/proc/TID/stat`. Index 0 is
+/// the thread's state.
 const FLAGS_FIELD: usize = 6;
 
 /// The kernel's ID of the thread that made a request. 0 if this process cannot see that thread.

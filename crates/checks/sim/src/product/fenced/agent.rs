@@ -1,6 +1,6 @@
-//! A cluster agent on a node. It registers its node, reserves the namespace and fences other nodes,
-//! over its own connections, which faults also break. It retries each order until it knows the
-//! result.
+//! A cluster agent on a node: it executes the orders to register its node, to reserve the namespace
+//! and to fence other nodes. It uses its own connections, which faults also break, and retries each
+//! order until it knows the result.
 
 use super::super::server::NQN;
 use farblock_proto::tcp::host_end::{Event, HostEnd, Transfer};

@@ -39,8 +39,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use user::{Ended, User};
 
-/// The time limit of operations. It covers the mirror's timeout for legs, and the timeout of remote
-/// disks in sets.
+/// The time limit of operations. It covers the mirror's timeout for a leg, and a remote leg's own
+/// timeout.
 pub const IO_BOUND: Duration = Duration::from_secs(21);
 /// The time within which the mirror detects a change that no read or write detects.
 pub const NOTICE: Duration = Duration::from_secs(10);

@@ -97,7 +97,7 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     /// Sends a command. `data` is the command's part of its operation's buffer. Returns false if
-    /// the queue has no free registered memory for them.
+    /// the queue has no free registered memory for the data.
     fn try_issue(&mut self, slot: SlotId, command: &Command, data: &[u8], capsule: u32) -> bool {
         let Command { sqe, data: kind } = command;
         let (length, sent) = match *kind {

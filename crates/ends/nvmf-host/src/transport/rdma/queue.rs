@@ -1,5 +1,5 @@
 //! The resources of one queue pair: its completion queue, registered memory, and requests in
-//! flight. The start of a connection and its use on an event loop share them.
+//! flight. Both the connection attempt ([`dial`](super::dial)) and the later I/O use them.
 
 use super::limits;
 use farblock_proto::capsule::SlotId;

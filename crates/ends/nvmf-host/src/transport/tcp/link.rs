@@ -9,8 +9,8 @@
 //!
 //! When the link fails, it may have a last message for the controller (a terminate PDU or a TLS
 //! alert). It writes this message to the socket at once, because the owner may not run the event
-//! loop again after the failure. It drops the message if the socket has no room, or if the message
-//! would follow partly sent data.
+//! loop again after the failure. It drops the message if the socket has no room, or if a PDU is
+//! only partly sent.
 
 use super::handshake::Connected;
 use super::moving;
