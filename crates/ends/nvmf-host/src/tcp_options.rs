@@ -20,7 +20,7 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// Returns these options, plus the options that only `others` sets.
+    /// Returns the options that `self` or `others` sets; `self` has priority.
     pub(crate) fn and(&self, others: &TcpOptions) -> TcpOptions {
         TcpOptions {
             header_digest: self.header_digest || others.header_digest,

@@ -27,7 +27,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// A TLS proxy between the host and a scripted target without TLS.
 struct Terminator {
     address: SocketAddr,
-    /// The reasons for the ends of connections, as the host reported them.
+    /// For each ended connection, the reason that the host reported.
     ends: mpsc::Receiver<TlsError>,
 }
 

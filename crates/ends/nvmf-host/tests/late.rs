@@ -30,7 +30,7 @@ const LONGEST: Duration = Duration::from_millis(300);
 /// machine may be slow to read the remaining data of a cut connection.
 const QUIESCE: Duration = Duration::from_millis(1500);
 const RUN_SECONDS: u64 = 6;
-/// If no late write has happened when the run should end, the run continues for at most this long.
+/// A run without a late write continues for at most this long after its planned end.
 const LONGEST_RUN: Duration = Duration::from_secs(60);
 
 /// The contents of the disk that all paths share: the number of the last write of each block.
@@ -275,7 +275,7 @@ fn a_delayed_write_never_overwrites_a_newer_one() {
             }
             faults += 1;
         }
-        // From now on the target holds no commands. It never answers the commands that it holds.
+        // From now on the target delays no more commands. It never answers the delayed ones.
         store.holds.store(false, Ordering::SeqCst);
         peers.iter().for_each(Peer::cut);
         client.finish();

@@ -232,7 +232,7 @@ fn connecting_queues_do_not_use_up_operation_timeouts() {
     assert!(connects.load(Ordering::SeqCst) > 3);
 }
 
-/// Queues connect in parallel. One after another, many queues would take longer than users wait.
+/// Queues connect in parallel: one after another, many queues would take too long.
 #[test]
 fn queues_connect_in_parallel() {
     let (connecting, away) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));

@@ -40,7 +40,7 @@ fn greet(random: &mut Random) -> Reply {
     }
 }
 
-/// One way to break the rules.
+/// Answers a command in a random way that breaks the rules.
 fn misbehave(end: &mut Paired, capsule: &Capsule, random: &mut Random) -> io::Result<Handled> {
     let status = Status(random.below(1 << 15) as u16);
     match random.below(9) {
@@ -90,7 +90,7 @@ fn honest(end: &mut Paired, capsule: &Capsule) -> io::Result<Handled> {
     Ok(Handled::Yes)
 }
 
-/// Creates a target for one seed. If `admin`, it also misbehaves on the admin queue.
+/// Creates a target for one seed. With `admin`, the target also misbehaves on the admin queue.
 fn target(seed: u64, admin: bool) -> OverRdma {
     let random = Arc::new(Mutex::new(Random::new(seed)));
     let for_hook = Arc::clone(&random);

@@ -62,7 +62,7 @@ fn read(blocks: u32) -> Op {
 }
 
 impl Setup {
-    /// Runs operations; each must give its buffer back.
+    /// Runs operations, and checks that each returns its buffer.
     fn run(&mut self, ops: Vec<Op>) -> Vec<Result<(), BlockError>> {
         let count = ops.len();
         ops.into_iter().for_each(|op| self.driver.submit(0, op));

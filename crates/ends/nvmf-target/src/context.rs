@@ -112,7 +112,7 @@ impl Context {
         self.released = true;
     }
 
-    /// Queues the connection to retry once buffers are released. `parked` is the connection's own
+    /// Parks the connection: it retries when buffers are released. `parked` is the connection's own
     /// flag for "already parked".
     pub(crate) fn park(&mut self, key: ConnectionKey, parked: &mut bool) {
         if !std::mem::replace(parked, true) {

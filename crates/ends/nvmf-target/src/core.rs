@@ -226,7 +226,7 @@ impl Core {
         let (_, connection) =
             self.connections[key.0 as usize].as_mut().expect("its task is registered");
         if events.is_empty() {
-            // The in-memory transport woke this connection. The reactor has no event for it.
+            // The in-memory transport woke this connection, without an event of the reactor.
             connection.list(&mut self.cx);
         }
         for event in events.drain(..) {

@@ -11,7 +11,7 @@ const LEAST: usize = 256;
 /// remaining number.
 const TIMES: usize = 4;
 
-/// The pause before a trim. During the pause, other connections of the same peak can close.
+/// The pause before a trim, in which more connections can close.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The peak number of connections since the last trim.

@@ -55,7 +55,7 @@ impl InPlace {
         self.under_way_bytes < limits::IN_PLACE_BYTES || is_idle()
     }
 
-    /// Returns the line and connection whose turn it is, if there is room for a step.
+    /// Returns the next connection that may start a step, and its line. `None` at the byte limits.
     pub(crate) fn next(&mut self) -> Option<(VolumeId, ConnectionKey)> {
         // Return early in the common case, in which the target only reads and writes.
         if self.turns.is_empty() || self.begun_bytes >= limits::IN_PLACE_BYTES {

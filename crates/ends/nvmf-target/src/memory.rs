@@ -20,7 +20,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// The name of a gauge that simulations read: the bytes that the peers of a core make it hold.
+/// The name of a gauge that simulations read: the bytes that a core holds for its peers.
 const HELD: &str = "target: bytes that a core's peers hold";
 
 /// The name of a holder: the peer's address before Connect, and the host afterwards.
@@ -207,7 +207,7 @@ impl Account {
         self.held_bytes > self.pressed_bytes()
     }
 
-    /// Returns the bytes that connections keep until their end, plus half of the rest of the limit.
+    /// Returns the lasting bytes of all connections, plus half of the rest of the limit.
     fn pressed_bytes(&self) -> usize {
         self.lasting_bytes + self.limit_bytes.saturating_sub(self.lasting_bytes) / 2
     }

@@ -176,7 +176,7 @@ impl Shares {
         }
     }
 
-    /// Makes a connection's input wait for its host's turn.
+    /// Makes a connection's input wait until its host has allowance again.
     pub(crate) fn wait(&mut self, id: ShareId, key: ConnectionKey) {
         let waiting = &mut self.at(id).waiting;
         let is_first = waiting.is_empty();

@@ -87,7 +87,7 @@ impl Target {
         config.subsystems.iter().for_each(|one| shared.authenticator.require(one));
         let mut started = Vec::new();
         let mut threads = Vec::new();
-        // Each core waits for this cell, which is set once all cores have their mailboxes.
+        // The threads of the cores wait until this cell is set: then all cores have mailboxes.
         let gate = Arc::new(OnceLock::new());
         let TargetConfig { engine, polling, call_bytes, .. } = *config;
         shared.set_polling(polling);

@@ -134,7 +134,7 @@ fn new_listeners_and_namespaces_have_their_ana_states_and_groups() {
     assert!(error.to_string().contains("does not listen"), "{error}");
 }
 
-/// Starts a target with these controller identifiers, as if it ran in its own process.
+/// Starts a target with these controller identifiers, which hosts see as a separate process.
 fn start(store: Arc<Mem>, ids: RangeInclusive<u16>, state: AnaState) -> Target {
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;

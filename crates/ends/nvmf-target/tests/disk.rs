@@ -591,7 +591,8 @@ fn a_failed_write_does_not_execute_after_later_writes() {
     while gate.kept() == 0 {
         assert!(user.turn(Duration::from_millis(5)).is_empty());
     }
-    // If the host reconnected before it gave up the write, the retry would wait for the held write.
+    // Keep the host disconnected until the first write fails. Otherwise its retry would wait for
+    // the held attempt.
     proxy.down();
     assert_eq!(user.one().result, Err(BlockError::Disconnected));
     proxy.up();

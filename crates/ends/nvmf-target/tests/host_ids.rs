@@ -110,7 +110,7 @@ fn reservations_follow_the_whole_host_identifier_across_reconnects() {
         let cleared = hosts[2].send(NvmOpcode::RESERVATION_RELEASE, clear, &[1]);
         assert_eq!(cleared, CONFLICT, "{engine:?}");
 
-        // First each host alone loses its connections, then all hosts lose theirs.
+        // First each host alone loses its connections, then all hosts lose their connections.
         for gone in [&[0][..], &[1], &[2], &[0, 1, 2]] {
             for &gone in gone {
                 hosts[gone] = Host::new(gone, address);

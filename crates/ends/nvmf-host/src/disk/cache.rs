@@ -487,7 +487,8 @@ mod tests {
         assert!(!cache.wrote_before(&life(1)), "a boot that has not ended counts as lost");
     }
 
-    /// The disk tracks a predecessor's acknowledged writes even if their path now has another name.
+    /// The disk tracks a predecessor process's acknowledged writes even if it does not know the
+    /// path of these writes.
     #[test]
     fn a_recorded_boot_counts_even_if_its_path_is_unknown() {
         let cache = Cache::default();

@@ -327,7 +327,7 @@ impl Hub {
         self.ring_queues();
     }
 
-    /// Adds a mailbox for a new queue. Every keeper then connects a queue for it.
+    /// Adds a mailbox for a new queue of the disk. Every keeper then connects an I/O queue for it.
     pub(super) fn add_mailbox(&self, waker: Waker) -> Arc<Mailbox> {
         let id = self.next_mailbox.fetch_add(1, Ordering::Relaxed);
         let mailbox =

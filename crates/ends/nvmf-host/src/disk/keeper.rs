@@ -214,7 +214,7 @@ impl Keeper {
         self.end().await;
     }
 
-    /// Shuts down every controller without other owners, and waits until it has ended.
+    /// Shuts down the controllers that no other code owns, and waits until they have ended.
     async fn end(mut self) {
         for session in std::mem::take(&mut self.retired) {
             let association = Arc::downgrade(session.controller.association());
@@ -356,7 +356,8 @@ impl Keeper {
         Ok(session)
     }
 
-    /// Refuses a controller whose target cannot be the same subsystem as the other paths' targets.
+    /// Refuses a controller that cannot belong to the same subsystem as the controllers of the
+    /// other paths (see [`twins`](super::twins)).
     async fn compare(&self, controller: &Controller, bytes: u64) -> Result<(), Error> {
         let new = Seen::of(controller, Some(bytes));
         let mut ended = Vec::new();

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 /// it within the same poll.
 const ROUNDS: usize = 4;
 
-/// The connection of this queue on one path.
+/// The I/O queue of this disk queue on one path.
 struct Leg {
     // Rust drops fields in the order of their declarations. The queue must be dropped before
     // `session`, because only the keeper may drop the last reference to the session.
@@ -376,8 +376,8 @@ impl DiskQueue {
         self.done.push(self.table.complete(index, result, buffer));
     }
 
-    /// Returns the time for the meter. Operations that are submitted or completed together share
-    /// one clock reading.
+    /// Returns the time for the latency meter. Operations that are submitted or completed together
+    /// share one clock reading.
     fn look(&mut self) -> Instant {
         *self.looked.get_or_insert_with(os::now)
     }

@@ -113,7 +113,7 @@ impl Table {
         self.entries[index as usize].as_ref().is_some_and(|entry| entry.unwanted)
     }
 
-    /// Whether the operation changes blocks, so that a late execution could undo another write.
+    /// Whether the operation changes blocks. If so, its late execution could undo another write.
     pub(super) fn writes(&mut self, index: u32) -> bool {
         self.entry(index).command.writes()
     }

@@ -237,7 +237,7 @@ pub fn quick() -> DiskOptions {
 /// Options with a short wait for a lost controller that its target cannot close. `None`: 4 s.
 pub fn impatient(quiesce: Option<Duration>) -> DiskOptions {
     let mut options = DiskOptions { quiesce, ..usual() };
-    // The host rounds this up to whole seconds, and then doubles it.
+    // The host rounds this up to 2 s, and waits for twice as long.
     options.connection.keep_alive = Duration::from_millis(1500);
     options
 }

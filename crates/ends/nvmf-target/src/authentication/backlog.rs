@@ -80,8 +80,8 @@ impl<W: Work> Backlog<W> {
             false => self.strangers.push(origin.address, spent, work),
         }
         if self.len() >= self.swept_at {
-            // Drop the requests of closed connections. A sweep is rare, so that its cost per
-            // request is small.
+            // Drop the requests of closed connections. Do this rarely, so that the cost per request
+            // is small.
             self.known.sweep();
             self.strangers.sweep();
             self.swept_at = limits::SWEPT_CALCULATIONS.max(2 * self.len());

@@ -35,8 +35,8 @@ impl Aborts {
         self.over.extend(ended.map(|(_, asking)| (asking, aborted)));
     }
 
-    /// When the queue closes, makes all Abort commands ready for their responses. These say that
-    /// nothing was aborted.
+    /// Handles the close of the queue: all Abort commands get the response that nothing was
+    /// aborted.
     pub(super) fn close(&mut self) {
         self.over.extend(self.waiting.drain(..).map(|(_, asking)| (asking, false)));
     }

@@ -65,7 +65,7 @@ impl Pair {
     }
 }
 
-/// The fused commands of a queue. The queue allocates this with its first pair.
+/// The fused commands of a queue. The queue allocates this value for its first pair.
 #[derive(Default)]
 pub(super) struct Fused {
     last: Option<First>,

@@ -263,7 +263,7 @@ pub(crate) struct Session<T> {
     /// The subsystem and host of the queue. They remain set after the queue has closed. `None`
     /// before Connect.
     owner: Option<Owner>,
-    /// Set while reservations of other hosts restrict this host.
+    /// The accesses that reservations of other hosts deny to this host; `None`: no access.
     limits: Option<Box<Limits>>,
     requests: Vec<SessionRequest>,
     submission: Submission,
@@ -414,7 +414,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Defers the session's input until its host's turn.
+    /// Defers the session's input until the scheduler ([`crate::shares`]) resumes it.
     pub(crate) fn wait_for_share(&mut self, cx: &mut Context) {
         if let Some(share) = self.share
             && self.waiting.for_share.is_none()
@@ -428,7 +428,7 @@ impl<T: Transport> Session<T> {
         self.waiting.for_share.is_some()
     }
 
-    /// Resumes parsing input, since it is the host's turn.
+    /// Resumes parsing input, after [`Self::wait_for_share`].
     pub(crate) fn resume(&mut self, cx: &mut Context) {
         if let Some(since) = self.waiting.for_share.take() {
             let waited = cx.now().saturating_duration_since(since).as_nanos();
@@ -502,8 +502,7 @@ impl<T: Transport> Session<T> {
             }
             SessionState::Draining | SessionState::Closing => self.close(cx),
             SessionState::Open => self.arrivals.watched = false,
-            // The transport limits how long it takes to close, so only check again in the next
-            // tick.
+            // The transport closes within a time limit, so only check again in the next tick.
             SessionState::Closed => self.list(cx),
             SessionState::Gone => {}
         }

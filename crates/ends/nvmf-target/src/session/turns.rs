@@ -37,7 +37,7 @@ pub(super) struct Progress {
     step_bytes: usize,
 }
 
-/// The commands of a connection that wait for their turn, by line.
+/// The commands of a connection that wait for their turn, by the line of their namespace.
 #[derive(Default)]
 pub(super) struct Turns {
     waiting: Vec<(VolumeId, VecDeque<SlotId>)>,

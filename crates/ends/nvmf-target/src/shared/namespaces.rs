@@ -176,7 +176,7 @@ impl Exports {
             return false;
         }
         let pace = match known {
-            // If only the weight has changed, keep the pace and its consumption.
+            // If only the weight has changed, keep the rate limiter and its spent budget.
             Some((_, terms)) if before.limit_alike(rates) => terms.pace.clone(),
             _ => Pace::new(rates, os::now()).map(Arc::new),
         };

@@ -47,7 +47,7 @@ pub(crate) trait Transport: Sized {
     /// parsing if it had stopped for lack of room in the output.
     fn finish_tick(session: &mut Session<Self>, cx: &mut Context);
 
-    /// Parses deferred input, since it is the session's turn.
+    /// Parses input that the session had deferred.
     fn resume(session: &mut Session<Self>, cx: &mut Context);
 
     /// Starts a command's data transfer. Once the data have arrived, the transport calls

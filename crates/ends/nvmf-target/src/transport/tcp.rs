@@ -469,7 +469,7 @@ impl Session<Tcp> {
             self.transport.expects_direct = true;
             cx.reactor.recv_into(self.transport.stream, buffer, range);
         } else if too_much {
-            // Receive only these data and their digest.
+            // Receive only the payload and its digest.
             let left = wanted.map_or(size_of::<u32>() as u32, |(_, _, left)| left);
             cx.reactor.recv_at_most(self.transport.stream, left);
         } else {

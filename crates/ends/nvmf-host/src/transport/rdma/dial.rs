@@ -120,7 +120,7 @@ impl fmt::Display for RdmaAddress {
     }
 }
 
-/// A connected queue's queue pair, on its way to an event loop.
+/// The queue pair of a connected queue, before its move to an event loop.
 pub(crate) struct Connected {
     pub(super) queue: QueuePair,
     pub(super) ends: Kept,

@@ -207,7 +207,7 @@ impl Transport for Rdma {
             }
         };
         ends.attend(reactor.waker(task));
-        // Completions may have arrived before this task got its waker.
+        // Completions may have arrived before this task could be woken, so wake it now.
         reactor.notify(task);
         let sent = (0..depth).map(|_| None).collect();
         let out = Outgoing { queue, is_io, sent, deferred: VecDeque::new(), failure: None };

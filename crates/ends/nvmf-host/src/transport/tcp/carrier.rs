@@ -61,7 +61,7 @@ impl Tcp {
 
 impl Drop for Tcp {
     fn drop(&mut self) {
-        // After `take`, the loop does not know the stream any more, and this call has no effect.
+        // After `take`, the event loop no longer has the stream, and this call has no effect.
         self.local.reactor().close(self.stream);
     }
 }

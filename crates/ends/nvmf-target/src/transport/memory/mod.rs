@@ -32,7 +32,7 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// A command without a response yet, and its in-capsule data.
+/// A command that has no response yet, and its in-capsule data.
 struct Taken {
     sqe: Sqe,
     capsule: Vec<u8>,

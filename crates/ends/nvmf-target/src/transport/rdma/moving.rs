@@ -48,7 +48,7 @@ impl Prepared {
 
 /// The reason why a request cannot be posted now.
 enum Full {
-    /// The send queue is full, or the connection uses its share of the registered memory.
+    /// The send queue is full, or the connection has reached its limit of registered memory.
     Own,
     /// Other connections use the registered memory.
     Memory,

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 const SEEDS: std::ops::Range<u64> = 0..60;
-/// The victim uses namespace 1, and the fuzzer this one.
+/// The namespace that the fuzzer uses. The victim uses namespace 1.
 const OWN: u32 = 2;
 const ENTRIES: u16 = 8;
 
