@@ -165,7 +165,7 @@ fn operations_wait_for_failing_paths_as_long_as_for_lost_ones() {
     let mut user = User::new(&disk);
     let start = Instant::now();
     assert_eq!(user.write(0), Err(BlockError::Disconnected));
-    assert!(start.elapsed() >= limit, "given up after {:?}", start.elapsed());
+    assert!(start.elapsed() >= limit, "the operation failed after {:?}", start.elapsed());
     // No attempt starts after the limit, and each attempt takes a fifth of the limit.
     assert!(tries.load(Ordering::SeqCst) <= 7, "{tries:?} tries");
     misleads.store(false, Ordering::SeqCst);
@@ -256,7 +256,7 @@ fn operations_wait_for_connections_that_are_lost_at_each_command() {
         let start = Instant::now();
         user.queue.submit(op);
         assert_eq!(user.one(), Err(BlockError::Disconnected));
-        assert!(start.elapsed() >= limit, "given up after {:?}", start.elapsed());
+        assert!(start.elapsed() >= limit, "the operation failed after {:?}", start.elapsed());
         assert!(tries.load(Ordering::SeqCst) > 1, "the operation was not tried again");
         // Wait until the path has served again: otherwise the next operation would have no time
         // left.

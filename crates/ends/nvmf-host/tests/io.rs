@@ -218,7 +218,7 @@ fn a_wrong_data_digest_fails_only_its_read() {
             let buffer = Buffer::new(blocks as usize * BLOCK_BYTES);
             let done = setup.driver.run(0, Op::read(lba, blocks, buffer, 1));
             let expected = if lba == 8 { Err(BlockError::ReadFailed) } else { Ok(()) };
-            assert_eq!(done.result, expected, "{engine}: the connection continues");
+            assert_eq!(done.result, expected, "{engine}: the connection stays usable");
         }
     }
 }

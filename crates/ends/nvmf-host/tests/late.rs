@@ -178,7 +178,7 @@ impl Client {
     fn finish(&mut self) {
         while self.user().queue.in_flight() > 0 {
             let done = self.user().turn(Duration::from_secs(60));
-            assert!(!done.is_empty(), "nothing completes in time");
+            assert!(!done.is_empty(), "no operation completes in time");
             done.iter().for_each(|done| self.complete(done));
         }
         // After this time, the target executes no more late writes.

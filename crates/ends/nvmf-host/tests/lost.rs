@@ -54,7 +54,7 @@ fn the_latency_of_an_operation_includes_its_retries() {
     until("both paths", || disk.state() == DiskState::Live);
     let mut user = User::new(&disk);
     assert_eq!(user.write(0), Ok(()));
-    assert_eq!(disk.latency(), DiskLatency::default(), "latencies without a request");
+    assert_eq!(disk.latency(), DiskLatency::default(), "latencies are measured without a request");
     disk.measure_latency(true);
     stage.silent.store(true, Ordering::SeqCst);
     user.queue.submit(Op::read(0, 1, Buffer::new(512), 1));
@@ -336,7 +336,7 @@ fn one_flush_fails_after_a_reboot_of_the_target() {
     assert_eq!(user.write(0), Ok(()));
     assert_eq!(losses.load(Ordering::SeqCst), 0);
     restart(3, &mut user);
-    assert_eq!(losses.load(Ordering::SeqCst), 1, "a loss reported too late");
+    assert_eq!(losses.load(Ordering::SeqCst), 1, "the record of the loss is missing");
     assert_eq!(user.flush(), Err(BlockError::WriteFailed));
     assert_eq!(user.flush(), Ok(()));
 }

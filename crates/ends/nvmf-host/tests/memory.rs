@@ -178,7 +178,11 @@ fn an_answer_to_an_unknown_command_ends_the_connection() {
         let mut setup = connect(script, options).unwrap();
         setup.driver.submit(0, read(8, 1));
         assert_eq!(setup.results(1), [Err(BlockError::Disconnected)]);
-        assert_eq!(setup.controller.lost().map(|lost| lost.to_string()), None, "lost with a queue");
+        assert_eq!(
+            setup.controller.lost().map(|lost| lost.to_string()),
+            None,
+            "the controller is lost with its queue"
+        );
     });
 }
 

@@ -268,7 +268,7 @@ mod tests {
         let greedy = memory.join(address(1));
         assert_eq!(take_all(&mut memory, greedy), 48);
         let second = memory.join(address(2));
-        assert_eq!(take_all(&mut memory, second), 16, "the rest of the limit");
+        assert_eq!(take_all(&mut memory, second), 16, "the second host gets the rest of the limit");
         // The reserve is eight MiB: one MiB for each small holder.
         for number in 3..11 {
             let poor = memory.join(address(number));
@@ -306,7 +306,7 @@ mod tests {
             memory.hold_lasting(id, MIB);
             kept += MIB;
         }
-        assert_eq!(kept, 24 * MIB, "three quarters of a half");
+        assert_eq!(kept, 24 * MIB, "three quarters of half the limit");
         assert!(!memory.may_last_at(address(1), MIB) && memory.may_last_at(address(2), MIB));
         assert!(
             memory.is_calm() && !memory.is_pressed(),

@@ -205,7 +205,7 @@ mod tests {
         for serial in 1..others {
             assert_eq!(admit(&mut slots, serial, 100 + serial as u32), Ok(None));
         }
-        assert_eq!(admit(&mut slots, 1000, 99), Ok(Some(1)), "not the oldest one");
+        assert_eq!(admit(&mut slots, 1000, 99), Ok(Some(1)), "the oldest one is closed");
         assert_eq!(admit(&mut slots, 1001, 1), Ok(None), "a known host has room");
         for serial in 2..others {
             slots.connected(serial);
@@ -243,7 +243,11 @@ mod tests {
             slots.begun(route(serial));
             admitted.is_err()
         });
-        assert_eq!(refused, Some((60 + limits::CLOSING_AT_ONCE) as u64), "none is closed yet");
+        assert_eq!(
+            refused,
+            Some((60 + limits::CLOSING_AT_ONCE) as u64),
+            "no connection is closed yet"
+        );
         for serial in 1000..1004 {
             slots.admit(serial, peer(1)).expect("a known host");
         }

@@ -68,7 +68,7 @@ fn a_disk_follows_the_ana_states_of_its_paths() {
         let mut done = 0;
         while done < 16 {
             let some = user.turn(Duration::from_secs(60));
-            assert!(!some.is_empty(), "nothing completes in time");
+            assert!(!some.is_empty(), "no operation completes in time");
             some.iter().for_each(|one| assert_eq!(one.result, Ok(()), "round {round}"));
             done += some.len();
         }

@@ -17,7 +17,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < WAIT_LIMIT, "not within the limit: {what}");
+        assert!(begin.elapsed() < WAIT_LIMIT, "{what}: not within the time limit");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -61,7 +61,7 @@ fn every_view_of_the_counters_counts_each_command_once() {
         // Capacity Exceeded is a generic status.
         assert_eq!((counts.errors.generic, counts.errors.media), (1, 0));
         assert_eq!((counts.storage_errors, counts.media_errors), (1, 0));
-        assert_eq!(timed(&counts), (0, 0), "latencies without a request");
+        assert_eq!(timed(&counts), (0, 0), "latencies are measured without a request");
     }
     assert!(before.hosts[0].controllers > 0 && before.hosts[0].io_queues > 0);
     let served: usize = before.cores.iter().map(|core| core.connections).sum();

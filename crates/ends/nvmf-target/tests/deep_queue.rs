@@ -57,7 +57,7 @@ fn in_capsule_data_wait_in_the_network_while_memory_is_full() {
             gate.kept() >= HELD
         });
         assert!(user.turn(Duration::from_millis(300)).is_empty());
-        assert!(gate.kept() <= MOST, "{} writes on {engine}", gate.kept());
+        assert!(gate.kept() <= MOST, "{engine}: the target holds {} writes", gate.kept());
 
         gate.open_up();
         let mut done = 0;

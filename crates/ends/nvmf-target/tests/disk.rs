@@ -68,7 +68,7 @@ fn operations_wait_for_a_path_and_complete_once() {
         let mut done = Vec::new();
         while done.len() < 3 {
             let more = user.turn(Duration::from_secs(60));
-            assert!(!more.is_empty(), "nothing completes in time");
+            assert!(!more.is_empty(), "no operation completes in time");
             done.extend(more);
         }
         assert!(done.iter().all(|done| done.result.is_ok()), "{done:?}");
@@ -425,7 +425,7 @@ fn wait_for(user: &mut User, count: usize) {
     let mut done = 0;
     while done < count {
         let more = user.turn(WAIT_LIMIT).len();
-        assert!(more > 0, "nothing completes in time");
+        assert!(more > 0, "no operation completes in time");
         done += more;
     }
     assert_eq!(done, count);

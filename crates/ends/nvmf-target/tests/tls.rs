@@ -290,7 +290,7 @@ fn each_listener_has_its_own_tls_policy() {
 fn eventually(is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
-        assert!(Instant::now() < deadline, "not within the limit");
+        assert!(Instant::now() < deadline, "the condition did not hold within the time limit");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

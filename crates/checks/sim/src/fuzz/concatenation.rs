@@ -102,8 +102,14 @@ pub fn concatenation(data: &[u8]) {
     if is_done {
         assert!(first.knows_host() || second.knows_host(), "a host with a wrong secret succeeds");
         let has_key = !psks.is_empty() || !later.is_empty();
-        assert!(has_key || !controller.has_concatenated(), "a secure channel without a key");
-        assert!(later.is_empty() || controller.has_concatenated(), "a key without a channel");
+        assert!(
+            has_key || !controller.has_concatenated(),
+            "the controller has a secure channel without a key"
+        );
+        assert!(
+            later.is_empty() || controller.has_concatenated(),
+            "the controller has a key without a channel"
+        );
     }
     assert!(is_done || later.is_empty(), "the controller has a key before authentication ends");
 }

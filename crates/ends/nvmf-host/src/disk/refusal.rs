@@ -58,7 +58,7 @@ mod tests {
     fn a_refusal_is_reported_until_a_write_succeeds() {
         let refusal = Refusal::default();
         refusal.note(Command::Write, Err(BlockError::WriteFailed));
-        assert_eq!(refusal.held(), None, "a failure of one block");
+        assert_eq!(refusal.held(), None, "the failure of one block is no refusal");
         for kind in KINDS {
             refusal.note(Command::Write, Err(kind));
             refusal.note(Command::Read, Ok(()));

@@ -361,7 +361,7 @@ impl<C: Carries> PeerShared<C> {
             }
             NvmOpcode::WRITE_ZEROES => {
                 let most = if script.most.0 == 0 { usize::MAX } else { 4096 << script.most.0 };
-                assert!(end - start <= most, "a longer range than WZSL");
+                assert!(end - start <= most, "the host exceeds WZSL");
                 self.disk.lock().unwrap()[start..end].fill(0);
                 connection.succeed(cid)
             }
@@ -370,7 +370,7 @@ impl<C: Carries> PeerShared<C> {
                 assert_eq!((data.len(), sqe.cdw10.get(), sqe.cdw11.get()), (16, 0, 4));
                 let blocks = u32::from_le_bytes(data[4..8].try_into().unwrap()) as usize;
                 let most = if script.most.1 == 0 { u32::MAX } else { script.most.1 };
-                assert!(blocks <= most as usize, "a longer range than DMRSL");
+                assert!(blocks <= most as usize, "the host exceeds DMRSL");
                 let lba = u64::from_le_bytes(data[8..16].try_into().unwrap()) as usize;
                 let block_size = script.block_size as usize;
                 self.disk.lock().unwrap()[lba * block_size..][..blocks * block_size].fill(0);
@@ -394,7 +394,7 @@ impl<C: Carries> PeerShared<C> {
             None => capsule.sqe.dptr.length.get(),
         };
         if capsule.sqe.dptr.is_in_capsule() {
-            assert!(length + 64 <= self.script.ioccsz * 16, "a longer capsule than IOCCSZ");
+            assert!(length + 64 <= self.script.ioccsz * 16, "the host exceeds IOCCSZ");
             assert_eq!(capsule.data.len(), length as usize);
             return Ok(capsule.data.clone());
         }

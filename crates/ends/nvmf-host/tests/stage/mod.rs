@@ -296,7 +296,7 @@ impl User {
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
-        assert!(Instant::now() < deadline, "not within the limit: {what}");
+        assert!(Instant::now() < deadline, "{what}: not within the time limit");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

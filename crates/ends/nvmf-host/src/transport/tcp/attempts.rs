@@ -88,7 +88,11 @@ mod tests {
         let [a, b, c, d] = ["[::1]:1", "[::2]:1", "1.0.0.1:1", "1.0.0.2:1"].map(address);
         assert_eq!(order(vec![a, b, c, d, a], None), [a, c, b, d]);
         assert_eq!(order(vec![c, d, a], Some(d)), [d, c, a]);
-        assert_eq!(order(vec![c, d], Some(a)), [c, d], "an address that is gone");
+        assert_eq!(
+            order(vec![c, d], Some(a)),
+            [c, d],
+            "the last working address is no longer listed"
+        );
         assert_eq!(order(Vec::new(), None), []);
         let many = (0..100).map(|port| SocketAddr::from(([1, 0, 0, 1], port))).collect();
         assert_eq!(order(many, None).len(), limits::ADDRESSES);
