@@ -88,8 +88,8 @@ pub struct Waits {
     pub namespace_limit_ns: u64,
     /// The time that commands waited for a limit of their host.
     pub host_limit_ns: u64,
-    /// The time for which connections waited on a core that several hosts saturate, because the
-    /// hosts take turns. It belongs to no namespace.
+    /// The time that connections waited for their host's turn on a core that several hosts
+    /// saturate. It belongs to no namespace.
     pub turn_ns: u64,
 }
 

@@ -20,17 +20,17 @@ pub struct Status {
     pub pid: u32,
     /// The time since the start of the target, in seconds.
     pub uptime_seconds: u64,
-    /// The number of connections. Hosts on some of them may not have identified themselves yet.
+    /// The number of connections, including those whose host has not identified itself yet.
     pub connections: usize,
-    /// Warnings for the administrator, one sentence each: hosts may connect without authentication,
-    /// or the target cannot listen on an address.
+    /// Warnings for the administrator, one sentence each. For example, hosts may connect without
+    /// authentication, or the target cannot listen on an address.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// The rights that the process has dropped; missing if they are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confinement: Option<Confinement>,
-    /// The busy-polling of the event loops: `efficient`, `balanced`, `latency` or `always`. Empty
-    /// from older versions, which do not report it.
+    /// The busy-polling mode of the event loops: `efficient`, `balanced`, `latency` or `always`.
+    /// Empty from older versions, which do not report it.
     #[serde(default)]
     pub spin: String,
     /// The limits of the target on memory, cores and connections. Missing from older versions,
@@ -81,7 +81,7 @@ pub struct SubsystemStatus {
     /// setting are missing.
     #[serde(default)]
     pub demands: BTreeMap<String, String>,
-    /// The limits of hosts that have any, for all namespaces together.
+    /// The I/O limits of each host, for all namespaces together. Hosts without limits are missing.
     #[serde(default)]
     pub host_limits: BTreeMap<String, Limits>,
     /// The number of read commands that succeeded.
@@ -135,7 +135,7 @@ pub struct NamespaceStatus {
     /// truncated the file, or the disk has become write-protected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// The legs of the mirror, or the remote parts.
+    /// The legs of the mirror, or the remote parts of the disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub legs: Vec<LegStatus>,
     /// The status of the mirror; missing if the storage is not a mirror.
@@ -148,7 +148,7 @@ pub struct NamespaceStatus {
 pub struct AnaStatus {
     /// The ANA state of the namespaces whose ANA group has no state of its own.
     pub state: String,
-    /// The ANA groups that have their own state, with this state.
+    /// The ANA states of the groups that have their own state, by ANA group ID.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, String>,
 }

@@ -210,7 +210,7 @@ impl Client {
     /// Sends a request, and waits for the answer.
     ///
     /// # Errors
-    /// The target does not answer. If the target refuses the request, that is an answer.
+    /// The target does not answer. A refusal of the request counts as an answer.
     pub fn ask(
         &self,
         method: &str,
@@ -221,7 +221,7 @@ impl Client {
         self.ask_if(method, uri, if_match.map(|etag| (header::IF_MATCH, etag)), body)
     }
 
-    /// Creates a part of the document that must not exist yet.
+    /// Creates a part of the target's configuration document. The part must not exist yet.
     ///
     /// # Errors
     /// The target does not answer. If the part exists, the answer has status 412.

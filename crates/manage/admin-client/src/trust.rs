@@ -39,7 +39,7 @@ impl Trust {
         let config = ClientConfig::builder_with_provider(provider());
         let config = config
             .with_safe_default_protocol_versions()
-            .expect("the provider supports these versions");
+            .expect("the provider supports these TLS versions");
         let verifier = Arc::new(Verifier { web, known });
         let config = config.dangerous().with_custom_certificate_verifier(verifier);
         Ok(Self(Arc::new(config.with_no_client_auth())))

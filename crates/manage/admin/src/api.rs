@@ -201,8 +201,8 @@ async fn state_read(State(steering): Steered) -> Response {
     .await
 }
 
-/// Answers a request on another thread. The request reads the document, which a change locks while
-/// it waits for disks, and the server's thread must not wait for the lock.
+/// Answers a request on a thread for blocking work. The request reads the document, and a change
+/// may lock the document while it waits for slow disks.
 async fn look(look: impl FnOnce() -> Response + Send + 'static) -> Response {
     tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| fault(&error))
 }
@@ -219,7 +219,8 @@ async fn state_replace(State(steering): Steered, headers: HeaderMap, body: Bytes
             return Err(Refused::There("state".to_owned()));
         }
         let mut new = Document::parse_after(&text, document).map_err(Refused::Problem)?;
-        // Parse the text again: unlike the document, it shows which fields the client has sent.
+        // Parse the text again, as plain JSON: `document` does not show which fields the client
+        // omitted.
         let said = serde_json::from_str(&text).expect("it was parsed");
         keys_kept(document, &said).map_err(Refused::Problem)?;
         tls_inherited(document, &said, &mut new);
@@ -412,7 +413,8 @@ fn as_value(document: &Document) -> Value {
     serde_json::to_value(document).expect("our own types are JSON")
 }
 
-/// Describes a path for people. The path alternates between kinds, in the plural, and names.
+/// Describes a document path in words. The path alternates between a plural kind and a name, such
+/// as `subsystems`, `nqn.a`, `namespaces`, `7`.
 fn called(place: &[String]) -> String {
     let one = |kind: &str| kind.strip_suffix('s').unwrap_or(kind).to_owned();
     let parts = place.chunks(2).rev().map(|part| match part {
@@ -469,7 +471,7 @@ fn is_there(document: &Document, place: &[String]) -> bool {
 fn edited(document: &Document, place: &[String], change: &Edit) -> Result<Document, Refused> {
     let mut value = as_value(document);
     let names: Vec<&str> = place.iter().map(String::as_str).collect();
-    let (last, above) = names.split_last().expect("the place of a part has a name");
+    let (last, above) = names.split_last().expect("the path of a part ends with its name");
     let above = pointer(&mut value, above).and_then(Value::as_object_mut);
     let above = above.ok_or_else(|| missing(&place[..place.len() - 1]))?;
     let parse = |body: &Bytes| parse_json(body).map_err(Refused::Problem);

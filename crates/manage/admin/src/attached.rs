@@ -3,7 +3,7 @@
 use crate::events::{json, written};
 use farblock_admin_api::AttachedStatus;
 
-/// The states in the last event.
+/// The disk states that the last event reported.
 #[derive(Default)]
 pub(crate) struct LastAttached(Option<Vec<AttachedStatus>>);
 

@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 use std::time::Instant;
 
-/// The log target of audit lines. Programs should log them at every log level.
+/// The log target of audit lines. Programs should print these lines at every log level.
 pub const AUDIT: &str = "farblock::audit";
 
 const MAX_REFUSAL_BYTES: usize = 4096;
@@ -23,7 +23,7 @@ const MAX_REFUSAL_BYTES: usize = 4096;
 /// a read-only token, can send any number of such requests.
 static REFUSALS: LazyLock<Notices<&'static str>> = LazyLock::new(Notices::default);
 
-/// Logs a refused request from this address, or only counts it if there are many.
+/// Logs a refused request from this address. If the address sends many, only counts the request.
 pub(crate) fn refusal(from: IpAddr, log: impl FnOnce()) {
     REFUSALS.say("requests refused", from, Instant::now(), log);
 }
@@ -109,7 +109,8 @@ fn address(request: &Request) -> Option<IpAddr> {
     caller.or_else(visitor)
 }
 
-/// Converts a refusal of the framework (a method, a length, a query) to `application/problem+json`.
+/// Converts a refusal of the framework (wrong method, body too long, malformed query) to
+/// `application/problem+json`.
 async fn in_our_form(answer: Response) -> Response {
     let status = answer.status();
     let is_ours = answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == PROBLEM);

@@ -85,7 +85,7 @@ pub struct Bounded<L> {
     places: Vec<QuestionPlace>,
 }
 
-/// A connection, as its listener sees it. Dropping this closes the connection.
+/// The listener's handle of a connection. Dropping the handle closes the connection.
 struct QuestionPlace {
     state: Weak<ActivityState>,
     end: oneshot::Sender<()>,
@@ -158,7 +158,7 @@ pub struct Connection<S> {
 }
 
 impl<S> Connection<S> {
-    /// The stream without the limits.
+    /// The underlying stream.
     pub fn get_ref(&self) -> &S {
         &self.stream
     }
@@ -189,7 +189,8 @@ impl<S> Connection<S> {
             if deadline <= now {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            // The connection may become idle earlier, and then has an earlier deadline.
+            // Wake earlier: the connection may become idle meanwhile, and then its deadline is
+            // earlier.
             self.wake.as_mut().reset(deadline.min(now + self.idle));
         }
         Ok(())

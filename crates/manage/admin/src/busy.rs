@@ -40,8 +40,8 @@ pub(crate) async fn busy<Who: Active>(request: Request, next: Next) -> Response 
 
 /// Reads a whole request with its body.
 ///
-/// Refuses a request with two Host headers (RFC 9112, section 3.2), because the authorization may
-/// have checked the other header.
+/// Refuses a request with two Host headers (RFC 9112, section 3.2), because the authorization
+/// checks only one of them.
 async fn whole(request: Request) -> Result<Request, Response> {
     if request.headers().get_all(HOST).iter().count() > 1 {
         return Err(refused(StatusCode::BAD_REQUEST, "send exactly one Host header"));

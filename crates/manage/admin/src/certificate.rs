@@ -95,7 +95,7 @@ impl Certificate {
         let config = ServerConfig::builder_with_provider(provider());
         let config = config
             .with_safe_default_protocol_versions()
-            .expect("the provider supports these versions");
+            .expect("the provider supports these TLS versions");
         let resolver = Arc::clone(&self.0) as Arc<dyn ResolvesServerCert>;
         let mut config = config.with_no_client_auth().with_cert_resolver(resolver);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];

@@ -26,7 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 const WAITING: usize = 256;
 /// The maximum number of readers.
 const READERS: usize = 8;
-/// The maximum number of chunks that wait for the connection of a stream.
+/// The maximum number of chunks that wait to be sent on one stream.
 const PIECES: usize = 4;
 /// The time after which the server closes the stream of a client that reads nothing.
 pub(crate) const SLOWEST: Duration = Duration::from_secs(30);
@@ -35,7 +35,7 @@ pub(crate) const SLOWEST: Duration = Duration::from_secs(30);
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 /// The delay of such a check after an event. One check then covers several events.
 const TOLD_SOON: Duration = Duration::from_millis(200);
-/// The size of a status in bytes above which it is sent only as often as the counters.
+/// A status above this size, in bytes, is sent only as often as the counters.
 const LARGE: usize = 256 << 10;
 
 /// An event of `/v1/events`. The name of the event is `host_connected`, `host_ended`,
@@ -205,10 +205,10 @@ pub(crate) trait Besides: Send + 'static {
     fn told(&mut self, is_second: bool) -> Told;
 }
 
-/// Data to send.
+/// The periodic data of a stream.
 pub(crate) struct Told {
     pub(crate) text: String,
-    /// Whether the data is large, so that the stream must not repeat it soon.
+    /// Whether the data is too large to send again after each event.
     pub(crate) is_large: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Forwards changes from the page of several targets. Each target authorizes the token or user of
-//! this program, and logs the address of the browser.
+//! Forwards changes from the dashboard of several targets. Each target authorizes this program by
+//! its token or user, and logs the address of the browser.
 //!
-//! Clients reach only the document and its subsystems. This program forwards every answer except
-//! for "wrong token": the page would take this for a refusal of its own token, and log out.
+//! Clients can change only the document and its subsystems. This program forwards every answer
+//! except for "wrong token": the page would take this for a refusal of its own token, and log out.
 
 use crate::audit::{self, AUDIT};
 use crate::callers::Visitor;

@@ -92,7 +92,7 @@ pub(crate) fn stream(
     Some(body)
 }
 
-/// Follows each fleet that starts while the page is open.
+/// Forwards the events of each fleet (a running benchmark) that starts while the page is open.
 async fn watch_for_fleets(folder: PathBuf, told: Sender<Bytes>) {
     let (mut all, mut followed) = (JoinSet::new(), BTreeSet::new());
     let mut every = interval(LATER);
@@ -126,7 +126,7 @@ async fn watch_attached(read: ReadAttached, told: Sender<Bytes>) {
     }
 }
 
-/// Follows a fleet until the fleet ends. Returns the path of its socket.
+/// Forwards the events of a fleet until it ends. Returns the path of its socket.
 async fn follow_fleet(path: PathBuf, told: Sender<Bytes>) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let node = Node { name, place: NodePlace::Socket(path.clone()) };
@@ -263,7 +263,7 @@ impl EventStream {
         }
     }
 
-    /// Whether to forward an event. Invalid data would stop the page.
+    /// Whether to forward an event. Invalid data would break the page.
     fn is_understood(&self, name: &str, data: &str) -> Result<bool, String> {
         fn is<'a, T: Deserialize<'a>>(data: &'a str) -> bool {
             serde_json::from_str::<T>(data).is_ok()

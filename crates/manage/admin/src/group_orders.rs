@@ -11,9 +11,9 @@ pub trait Grouped: Send + Sync {
     /// Returns the ANA groups whose disks this member uses now.
     fn leads(&self) -> Vec<u32>;
 
-    /// Passes an order to the group. May take seconds.
+    /// Passes an operator's order, such as a move of an ANA group, to the group. May take seconds.
     ///
     /// # Errors
-    /// One sentence with the reason.
+    /// One sentence with the reason why the group refused the order.
     fn order(&self, order: &GroupOrder) -> Result<(), String>;
 }

@@ -75,7 +75,6 @@ pub(crate) async fn by_address(request: Request<Body>, next: Next) -> Response {
 
 /// The `Host` header of a request. It is empty if its value is not text.
 pub(crate) fn host(request: &Request<Body>) -> Option<&str> {
-    // A value that is not text is no address: treat it as empty.
     request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default())
 }
 

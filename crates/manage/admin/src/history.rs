@@ -1,6 +1,6 @@
-//! The history of counters, for pages that are opened later, in bounded memory. The last minutes
-//! have one point per second, and older times have fewer points. Only a process with a dashboard
-//! keeps a history.
+//! The history of counters, in bounded memory. A page shows it for the time before the page opened.
+//! The last minutes have one point per second, and older times have fewer points. Only a process
+//! with a dashboard keeps a history.
 //!
 //! One history has at most [`POINTS`] points of [`SERIES`] four-byte numbers, 217 KB. A target
 //! keeps its own history. `farblock ui` keeps one history for each node and one for the sum of all
@@ -37,10 +37,10 @@ const SERIES: usize = 7;
 const WHOLE: &str = "target";
 /// The interval between two points of the finest level.
 const EVERY: Duration = Duration::from_secs(1);
-/// The time between two samples above which the history has a gap.
+/// If two samples are further apart than this, the history has a gap between them.
 const MOST_MISSED_MS: u64 = 5_000;
-/// The difference of start times above which a target counts as restarted. A smaller difference is
-/// due to an adjusted clock.
+/// If the computed start time of a target changes by more than this, the target has restarted. A
+/// smaller change is due to an adjusted clock.
 const ANOTHER_MS: u64 = 2_000;
 
 type Point = [f32; SERIES];

@@ -1,7 +1,7 @@
 //! The disks with parts: mirrors, and disks with remote parts.
 //!
-//! This module does not read the document, since a change may lock the document while it waits for
-//! slow disks.
+//! This module does not read the configuration document, since a change may lock the document while
+//! it waits for slow disks.
 
 use farblock_admin_api::{LegStatus, MirrorOrder, MirrorStatus};
 use std::collections::BTreeMap;
