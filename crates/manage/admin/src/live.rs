@@ -59,7 +59,7 @@ impl Undo {
         Undo::Step(Box::new(step))
     }
 
-    /// Whether this holds the storage of a namespace.
+    /// Whether this entry holds the storage of a namespace.
     fn has_disk(&self) -> bool {
         matches!(self, Self::Removed(..) | Self::Changed(_, _, _, Some(_)))
     }
@@ -357,7 +357,7 @@ impl Live {
         self.removals.push(removal.map_err(|error| error.to_string())?);
         self.legs.set(nqn, nsid, None);
         self.copy_speeds.remove(&(nqn.to_owned(), nsid));
-        Ok(self.disks.remove(nqn, nsid).expect("every shared namespace is listed"))
+        Ok(self.disks.remove(nqn, nsid).expect("every shared namespace has open storage"))
     }
 
     /// Replaces the storage of a namespace.
@@ -377,11 +377,11 @@ impl Live {
         self.legs.set(nqn, nsid, new.legs.as_ref());
         self.copy_speeds.remove(&(nqn.to_owned(), nsid));
         let old = self.disks.insert((nqn.to_owned(), nsid), new);
-        Ok(old.expect("every shared namespace is listed"))
+        Ok(old.expect("every shared namespace has open storage"))
     }
 
     fn change(&mut self, nqn: &str, nsid: u32, from: &Namespace, to: &Namespace) -> Taken {
-        let opened = self.disks.get(nqn, nsid).expect("every shared namespace is listed").clone();
+        let opened = self.disks.get(nqn, nsid).expect("every shared namespace has open storage").clone();
         let mut undo = Undo::Changed(nqn.to_owned(), nsid, from.clone(), None);
         // Reopen only a disk that was opened read-only. A disk that was opened writable may be
         // write-protected now, and reopening would not change that.
@@ -417,7 +417,7 @@ impl Live {
 
     /// Applies the size, the write protection and all other settings to a namespace.
     pub(crate) fn shape(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
-        let opened = self.disks.get(nqn, nsid).expect("every shared namespace is listed");
+        let opened = self.disks.get(nqn, nsid).expect("every shared namespace has open storage");
         if let Some(file) = &opened.file {
             self.measure(file, to.size)?;
         }
@@ -428,7 +428,7 @@ impl Live {
     /// not wait for a file that hangs.
     fn share_as(&mut self, nqn: &str, nsid: u32, to: &Namespace) -> Result<(), String> {
         let id = NamespaceId(nsid);
-        let opened = self.disks.get(nqn, nsid).expect("every shared namespace is listed");
+        let opened = self.disks.get(nqn, nsid).expect("every shared namespace has open storage");
         let has = opened.namespace.geometry().blocks;
         if let Some(wanted) = blocks(to).filter(|blocks| *blocks > has) {
             return Err(too_small(opened, wanted, has));
@@ -492,7 +492,7 @@ impl Live {
             | Step::ChangeHost { .. }
             | Step::AddNamespace { .. }
             | Step::RemoveNamespace { .. }
-            | Step::ChangeNamespace { .. } => unreachable!("taken by the caller"),
+            | Step::ChangeNamespace { .. } => unreachable!("the caller executes this step"),
         })
     }
 }

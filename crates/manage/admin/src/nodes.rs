@@ -1,4 +1,4 @@
-//! The targets on one page, and requests to them.
+//! The targets on one dashboard page, and requests to them.
 //!
 //! Each request has a time limit. An answer in an unknown format counts as no answer.
 
@@ -189,7 +189,7 @@ mod tests {
         Router::new().route("/v1/status", says(status)).route("/v1/stats", says(stats))
     }
 
-    /// An invalid status would stop the page, which would then show no target at all.
+    /// An invalid status would break the page, which would then show no target at all.
     #[tokio::test]
     async fn an_invalid_answer_of_a_target_is_not_passed_on() {
         let seven = any(async || "7");

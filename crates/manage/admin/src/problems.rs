@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The content type of an answer to a refused request.
 pub(crate) const PROBLEM: &str = "application/problem+json";
 
-/// The result of a change, which the handler stores in the extensions of the answer.
+/// The result of a change for the audit log. The handler stores it in the extensions of the answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome(pub(crate) String);
 

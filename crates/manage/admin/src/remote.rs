@@ -33,7 +33,7 @@ const DELAY: Duration = Duration::from_secs(1);
 /// many requests".
 const WRONG_MAX: u32 = 10;
 const WHILE: Duration = Duration::from_secs(60);
-/// The maximum number of addresses with a count.
+/// The maximum number of addresses whose wrong tokens the server counts.
 const ADDRESSES_MAX: usize = 4096;
 const TOKENS_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 64;

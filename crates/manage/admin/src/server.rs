@@ -396,7 +396,7 @@ mod tests {
         *written.lock().unwrap() = format!(
             r#"{{"version": 1, "listeners": {{"{tcp}": {{}}, "rdma:192.0.2.2:4423": {{}}}}}}"#
         );
-        steering.reload(false).expect("it reads the document");
+        steering.reload(false).expect("the configuration is readable");
         let now = listening();
         assert!(now.contains(&"rdma:192.0.2.2:4423".to_owned()), "{now:?}");
         assert!(!now.contains(&"rdma:192.0.2.2:4420".to_owned()), "{now:?}");

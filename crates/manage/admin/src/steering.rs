@@ -474,7 +474,8 @@ impl Inner {
         Ok(steps)
     }
 
-    /// Recreates a namespace if another file now has its path, because hosts see another disk then.
+    /// Removes and adds a namespace if another file now has its path: for hosts, it is another
+    /// disk.
     fn replace_file(
         &self,
         steps: &mut Vec<Step>,

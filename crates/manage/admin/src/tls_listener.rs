@@ -66,7 +66,8 @@ pub(crate) enum Stream {
     New(TcpStream, TlsAcceptor),
     Shaking(Box<Accept<TcpStream>>),
     Secure(Box<TlsStream<TcpStream>>),
-    /// The server reads the rest of the request. Otherwise the client would not read the answer.
+    /// Plain HTTP: the server has sent an error, and discards the rest of the request. If it closed
+    /// the connection with unread data, a reset could reach the client before the error.
     Refused(TcpStream),
     /// The connection has failed.
     Over,

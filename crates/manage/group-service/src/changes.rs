@@ -1,4 +1,4 @@
-//! Wakes a thread that follows the group.
+//! A counter of the group's changes. Other threads can wait for the next change.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -7,7 +7,8 @@ use tokio::sync::mpsc::UnboundedSender;
 /// The disks of the member, as the group controls them.
 ///
 /// The member's thread calls these functions. None of them may block: a thread that waits for a
-/// disk cannot renew permits. Answers go through [`Events`].
+/// disk cannot renew permits (permissions to do I/O until a certain time). Answers go through
+/// [`Events`].
 pub trait Disks: Send {
     /// Makes the disks of an ANA group refuse the I/O of the victims, which are earlier leaders.
     /// Answer: [`MemberEvent::FencePlaced`] or [`MemberEvent::FenceFailed`].
@@ -18,9 +19,8 @@ pub trait Disks: Send {
     /// [`MemberEvent::FenceFailed`].
     fn enter(&mut self, group: u32, epoch: u64, barrier: Option<u64>);
 
-    /// Opens the disks of an ANA group under the permit (a permission to do I/O until a certain
-    /// time), and reports the group as optimized. The reservations of all earlier [`Self::apply`]
-    /// must be in force first.
+    /// Opens the disks of an ANA group under the permit, and reports the group as optimized. The
+    /// reservations of all earlier [`Self::apply`] must be in force first.
     fn begin(&mut self, group: u32, epoch: u64);
 
     /// Gives the permit to all cores. They submit only while `CLOCK_BOOTTIME` is before its end.
@@ -45,7 +45,7 @@ pub trait Disks: Send {
     /// The result of [`MemberEvent::Propose`] or [`MemberEvent::Consult`].
     fn answer(&mut self, proposal: u64, outcome: Outcome);
 
-    /// A record for the log and the dashboard.
+    /// An event for the log and the dashboard.
     fn report(&mut self, report: &Report);
 }
 
@@ -66,7 +66,7 @@ impl Events {
         let _ = self.sender.send(Input::Member(event));
     }
 
-    /// The answer to [`Disks::park`].
+    /// Answers [`Disks::park`].
     pub fn parked(&self, group: u32, epoch: u64) {
         let _ = self.sender.send(Input::Parked { group, epoch });
     }

@@ -44,7 +44,7 @@ pub(crate) struct Driver {
     disks: Box<dyn Disks>,
     guard: Guard,
     sender: UnboundedSender<Input>,
-    /// The number and the task of the current watch.
+    /// The number and the task of the current etcd watch.
     watch: (u64, Option<JoinHandle<()>>),
     /// The ANA groups that this member's disks need.
     declared: Declared,

@@ -1,5 +1,5 @@
-//! The permits (permissions to do I/O until a certain time) for disks without a complete hard
-//! fence, and the watchdog that enforces them.
+//! The permits (permissions to do I/O until a certain time) for disks that cannot refuse all I/O of
+//! an earlier leader, and the watchdog that enforces the permits.
 //!
 //! ```text
 //!            permit              ends soon             parked
@@ -8,8 +8,8 @@
 //!     +---- stopped ----+   +----- permit ------+
 //! ```
 //!
-//! The watchdog has the earliest permit end of all groups that are Running or Parking, plus half of
-//! the stop margin. It gets each permit before the cores do.
+//! The watchdog kills the process at the earliest permit end of all groups that are Running or
+//! Parking, plus half of the stop margin. It gets each permit before the cores do.
 
 use crate::watchdog::Watchdog;
 use farblock_group::{Permit, Timing};

@@ -11,11 +11,11 @@ use std::sync::mpsc::SyncSender;
 pub(crate) enum Input {
     /// An input of the state machine.
     Member(MemberEvent),
-    /// No core can submit in this epoch until the next permit.
+    /// The answer to `Disks::park`: no core can submit I/O of this ANA group until the next permit.
     Parked { group: u32, epoch: u64 },
     /// The reply to a request.
     Reply(Ticket, StoreReply),
-    /// A report of the watch with this number.
+    /// A report of the etcd watch with this number.
     Watch(u64, WatchEvent),
     /// Answer with the state of the group.
     Snapshot(SyncSender<GroupStatus>),

@@ -16,8 +16,8 @@ pub(crate) const MAX_BYTES: usize = 128 << 10;
 pub(crate) enum Notice {
     /// The member's process, and its settings for etcd.
     Enlist(Box<Enlisted>),
-    /// The member opens a disk of an ANA group. `None`: nothing can prove that its operations have
-    /// ended.
+    /// The member opens a disk of an ANA group. Without a path, the watchdog cannot check whether
+    /// operations on the disk have ended.
     Opened { group: u32, path: Option<PathBuf> },
     /// The member has closed the disks of an ANA group.
     Closed { group: u32 },
@@ -53,7 +53,7 @@ impl Reporter {
     /// closes it. `None`: no lock shows whether operations are in flight.
     ///
     /// # Errors
-    /// The watchdog has ended. The member receives no permit any more.
+    /// The watchdog has ended. The member gets no more permits.
     pub fn opened(&self, group: u32, path: Option<&Path>) -> io::Result<()> {
         // JSON cannot contain a path that is not Unicode.
         let path = path.filter(|path| path.to_str().is_some());

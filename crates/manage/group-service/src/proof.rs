@@ -5,9 +5,9 @@
 //! releases together with the request). The member has locked that open file with `flock`. Such a
 //! lock belongs to the open file description, not to the process (flock(2)), and `__fput` releases
 //! it (`locks_remove_file` in fs/file_table.c), which runs after the last reference. A thread in a
-//! blocking system call holds a reference, too. So a process that gets the lock after the end of
-//! the member knows that all its requests have ended. Like a planned move, the proof counts an
-//! operation that the kernel has failed as ended.
+//! blocking system call holds a reference, too. So once the member has ended and another process
+//! gets the lock, all requests of the member have ended. An operation that the kernel has failed
+//! counts as ended, as in a planned move of the leadership.
 //!
 //! The page cache may still hold data, therefore a `fdatasync` follows.
 //!
@@ -28,7 +28,7 @@ const PROVEN: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_
 /// The pause between attempts at a lock.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// A disk of the member. `None`: nothing can prove that its operations have ended.
+/// A disk of the member. `None`: the watchdog cannot check whether operations on it have ended.
 #[derive(Debug)]
 pub(crate) struct Disk(Option<File>);
 
@@ -39,7 +39,7 @@ impl Disk {
         Self(file.filter(|file| has_lock_of_another(file).unwrap_or(false)))
     }
 
-    /// Whether this disk can give the proof.
+    /// Whether the watchdog can check that operations on this disk have ended.
     pub(crate) fn can_prove(&self) -> bool {
         self.0.is_some()
     }
