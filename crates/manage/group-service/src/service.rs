@@ -37,7 +37,7 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 /// Starts a member on a thread of its own. Returns before etcd has answered: a member may start
-/// while etcd is unavailable. The thread calls `disks` before anything else.
+/// while etcd is unavailable. The thread first creates the disks with `disks`.
 ///
 /// # Errors
 /// A setting is invalid, or another process uses the state folder.
@@ -65,8 +65,8 @@ where
         let hold_ms = u64::try_from(config.timing.hold.as_millis()).unwrap_or(u64::MAX);
         let (group, name) = (config.group.clone(), config.name.clone());
         let etcd = config.etcd.clone();
-        // Certificates may be too large for the message. Without the message, other members wait
-        // until the lease ends.
+        // Ignore an error: certificates may be too large for the message. Without the message,
+        // other members wait until the lease of this process ends.
         let _ = watchdog.enlist(Enlisted { etcd, group, name, process, hold_ms });
     }
     let (sender, inputs) = mpsc::unbounded_channel();
@@ -137,7 +137,7 @@ impl Service {
         answers.recv_timeout(CHANGE_LIMIT).unwrap_or_default()
     }
 
-    /// Returns the counter of the group's changes, for a thread that follows the group.
+    /// Returns the counter of the group's changes, on which a thread can wait.
     #[must_use]
     pub fn changes(&self) -> Changes {
         self.changes.clone()
@@ -160,7 +160,7 @@ impl Service {
         self.change(Change::Pin { ana_group, member: member.to_owned() })
     }
 
-    /// Withdraws [`Self::pin`].
+    /// Lets the group choose the leader of an ANA group again, after [`Self::pin`].
     ///
     /// # Errors
     /// A sentence for the user: no such member, other changes came first, or etcd did not answer in
@@ -214,7 +214,8 @@ impl Service {
         self.change(Change::Forget { member: member.to_owned() })
     }
 
-    /// Publishes the hosts that are connected to this member, which is ready for hosts.
+    /// Publishes the hosts that are connected to this member. Also marks the member as ready for
+    /// hosts.
     pub fn set_hosts(&self, hosts: Vec<String>) {
         let _ = self.sender.send(Input::Hosts(hosts));
     }

@@ -30,7 +30,7 @@ pub struct MemberStatus {
     pub alive: bool,
     /// The addresses at which hosts reach the member.
     pub addresses: Vec<String>,
-    /// The weight for placement, after an operator's order.
+    /// The weight for placement: the member's own, or the weight from an operator's order.
     pub weight: u32,
     /// The operator's order.
     pub duty: Duty,
@@ -121,7 +121,7 @@ impl HistoryEntry {
             | Report::WaitsOut { group, .. }
             | Report::Leads { group, .. }
             | Report::Left { group, .. } => Some(*group),
-            // Not an event: the driver reports it again with each beat.
+            // Not an event: the member repeats this report while the store has no quorum.
             Report::HoldsOver { .. } => return None,
             _ => None,
         };

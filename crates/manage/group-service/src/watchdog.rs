@@ -2,8 +2,9 @@
 //! allows I/O until a certain time.
 //!
 //! Between a core's check of the permit and its system call, SIGSTOP may stop the process for
-//! hours. A disk without a hard fence would execute the operation after another member has begun.
-//! So the watchdog kills the process with SIGKILL unless the permit was renewed in time.
+//! hours. A disk without a hard fence (one that cannot refuse an earlier leader's I/O) would
+//! execute the operation after another member has begun. So the watchdog kills the process with
+//! SIGKILL unless the permit was renewed in time.
 //!
 //! The member's thread writes the end of the permit to a memory file with one `pwrite` for each
 //! renewal. No core takes part. The watchdog sleeps until the end that it read last, and then reads
@@ -45,7 +46,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
-/// The value of the memory file while nothing is permitted.
+/// The value of the memory file while the target has no permit.
 const DISARMED: u64 = u64::MAX;
 
 /// The offset in the memory file of the end of the permit, and of the process identifier.
@@ -152,7 +153,7 @@ impl Watchdog {
 }
 
 impl Drop for Watchdog {
-    /// Lets the watchdog end, and waits for it if nothing is permitted.
+    /// Tells the watchdog to end, and waits for its end if the target has no permit.
     fn drop(&mut self) {
         if self.end == DISARMED {
             let _ = self.reporter().send(&Notice::Farewell);
@@ -163,7 +164,7 @@ impl Drop for Watchdog {
 }
 
 /// Runs the watchdog in this process, which [`spawn`] created. Returns when the target has ended,
-/// or has closed the watchdog while nothing was permitted.
+/// or has dropped its [`Watchdog`] while it had no permit.
 #[must_use]
 pub fn run() -> ExitCode {
     match watch() {
@@ -181,14 +182,14 @@ fn word(file: &File, offset: u64) -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Opens the target, which is the parent process. No other process has the number of a living
-/// parent.
+/// Opens the target, which is the parent process, for [`kill`]. While the parent lives, no other
+/// process can have its process ID.
 fn target(file: &File) -> io::Result<OwnedFd> {
     let number = i32::try_from(word(file, PROCESS)?).ok().and_then(Pid::from_raw);
     let pid = number.ok_or(io::ErrorKind::InvalidData)?;
     let target = pidfd_open(pid, PidfdFlags::empty())?;
     if getppid() != Some(pid) {
-        return Err(io::Error::other("its target is not its parent"));
+        return Err(io::Error::other("the watched process is not the watchdog's parent"));
     }
     Ok(target)
 }

@@ -234,6 +234,6 @@ fn the_watchdog_kills_a_stopped_leader_and_a_restart_keeps_the_group() {
     wait_for("restarted leader", || leads(2));
     signal(&second, "-STOP");
     use std::os::unix::process::ExitStatusExt;
-    let ended = second.wait().expect("the watchdog kills it");
+    let ended = second.wait().expect("the watchdog kills the stopped leader");
     assert_eq!(ended.signal(), Some(9));
 }

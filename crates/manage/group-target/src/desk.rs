@@ -39,8 +39,8 @@ pub struct LedNamespace {
     pub sharing: Sharing,
     /// The text from which the namespace's identifiers are derived, the same at every member.
     pub identity: String,
-    /// The namespace that the target shares until it first opens the disk. Later it shares one with
-    /// the disk's last geometry.
+    /// The stand-in that the target shares until it first opens the disk. After closing the disk,
+    /// the target shares a stand-in with the disk's last geometry.
     pub absent: Absent,
     /// Opens the disk. May take long. The error is one sentence.
     pub open: Box<dyn Fn() -> Result<Arc<dyn Namespace>, String> + Send + Sync>,

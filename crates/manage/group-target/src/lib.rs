@@ -29,8 +29,8 @@
 //! waits until the earlier leader has stopped. This crate reports a failed fence for all other
 //! kinds.
 //!
-//! **Reservations** are the group's (`ledger.rs`). A host may send reservation commands to any
-//! member. A worker opens a disk only when all cores enforce the last change.
+//! **Reservations** belong to the whole group (`ledger.rs`). A host may send reservation commands
+//! to any member. A worker opens a disk only when all cores enforce the last change.
 //!
 //! **Not implemented.** Hard fences.
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The pause before a disk that could not be opened is opened again.
+/// The pause before another attempt to open a disk.
 pub const OPEN_AGAIN: Duration = Duration::from_millis(500);
 
 /// The longest single wait for operations in flight. The worker then waits again.

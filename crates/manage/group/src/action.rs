@@ -32,9 +32,9 @@ pub enum Action {
         /// The earlier leaders.
         victims: Vec<Holder>,
     },
-    /// Wait until the storage client for the new leadership's I/O has the epoch `barrier`, and
-    /// register this member at the disks. Do no I/O yet. Answer: [`MemberEvent::Entered`] or
-    /// [`MemberEvent::FenceFailed`].
+    /// Wait until the storage client for the new leadership's I/O has the OSD map of epoch
+    /// `barrier`, which contains the fence, and register this member at the disks. Do no I/O yet.
+    /// Answer: [`MemberEvent::Entered`] or [`MemberEvent::FenceFailed`].
     Enter {
         /// The ANA group.
         group: u32,
@@ -81,7 +81,7 @@ pub enum Action {
         /// The result.
         outcome: Outcome,
     },
-    /// A record for the log and the dashboard.
+    /// An event for the log and the dashboard.
     Report(Report),
 }
 
@@ -95,7 +95,7 @@ pub enum Outcome {
     },
     /// Another change was first. Consult again, and propose a change of the new state.
     Conflict,
-    /// At the question, this change was the last one in the store. It is in force.
+    /// The answer to a question: this change is the last one in the store, and it is in force.
     Current {
         /// The number of the change; 0: there was no change.
         index: u64,
@@ -167,7 +167,8 @@ pub enum Report {
 pub enum MemberEvent {
     /// An answer of the store.
     Store(StoreEvent),
-    /// The disks refuse the victims of this epoch. `barrier`: the block list's epoch.
+    /// The disks refuse the I/O of the victims. `barrier`: for RBD, the OSD map epoch of the block
+    /// list.
     FencePlaced {
         /// The ANA group.
         group: u32,
@@ -211,7 +212,8 @@ pub enum MemberEvent {
     /// Find out the last reservation change of a namespace. Answer: [`Action::Answer`], when the
     /// change is in force.
     Consult {
-        /// The caller's number, which [`Action::Answer`] repeats. Different from all proposals.
+        /// The caller's number, which [`Action::Answer`] repeats. No proposal may have the same
+        /// number.
         proposal: u64,
         /// The namespace.
         namespace: String,
@@ -237,6 +239,6 @@ pub struct Proposed {
     pub state: String,
     /// The notifications for hosts.
     pub notices: Vec<NoticeRecord>,
-    /// The hosts whose commands end, as in [`NoticeRecord::host`].
+    /// The hosts whose commands the leader ends, as in [`NoticeRecord::host`].
     pub aborted: Vec<String>,
 }

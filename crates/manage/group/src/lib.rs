@@ -91,8 +91,8 @@
 //!   that the leaders can join again before.
 //!
 //! "I/O continues under the current leaders" is thus true for disks that can refuse a wrong leader.
-//! For other disks it would need a second election among the members, or a risk for the data.
-//! Reservation changes, moves and orders wait in any case.
+//! For other disks, continuing would need a second election among the members, or put the data at
+//! risk. Reservation changes, moves and orders wait in any case.
 //!
 //! # Moves
 //!
@@ -101,7 +101,7 @@
 //! a better member has settled (`settle.rs`), one group after the other, or at an operator's order
 //! (pin, drain, pause), all at once. It withdraws the permit, waits for the operations in flight,
 //! and makes the record vacant. A member that restarts takes its own groups again with a new epoch;
-//! the others leave it this time for [`limits::RESUME_TIME`].
+//! for [`limits::RESUME_TIME`], no other member takes them.
 //!
 //! # Decisions
 //!
@@ -115,8 +115,8 @@
 //! - *One leader for every kind of disk*, also for those that all members can open. Members that
 //!   write at once would need reservations checked at each of them, and a fence for each lost
 //!   member.
-//! - *A reservation change is in force when a leader enforces it*, see `reservations.rs`. An
-//!   acknowledgement of every member would make a preempt wait for the death of a lost one.
+//! - *A reservation change is in force when a leader enforces it*, see `reservations.rs`. If every
+//!   member had to acknowledge it, a preempt would wait until a lost member counts as dead.
 //!
 //! **Not implemented.** Drivers of fences; `farblock-group-service` has the client of etcd. A
 //! leader whose disk stalls while the store answers keeps its group: the driver cannot report this

@@ -43,7 +43,7 @@ pub(crate) enum Purpose {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Pending {
     pub(crate) purpose: Purpose,
-    /// The time before the request was sent.
+    /// The time just before the request was sent.
     pub(crate) sent: Instant,
     /// The keys that the request reads.
     pub(crate) reads: Vec<Read>,

@@ -81,7 +81,7 @@ pub struct AliveRecord {
     pub version: u32,
     /// The incarnation of the member.
     pub incarnation: u64,
-    /// The lease with which the store deletes this record.
+    /// The lease whose end makes the store delete this record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseId>,
 }
@@ -144,7 +144,7 @@ pub struct OrderRecord {
 pub struct UpgradeMember {
     /// The incarnation to be replaced. A later one has the new program.
     pub incarnation: u64,
-    /// The tasks to which the member returns.
+    /// The tasks that the member gets back after its upgrade.
     pub duty: Duty,
 }
 

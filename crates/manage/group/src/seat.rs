@@ -180,7 +180,7 @@ impl Seat {
         out: &mut Outbox,
     ) {
         let record = &own.record;
-        let holder = record.holder.as_ref().expect("the member holds it");
+        let holder = record.holder.as_ref().expect("the member holds the leadership");
         let fencing = Fencing::new(now, &record.victims, &stopped_at);
         (self.epoch, self.revision) = (record.epoch, own.revision);
         (self.fences, self.proved, self.retry_at) = (holder.fences.clone(), None, None);

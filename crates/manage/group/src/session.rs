@@ -69,15 +69,16 @@ pub(crate) struct Session {
     last_proof: Option<Instant>,
     /// The time of the last registration or successful proof.
     answered: Instant,
-    /// The time at which to read everything again, after the end of a watch.
+    /// The time at which to read everything again, after the etcd watch has ended.
     pub(crate) resync_at: Option<Instant>,
     /// The time before the last request to which the store answered that it has no quorum.
     pub(crate) no_quorum: Option<Instant>,
     pub(crate) suspicions: Suspicions,
     /// The time at which to refute a suspicion again.
     refute_at: Option<Instant>,
-    /// The store's revision when the member read all records. A member without a record counts its
-    /// incarnations from here, so that they differ from those before an operator removed it.
+    /// The store's revision when the member read all records. A member without a record numbers its
+    /// incarnations from this revision, so that they differ from those before an operator removed
+    /// it.
     pub(crate) read_at: Revision,
 }
 

@@ -1,5 +1,5 @@
 //! A disk in memory that all members reach. Each leader writes as often as its permit allows. The
-//! oracle fails the test if a leader writes after a later leader has begun to write.
+//! test fails if a leader writes after a later leader has begun to write.
 
 use farblock_group_service::{
     Disks, Events, Holder, MemberEvent, Outcome, Permit, Report, ReservationRecord, now,
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 #[derive(Default)]
 pub(crate) struct Disk {
-    /// Whether the disk refuses the fenced epochs.
+    /// Whether the disk refuses writes of fenced epochs.
     pub(crate) is_hard: bool,
     fenced: BTreeSet<u64>,
     /// The epoch of the last executed write.
