@@ -1,4 +1,4 @@
-//! Parses plans from the text of files.
+//! Parses a plan from the text of a plan file or report.
 
 use crate::error::FleetError;
 use crate::plan::Plan;
@@ -6,10 +6,10 @@ use crate::report::Report;
 use std::path::Path;
 
 impl Plan {
-    /// Parses the text of a file: TOML, or the JSON of a report.
+    /// Parses a plan from TOML, or from the JSON of a report, which contains its plan.
     ///
     /// # Errors
-    /// The reason why the text is invalid.
+    /// The text is neither a plan in TOML nor a report in JSON.
     pub fn parse(name: &str, text: &str) -> Result<Plan, FleetError> {
         let mut plan = if text.trim_start().starts_with('{') {
             let report = Report::from_json(text);
@@ -20,7 +20,7 @@ impl Plan {
             toml::from_str(text).map_err(|error| FleetError::plan(name, one_line(&error)))?
         };
         if plan.name.is_empty() {
-            // Omit the folder, which readers of a report need not know.
+            // A report shows the name to others, so omit the folders of this machine.
             let stem = Path::new(name).file_stem().unwrap_or_default();
             plan.name = stem.to_string_lossy().into_owned();
         }

@@ -1,10 +1,10 @@
-//! External programs that the controller starts. They end together with the controller.
+//! External programs that the controller starts. The kernel kills them when the controller exits.
 
 use farblock_bench::cpu::CpuSource;
 use std::process::Command;
 
-/// Changes a command, so that the program is killed when this process exits. The program gets no
-/// Ctrl-C: this process handles it.
+/// Wraps a command, so that the kernel kills the program when this process exits. A Ctrl-C reaches
+/// only this process, which then stops the program itself.
 pub(crate) fn bound(program: &Command) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program.get_program());

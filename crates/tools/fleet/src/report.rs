@@ -33,16 +33,16 @@ pub struct Report {
     pub sets: Vec<SetsReport>,
     /// The results of each action.
     pub actions: Vec<ActionReport>,
-    /// The results of the QEMU guests, and of the verification of their data.
+    /// The QEMU guests of the run, and how many blocks they verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guests: Option<GuestsReport>,
-    /// The results of verifying, in which the hosts write, read and compare blocks.
+    /// The blocks that the hosts wrote, read back and compared. `None`: the plan has no such test.
     pub verified: Option<Verified>,
-    /// The effect of each fault.
+    /// The effect of each fault of the plan on the hosts.
     pub faults: Vec<FaultReport>,
 }
 
-/// The facts about an agent.
+/// An agent, its machine and its clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeReport {
     /// The name of the agent.
@@ -101,7 +101,7 @@ pub struct ActionReport {
     pub runs: Vec<Total>,
     /// The I/Os per second of the fleet, as a percentage of `alone_iops`.
     pub percent_of_theoretical: Option<f64>,
-    /// Results of a published test with this load.
+    /// The results of a published test with this load, for comparison.
     pub documents: Option<Documents>,
     /// The processor use of the process of each agent, in percent of one core, over all runs.
     pub cpu: Vec<(String, f64)>,
@@ -125,7 +125,7 @@ pub struct GuestsReport {
     pub memory_mib: u64,
     /// The number of blocks that the guests wrote for the comparison.
     pub written: u64,
-    /// The number of blocks that the guests read back with the written content.
+    /// The number of blocks that the guests read back and found correct.
     pub compared: u64,
 }
 
@@ -176,7 +176,7 @@ pub struct Total {
     pub writes: u64,
 }
 
-/// The results of verifying, over all hosts.
+/// The blocks that all hosts wrote, read back and compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
     /// The number of acknowledged writes.
@@ -191,10 +191,10 @@ pub struct Verified {
     pub wrong: Option<String>,
 }
 
-/// The effect of one fault.
+/// The effect of one fault on the hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FaultReport {
-    /// The name of the target.
+    /// The name of the target that had the fault.
     pub target: String,
     /// The kind of fault.
     pub fault: Fault,

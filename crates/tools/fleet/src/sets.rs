@@ -1,9 +1,9 @@
 //! The drives of a stripe set, and the processors that serve it.
 //!
-//! A drive is closest to the processors of its NUMA node. A set with the drives of one node causes
-//! no traffic to other nodes. So if a machine has several nodes and the nodes of the drives are
-//! known, each node has its own set and target, in the same process. Otherwise the drives form sets
-//! in the order of the plan, and the report says why.
+//! The processors of a drive's NUMA node reach the drive fastest, and a set with drives of only one
+//! node causes no traffic between nodes. So if a machine has several nodes and the nodes of the
+//! drives are known, each node has its own set and target, in the same process. Otherwise the
+//! drives form sets in the order of the plan, and the report says why.
 
 use crate::message::Share;
 use farblock_backends::Spec;
@@ -70,7 +70,7 @@ fn by_node(drives: &[String], machine: &Machine) -> Result<BTreeMap<usize, Vec<u
     Ok(nodes)
 }
 
-/// Sets of equal size, with the drives in order.
+/// Divides the drives into sets of equal size, in the order of the plan.
 fn in_turn(share: &Share) -> Result<Vec<Vec<usize>>, String> {
     let (count, sets) = (share.drives.len(), share.sets);
     if !count.is_multiple_of(sets) {

@@ -9,7 +9,7 @@ pub struct Step<'a> {
     pub what: &'a str,
     /// The current part of the step, for example a load; empty if the step has no parts.
     pub part: &'a str,
-    /// The I/Os per second; 0 if the step counts none.
+    /// The I/Os per second now; 0 if the step does no measured I/O.
     pub iops: f64,
 }
 

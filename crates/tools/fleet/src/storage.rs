@@ -17,14 +17,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The iSCSI name of an agent's target, and of the targets in a comparison with it.
+/// The iSCSI name of the target that an agent starts, and of tgt, the target to compare with.
 pub(crate) const ISCSI_NAME: &str = "iqn.2026-11.org.farblock:fleet";
 
 /// The drives that an agent may share, besides memory drives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allowed {
-    /// All files that the user of the agent may open. This is for a controller that started the
-    /// agent.
+    /// All files that the user of the agent may open. A controller that starts its own agents uses
+    /// this.
     All,
     /// Only files and disks that are requested with exactly these names.
     Only(Vec<PathBuf>),
@@ -132,9 +132,9 @@ impl Storage {
     }
 }
 
-/// Connects to a drive of another target. All agents that share a drive have the same host NQN. So
-/// the target stops one agent's leftover commands before it executes another agent's commands on
-/// the same blocks.
+/// Connects to a drive of another target. All agents that share this drive use one host NQN. So for
+/// that target they are one host: it stops the commands of a lost agent before it executes commands
+/// of another agent on the same blocks.
 fn remote(url: &str, nqn: &str) -> Result<Arc<dyn Namespace>, String> {
     let cannot = |error: &dyn std::fmt::Display| format!("{url}: {error}");
     let parsed: Url = url.parse().map_err(|error: UrlError| cannot(&error))?;
@@ -224,8 +224,8 @@ fn config(
     Ok(config)
 }
 
-/// The address of the target with this index. Later targets keep their previous address, or use the
-/// ports after the first one.
+/// The address of the target with this index. Index 0 uses the requested address. Later targets use
+/// the address of their previous start, or else the port of index 0 plus their index.
 fn address(share: &Share, index: usize) -> Result<SocketAddr, String> {
     let Some(later) = index.checked_sub(1) else { return Ok(share.address) };
     if let Some(before) = share.more.get(later) {
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ram_disks_and_allowed_files_are_opened() {
+    fn an_agent_refuses_files_that_the_operator_did_not_allow() {
         let allowed = Allowed::Only(vec!["/dev/spare".into(), "spare.img".into()]);
         let may = |name: &str| allowed.check(&Spec::parse(name).unwrap());
         for name in ["mem:1MiB", "null:1MiB", "limit:9/s,delay:1ms,mem:1MiB", "/dev/spare"] {

@@ -1,4 +1,4 @@
-//! Sums the results over the runs of an action.
+//! Sums the results of all runs of an action (a load of the plan).
 
 use crate::message::Measured;
 use crate::report::{ActionReport, Total};
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// The sum over the runs of an action.
+/// The summed results of the runs so far.
 #[derive(Default)]
 pub(crate) struct Sum {
     pub(crate) runs: Vec<Total>,

@@ -5,13 +5,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Creates the file of a drive, as a hole or full of random data.
+/// Creates the file of a drive: sparse, or full of random data if `is_filled`.
 pub(crate) fn create(path: &Path, bytes: u64, is_filled: bool) -> io::Result<()> {
     File::create(path)?.set_len(bytes)?;
     if is_filled { fill(path) } else { Ok(()) }
 }
 
-/// Fills a file with data, since file systems do not use the disk for reads of holes.
+/// Fills a file with data, because a file system answers reads of holes without the disk.
 fn fill(path: &Path) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(path)?;
     let mut left = file.metadata()?.len();

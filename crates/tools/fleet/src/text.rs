@@ -170,7 +170,7 @@ struct Unit {
 
 const MICRO: Unit =
     Unit { ns: 1.0, mean: "mean µs", title: "latency in µs, and processor time of all agents" };
-/// The unit for a fleet that overloads its machine, so that latencies are up to seconds.
+/// Milliseconds, for a fleet that overloads its machine and has latencies of seconds.
 const MILLI: Unit =
     Unit { ns: 1e3, mean: "mean ms", title: "latency in ms, and processor time of all agents" };
 
@@ -226,7 +226,7 @@ fn latencies(report: &Report, unit: Unit) -> Table {
     Table { header, rows: report.actions.iter().map(row).collect() }
 }
 
-/// A table with NVMe first, and then the iSCSI targets.
+/// A table that compares NVMe/TCP, in the first rows, with the iSCSI targets.
 fn against_iscsi(report: &Report) -> Table {
     let header = vec!["action", "IOPS", "mean µs", "CPU µs/IO", "NVMe ÷ it", "documents"];
     let mut rows = Vec::new();
@@ -307,8 +307,7 @@ fn faults(report: &Report) -> Table {
     Table { header, rows: rows.collect() }
 }
 
-/// A warning if the plan slows the drives down, because the fleet then easily reaches 100 % of
-/// their speed.
+/// A warning if the plan limits the speed of the drives: the fleet then easily reaches 100 % of it.
 fn drive_limit(drive: &str) -> Option<String> {
     let limits: Vec<_> = drive.split(',').filter_map(|part| part.strip_prefix("limit:")).collect();
     (!limits.is_empty()).then(|| {
@@ -387,7 +386,7 @@ fn sets(made: &SetsReport) -> String {
     format!("sets of {target}: {}{}", sets.join("; "), why.unwrap_or_default())
 }
 
-/// Formats names as in `a, b`, or equal names as in `4 × a`.
+/// Formats different names as `a, b`, and four equal names as `4 × a`.
 fn times(names: &[String]) -> String {
     match names {
         [first, _, ..] if names.iter().all(|name| name == first) => {

@@ -1,5 +1,4 @@
-//! tgt, the iSCSI target that Linux distributions package. Finds the program, and shares one file
-//! with it.
+//! Finds tgt, an iSCSI target that Linux distributions package, and exports one file with it.
 
 use crate::error::FleetError;
 use crate::limits::TGT_TIME;
@@ -13,9 +12,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The interval of checks whether the program is ready.
+/// The interval between checks whether tgtd is ready.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The folders in which Debian installs tgt. They may be missing in the search path of a user.
+/// The folders in which Debian installs tgt. A user's `PATH` may lack them.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// The paths of the external programs for iSCSI.
@@ -101,14 +100,14 @@ impl Drop for Process {
     }
 }
 
-/// A tgtd process that shares the file as LUN 1.
+/// A tgtd process that exports the file as LUN 1.
 pub(crate) struct Tgt {
     process: Process,
     pub(crate) address: SocketAddr,
 }
 
 impl Tgt {
-    /// Starts the program, and waits until it shares the file.
+    /// Starts tgtd, and waits until it exports the file.
     pub(crate) fn start(programs: &Programs, folder: &Path, file: &str) -> Result<Tgt, String> {
         let address = free_address().map_err(|error| format!("no free port: {error}"))?;
         let socket = folder.join("tgt");
@@ -132,8 +131,7 @@ impl Tgt {
         }
         say(&format!("--op new --mode target --tid 1 -T {ISCSI_NAME}"), None)?;
         let unit = "--op new --mode logicalunit --tid 1 --lun 1 --bstype rdwr";
-        // Let tgtd open the file like farblock: without the page cache, if the file system supports
-        // that.
+        // tgtd bypasses the page cache like farblock, if the file system supports direct I/O.
         say(&format!("{unit} --bsoflags direct"), Some(file)).or_else(|_| say(unit, Some(file)))?;
         say("--op bind --mode target --tid 1 -I ALL", None)?;
         Ok(tgt)
@@ -143,7 +141,7 @@ impl Tgt {
         self.process.child.id()
     }
 
-    /// Checks that the program has not exited.
+    /// Fails if tgtd has exited.
     pub(crate) fn check(&mut self) -> Result<(), String> {
         if self.process.is_running()? { Ok(()) } else { Err(self.process.complaint("ended")) }
     }
@@ -158,8 +156,8 @@ fn administer(mut command: Command) -> Result<(), String> {
     Err(format!("tgtadm: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// A free address, since tgtd does not accept port 0. Only this process uses the loopback address,
-/// so that no other program takes the port in between.
+/// A free address, because tgtd cannot choose a port itself (port 0). Its loopback IP address is
+/// unique to this process, so that no other program takes the port before tgtd does.
 fn free_address() -> io::Result<SocketAddr> {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     TcpListener::bind((Ipv4Addr::new(127, high | 64, middle, low), 0))?.local_addr()

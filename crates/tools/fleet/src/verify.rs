@@ -33,7 +33,7 @@ struct Found {
     began: Instant,
     reads: AtomicU64,
     tally: Tally,
-    /// The duration of the longest operation that has completed since the last check, in µs.
+    /// The longest duration of an operation that completed since the last check, in µs.
     longest: AtomicU64,
     /// The time of the last check, in µs since the start.
     looked: AtomicU64,
@@ -85,7 +85,7 @@ impl Verify {
         Looked { live: live as u64, paths: paths.len() as u64, ..self.found.look() }
     }
 
-    /// Reads all blocks once more, and returns the final results.
+    /// Stops the writers, which then read all of their blocks once more. Returns the final results.
     pub(crate) fn end(mut self) -> Result<Looked, String> {
         self.found.stop.store(true, Relaxed);
         for thread in self.threads.drain(..) {
@@ -98,7 +98,7 @@ impl Verify {
 impl Drop for Verify {
     fn drop(&mut self) {
         self.found.stop.store(true, Relaxed);
-        // Dropping this does not wait. Operations that wait for a path end when the process exits.
+        // Do not join the threads: an operation may wait for a path until the process exits.
     }
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn connect(client: &Client) -> Result<Disk, String> {
     Disk::connect(&urls, &options).map_err(|error| error.to_string())
 }
 
-/// The work of one thread, on its own equal part of its client's disk.
+/// Runs one writer, which has its own equal part of its client's disk.
 fn write_and_compare(disk: &Disk, number: usize, part: (usize, usize), found: &Found) {
     let mut blocks = match Versioned::new(disk, part, MOST_BLOCKS, false) {
         Ok(blocks) => blocks,
@@ -169,7 +169,7 @@ fn write_and_compare(disk: &Disk, number: usize, part: (usize, usize), found: &F
         turn += 1;
         let at = blocks.scattered(turn);
         found.tally.wrote(timed(found, number, || blocks.write(at, turn)));
-        // Read a block that was written a while ago.
+        // Read a block that one of the last 32 turns wrote.
         let at = blocks.scattered((turn - turn % 32).max(1));
         let read = timed(found, number, || blocks.compare(at..at + 1));
         found.tally.compared(read, &found.reads);
@@ -180,7 +180,8 @@ fn write_and_compare(disk: &Disk, number: usize, part: (usize, usize), found: &F
     }
 }
 
-/// Executes and measures an operation. [`Verify::look`] also counts the operation while it waits.
+/// Executes an operation and measures its duration. [`Verify::look`] already counts the time that
+/// an unfinished operation has taken.
 fn timed<T>(found: &Found, number: usize, operation: impl FnOnce() -> T) -> T {
     let began = found.now_us();
     found.since[number].store(began, Relaxed);

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// The size of a block, in bytes.
 const BLOCK: usize = 4096;
-/// The number of blocks of one read when a writer reads all of its blocks.
+/// The number of blocks in each read of [`Versioned::sweep`].
 const SWEEP_BLOCKS: usize = 16;
 
 /// One writer, with its own part of a disk and one operation at a time.
@@ -18,7 +18,7 @@ pub struct Versioned {
     blocks: Blocking,
     /// The first block of the writer.
     first: u64,
-    /// The number of disk blocks in each [`BLOCK`] bytes.
+    /// The number of logical blocks of the disk in each [`BLOCK`] bytes.
     per_block: u64,
     /// The acknowledged version of each block; `None` if it is unknown, for example after a failed
     /// write.
@@ -26,10 +26,10 @@ pub struct Versioned {
     data: Vec<u8>,
 }
 
-/// The result of a comparison.
+/// The result of reading blocks and comparing them with the acknowledged writes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Compared {
-    /// The number of blocks whose content is known and was compared.
+    /// The number of compared blocks: all blocks in the range whose content is known.
     pub known: u64,
     /// The number of blocks with wrong content.
     pub lost: u64,
@@ -64,13 +64,13 @@ impl Versioned {
         (scattered % self.versions.len() as u64) as usize
     }
 
-    /// The ranges of the reads that cover all blocks.
+    /// Returns the ranges to read so that every block is compared.
     pub fn sweep(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let count = self.versions.len();
         (0..count).step_by(SWEEP_BLOCKS).map(move |at| at..(at + SWEEP_BLOCKS).min(count))
     }
 
-    /// Writes a version of a block. Versions start with 1.
+    /// Writes this version to a block. The first version is 1.
     pub fn write(&mut self, at: usize, version: u64) -> Result<(), String> {
         let block = self.first + at as u64;
         fill(&mut self.data, block, version);
@@ -112,7 +112,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts a write.
+    /// Counts an acknowledged or failed write.
     pub fn wrote(&self, done: Result<(), String>) {
         match done {
             Ok(()) => _ = self.writes.fetch_add(1, Relaxed),
@@ -120,7 +120,7 @@ impl Tally {
         }
     }
 
-    /// Counts a read, and adds the number of its blocks to `blocks`.
+    /// Counts the lost blocks or the failure of a read, and adds its compared blocks to `blocks`.
     pub fn compared(&self, done: Result<Compared, String>, blocks: &AtomicU64) {
         match done {
             Ok(compared) => {
@@ -134,13 +134,13 @@ impl Tally {
         }
     }
 
-    /// Counts a failure.
+    /// Counts a failed operation, and keeps its reason if it is the first.
     pub fn fail(&self, why: String) {
         self.failed.fetch_add(1, Relaxed);
         self.complain(why);
     }
 
-    /// The first failure.
+    /// The first failure or lost block, as a sentence.
     pub fn wrong(&self) -> Option<String> {
         self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -150,7 +150,7 @@ impl Tally {
     }
 }
 
-/// Fills a block. Version 0 means a block that was never written.
+/// Fills a block with its address and version, or with zeroes for version 0 (never written).
 fn fill(data: &mut [u8], block: u64, version: u64) {
     let block = if version == 0 { 0 } else { block };
     for chunk in data.chunks_exact_mut(16) {

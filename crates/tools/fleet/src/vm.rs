@@ -1,6 +1,6 @@
-//! A client that acts like a virtual machine. A vhost-user server exports the client's namespace,
-//! and a front end uses this disk through rings, like the driver of a guest. Both are threads of
-//! the agent. So the processor time of the agent includes both, and no guest runs.
+//! A client that acts like a virtual machine, without a guest. A vhost-user server exports the
+//! client's namespace, and a front end uses this disk through rings, like the driver of a guest.
+//! Both are threads of the agent, whose processor time includes them.
 //!
 //! For a real virtual machine, this module only creates the disk, with a socket for the guest's
 //! QEMU.
@@ -9,7 +9,7 @@ use crate::message::{Client, Vm};
 use farblock_block::Namespace;
 use std::sync::Arc;
 
-/// The memory for the rings of a client's disk and for the data in them, in bytes.
+/// The memory that a client's disk needs for its rings and their requests, in bytes.
 pub(crate) fn memory_bytes(client: &Client) -> u64 {
     let Some(Vm { depth, request_bytes }) = client.vm else { return 0 };
     // Each request also needs a page for its header and status, and each ring 16 KiB.
@@ -68,7 +68,7 @@ mod linux {
         config.queues = queues;
         let server = Server::start(&config, namespace).map_err(|error| error.to_string())?;
         let disk = FrontEnd::connect(&driven).map_err(cannot)?;
-        // No other client will connect, so remove the folder of the socket now.
+        // The only client is connected. This drops `Folder`, which removes the socket.
         Ok(Arc::new(Backed { namespace: disk, backing: server }))
     }
 
@@ -93,7 +93,7 @@ mod linux {
         }
     }
 
-    /// The folder of a socket. It exists until a client has connected to the socket.
+    /// The folder of a socket. Dropping it removes both.
     struct Folder(PathBuf);
 
     impl Folder {

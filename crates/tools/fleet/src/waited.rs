@@ -1,16 +1,16 @@
 //! Measures waiting time, but only while this process runs.
 //!
 //! A stopped controller (SIGSTOP), or a controller whose machine sleeps, receives no messages. When
-//! it continues, much time has passed since the last message of each agent, although newer messages
-//! wait in the sockets. So time during which the controller did not run must not count as silence
-//! of an agent.
+//! it continues, each agent seems to have been silent for long, although newer messages wait in the
+//! sockets. So time during which the controller did not run must not count as silence.
 
 use std::time::{Duration, Instant};
 
-/// The maximum time that counts between two checks. A waiting thread checks far more often.
+/// The most that counts of the time between two checks. A running thread checks far more often, so
+/// a longer time means that the process was stopped.
 const STEP: Duration = Duration::from_secs(1);
 
-/// The waiting time of this process.
+/// A clock that counts only while this process runs.
 #[derive(Debug)]
 pub(crate) struct Waited {
     looked: Instant,
@@ -22,7 +22,7 @@ impl Waited {
         Waited { looked: Instant::now(), sum: Duration::ZERO }
     }
 
-    /// The waiting time so far. The caller must call this at short intervals.
+    /// The counted time so far. The caller must call this at least once in each [`STEP`].
     pub(crate) fn so_far(&mut self) -> Duration {
         self.so_far_at(Instant::now())
     }

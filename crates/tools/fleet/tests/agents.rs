@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use support::{TOKEN, carry_out, listener, plan, secret};
 
 #[test]
-fn several_agents_give_one_report() {
+fn a_plan_on_three_agents_gives_one_report_of_all() {
     let mut plan = plan(listener());
     plan.verify_seconds = 0.3;
     let report = carry_out(&plan, TOKEN).expect("the plan runs");
@@ -53,12 +53,13 @@ fn several_agents_give_one_report() {
     assert_eq!(
         page.matches(r#"tabindex="0"><table"#).count(),
         tables,
-        "every table can have the focus"
+        "a table of the page is not reachable by keyboard"
     );
     assert!(farblock_fleet::text::markdown(&report).contains("| 4k random mixed | 4 |"));
 }
 
-/// A load also runs through vhost-user rings in memory. Afterwards, no socket file is left.
+/// A load also runs on vhost-user disks in the agent, through their rings. Afterwards, no socket
+/// file is left.
 #[cfg(target_os = "linux")]
 #[test]
 fn loads_run_on_disks_of_virtual_machines_and_on_raw_disks() {
@@ -88,7 +89,7 @@ fn loads_run_on_disks_of_virtual_machines_and_on_raw_disks() {
     let ours = format!("farblock-vm-{}-", std::process::id());
     let left = std::fs::read_dir(std::env::temp_dir()).expect("a folder").flatten();
     let left = left.filter(|it| it.file_name().to_string_lossy().starts_with(&ours));
-    assert_eq!(left.count(), 0, "a socket is still listed");
+    assert_eq!(left.count(), 0, "a folder of a vhost-user socket was not removed");
 }
 
 #[test]
@@ -114,7 +115,7 @@ fn an_agent_does_not_open_files_that_are_not_allowed() {
     let agent = Listener::start(any, secret(TOKEN), allowed, memory).expect("a port");
     plan.agents[0].address = agent.address().to_string();
     (plan.drive, plan.drives_per_target) = (file.display().to_string(), 1);
-    // Long enough for a disk that other programs keep busy.
+    // Long enough for one write to a disk that other programs keep busy.
     (plan.runs, plan.runtime_seconds) = (1, 4.0);
     carry_out(&plan, TOKEN).expect("the agent may share the file");
     assert!(std::fs::read(&file).expect("the file exists") != precious);
@@ -131,8 +132,8 @@ fn an_agent_obeys_its_memory_limit() {
     let why = carry_out(&plan, TOKEN).expect_err("two drives exceed the limit").to_string();
     assert!(why.starts_with("storage: these drives need 18 MiB"), "{why}");
     assert!(why.contains("--memory"), "{why}");
-    // The agent also counts buffers, and frees all memory after a plan, so the next plan can use
-    // all of it.
+    // The limit also covers the load's buffers. After each plan the agent frees all memory, so the
+    // next plan can use the whole limit.
     plan.drive = "mem:8MiB".to_owned();
     let why = carry_out(&plan, TOKEN).expect_err("the load's buffers exceed the limit").to_string();
     assert!(why.starts_with("storage: the load's buffers need"), "{why}");
@@ -167,7 +168,7 @@ fn an_agent_reveals_nothing_to_peers_without_the_token() {
         assert_eq!(said(text), "", "{text:?}");
     }
     assert!(said(b"{\"ask\":\"clock\"}\n").contains("refused"));
-    // The agent serves a controller that it has admitted.
+    // The agent still serves a controller with the token.
     let mut stream = TcpStream::connect(address).expect("the agent listens");
     let version = message::VERSION;
     let hello = format!("{{\"ask\":\"hello\",\"version\":{version},\"token\":\"{TOKEN}\"}}\n");

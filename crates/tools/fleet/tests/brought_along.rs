@@ -1,5 +1,5 @@
-//! Runs the built-in plans in a tiny form: with all hosts, drives and sets, but for fractions of a
-//! second, on loopback.
+//! Runs the built-in plans on loopback with all hosts, drives and sets, but with small drives and
+//! for fractions of a second.
 
 mod support;
 
@@ -25,17 +25,17 @@ fn the_six_patterns_plan_runs_four_hosts_on_two_sets_of_four_drives() {
     assert_eq!(plan.actions.len(), 6);
     // Use one action of each block size, because each action first measures eight drives alone.
     plan.actions = [0, 3, 4].map(|at| plan.actions[at].clone()).to_vec();
-    // A drive with a byte rate would not write a mebibyte in such a short time.
+    // Limit only the I/O rate: with a byte rate, a write of 1 MiB would outlast the short run.
     plan.drive = "limit:2000/s,mem:8MiB".to_owned();
     let report = carry_out(&plan, TOKEN).expect("the plan runs");
     assert!(!report.has_errors(), "{report:?}");
     assert_eq!((report.actions.len(), report.nodes.len()), (3, 5));
     let [made] = report.sets.as_slice() else {
-        panic!("one target has sets, not {:?}", report.sets)
+        panic!("the report must have the sets of one target, not {:?}", report.sets)
     };
     let sizes: Vec<usize> = made.sets.iter().map(|set| set.drives.len()).collect();
     assert_eq!(sizes, [4, 4]);
-    // No machine knows the NUMA node of a memory disk.
+    // A memory disk has no NUMA node, so the sets cannot follow the nodes.
     assert!(made.not_by_node.is_some(), "{made:?}");
     let text = farblock_fleet::text::render_within(&report, usize::MAX);
     let said = "4 × limit:2000/s,mem:8MiB; 4 × limit:2000/s,mem:8MiB; no set per NUMA node";
@@ -46,8 +46,7 @@ fn the_six_patterns_plan_runs_four_hosts_on_two_sets_of_four_drives() {
         let documents = action.documents.as_ref().expect("the plan has published results");
         assert!(documents.percent_of_theoretical.is_some(), "{documents:?}");
     }
-    // The sum of the speeds of eight drives, each measured alone. The speed of each drive is
-    // limited.
+    // Eight drives, measured alone, each with a limit of 2000 I/Os per second.
     let reads = report
         .actions
         .first()

@@ -1,5 +1,4 @@
-//! Agents that die, hang or are cut off, at every stage of a run. The run ends, and the error names
-//! the agent.
+//! Agents that die or hang, at every stage of a run. The run ends, and the error names the agent.
 
 mod support;
 
@@ -21,7 +20,7 @@ enum Loss {
     Hangs,
 }
 
-/// Relays lines to an agent and back, until a line contains `last`. Then it simulates the loss.
+/// Relays lines between the controller and an agent. A line that contains `last` triggers the loss.
 fn relay(agent: SocketAddr, last: &'static str, loss: Loss) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("one");
@@ -85,7 +84,8 @@ fn patience(loss: Loss) -> FleetTimeouts {
     }
 }
 
-/// The stages at which the controller loses an agent: the name, the last message, and the plan.
+/// The stages at which the controller loses an agent: the name of the stage, the message that
+/// triggers the loss, and the plan.
 fn stages(is_target: bool) -> [(&'static str, &'static str, Plan); 4] {
     let with = |ramp: f64, runtime: f64| {
         let mut plan = plan(listener());

@@ -1,8 +1,8 @@
 //! `farblock config import`: converts another target's configuration to farblock's.
 //!
 //! The importer reads the file into a document, checks the document, and prints a configuration
-//! file. A comment in that file names each setting that the importer cannot convert. If a host
-//! needed a key before, the importer never admits the host without a key.
+//! file. A comment in that file names each setting that the importer cannot convert. A host that
+//! needed a key at the other target also needs a key at farblock, or is left out.
 
 #![cfg(unix)]
 #![forbid(unsafe_code)]
@@ -17,7 +17,7 @@ use farblock_state::Document;
 use serde_json::Value;
 use std::path::Path;
 
-/// Advice for a listener on which hosts must use TLS.
+/// The advice for a listener that requires TLS.
 const KEYS: &str =
     "set each host's tls_key to a file with its key; hosts without a key cannot connect";
 
@@ -29,7 +29,7 @@ struct Imported {
 }
 
 impl Imported {
-    /// Adds a sentence, unless the list contains the same sentence already.
+    /// Adds a sentence, once.
     fn note(&mut self, sentence: String) {
         if !self.notes.contains(&sentence) {
             self.notes.push(sentence);
@@ -37,7 +37,7 @@ impl Imported {
     }
 }
 
-/// Runs the command.
+/// Converts the file, and prints the configuration for farblock.
 ///
 /// # Errors
 /// The file cannot be read, or is no configuration of another target.
@@ -54,7 +54,7 @@ pub fn run(path: &Path) -> Result<()> {
     output::print_exact(&text::of(&imported))
 }
 
-/// Reads a file of either format. SPDK's file lists calls for each SPDK subsystem; nvmetcli's file
+/// Converts a file of SPDK, which lists calls for each SPDK subsystem, or a file of nvmetcli, which
 /// lists ports.
 fn read(json: &Value) -> Result<Imported, String> {
     let subsystems = json["subsystems"].as_array();

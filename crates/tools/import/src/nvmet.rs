@@ -26,7 +26,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Returns the NQNs of the hosts that have a key.
+/// Returns the NQNs of the hosts that have a DH-HMAC-CHAP key.
 fn locked(json: &Value) -> BTreeSet<&str> {
     let has_key = |host: &&Value| {
         let fields = [&host["attr"], *host].into_iter().filter_map(Value::as_object).flatten();
@@ -107,8 +107,8 @@ fn namespace(imported: &mut Imported, nqn: &str, nsid: u32, it: &Value) -> Optio
     Some(taken)
 }
 
-/// Returns the block size at the kernel's target, in bytes: the block size of the device, or 4096
-/// for a file.
+/// Returns the block size that the kernel's target uses, in bytes: the logical block size of the
+/// device, or 4096 for a file.
 fn block_size(imported: &mut Imported, what: &str, path: &str) -> u32 {
     if !path.starts_with("/dev/") {
         return 4096;
@@ -117,7 +117,7 @@ fn block_size(imported: &mut Imported, what: &str, path: &str) -> u32 {
     let name = real.file_name().unwrap_or_default();
     let queue = |folder: &Path| std::fs::read_to_string(folder.join("queue/logical_block_size"));
     let folder = Path::new("/sys/class/block").join(name);
-    // A partition has its disk's block size.
+    // The directory of a partition has no `queue`; its parent, the disk, has one.
     let text = queue(&folder).or_else(|_| queue(&folder.join("..")));
     let size = text.ok().and_then(|text| text.trim().parse().ok());
     size.unwrap_or_else(|| {

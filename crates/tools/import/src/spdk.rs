@@ -34,7 +34,7 @@ const TUNING: &[&str] = &[
 struct Reader {
     imported: Imported,
     bdevs: BTreeMap<String, Namespace>,
-    /// Key files, by name.
+    /// The paths of key files, by the name of the key in SPDK's keyring.
     keys: BTreeMap<String, String>,
     /// The allowed hash functions, and the allowed DH groups. An empty list allows all.
     hashes: Vec<String>,
@@ -199,7 +199,8 @@ impl Reader {
         }
     }
 
-    /// Returns a host with its key files; `None` if one of its keys is not in a file.
+    /// Returns the settings of a host with its key files; `None` if one of its keys is not in a
+    /// file.
     fn entry(&self, params: &Value) -> Option<Host> {
         let file = |key: &str| match said(&params[key]) {
             Some(name) => self.keys.get(name).cloned().map(Some),
@@ -270,7 +271,7 @@ impl Reader {
         }
     }
 
-    /// Adds notes about listeners that require TLS, if some hosts have no TLS key.
+    /// If some hosts have no TLS key, adds a note for each listener that requires TLS.
     fn note_keys_for_tls(&mut self) {
         let Imported { document, notes } = &mut self.imported;
         let lacks = |it: &Subsystem| {
@@ -333,7 +334,7 @@ fn state(value: &Value) -> Option<Ana> {
     }
 }
 
-/// Returns the address of a call; `None` if farblock does not support its transport.
+/// Returns the listen address in a call; `None` if farblock does not support its transport.
 fn address(it: &Value) -> Option<Entrance> {
     let transport = Transport::from_name(said(&it["trtype"])?)?;
     let ip: IpAddr = said(&it["traddr"])?.parse().ok()?;

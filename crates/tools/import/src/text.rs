@@ -15,7 +15,7 @@ fn array<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     format!("[{}]", all.join(", "))
 }
 
-/// Returns the reason why a configuration file cannot contain the subsystem yet.
+/// Returns the reason why a target would refuse the subsystem; `None` if it is complete.
 fn lacks(it: &Subsystem) -> Option<&'static str> {
     match it {
         _ if it.namespaces.is_empty() => Some("has no namespace: add one"),
@@ -39,7 +39,7 @@ pub(super) fn of(imported: &Imported) -> String {
     let document = &imported.document;
     let mut text = String::new();
     let mut notes = notes(imported);
-    // The file has a TLS policy for each address, so the comparison of ANA states omits TLS.
+    // Compare only the ANA states: the file can give each listener its own TLS policy.
     let ana = |one: &Listener| Listener { tls: Tls::default(), ..one.clone() };
     let all: Vec<_> = document.listeners.iter().map(|(at, one)| address(at, one.tls)).collect();
     let listeners: BTreeMap<_, _> =
@@ -64,8 +64,8 @@ pub(super) fn of(imported: &Imported) -> String {
         let mut whole = String::new();
         subsystem(&mut whole, nqn, it);
         if lacks(it).is_some() {
-            // Farblock would refuse this subsystem, so it becomes a comment. The operator completes
-            // the subsystem.
+            // A target would refuse this subsystem, so comment it out until the operator completes
+            // it.
             whole = whole.replace('\n', "\n# ").trim_end_matches("# ").replace("# \n", "\n");
         }
         text.push_str(&whole);

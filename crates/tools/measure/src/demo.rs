@@ -67,13 +67,13 @@ fn start(namespace: Arc<dyn Namespace>, global: &Global) -> Result<Target> {
 
 #[cfg(any(target_os = "linux", windows))]
 fn meters() -> Result<Meters> {
-    // The file threads of the portable engine count for the target. The host uses only sockets, and
-    // starts no such threads.
+    // Count the file threads of the portable engine for the target: the host uses only sockets, and
+    // needs no file threads.
     embedded(&[farblock_target::THREAD_NAME_PREFIX, "farblock-file"])
 }
 
-/// Meters that count the threads of this process with these name prefixes for the target, and all
-/// other threads for the host.
+/// Meters of processor time. Threads of this process with these name prefixes count for the target,
+/// all others for the host.
 #[cfg(any(target_os = "linux", windows))]
 pub(super) fn embedded(names: &[&str]) -> Result<Meters> {
     let threads = farblock_bench::cpu::ThreadGroup::named(names).map_err(|error| {
@@ -191,7 +191,7 @@ fn size(directory: &Path, args: &BenchArgs) -> Result<u64, String> {
 fn is_memory(directory: &Path) -> bool {
     const TMPFS: u64 = 0x0102_1994;
     const RAMFS: u64 = 0x8584_58f6;
-    // The width of this type differs between architectures.
+    // The type of `f_type` has 32 or 64 bits, depending on the architecture.
     rustix::fs::statfs(directory)
         .is_ok_and(|stat| [TMPFS, RAMFS].contains(&(stat.f_type as u64 & u64::from(u32::MAX))))
 }

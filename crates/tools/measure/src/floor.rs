@@ -1,4 +1,5 @@
-//! The floor: the speed of bare sockets, within this process or to another machine.
+//! The floor: the same load on bare sockets, without protocol and disk. Its other end is in this
+//! process, or on another machine.
 
 use super::args::BenchArgs;
 use farblock_bench::floor::{Floor, Server, probe};
@@ -12,7 +13,7 @@ use farblock_program::values::FloorPlace;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// The floor, and its server if both ends are in this process.
+/// The floor to measure, with its server if that runs in this process.
 pub(super) struct Open {
     floor: Floor,
     /// The server, which answers until it is dropped.
@@ -25,12 +26,12 @@ impl Open {
     }
 }
 
-/// The measured time of a run of the floor, if the user did not request the floor. The six patterns
-/// then take nine seconds.
+/// The measured time of each floor run, if the user did not request the floor. Six patterns then
+/// take only nine seconds.
 const BRIEFLY: Duration = Duration::from_secs(1);
 
-/// Finds or starts the server, before disks are opened and filled. If this fails and the user did
-/// not request the floor, the benchmark skips the floor.
+/// Starts the server, or probes the server on the other machine, before disks are opened and
+/// filled. If the user did not request the floor, a failure only omits the floor.
 pub(super) fn open(args: &BenchArgs) -> Result<Option<Open>> {
     let Some(place) = args.floor else {
         return Ok(is_shown_unasked(args).then(|| here(Some(BRIEFLY)).ok()).flatten());
@@ -52,9 +53,8 @@ pub(super) fn open(args: &BenchArgs) -> Result<Option<Open>> {
     }
 }
 
-/// Whether to measure the floor although the user did not request it. Beside the six patterns it
-/// shows the cost of loopback alone. It needs at least two processors, because its threads never
-/// sleep.
+/// Whether to measure the floor although the user did not request it, to show the cost of loopback
+/// beside the six patterns. It needs at least two processors, because its threads never sleep.
 fn is_shown_unasked(args: &BenchArgs) -> bool {
     args.disks.is_empty() && args.rw.is_none() && cores() > 1
 }
@@ -70,7 +70,7 @@ fn here(briefly: Option<Duration>) -> Result<Open> {
     Ok(Open { floor, _server: Some(server) })
 }
 
-/// Meters that count the server's threads for the target, and all other threads for the host.
+/// Meters of processor time: the server's threads count for the target, all others for the host.
 #[cfg(any(target_os = "linux", windows))]
 fn meters() -> Result<Meters> {
     let names = [farblock_bench::floor::SERVER_THREAD_PREFIX];
@@ -82,7 +82,7 @@ fn meters() -> Result<Meters> {
     Ok(Meters::default())
 }
 
-/// Serves the floor of another machine until a signal arrives.
+/// Runs the server for the floor that another machine measures, until a signal arrives.
 pub(super) fn serve(address: SocketAddr, stop: &Stop, global: &Global) -> Result<()> {
     let server = Server::start(address, cores() as usize, &[])
         .map_err(|error| listening(address, &error, "--floor-serve"))?;
