@@ -12,7 +12,7 @@ use farblock_reactor::{Reactor, TaskId};
 use farblock_random::Random;
 
 /// Selects the operations that fail, and their error. An operation fails if it meets all
-/// conditions.
+/// conditions of the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The command of the operations. `None` selects any command.

@@ -189,7 +189,7 @@ impl FileDisk {
     }
 
     /// Whether the file or device has grown. If so, this updates [`geometry`](Namespace::geometry)
-    /// and notifies the watchers.
+    /// and notifies the watchers of the namespace.
     pub fn has_grown(&self) -> bool {
         let has_grown = self.shared.has_grown(self.kind);
         if has_grown {

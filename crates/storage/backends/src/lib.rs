@@ -25,8 +25,8 @@
 //!
 //! This crate has no mirrors (they are in `farblock-volumes`), parity, thin provisioning,
 //! snapshots, encryption, or image formats (qcow2). Only files and devices can be resized while
-//! they are open; sets and ranges of them follow. The crate supports block devices on Linux, and
-//! raw disks on Windows.
+//! they are open. Stripe sets, concatenations and ranges of them then adapt their size. The crate
+//! supports block devices on Linux, and raw disks on Windows.
 
 #![forbid(unsafe_code)]
 

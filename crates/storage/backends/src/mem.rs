@@ -62,9 +62,9 @@ const REPLACED_AT_ONCE: usize = 4;
 const ZERO_AT_ONCE_BYTES: u64 = 4 << 20;
 /// After zeroing this many bytes for one operation, a queue continues with the next operation.
 const ZERO_TURN_BYTES: u64 = 1 << 20;
-/// The budgeted cost of freeing a chunk: at most the time for zeroing this many bytes.
+/// Freeing a chunk counts as this many zeroed bytes, because it takes at most as long.
 const FREE_COST_BYTES: u64 = 8 << 10;
-/// The budgeted cost of finding [`WORD_CHUNKS`] empty chunks: the time for zeroing this many bytes.
+/// Skipping [`WORD_CHUNKS`] empty chunks counts as this many zeroed bytes, as it takes as long.
 const LOOK_COST_BYTES: u64 = 64;
 /// The number of chunks for which one word of [`Group::taken`] has bits.
 const WORD_CHUNKS: usize = 64;
@@ -100,7 +100,7 @@ impl Mem {
         self.store.allocated_bytes.load(Ordering::Relaxed)
     }
 
-    /// The memory of all pages with chunks, in bytes.
+    /// The memory of all allocated pages, in bytes, including their free chunks.
     pub fn held_bytes(&self) -> u64 {
         self.store.pages.bytes()
     }
@@ -465,13 +465,13 @@ impl Store {
         place: &'a mut Bytes,
         within: Range<usize>,
     ) -> Result<&'a mut [u8], BlockError> {
-        let bytes = place.as_mut().expect("checked by the caller");
+        let bytes = place.as_mut().expect("the caller checked that the chunk has bytes");
         if bytes.exclusive().is_none() {
             let mut copy = self.allocate_to_replace()?;
             let others = copy.exclusive().expect("no reader has the new chunk");
             others[..within.start].copy_from_slice(&bytes[..within.start]);
             others[within.end..].copy_from_slice(&bytes[within.end..]);
-            let replaced = place.take().expect("seen above");
+            let replaced = place.take().expect("the chunk has the bytes copied above");
             chunk.put(copy, place);
             chunk.not_lent.store(READS_NOT_LENT, Ordering::Relaxed);
             self.free(replaced);
@@ -623,7 +623,7 @@ mod tests {
         store.write(chunk - 512, &[1; 1024]).unwrap();
         assert_eq!(mem.allocated_bytes(), 2 * chunk);
         zero(store, 0, chunk, false);
-        assert_eq!(mem.allocated_bytes(), 2 * chunk, "zeroing freed memory");
+        assert_eq!(mem.allocated_bytes(), 2 * chunk, "zeroing without `free` freed a chunk");
         zero(store, 0, 2 * chunk - 512, true);
         assert_eq!(mem.allocated_bytes(), chunk, "a partly covered chunk was freed");
         let mut byte = [9];

@@ -11,9 +11,8 @@ const LENT_BYTES: usize = 64 << 10;
 
 /// A namespace without contents. Benchmarks use it to measure the cost of all other layers.
 ///
-/// Reads borrow zeroes, or fill their buffer with zeroes. In an unchanged buffer, one peer could
-/// see data of another. Filling takes a `memset`, which costs far less than sending the
-/// same bytes.
+/// Reads borrow zeroes, or fill their buffer with zeroes. An unfilled buffer could show one peer
+/// the data of another. The `memset` costs far less than sending the same bytes.
 #[derive(Clone, Debug)]
 pub struct Null {
     geometry: Geometry,

@@ -209,7 +209,7 @@ impl Queue for RangeQueue {
         fua: bool,
         data: &[u8],
     ) -> Option<Result<(), BlockError>> {
-        // Do not write inline to a read-only range. The caller then submits the write, and `submit`
+        // Return `None` for a read-only range. The caller then submits the write, and `submit`
         // refuses it.
         let at = self.at(lba, blocks).filter(|_| !self.place.read_only)?;
         self.queue.write_inline(at, blocks, fua, data)

@@ -191,7 +191,7 @@ impl<L: Layout> Set<L> {
         self.children.iter().find_map(|child| child.trouble())
     }
 
-    /// The remote namespaces that the children consist of.
+    /// The remote namespaces among the children and inside of them.
     pub(crate) fn parts(&self) -> Vec<Arc<dyn Part>> {
         self.children.iter().flat_map(|child| child.parts()).collect()
     }
@@ -269,7 +269,7 @@ impl<L: Layout> SetQueue<L> {
     fn submit_transfer(&mut self, whole: u64) {
         let op = &mut self.wholes.at(whole).op;
         let (mut lba, mut left) = (op.lba, op.blocks);
-        let mut rest = op.buffer.take().expect("checked at submission");
+        let mut rest = op.buffer.take().expect("a read or write has a buffer");
         loop {
             let extent = self.shape.layout.extent(lba, left);
             lba += u64::from(extent.blocks);
@@ -283,8 +283,8 @@ impl<L: Layout> SetQueue<L> {
     }
 
     /// Converts the error of a child to an error of the set. A child that has shrunk reports that
-    /// blocks are out of range. If the set still has these blocks, it reports a failed read or
-    /// write instead.
+    /// blocks are out of range. If the set still has these blocks, the set reports a failed read
+    /// or write instead.
     fn error_of_child(&mut self, whole: u64, error: BlockError) -> BlockError {
         let Op { command, lba, blocks, .. } = self.wholes.at(whole).op;
         let end = lba.saturating_add(u64::from(blocks));
@@ -314,8 +314,8 @@ impl<L: Layout> SetQueue<L> {
     }
 }
 
-/// Returns the error that a retry or another path would not cure, if one of the two is such an
-/// error. A flush that lost data must report the loss, even if another child was unavailable.
+/// Selects the error to report. An error that a retry or another path would not cure takes
+/// precedence: a flush that lost data must report the loss, even if another child was unavailable.
 fn graver(one: Option<BlockError>, other: Option<BlockError>) -> Option<BlockError> {
     use BlockError::{Aborted, Disconnected, NoResources, NotReady};
     let passes =

@@ -135,6 +135,6 @@ fn a_concatenation_needs_explicit_sizes_of_files() {
     let written = format!("concat:1MiB@{one},{two}");
     assert!(said.contains("does not fix the size") && said.contains(&written), "{said}");
     assert_eq!(open(written).unwrap().geometry().capacity_bytes(), 2 << 20);
-    assert!(open(format!("concat:mem:1MiB,{two}")).is_ok(), "a RAM disk has a size");
-    assert!(open(format!("concat:{one}")).is_ok(), "the last disk needs no size");
+    assert!(open(format!("concat:mem:1MiB,{two}")).is_ok(), "a RAM disk needs an explicit size");
+    assert!(open(format!("concat:{one}")).is_ok(), "the last disk needs an explicit size");
 }

@@ -73,7 +73,7 @@ fn a_mounted_device_is_refused() {
     let error = FileDisk::open(&device.path, &FileOptions::new(512)).err().unwrap().to_string();
     assert!(error.contains("in use by the system: unmount it"), "{error}");
     let read_only = || FileDisk::open(&device.path, &FileOptions::new(512).read_only());
-    let refused = read_only().err().expect("a mounted device").to_string();
+    let refused = read_only().err().expect("the mounted device was opened").to_string();
     let at = mount.path("").display().to_string();
     assert!(refused.contains(at.trim_end_matches('/')), "{refused}");
     assert!(refused.contains("which may write to it"), "{refused}");
@@ -199,7 +199,7 @@ fn the_file_of_a_loop_device_is_found_without_its_path() {
     std::fs::rename(&device.file, &moved).unwrap();
     assert!(refusal(&moved).contains(device.name()));
     std::fs::write(&device.file, vec![0; MIN_BYTES as usize]).unwrap();
-    FileDisk::open(&device.file, &FileOptions::new(512)).expect("another file");
+    FileDisk::open(&device.file, &FileOptions::new(512)).expect("the path leads to a free file");
     let linked = moved.with_extension("linked");
     std::fs::hard_link(&moved, &linked).unwrap();
     std::fs::remove_file(&moved).unwrap();
@@ -269,7 +269,7 @@ fn becomes_read_only_and_writable(path: &Path, advice: &str, set: &dyn Fn(bool))
     wait_for(&disk, &told, true);
     assert!(disk.trouble().unwrap().contains(advice), "{:?}", disk.trouble());
     assert_eq!(blocks.write(0, &[3; 4096]), Err(BlockError::ReadOnly));
-    blocks.flush().expect("a flush of earlier writes");
+    blocks.flush().expect("a flush works while the disk is read-only");
     blocks.read(0, &mut [0; 4096]).unwrap();
     assert!(!disk.is_opened_to_read());
     set(false);

@@ -31,7 +31,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn mem() -> Arc<Mem> {
-    Arc::new(Mem::new(512, 1 << 20).expect("a size"))
+    Arc::new(Mem::new(512, 1 << 20).expect("the size is valid"))
 }
 
 fn filled(value: u8) -> Buffer {
@@ -42,17 +42,17 @@ fn filled(value: u8) -> Buffer {
 
 #[test]
 fn every_operation_can_be_awaited() {
-    let disk = AsyncNamespace::new(mem()).expect("a thread");
+    let disk = AsyncNamespace::new(mem()).expect("the thread starts");
     assert_eq!(disk.geometry().block_size, 512);
     block_on(async {
-        let buffer = disk.write(0, filled(1)).await.expect("written");
-        disk.write_durable(4, filled(2)).await.expect("written");
-        disk.flush().await.expect("flushed");
-        let buffer = disk.read(4, buffer).await.expect("read");
+        let buffer = disk.write(0, filled(1)).await.expect("the write succeeds");
+        disk.write_durable(4, filled(2)).await.expect("the write succeeds");
+        disk.flush().await.expect("the flush succeeds");
+        let buffer = disk.read(4, buffer).await.expect("the read succeeds");
         assert!(buffer.iter().all(|&byte| byte == 2));
-        disk.write_zeroes(4, 1, false).await.expect("zeroed");
+        disk.write_zeroes(4, 1, false).await.expect("write zeroes succeeds");
         disk.deallocate(5, 1).await.expect("the block is deallocated");
-        let buffer = disk.read(3, buffer).await.expect("read");
+        let buffer = disk.read(3, buffer).await.expect("the read succeeds");
         assert!(buffer.iter().all(|&byte| byte == 0));
         let far = disk.read(1 << 40, buffer).await;
         assert_eq!(far.err(), Some(BlockError::OutOfRange));
@@ -62,7 +62,7 @@ fn every_operation_can_be_awaited() {
 #[test]
 fn operations_of_many_threads_run_concurrently() {
     let delayed = Arc::new(Delay::new(mem(), Duration::from_millis(200)));
-    let disk = Arc::new(AsyncNamespace::new(delayed).expect("a thread"));
+    let disk = Arc::new(AsyncNamespace::new(delayed).expect("the thread starts"));
     let start = Instant::now();
     std::thread::scope(|scope| {
         for thread in 0..4_u8 {
@@ -71,11 +71,12 @@ fn operations_of_many_threads_run_concurrently() {
                 let lba = |index: u8| u64::from(thread) * 64 + u64::from(index) * 2;
                 let writes: Vec<_> =
                     (0..16).map(|index| disk.write(lba(index), filled(index))).collect();
-                let reads = writes.into_iter().map(|write| block_on(write).expect("written"));
+                let reads =
+                    writes.into_iter().map(|write| block_on(write).expect("the write succeeds"));
                 let reads: Vec<_> =
                     (0..16).zip(reads).map(|(index, it)| disk.read(lba(index), it)).collect();
                 for (index, read) in (0..16).zip(reads) {
-                    let buffer = block_on(read).expect("read");
+                    let buffer = block_on(read).expect("the read succeeds");
                     assert!(buffer.iter().all(|&byte| byte == index));
                 }
             });
@@ -88,7 +89,7 @@ fn operations_of_many_threads_run_concurrently() {
 #[test]
 fn dropping_the_namespace_aborts_operations() {
     let delayed = Arc::new(Delay::new(mem(), Duration::from_secs(60)));
-    let disk = AsyncNamespace::new(delayed).expect("a thread");
+    let disk = AsyncNamespace::new(delayed).expect("the thread starts");
     let (read, dropped) = (disk.read(0, filled(0)), disk.read(0, filled(0)));
     drop(dropped);
     drop(disk);
@@ -98,6 +99,6 @@ fn dropping_the_namespace_aborts_operations() {
 #[test]
 #[should_panic(expected = "not whole blocks")]
 fn a_buffer_of_a_partial_block_panics() {
-    let disk = AsyncNamespace::new(mem()).expect("a thread");
+    let disk = AsyncNamespace::new(mem()).expect("the thread starts");
     drop(disk.read(0, Buffer::new(700)));
 }

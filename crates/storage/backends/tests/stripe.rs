@@ -88,7 +88,7 @@ on_both_engines! {
         let stripe = Stripe::new(children, CHUNK as u64).unwrap();
         let mut disk = Blocking::with_engine(&stripe, engine).unwrap();
         assert_eq!(disk.deallocate(5, 1000), Err(BlockError::Aborted));
-        assert!(disks.iter().all(|disk| disk.injected() == 1), "one operation per disk");
+        assert!(disks.iter().all(|disk| disk.injected() == 1), "a disk got no or several operations");
         assert_eq!(disk.deallocate(0, 8), Err(BlockError::Aborted));
         assert_eq!(injected(&disks), [2, 1, 1]);
     }
@@ -117,7 +117,8 @@ fn stripe_sets_of_unsuitable_disks_are_refused() {
         (vec![mem(1 << 20), mem(512)], 65536, "smallest disk of the stripe set has 512 bytes"),
         (vec![mem(1 << 20); 300], 65536, "300 disks are too many"),
     ] {
-        let error = Stripe::new(disks, chunk_bytes).err().expect("a valid stripe set").to_string();
+        let error =
+            Stripe::new(disks, chunk_bytes).err().expect("the stripe set was created").to_string();
         assert!(error.contains(message), "{error}");
     }
 }

@@ -2,8 +2,8 @@
 //! serves as its token.
 
 /// The table of the crate `slab`, with tokens as keys. A steady load allocates nothing. Keys have
-/// no generation, so callers must remove each key exactly once. Decision 3 explains why some of
-/// farblock's tables do not use this type.
+/// no generation, so callers must remove each key exactly once. Decision 3 (in `docs/decisions`)
+/// explains why some of farblock's tables do not use this type.
 pub struct Slab<T>(slab::Slab<T>);
 
 impl<T> Default for Slab<T> {

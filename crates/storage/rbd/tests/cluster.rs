@@ -64,17 +64,20 @@ fn an_image_of_any_size_opens() {
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn a_snapshot_is_read_only_and_does_not_change() {
     let image = fresh(MIN_BYTES, "layering");
-    let mut head = Blocking::new(&*shared(&image, 512)).expect("a queue");
-    head.write(0, &[1; 8192]).expect("a write");
+    let mut head = Blocking::new(&*shared(&image, 512)).expect("the queue opens");
+    head.write(0, &[1; 8192]).expect("the write succeeds");
     rbd(&["snap", "create", &format!("{image}@one"), "--no-progress"]);
-    head.write(0, &[2; 8192]).expect("a write");
+    head.write(0, &[2; 8192]).expect("the write succeeds");
     let snapshot = format!("{image}@one");
     assert!(matches!(open(&snapshot, 512, false), Err(OpenError::ReadOnly(_))));
     let make =
         |block_size| Arc::new(open(&snapshot, block_size, true).expect("the image opens")) as _;
     Suite::new(EngineKind::Auto).run_read_only(&make);
     let mut data = [0; 8192];
-    Blocking::new(&*make(512)).expect("a queue").read(0, &mut data).expect("a read");
+    Blocking::new(&*make(512))
+        .expect("the queue opens")
+        .read(0, &mut data)
+        .expect("the read succeeds");
     assert!(data == [1; 8192], "the snapshot changed with the image");
     assert_ne!(
         farblock_rbd::identity(&name(&image)),
@@ -91,16 +94,16 @@ fn a_snapshot_is_read_only_and_does_not_change() {
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn two_clients_see_each_others_writes() {
     let image = fresh(MIN_BYTES, "layering");
-    let conf = std::env::var("CEPH_CONF").expect("CEPH_CONF");
+    let conf = std::env::var("CEPH_CONF").expect("CEPH_CONF is set");
     let other = shared(&format!("{image}?conf={conf}"), 512);
     let (mut one, mut other) = (
-        Blocking::new(&*shared(&image, 512)).expect("a queue"),
-        Blocking::new(&*other).expect("a queue"),
+        Blocking::new(&*shared(&image, 512)).expect("the queue opens"),
+        Blocking::new(&*other).expect("the queue opens"),
     );
     let mut data = [0; 4096];
     for round in 1..20 {
-        one.write(8, &[round; 4096]).expect("a write");
-        other.read(8, &mut data).expect("a read");
+        one.write(8, &[round; 4096]).expect("the write succeeds");
+        other.read(8, &mut data).expect("the read succeeds");
         assert!(data == [round; 4096], "round {round}");
         std::mem::swap(&mut one, &mut other);
     }
@@ -129,17 +132,17 @@ fn a_user_with_read_rights_opens_an_image_read_only() {
     let (keyring, caps) = (keyring.display().to_string(), "profile rbd-read-only");
     let words = ["auth", "get-or-create", "client.reader", "mon", "profile rbd", "osd", caps];
     run("ceph", &[&words[..], &["-o", &keyring]].concat());
-    let conf = std::env::var("CEPH_CONF").expect("CEPH_CONF");
-    let text = std::fs::read_to_string(&conf).expect("a configuration");
+    let conf = std::env::var("CEPH_CONF").expect("CEPH_CONF is set");
+    let text = std::fs::read_to_string(&conf).expect("the configuration is readable");
     let own = format!("{keyring}.conf");
-    let folder = conf.strip_suffix("/ceph.conf").expect("a folder");
+    let folder = conf.strip_suffix("/ceph.conf").expect("the path has a folder");
     let text =
         text.replace(&format!("keyring = {folder}/keyring"), &format!("keyring = {keyring}"));
-    std::fs::write(&own, text).expect("a file");
+    std::fs::write(&own, text).expect("the file is written");
     let reader = format!("{image}?conf={own}&id=reader");
     assert!(matches!(open(&reader, 512, false), Err(OpenError::ReadOnly(_))));
     assert!(open(&reader, 512, true).is_ok());
-    [keyring, own].iter().for_each(|path| std::fs::remove_file(path).expect("the file exists"));
+    [keyring, own].iter().for_each(|path| std::fs::remove_file(path).expect("the file is removed"));
 }
 
 /// Deallocated objects no longer use space in the cluster.
@@ -147,9 +150,9 @@ fn a_user_with_read_rights_opens_an_image_read_only() {
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn deallocated_blocks_use_no_space_in_the_cluster() {
     let image = fresh(MIN_BYTES, "layering");
-    let mut disk = Blocking::new(&*shared(&image, 512)).expect("a queue");
-    disk.write(0, &vec![7; (8 * MIB) as usize]).expect("a write");
-    assert_eq!(used(&image), 2, "8 MiB use two objects");
+    let mut disk = Blocking::new(&*shared(&image, 512)).expect("the queue opens");
+    disk.write(0, &vec![7; (8 * MIB) as usize]).expect("the write succeeds");
+    assert_eq!(used(&image), 2, "the number of objects after a write of 8 MiB");
     disk.write_zeroes(0, (4 * MIB / 512) as u32, false).expect("write zeroes succeeds");
     assert_eq!(used(&image), 2, "write zeroes freed an object");
     disk.deallocate(0, (4 * MIB / 512) as u32).expect("deallocate succeeds");
@@ -161,21 +164,27 @@ fn deallocated_blocks_use_no_space_in_the_cluster() {
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn an_image_that_does_not_open_reports_the_reason() {
     let image = fresh(MIB, "layering");
-    let conf = std::env::var("CEPH_CONF").expect("CEPH_CONF");
+    let conf = std::env::var("CEPH_CONF").expect("CEPH_CONF is set");
     run("ceph", &["auth", "get-or-create", "client.nobody", "mon", "allow r", "-o", "/dev/null"]);
     let keyring = run("ceph", &["auth", "get", "client.nobody"]);
     let wrong = std::env::temp_dir().join(format!("farblock-ceph-{}", std::process::id()));
-    std::fs::create_dir_all(&wrong).expect("a folder");
-    let text = std::fs::read_to_string(&conf).expect("a configuration");
+    std::fs::create_dir_all(&wrong).expect("the folder is created");
+    let text = std::fs::read_to_string(&conf).expect("the configuration is readable");
     let write = |file: &str, text: &str| {
         let path = wrong.join(file);
-        std::fs::write(&path, text).expect("a file");
+        std::fs::write(&path, text).expect("the file is written");
         path.display().to_string()
     };
     let keyring = write("keyring", &keyring);
-    let ours = format!("keyring = {}/keyring", conf.strip_suffix("/ceph.conf").expect("a folder"));
+    let ours = format!(
+        "keyring = {}/keyring",
+        conf.strip_suffix("/ceph.conf").expect("the path has a folder")
+    );
     let weak = write("weak.conf", &text.replace(&ours, &format!("keyring = {keyring}")));
-    let mon = text.lines().find(|line| line.starts_with("mon host")).expect("a monitor");
+    let mon = text
+        .lines()
+        .find(|line| line.starts_with("mon host"))
+        .expect("the configuration names a monitor");
     let away = write("away.conf", &text.replace(mon, "mon host = v2:127.0.0.1:1"));
     for (text, words) in [
         ("rbd/none".to_owned(), "the image does not exist"),
@@ -189,7 +198,7 @@ fn an_image_that_does_not_open_reports_the_reason() {
         let error = Image::open(&name(&text)).err().expect(&text).to_string();
         assert!(error.contains(words), "{text}: {error}");
     }
-    std::fs::remove_dir_all(wrong).expect("our own folder");
+    std::fs::remove_dir_all(wrong).expect("the folder is removed");
     assert!(matches!(open(&image, 3 << 20, false), Err(OpenError::Size(_))));
     assert!(open(&image, 512, false).is_ok(), "the image itself cannot be opened");
 }

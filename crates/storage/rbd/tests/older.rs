@@ -27,14 +27,14 @@ fn an_image_conforms_with_the_functions_of_ceph_14() {
 fn zeroes_are_written_as_one_repeated_block() {
     farblock_rbd::use_as_of_ceph_14();
     let image = fresh(MIN_BYTES, "layering");
-    let mut disk = Blocking::new(&*shared(&image, 512)).expect("a queue");
-    disk.write(0, &vec![7; (8 * MIB) as usize]).expect("a write");
+    let mut disk = Blocking::new(&*shared(&image, 512)).expect("the queue opens");
+    disk.write(0, &vec![7; (8 * MIB) as usize]).expect("the write succeeds");
     let half = 4 * MIB / 512;
     disk.write_zeroes(0, half as u32, false).expect("the first object is zeroed");
     disk.write_zeroes(half, 3, false).expect("a part of the second object is zeroed");
-    assert_eq!(used(&image), 1, "the newer command was not used");
+    assert_eq!(used(&image), 1, "write zeroes used the newer command, and freed no object");
     let mut data = vec![1; (8 * MIB) as usize];
-    disk.read(0, &mut data).expect("a read");
+    disk.read(0, &mut data).expect("the read succeeds");
     let (zeroes, rest) = data.split_at((4 * MIB + 3 * 512) as usize);
     assert!(zeroes.iter().all(|byte| *byte == 0) && rest.iter().all(|byte| *byte == 7));
 }

@@ -26,18 +26,20 @@ pub const WAIT_LIMIT: Duration = Duration::from_secs(2);
 /// If all legs in sync are unavailable for this long, the mirror fails operations. Until then, they
 /// wait.
 pub const HOPE: Duration = Duration::from_secs(20);
-/// The interval at which the keeper checks that a leg in sync has the last record written to it.
+/// The interval at which the keeper checks that each leg in sync still holds the record that the
+/// mirror last wrote to it.
 pub const AUDIT_EVERY: Duration = Duration::from_secs(5);
 /// A starting mirror waits at most this long while every leg with all data may still execute
-/// writes of an earlier process. A host waits for a target that does not answer for a shorter time:
-/// 3 keep-alive periods of 5 s and the longest command quiesce time (65 s).
+/// writes of an earlier process. A host gives up a target that does not answer sooner: after 3
+/// keep-alive periods of 5 s and the longest command quiesce time (65 s).
 pub const LATE: Duration = Duration::from_secs(90);
 /// The time between putting a leg out and the first attempt to add it again.
 pub const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The interval between attempts to add a leg again grows up to this value.
 pub const LAST_RETRY: Duration = Duration::from_secs(60);
-/// The number of generations that a record remembers. If the record of a leg is older, the mirror
-/// overwrites the whole leg, or refuses the leg if it may have writes that the other legs lack.
+/// The number of generations (earlier versions of the record) that a record lists. If the record
+/// of a leg is older, the mirror overwrites the whole leg. If the leg may have writes that the
+/// other legs lack, the mirror refuses the leg.
 pub const HISTORY: usize = 400;
 /// The interval at which the keeper clears idle regions from the bitmap.
 pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
@@ -60,5 +62,6 @@ pub const FAILED_READ: Duration = Duration::from_millis(100);
 /// The time within which writes of a dropped queue may still take effect.
 pub const SETTLE: Duration = Duration::from_millis(100);
 
-/// A verify lists at most this many differences between legs, and only counts further ones.
+/// [`Mirror::verify`](crate::Mirror::verify) lists at most this many differences between legs, and
+/// only counts further ones.
 pub const DIFFERENCES: usize = 64;

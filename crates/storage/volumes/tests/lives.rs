@@ -28,7 +28,7 @@ const MISTAKES: [&str; 12] = [
 const SEEDS_FOR_A_MISTAKE: u64 = 1500;
 
 fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+    std::env::var(name).ok().map(|text| text.parse().expect("the text is a number"))
 }
 
 fn finds(seed: u64, mistake: &'static str) -> bool {

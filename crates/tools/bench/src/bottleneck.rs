@@ -138,7 +138,7 @@ mod tests {
     fn more_sleeps_than_on_the_local_disk_are_named_as_the_bottleneck() {
         let mut report = slow();
         let sleep = |figures: &mut Option<Figures>, sleeps| {
-            figures.as_mut().expect("measured").sleeps_per_io = Some(sleeps);
+            figures.as_mut().expect("the pattern was measured").sleeps_per_io = Some(sleeps);
         };
         sleep(&mut report.local, 0.9);
         sleep(&mut report.remote, 2.4);
@@ -159,7 +159,7 @@ mod tests {
         assert!(text.ends_with("; bare sockets: 99.0 µs"), "{text}");
         // Bare sockets (the floor) that are slower than the remote disk explain nothing.
         let slow_floor = figures(10_000.0, 4096, 700_000.0, None);
-        let remote = report.remote.as_ref().expect("measured");
+        let remote = report.remote.as_ref().expect("the pattern was measured");
         report.remote_percent_of_floor = Percent::new(&slow_floor, remote);
         report.floor = Some(slow_floor);
         let text = says(&report, 2, "the round trip");

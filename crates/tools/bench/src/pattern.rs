@@ -270,11 +270,11 @@ mod tests {
     #[test]
     fn patterns_are_parsed_in_the_syntax_of_fio() {
         let pattern: Pattern =
-            "randrw,bs=16k,iodepth=8,numjobs=3,rwmixread=70".parse().expect("a good pattern");
+            "randrw,bs=16k,iodepth=8,numjobs=3,rwmixread=70".parse().expect("the pattern is valid");
         let expected = Pattern { rwmixread: 70, ..Pattern::new(Rw::RandRw, 16384, 3, 8) };
         assert_eq!(pattern, expected);
         assert_eq!(pattern.slug(), "16k-random-mixed");
-        let named: Pattern = "read,name=my scan,bs=1MiB".parse().expect("a good pattern");
+        let named: Pattern = "read,name=my scan,bs=1MiB".parse().expect("the pattern is valid");
         assert_eq!((named.name.as_str(), named.block_size_bytes), ("my scan", 1 << 20));
     }
 

@@ -217,7 +217,7 @@ mod tests {
                     done.send(()).expect("the test waits");
                     let _ = wait.lock().expect("no holder panics").recv();
                 };
-                thread::Builder::new().name(name.to_owned()).spawn(body).expect("a thread")
+                thread::Builder::new().name(name.to_owned()).spawn(body).expect("the thread starts")
             })
             .into();
         (0..3).for_each(|_| burnt.recv().expect("all three threads report"));
@@ -233,7 +233,8 @@ mod tests {
 
     #[test]
     fn ring_workers_count_for_the_thread_that_created_the_ring() {
-        let group = ThreadGroup::new(std::process::id(), &["target-"], &[40]).expect("/proc");
+        let group = ThreadGroup::new(std::process::id(), &["target-"], &[40])
+            .expect("/proc contains this process");
         let names = [
             (10, "target-0"),
             (11, "iou-wrk-10"),
@@ -276,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_processor_time_of_a_process_is_read_by_its_id() {
-        let own = OtherProcess::new(std::process::id()).expect("the own process");
+        let own = OtherProcess::new(std::process::id()).expect("/proc contains this process");
         burn(Duration::from_millis(1));
         assert!(own.cpu_time() >= Duration::from_millis(1));
         assert!(resident_memory_bytes(std::process::id()).is_some_and(|bytes| bytes > 0));
@@ -286,8 +287,8 @@ mod tests {
 
     #[test]
     fn sleeps_are_counted() {
-        let before = sleeps().expect("Linux reports it");
+        let before = sleeps().expect("Linux reports the number of sleeps");
         std::thread::sleep(Duration::from_millis(1));
-        assert!(sleeps().expect("Linux reports it") > before);
+        assert!(sleeps().expect("Linux reports the number of sleeps") > before);
     }
 }

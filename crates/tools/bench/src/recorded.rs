@@ -66,7 +66,9 @@ impl RecordedLatencies {
 const HEADER_BYTES: usize = 40;
 
 fn header_field(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 4).map(|field| u32::from_be_bytes(field.try_into().expect("four bytes")))
+    bytes
+        .get(at..at + 4)
+        .map(|field| u32::from_be_bytes(field.try_into().expect("the slice has the right length")))
 }
 
 #[cfg(test)]
@@ -86,21 +88,26 @@ mod tests {
     fn recorded_latencies_are_read_without_loss() {
         let mut latencies = of((1..=1000).map(|i| i * i * 37));
         latencies.record(Duration::from_secs(100_000));
-        let read = RecordedLatencies::of(&latencies).latencies().expect("our own");
+        let read = RecordedLatencies::of(&latencies)
+            .latencies()
+            .expect("the report was written by this program");
         assert_eq!(read.summary(), latencies.summary());
         assert_eq!(read.histogram, latencies.histogram);
         let mut both = read;
         both.merge(&of([5]));
         latencies.merge(&of([5]));
         assert_eq!(both.histogram, latencies.histogram);
-        let nothing = RecordedLatencies::of(&Latencies::new()).latencies().expect("our own");
+        let nothing = RecordedLatencies::of(&Latencies::new())
+            .latencies()
+            .expect("the report was written by this program");
         assert_eq!(nothing.summary(), LatencySummary::default());
     }
 
     #[test]
     fn invalid_recorded_latencies_are_refused() {
         let good = RecordedLatencies::of(&of([1, 2, 3]));
-        let bytes = STANDARD.decode(&good.histogram).expect("our own");
+        let bytes =
+            STANDARD.decode(&good.histogram).expect("the report was written by this program");
         let with = |bytes: &[u8]| {
             let histogram = STANDARD.encode(bytes);
             RecordedLatencies { histogram, ..good.clone() }.latencies()

@@ -439,7 +439,7 @@ mod tests {
         let mut report = crate::testing::with_floor(report());
         assert!(report.patterns.iter().all(|pattern| pattern.floor_doubt().is_none()));
         let pattern = &mut report.patterns[0];
-        let remote = pattern.remote.clone().expect("measured");
+        let remote = pattern.remote.clone().expect("the pattern was measured");
         let slower = figures(remote.iops * 0.9, 4096, 1e6, None);
         pattern.remote_percent_of_floor = Percent::new(&slower, &remote);
         assert!(pattern.floor_doubt().is_some());
@@ -460,7 +460,10 @@ mod tests {
     fn json_round_trips_and_a_newer_schema_is_refused() {
         let report = report();
         let text = report.to_json();
-        assert_eq!(Report::from_json(&text).expect("our own"), report);
+        assert_eq!(
+            Report::from_json(&text).expect("the report was written by this program"),
+            report
+        );
         let newer = text.replacen("\"schema\": 1", "\"schema\": 2", 1);
         let error = Report::from_json(&newer).expect_err("a newer schema");
         assert!(error.to_string().contains("schema 2 is newer than 1"), "{error}");

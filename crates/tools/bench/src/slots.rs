@@ -250,7 +250,7 @@ mod tests {
         let mut pages = std::collections::HashSet::new();
         for _ in 0..10 {
             slots.submit(&mut |op| held.push(op), Command::Write, 0, &mut random, Instant::now());
-            let op = held.pop().expect("one operation");
+            let op = held.pop().expect("an operation is held");
             for page in op.buffer.as_deref().expect("a write has data").chunks(4096) {
                 assert!(pages.insert(page.to_vec()), "a page was written twice");
                 let zeroes = page.iter().filter(|byte| **byte == 0).count();
@@ -266,12 +266,16 @@ mod tests {
         let (mut slots, mut random) = slots(Rw::RandRw, span);
         let mut held = Vec::new();
         slots.submit(&mut |op| held.push(op), Command::Read, 0, &mut random, Instant::now());
-        let mut read = held.pop().expect("one operation");
-        read.buffer.as_deref_mut().expect("a buffer").fill(0);
+        let mut read = held.pop().expect("an operation is held");
+        read.buffer.as_deref_mut().expect("the operation has a buffer").fill(0);
         slots.complete(read.complete(Ok(()))).expect("good");
         slots.submit(&mut |op| held.push(op), Command::Write, 0, &mut random, Instant::now());
-        let write = held.pop().expect("one operation");
-        assert!(write.buffer.as_deref().expect("a buffer")[8..].iter().any(|byte| *byte != 0));
+        let write = held.pop().expect("an operation is held");
+        assert!(
+            write.buffer.as_deref().expect("the operation has a buffer")[8..]
+                .iter()
+                .any(|byte| *byte != 0)
+        );
         write.abandon();
     }
 

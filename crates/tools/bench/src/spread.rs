@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn a_completed_operation_is_replaced_on_its_own_queue() {
-        let reactor = Reactor::new(&Config::default()).expect("an event loop");
-        let namespace = Null::new(512, 1 << 20).expect("a disk");
+        let reactor = Reactor::new(&Config::default()).expect("the reactor starts");
+        let namespace = Null::new(512, 1 << 20).expect("the size is valid");
         let mut spread = Spread::open(&namespace, &reactor, 3).expect("queues");
         let read = |token| Op::read(0, 1, reactor.buffers().take(512), token);
         (0..6).for_each(|token| spread.submit(read(token)));

@@ -76,7 +76,9 @@ fn a_peer_with_invalid_data_is_disconnected_and_disturbs_no_other() {
     for bytes in nonsense {
         let mut stranger = TcpStream::connect(server.address()).expect("the server listens");
         let _ = stranger.write_all(bytes);
-        stranger.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+        stranger
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .expect("the socket accepts the option");
         let end = stranger.read(&mut [0; 16]);
         let reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
         assert!(matches!(&end, Ok(0)) || end.as_ref().is_err_and(reset), "{end:?}");
@@ -97,8 +99,8 @@ fn a_missing_or_wrong_floor_server_is_reported() {
     let error = drive(NOBODY, &load, &Cancel::new()).expect_err("nobody listens");
     assert!(error.to_string().contains("no program listens"), "{error}");
 
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("bound");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("the socket has an address");
     let web = thread::spawn(move || {
         let (mut peer, _) = listener.accept().expect("a client connects");
         let _ = peer.write_all(&[b'x'; 8192]);
@@ -110,7 +112,7 @@ fn a_missing_or_wrong_floor_server_is_reported() {
     assert!(error.to_string().contains("is no"), "{error}");
     let error = drive(address, &load, &Cancel::new()).expect_err("the server closes");
     assert!(error.to_string().contains("closed"), "{error}");
-    web.join().expect("no panic");
+    web.join().expect("the thread does not panic");
 }
 
 #[test]
@@ -145,7 +147,7 @@ fn plan(address: SocketAddr) -> Plan {
 }
 
 fn disk() -> Side {
-    Side::new(Arc::new(Mem::new(512, 16 << 20).expect("a RAM disk"))).scratch()
+    Side::new(Arc::new(Mem::new(512, 16 << 20).expect("the size is valid"))).scratch()
 }
 
 #[test]
@@ -157,7 +159,7 @@ fn a_comparison_includes_the_floor() {
         let mut order = Vec::new();
         let mut progress = |snapshot: &Snapshot<'_>| order.push((snapshot.side, snapshot.run));
         let report = compare(&plan, Some(&local), Some(&remote), &Cancel::new(), &mut progress);
-        let report = report.expect("a valid plan");
+        let report = report.expect("the plan is valid");
         // Run enough I/Os for the shares to match the probabilities, however slow the machine is.
         let ios = |figures: &Figures| figures.reads + figures.writes;
         let few = |report: &PatternReport| report.floor.as_ref().map_or(0, ios) < 2000;
@@ -171,11 +173,11 @@ fn a_comparison_includes_the_floor() {
     assert!(report.method.notes.iter().any(|note| note.contains("bare sockets")));
     assert!(report.engine != "auto", "the report lacks the engine of the disks");
     for pattern in &report.patterns {
-        let floor = pattern.floor.as_ref().expect("measured");
+        let floor = pattern.floor.as_ref().expect("the pattern was measured");
         assert_eq!((floor.reads > 0, floor.writes > 0), (true, pattern.pattern.rw.writes()));
         assert_eq!(floor.runs.len(), 2);
         let percent = pattern.remote_percent_of_floor.expect("both measured").iops;
-        let remote = pattern.remote.as_ref().expect("measured");
+        let remote = pattern.remote.as_ref().expect("the pattern was measured");
         assert!((percent - remote.iops / floor.iops * 100.0).abs() < 1e-6, "{percent}");
         if pattern.pattern.rw == Rw::RandRw {
             let share = floor.reads as f64 / (floor.reads + floor.writes) as f64;
@@ -186,7 +188,10 @@ fn a_comparison_includes_the_floor() {
     let one = [(SideName::Local, 0), (SideName::Remote, 0), (SideName::Floor, 0)];
     let other = [(SideName::Floor, 1), (SideName::Remote, 1), (SideName::Local, 1)];
     assert_eq!(order, [one, other, one, other].concat());
-    assert_eq!(Report::from_json(&report.to_json()).expect("our own"), report);
+    assert_eq!(
+        Report::from_json(&report.to_json()).expect("the report was written by this program"),
+        report
+    );
 }
 
 #[test]
@@ -203,7 +208,7 @@ fn unsupported_floor_plans_are_refused_before_the_first_io() {
         (with(Pattern::new(Rw::Read, 32 << 20, 1, 1)), "at most 16 MiB"),
     ] {
         let mut progress = |_: &Snapshot<'_>| panic!("a measurement started");
-        let side = Side::new(Arc::new(Mem::new(512, 64 << 20).expect("a RAM disk"))).fill();
+        let side = Side::new(Arc::new(Mem::new(512, 64 << 20).expect("the size is valid"))).fill();
         let side = side.scratch();
         let error = compare(&plan, Some(&side), None, &Cancel::new(), &mut progress);
         let error = error.expect_err("an invalid plan").to_string();
@@ -228,5 +233,5 @@ fn a_floor_server_that_disconnects_ends_the_run_at_once() {
     let error = drive(address, &load, &Cancel::new()).expect_err("the server has stopped");
     assert!(error.to_string().contains("closed the connection"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
-    killer.join().expect("no panic");
+    killer.join().expect("the thread does not panic");
 }

@@ -42,13 +42,13 @@ fn run(plan: &Plan, local: Option<&Side>, remote: Option<&Side>) -> Result<Repor
 }
 
 fn run_one(plan: &Plan, side: &Side) -> Report {
-    let report = run(plan, Some(side), None).expect("a valid plan");
+    let report = run(plan, Some(side), None).expect("the plan is valid");
     assert!(!report.has_errors(), "{:?}", report.patterns);
     report
 }
 
 fn mem(bytes: u64) -> Arc<dyn Namespace> {
-    Arc::new(Mem::new(512, bytes).expect("a RAM disk"))
+    Arc::new(Mem::new(512, bytes).expect("the size is valid"))
 }
 
 fn fake(geometry: Geometry, when: When) -> (Arc<Fake>, Side) {
@@ -69,14 +69,14 @@ fn the_six_patterns_run_on_both_engines() {
             ..plan(Pattern::six(), 1)
         };
         let (local, remote) = (Side::new(local).scratch().fill(), Side::new(remote).scratch());
-        let report = run(&plan, Some(&local), Some(&remote)).expect("a valid plan");
+        let report = run(&plan, Some(&local), Some(&remote)).expect("the plan is valid");
         assert!(!report.has_errors() && !report.interrupted);
         assert_eq!(report.patterns.len(), 6);
         for pattern in &report.patterns {
             let jobs = u64::from(pattern.pattern.numjobs);
             let ios = jobs * (4 << 20) / u64::from(pattern.pattern.block_size_bytes);
             for figures in [&pattern.local, &pattern.remote] {
-                let figures = figures.as_ref().expect("measured");
+                let figures = figures.as_ref().expect("the pattern was measured");
                 assert_eq!(figures.reads + figures.writes, ios, "{}", pattern.pattern.name);
                 assert!(figures.iops > 0.0 && figures.latency.p50_ns > 0);
                 assert!(figures.latency.max_ns >= figures.latency.p99_9_ns);
@@ -93,7 +93,7 @@ fn the_queue_depth_is_reached_and_never_exceeded() {
     for when in [When::AtOnce, When::Later] {
         let (fake, side) = fake(Geometry::new(512, 8000), when);
         let report = run_one(&plan(vec![Pattern::new(Rw::RandRead, 4096, 3, 7)], 500), &side);
-        let figures = report.patterns[0].local.as_ref().expect("measured");
+        let figures = report.patterns[0].local.as_ref().expect("the pattern was measured");
         assert_eq!((figures.reads, figures.writes), (1500, 0));
         assert_eq!(fake.seen.queues.load(Relaxed), 3);
         assert_eq!(fake.seen.deepest.load(Relaxed), 7, "{when:?}");
@@ -118,7 +118,7 @@ fn mixed_patterns_have_the_requested_share_of_reads() {
     let (_, side) = fake(Geometry::new(512, 8000), When::AtOnce);
     let pattern = Pattern { rwmixread: 70, ..Pattern::new(Rw::RandRw, 4096, 1, 4) };
     let report = run_one(&plan(vec![pattern], 10_000), &side);
-    let figures = report.patterns[0].local.as_ref().expect("measured");
+    let figures = report.patterns[0].local.as_ref().expect("the pattern was measured");
     assert_eq!(figures.reads + figures.writes, 10_000);
     assert!((6_700..7_300).contains(&figures.reads), "{}", figures.reads);
 }
@@ -128,7 +128,7 @@ fn large_ios_are_split_to_the_namespace_limit() {
     let geometry = Geometry { max_blocks: 3, ..Geometry::new(512, 8000) };
     let (fake, side) = fake(geometry, When::Later);
     let report = run_one(&plan(vec![Pattern::new(Rw::RandRead, 4096, 1, 2)], 100), &side);
-    assert_eq!(report.patterns[0].local.as_ref().expect("measured").reads, 100);
+    assert_eq!(report.patterns[0].local.as_ref().expect("the pattern was measured").reads, 100);
     let ops = fake.seen.ops.load(Relaxed);
     assert!((300..=306).contains(&ops), "not three operations for each I/O: {ops}");
     assert_eq!(fake.seen.deepest.load(Relaxed), 6);
@@ -158,7 +158,7 @@ fn an_error_ends_only_its_own_run() {
         )
     };
     let (local, remote) = (Side::new(mem(1 << 20)).scratch(), Side::new(broken).scratch());
-    let report = run(&plan, Some(&local), Some(&remote)).expect("a valid plan");
+    let report = run(&plan, Some(&local), Some(&remote)).expect("the plan is valid");
     assert!(report.has_errors() && !report.interrupted);
     let [reads, writes] = &report.patterns[..] else { panic!("two patterns") };
     let failure = &reads.errors[0];
@@ -217,7 +217,7 @@ fn invalid_plans_are_refused_before_any_io() {
 
 #[test]
 fn filling_covers_the_whole_size() {
-    let disk = Arc::new(Mem::new(512, 3 << 20).expect("a RAM disk"));
+    let disk = Arc::new(Mem::new(512, 3 << 20).expect("the size is valid"));
     let side = Side::new(disk.clone() as Arc<dyn Namespace>).scratch().fill();
     run_one(&plan(vec![Pattern::new(Rw::RandRead, 4096, 1, 1)], 1), &side);
     assert_eq!(disk.allocated_bytes(), 3 << 20);
@@ -248,7 +248,8 @@ fn a_cancelled_run_keeps_the_results_of_finished_patterns() {
             cancel.cancel();
         }
     };
-    let report = compare(&plan, Some(&side), None, &cancel, &mut progress).expect("a report");
+    let report =
+        compare(&plan, Some(&side), None, &cancel, &mut progress).expect("the benchmark runs");
     assert!(report.interrupted && !report.has_errors());
     assert_eq!(report.patterns.len(), 1);
     let mut at_once = |_: &Snapshot<'_>| cancel.cancel();
@@ -276,7 +277,7 @@ fn progress_reports_each_phase_and_the_sides_alternate() {
     };
     let (local, remote) = (local.fill(), remote);
     let report = compare(&plan, Some(&local), Some(&remote), &Cancel::new(), &mut progress);
-    let report = report.expect("a valid plan");
+    let report = report.expect("the plan is valid");
     assert!(!report.has_errors(), "{:?}", report.patterns[0].errors);
     let drained: Vec<_> = order
         .iter()
@@ -300,7 +301,7 @@ fn a_run_without_a_size_ends_after_its_time() {
     };
     let (_, side) = fake(Geometry::new(512, 8000), When::Later);
     let report = run_one(&plan, &side);
-    let figures = report.patterns[0].local.as_ref().expect("measured");
+    let figures = report.patterns[0].local.as_ref().expect("the pattern was measured");
     assert!((figures.runs[0].seconds - 1.0).abs() < 1e-9);
     assert!((figures.iops - figures.reads as f64).abs() < 0.01, "{figures:?}");
 }
@@ -319,7 +320,7 @@ fn processor_time_is_measured_for_host_and_target() {
     let meters = Meters { target_cpu: Some(Arc::new(Ticking::default())), ..Meters::default() };
     let plan = plan(vec![Pattern::new(Rw::RandRead, 4096, 1, 1)], 5000);
     let report = run_one(&plan, &side.meters(meters));
-    let figures = report.patterns[0].local.as_ref().expect("measured");
+    let figures = report.patterns[0].local.as_ref().expect("the pattern was measured");
     let target = figures.target_cpu.expect("the processor time of the target");
     let per_second_us = target.us_per_io * figures.iops;
     assert!(target.percent_of_core > 0.0);
@@ -343,7 +344,7 @@ fn a_queue_that_does_not_open_is_reported() {
         }
     }
     let plan = plan(vec![Pattern::new(Rw::Read, 4096, 4, 1)], 1);
-    let report = run(&plan, None, Some(&Side::new(Arc::new(Closed)))).expect("a valid plan");
+    let report = run(&plan, None, Some(&Side::new(Arc::new(Closed)))).expect("the plan is valid");
     let message = &report.patterns[0].errors[0].message;
     assert!(message.contains("cannot open a queue: the connection"), "{message}");
 }

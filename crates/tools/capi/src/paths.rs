@@ -135,7 +135,7 @@ mod tests {
         let text = |array: &[c_char]| {
             let bytes: Vec<u8> = array.iter().map(|&byte| byte as u8).collect();
             let end = bytes.iter().position(|&byte| byte == 0).expect("a zero byte");
-            String::from_utf8(bytes[..end].to_vec()).expect("UTF-8")
+            String::from_utf8(bytes[..end].to_vec()).expect("the text is UTF-8")
         };
         assert_eq!(text(&array("")), "");
         assert_eq!(text(&array("no\0thing")), "no?thing");

@@ -67,7 +67,7 @@ fn serve_numbered(
 /// The sentence of the last failure.
 fn sentence() -> String {
     // SAFETY: the text belongs to this thread, and is valid until the thread's next failure.
-    unsafe { CStr::from_ptr(fb_last_error()) }.to_str().expect("UTF-8").to_owned()
+    unsafe { CStr::from_ptr(fb_last_error()) }.to_str().expect("the path is UTF-8").to_owned()
 }
 
 #[track_caller]
@@ -234,7 +234,7 @@ fn several_threads_can_use_one_disk() {
             })
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    threads.into_iter().for_each(|thread| thread.join().expect("the thread does not panic"));
     // SAFETY: no other thread uses the disk any more.
     unsafe { fb_disconnect(disk.pointer()) };
 }
@@ -417,7 +417,7 @@ fn invalid_queue_calls_are_refused() {
             assert_eq!(fb_poll(queue, null_mut(), 0, 0, 0), fb_status::Thread as i32);
         })
         .join()
-        .expect("no panic");
+        .expect("the thread does not panic");
         good(fb_queue_close(queue));
         fb_disconnect(disk);
     }
@@ -759,9 +759,9 @@ fn the_header_is_up_to_date() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let path = folder.join("../../../engines/include/farblock.h");
     let mut made = Vec::new();
-    cbindgen::generate(folder).expect("a header").write(&mut made);
+    cbindgen::generate(folder).expect("cbindgen generates the header").write(&mut made);
     if std::env::var_os("FARBLOCK_WRITE_HEADER").is_some() {
-        std::fs::write(&path, &made).expect("written");
+        std::fs::write(&path, &made).expect("the file is written");
     }
     let there = std::fs::read(&path).unwrap_or_default();
     assert!(made == there, "{} is out of date: run `make header`", path.display());

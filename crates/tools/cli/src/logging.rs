@@ -129,9 +129,9 @@ mod tests {
 
     #[test]
     fn control_and_direction_characters_are_escaped_in_log_lines() {
-        let mut file = tempfile::tempfile().expect("a file");
+        let mut file = tempfile::tempfile().expect("the temporary file is created");
         let logger = tracing_subscriber::fmt()
-            .with_writer(Mutex::new(file.try_clone().expect("a handle")))
+            .with_writer(Mutex::new(file.try_clone().expect("the descriptor is duplicated")))
             .fmt_fields(fields())
             .with_ansi(false)
             .without_time()
@@ -141,8 +141,8 @@ mod tests {
             tracing::warn!(host = %"a\u{202e}b\u{2028}c\x1b[2Jd\ne", "größe {}", "\u{2066}");
         });
         let mut text = String::new();
-        std::io::Seek::rewind(&mut file).expect("a seekable file");
-        std::io::Read::read_to_string(&mut file, &mut text).expect("a readable file");
+        std::io::Seek::rewind(&mut file).expect("the file is seekable");
+        std::io::Read::read_to_string(&mut file, &mut text).expect("the file is readable");
         let line = r" WARN größe \u{2066} host=a\u{202e}b\u{2028}c\u{1b}[2Jd\u{a}e";
         assert_eq!(text, format!("{line}\n"));
     }

@@ -29,7 +29,7 @@ impl Attachments {
     }
 
     fn url(&self) -> String {
-        self.target.as_ref().expect("a running process").url(1)
+        self.target.as_ref().expect("the process runs").url(1)
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -48,13 +48,17 @@ impl Attachments {
     #[track_caller]
     fn attach(&self, args: &[&str]) -> String {
         let outcome = self.run(&[&["attach", "--json", &self.url()], args].concat()).ok();
-        outcome.json()["use"]["path"].as_str().expect("a path").to_owned()
+        outcome.json()["use"]["path"].as_str().expect("the JSON contains the path").to_owned()
     }
 
     #[track_caller]
     fn status(&self, name: &str) -> Value {
         let all = self.run(&["list", "--json"]).ok().json();
-        let found = all.as_array().expect("a list").iter().find(|status| status["name"] == name);
+        let found = all
+            .as_array()
+            .expect("the JSON contains the list")
+            .iter()
+            .find(|status| status["name"] == name);
         found.unwrap_or_else(|| panic!("no {name} in {all}")).clone()
     }
 
@@ -86,9 +90,9 @@ impl Drop for Attachments {
 }
 
 fn connect(url: &str) -> TcpStream {
-    let address = url.split('/').nth(2).expect("an address");
+    let address = url.split('/').nth(2).expect("the URL has an address");
     let stream = TcpStream::connect(address).expect("a server listens");
-    stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
+    stream.set_read_timeout(Some(WAIT_LIMIT)).expect("the socket accepts the timeout");
     stream
 }
 
@@ -128,10 +132,10 @@ impl Initiator {
         bytes.extend_from_slice(data);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         self.0.write_all(&bytes).expect("the bytes are sent");
-        self.0.read_exact(&mut header).expect("an answer");
+        self.0.read_exact(&mut header).expect("the server answers");
         let length = u32::from_be_bytes([0, header[5], header[6], header[7]]) as usize;
         let mut data = vec![0; length.next_multiple_of(4)];
-        self.0.read_exact(&mut data).expect("the data");
+        self.0.read_exact(&mut data).expect("the server sends the data");
         data.truncate(length);
         (header, data)
     }
@@ -154,7 +158,11 @@ impl Initiator {
         for _ in 0..4 {
             let (answer, data) = self.command(0xc0, 0x25, 8, &[]);
             if answer[0] == 0x25 {
-                let word = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().expect("4"));
+                let word = |at: usize| {
+                    u32::from_be_bytes(
+                        data[at..at + 4].try_into().expect("the slice has the right length"),
+                    )
+                };
                 return (word(0), word(4));
             }
             assert_eq!((answer[0], answer[3]), (0x21, 0x02), "not CHECK CONDITION");
@@ -307,8 +315,10 @@ fn a_scrape_counts_the_latency_of_each_operation_once() {
 fn a_killed_server_is_replaced_at_the_same_address() {
     let attachments = Attachments::new();
     let url = attachments.attach(&["--as", "iscsi", "--listen", "127.0.0.1:0"]);
-    let pid = attachments.status("fb0")["server_pid"].as_u64().expect("a server process");
-    signal(u32::try_from(pid).expect("a process"), "KILL");
+    let pid = attachments.status("fb0")["server_pid"]
+        .as_u64()
+        .expect("the status contains the process id");
+    signal(u32::try_from(pid).expect("the process id has 32 bits"), "KILL");
     until("a successor", || {
         attachments.status("fb0")["server_pid"].as_u64().is_some_and(|other| other != pid)
     });
@@ -327,8 +337,8 @@ fn list_removes_the_remains_of_a_dead_daemon() {
     attachments.attach(&["--as", "iscsi", "--listen", "127.0.0.1:0"]);
     let status = attachments.status("fb0");
     for pid in ["pid", "server_pid"] {
-        let pid = status[pid].as_u64().expect("a process");
-        signal(u32::try_from(pid).expect("a process"), "KILL");
+        let pid = status[pid].as_u64().expect("the status contains the process id");
+        signal(u32::try_from(pid).expect("the process id has 32 bits"), "KILL");
     }
     until("the processes have exited", || attachments.run(&["list"]).ok().out().contains("stale"));
     assert_eq!(attachments.run(&["list"]).ok().out(), "nothing is attached\n");
@@ -341,7 +351,7 @@ fn an_nbd_client_connects_over_tcp() {
     let url = attachments.attach(&["--as", "nbd", "--listen", "127.0.0.1:0"]);
     assert!(url.starts_with("nbd://127.0.0.1:"), "{url}");
     let mut greeting = [0; 16];
-    connect(&url).read_exact(&mut greeting).expect("a greeting");
+    connect(&url).read_exact(&mut greeting).expect("the server sends a greeting");
     assert_eq!(&greeting, b"NBDMAGICIHAVEOPT");
     until("no user is listed", || attachments.status("fb0")["users"][0].is_null());
     attachments.detach("fb0");
@@ -352,15 +362,15 @@ fn an_nbd_client_connects_over_tcp() {
 fn attach_in_the_foreground_exits_on_ctrl_c() {
     let attachments = Attachments::new();
     let folder = attachments.scratch.path("attach.d");
-    fs::create_dir_all(&folder).expect("a folder");
+    fs::create_dir_all(&folder).expect("the folder is created");
     let url = attachments.url();
     let text = format!("urls = [{url:?}]\nas = 'iscsi'\nlisten = '127.0.0.1:0'\n");
-    fs::write(folder.join("data.toml"), text).expect("a file");
+    fs::write(folder.join("data.toml"), text).expect("the file is written");
     let mut command = attachments.command(&["attach", "--restore", "data", "--foreground"]);
     let mut child = command.stdout(Stdio::piped()).spawn().expect("the process starts");
     let mut said = String::new();
-    let stdout = child.stdout.take().expect("a pipe");
-    BufReader::new(stdout).read_line(&mut said).expect("a line");
+    let stdout = child.stdout.take().expect("the stream is a pipe");
+    BufReader::new(stdout).read_line(&mut said).expect("the process prints a line");
     assert!(said.starts_with("data: iscsi://127.0.0.1:"), "{said}");
     assert_eq!(attachments.status("data")["pid"], child.id());
     signal(child.id(), "INT");
@@ -385,8 +395,11 @@ fn attach_refuses_invalid_options_and_leaves_nothing() {
     ] {
         attachments.run(&[&["attach"], args].concat()).fails(2, parts);
     }
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let taken = taken.local_addr().map(|address| (address.to_string(), taken)).expect("bound");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let taken = taken
+        .local_addr()
+        .map(|address| (address.to_string(), taken))
+        .expect("the socket has an address");
     for (args, parts) in [
         (&["--restore", "none"][..], &["none.toml", "name a file that exists"][..]),
         (&[&url, "--as", "iscsi", "--listen", "0.0.0.0:0"], &["only this machine", "127.0.0.1"]),
@@ -399,9 +412,10 @@ fn attach_refuses_invalid_options_and_leaves_nothing() {
     attachments
         .run(&["attach", &url, "--as", "winspd"])
         .fails_in_a_line(1, &["WinSpd", "github.com/winfsp/winspd/releases", "--as iscsi"]);
-    attachments.target.take().expect("a running process").stop();
+    attachments.target.take().expect("the process runs").stop();
     let gone = ["attach", &url, "--as", "iscsi", "--listen", "127.0.0.1:0"];
     attachments.run(&gone).fails_in_a_line(1, &["cannot connect", "is the target running"]);
-    let left: Vec<_> = fs::read_dir(attachments.scratch.path("run")).expect("a folder").collect();
+    let left: Vec<_> =
+        fs::read_dir(attachments.scratch.path("run")).expect("the folder is readable").collect();
     assert!(left.is_empty(), "{left:?}");
 }

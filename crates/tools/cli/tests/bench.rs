@@ -13,7 +13,7 @@ fn bench(scratch: &Scratch, args: &[&str]) -> Outcome {
 }
 
 fn patterns(report: &Value) -> &Vec<Value> {
-    report["patterns"].as_array().expect("patterns")
+    report["patterns"].as_array().expect("the JSON contains the list")
 }
 
 #[test]

@@ -77,8 +77,8 @@ fn prometheus_scrapes_the_counters() {
         stream.read_to_string(&mut text).unwrap();
         text.split_once("\r\n\r\n").unwrap().1.to_owned()
     };
-    let url = server.url(1).parse().expect("a URL");
-    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
+    let url = server.url(1).parse().expect("the URL is valid");
+    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("the disk connects");
     let mut blocks = Blocking::new(&disk).unwrap();
     let none = format!("namespace_write_seconds_count{{nqn=\"{NQN}\",nsid=\"1\"}} 0\n");
     until("latencies are measured", || {

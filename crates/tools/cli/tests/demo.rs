@@ -9,7 +9,7 @@ use support::{Outcome, Scratch, signal, until};
 
 /// Starts the demonstration with its files in the test's folder.
 fn start(scratch: &Scratch, args: &[&str]) -> Child {
-    std::fs::create_dir_all(scratch.path("tmp")).expect("a folder");
+    std::fs::create_dir_all(scratch.path("tmp")).expect("the folder is created");
     let mut command = scratch.command([&["demo", "--every", "0.2"], args].concat());
     command.env("TMPDIR", scratch.path("tmp")).spawn().expect("the process starts")
 }
@@ -30,10 +30,10 @@ fn nothing_is_left(scratch: &Scratch) {
         String::from_utf8_lossy(&words).contains(&folder).then_some(())
     };
     until("the processes have exited", || {
-        std::fs::read_dir("/proc").expect("processes").find_map(is_of_it).is_none()
+        std::fs::read_dir("/proc").expect("the folder is readable").find_map(is_of_it).is_none()
     });
     until("the files are removed", || {
-        std::fs::read_dir(&folder).expect("the folder").next().is_none()
+        std::fs::read_dir(&folder).expect("the folder is readable").next().is_none()
     });
 }
 
@@ -41,10 +41,10 @@ fn nothing_is_left(scratch: &Scratch) {
 fn the_demo_reports_its_faults_and_loses_no_data() {
     let scratch = Scratch::new();
     let mut child = start(&scratch, &[]);
-    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut out = BufReader::new(child.stdout.take().expect("the stream is a pipe"));
     let mut text = said(&mut out, "the mirror continues with left");
     signal(child.id(), "INT");
-    out.read_to_string(&mut text).expect("all output");
+    out.read_to_string(&mut text).expect("the output is UTF-8");
     let output = support::wait(child);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert!(output.status.success(), "{text}");
@@ -115,12 +115,12 @@ fn the_demo_of_a_group_names_etcd_if_it_is_not_installed() {
 fn an_interrupted_demo_prints_its_result() {
     let scratch = Scratch::new();
     let mut child = start(&scratch, &[]);
-    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut out = BufReader::new(child.stdout.take().expect("the stream is a pipe"));
     said(&mut out, "is killed");
     signal(child.id(), "INT");
     assert!(said(&mut out, "no data is lost").contains("1 target killed."));
     let mut rest = String::new();
-    out.read_to_string(&mut rest).expect("all output");
+    out.read_to_string(&mut rest).expect("the output is UTF-8");
     assert!(support::wait(child).status.success(), "{rest}");
     nothing_is_left(&scratch);
 }
@@ -129,7 +129,7 @@ fn an_interrupted_demo_prints_its_result() {
 fn a_killed_demo_leaves_no_processes_and_files() {
     let scratch = Scratch::new();
     let mut child = start(&scratch, &[]);
-    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut out = BufReader::new(child.stdout.take().expect("the stream is a pipe"));
     said(&mut out, "path 1 is cut");
     signal(child.id(), "KILL");
     let _ = support::wait(child);

@@ -16,7 +16,7 @@ const BLOCKS: u64 = 32;
 
 /// Writes versions of blocks and reads them back until `stop`. Counts the rounds.
 fn load(disk: &Disk, first: u64, stop: &AtomicBool, count: &AtomicU64) {
-    let mut blocks = Blocking::new(disk).expect("a queue");
+    let mut blocks = Blocking::new(disk).expect("the queue opens");
     let size = blocks.geometry().block_size as usize;
     let (mut data, mut versions) = (vec![0; size], [0; BLOCKS as usize]);
     let fill = |data: &mut [u8], version: u64| {
@@ -27,12 +27,12 @@ fn load(disk: &Disk, first: u64, stop: &AtomicBool, count: &AtomicU64) {
         version += 1;
         let at = (version * 7 % BLOCKS) as usize;
         let lba = first + at as u64;
-        blocks.read(lba, &mut data).expect("read");
+        blocks.read(lba, &mut data).expect("the read succeeds");
         let mut expected = vec![0; size];
         fill(&mut expected, versions[at]);
         assert_eq!(data, expected, "block {lba} has old data");
         fill(&mut data, version);
-        blocks.write(lba, &data).expect("written");
+        blocks.write(lba, &data).expect("the write succeeds");
         versions[at] = version;
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -48,7 +48,7 @@ fn a_disk_survives_kills_and_restarts_of_its_target() {
     let reserved = Reserved::at(Ipv4Addr::LOCALHOST);
     let address = reserved.address.to_string();
     let first = start(&address);
-    let url: Url = first.url(1).parse().expect("a URL");
+    let url: Url = first.url(1).parse().expect("the URL is valid");
     let mut server = Some(first);
     let connection = Options { hostid: Some(HostId(*b"farblock-testing")), ..Options::default() };
     let options = DiskOptions {
@@ -57,7 +57,7 @@ fn a_disk_survives_kills_and_restarts_of_its_target() {
         ctrl_loss_timeout: Some(Duration::from_secs(30)),
         ..DiskOptions::default()
     };
-    let disk = Disk::connect(&[url], &options).expect("connected");
+    let disk = Disk::connect(&[url], &options).expect("the disk connects");
     let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -67,7 +67,7 @@ fn a_disk_survives_kills_and_restarts_of_its_target() {
         for _ in 0..3 {
             let before = count.load(Ordering::Relaxed);
             until("200 more writes are done", || count.load(Ordering::Relaxed) > before + 200);
-            let killed = server.take().expect("a running process");
+            let killed = server.take().expect("the process runs");
             killed.signal("KILL");
             let _ = killed.wait();
             until("the host has lost the target", || disk.state() == DiskState::Waiting);

@@ -11,8 +11,8 @@ const NQN: &str = "nqn.2026-11.org.example:disk";
 
 /// Starts a peer that handles each connection with `act`.
 fn peer(act: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("a bound socket");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("the socket has an address");
     let act = std::sync::Arc::new(act);
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -40,7 +40,8 @@ fn problem(scratch: &Scratch, url: &str, options: &[&str]) -> (String, String) {
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), ""), "{}", outcome.out());
     let report = outcome.json();
     assert_eq!(report["problems"], 1, "{report}");
-    let last = report["findings"].as_array().and_then(|all| all.last()).expect("a finding");
+    let last =
+        report["findings"].as_array().and_then(|all| all.last()).expect("the report has a finding");
     assert_eq!(last["verdict"], "problem", "{report}");
     let text = |name: &str| last[name].as_str().expect("text").to_owned();
     (text("check"), format!("{} -> {}", text("what"), text("advice")))
@@ -166,7 +167,7 @@ fn doctor_reports_unknown_hosts_subsystems_and_namespaces() {
     let server = scratch.serve(["mem:1MiB", "--allow-host", HOST]);
     let found = problem(&scratch, &server.url(1), &[]);
     let own = scratch.run(["whoami", "--json"]).ok().json();
-    let own = own["host_nqn"].as_str().expect("a name");
+    let own = own["host_nqn"].as_str().expect("the JSON contains the name");
     says(&found, "host", &["does not allow this host", own, "farblock ctl allow-host"]);
     let as_host = format!("?hostnqn={HOST}");
     let wrong = format!("nvme+tcp://{}/{NQN}{as_host}", server.address);
@@ -188,11 +189,11 @@ fn doctor_reports_a_disk_that_does_not_answer_a_read() {
 #[test]
 fn doctor_reports_a_local_target_that_does_not_answer() {
     let scratch = Scratch::new();
-    std::fs::create_dir(scratch.path("run-serve")).expect("a folder");
+    std::fs::create_dir(scratch.path("run-serve")).expect("the folder is created");
     let bind = |name: &str| std::os::unix::net::UnixListener::bind(scratch.path(name));
     // doctor ignores the socket of a dead target.
-    drop(bind("run-serve/gone").expect("a socket"));
-    let hangs = bind("run-serve/hangs").expect("a socket");
+    drop(bind("run-serve/gone").expect("the socket is bound"));
+    let hangs = bind("run-serve/hangs").expect("the socket is bound");
     let text = scratch.run(["doctor", "--timeout", "100ms"]).out();
     assert!(text.contains("run-serve/hangs does not answer within 100ms"), "{text}");
     assert!(!text.contains("run-serve/gone"), "{text}");
@@ -334,7 +335,7 @@ fn doctor_names_the_users_of_a_file() {
         "{free}"
     );
     // A relative name and a symbolic link lead to the same file.
-    std::os::unix::fs::symlink("disk.img", scratch.path("link")).expect("a link");
+    std::os::unix::fs::symlink("disk.img", scratch.path("link")).expect("the link is created");
     let server = scratch.serve([&disk]);
     for name in [disk.as_str(), "disk.img", "link"] {
         let found = problem(&scratch, name, &[]);
@@ -389,7 +390,7 @@ fn doctor_without_arguments_checks_the_machine() {
     let server = scratch.serve(["mem:1MiB", "--listen", "127.0.0.1:0"]);
     let outcome = scratch.run(["doctor", "--json"]);
     let report = outcome.json();
-    let checks = report["findings"].as_array().expect("findings");
+    let checks = report["findings"].as_array().expect("the JSON contains the list");
     let named = |name: &str| checks.iter().any(|one| one["check"] == name);
     assert!(named("version") && named("identity"), "{report}");
     #[cfg(target_os = "linux")]

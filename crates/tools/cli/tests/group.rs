@@ -94,7 +94,7 @@ impl Group {
             .create(true)
             .append(true)
             .open(self.scratch.path(&format!("log-{index}")))
-            .expect("a log");
+            .expect("the log file opens");
         let mut command = self.scratch.command(["serve", "disk.img", "--block-size", "4096"]);
         command.args(["--group", "gold", "--etcd", &etcd, "--member", &name]);
         command.args(["--advertise", &format!("127.0.0.1:{}", proxies.hosts.0)]);
@@ -107,7 +107,7 @@ impl Group {
     }
 
     fn pid(&self, index: usize) -> u32 {
-        self.members[index].as_ref().expect("a running process").0.id()
+        self.members[index].as_ref().expect("the process runs").0.id()
     }
 
     fn ask(&self, index: usize) -> Outcome {
@@ -144,7 +144,7 @@ impl Group {
 
     fn incarnations(&self, seen_by: usize) -> Vec<u64> {
         let seen = self.seen_by(seen_by);
-        let all = seen["members"].as_array().expect("members").iter();
+        let all = seen["members"].as_array().expect("the JSON contains the list").iter();
         all.map(|member| member["incarnation"].as_u64().expect("a number")).collect()
     }
 
@@ -164,8 +164,8 @@ impl Group {
         };
         while is_running() {
             for index in 0..self.members.len() {
-                let member = self.members[index].as_mut().expect("a running process");
-                if let Some(status) = member.0.try_wait().expect("a child process") {
+                let member = self.members[index].as_mut().expect("the process runs");
+                if let Some(status) = member.0.try_wait().expect("the process can be waited for") {
                     assert_eq!(status.code(), Some(75), "m{index} exited");
                     self.start(index);
                 }
@@ -178,7 +178,7 @@ impl Group {
         let nqn = self.nqn();
         let url = |its: &Proxies| {
             let port = its.hosts.0;
-            format!("nvme+tcp://127.0.0.1:{port}/{nqn}?ns=1").parse().expect("a URL")
+            format!("nvme+tcp://127.0.0.1:{port}/{nqn}?ns=1").parse().expect("the URL is valid")
         };
         self.proxies.iter().map(url).collect()
     }
@@ -186,7 +186,7 @@ impl Group {
     fn nqn(&self) -> String {
         let status = self.scratch.run(["status", "--control", &self.control(0), "--json"]);
         let status = status.ok().json();
-        status["subsystems"][0]["nqn"].as_str().expect("a name").to_owned()
+        status["subsystems"][0]["nqn"].as_str().expect("the JSON contains the name").to_owned()
     }
 
     fn logs(&self) {
@@ -242,14 +242,14 @@ fn connect(urls: &[Url]) -> Disk {
         ctrl_loss_timeout: None,
         ..DiskOptions::default()
     };
-    Disk::connect(urls, &options).expect("connected")
+    Disk::connect(urls, &options).expect("the disk connects")
 }
 
 fn write(urls: &[Url], ends: &AtomicBool) -> Written {
     let disk = connect(urls);
-    let reactor = Reactor::new(&Config::default()).expect("an engine");
+    let reactor = Reactor::new(&Config::default()).expect("the reactor starts");
     let task = reactor.add_task();
-    let mut queue = disk.open(&reactor, task).expect("a queue");
+    let mut queue = disk.open(&reactor, task).expect("the queue opens");
     let mut written =
         Written { confirmed: vec![0; BLOCKS as usize], writes: 0, longest: Duration::ZERO };
     let mut under_way = vec![None; DEPTH as usize];
@@ -281,13 +281,14 @@ fn write(urls: &[Url], ends: &AtomicBool) -> Written {
 
 /// Checks that every block of the file has the last acknowledged number.
 fn verify(group: &Group, written: &Written, what: &str) {
-    let file = std::fs::File::open(group.scratch.path("disk.img")).expect("the disk");
+    let file = std::fs::File::open(group.scratch.path("disk.img")).expect("the file opens");
     let mut block = vec![0; BLOCK];
     for (lba, confirmed) in (0..).zip(&written.confirmed) {
-        file.read_exact_at(&mut block, lba * BLOCK as u64).expect("a block");
+        file.read_exact_at(&mut block, lba * BLOCK as u64).expect("the block is readable");
         let mut numbers = block.chunks_exact(8);
         let is_it = numbers.all(|number| number == confirmed.to_le_bytes());
-        let found = u64::from_le_bytes(block[..8].try_into().expect("8 bytes"));
+        let found =
+            u64::from_le_bytes(block[..8].try_into().expect("the slice has the right length"));
         assert!(is_it, "{what}: block {lba} has {found}, and {confirmed} was confirmed last");
     }
     eprintln!("{what}: {} writes, the longest took {:?}", written.writes, written.longest);
@@ -376,7 +377,7 @@ fn a_member_that_is_terminated_hands_over_first() {
     let writer = Writer::start(group.urls());
     std::thread::sleep(Duration::from_secs(2));
     signal(group.pid(leader), "TERM");
-    let mut member = group.members[leader].take().expect("a running process");
+    let mut member = group.members[leader].take().expect("the process runs");
     assert!(member.0.wait().expect("the member exits").success());
     group.wait_for_leader(1 - leader, |index| index == 1 - leader);
     std::thread::sleep(Duration::from_secs(1));
@@ -413,7 +414,8 @@ impl Group {
     fn restart_ended(&mut self) {
         for index in 0..self.members.len() {
             let member = self.members[index].as_mut();
-            let ended = member.map(|it| it.0.try_wait().expect("a child").is_some());
+            let ended =
+                member.map(|it| it.0.try_wait().expect("the process can be waited for").is_some());
             if ended == Some(true) {
                 self.start(index);
             }
@@ -481,7 +483,7 @@ fn a_rolling_upgrade_restarts_every_member_without_an_error_at_the_host() {
     );
     let seen = group.seen_by(1);
     assert!(seen["upgrade"].is_null(), "{seen:#}");
-    for member in seen["members"].as_array().expect("members") {
+    for member in seen["members"].as_array().expect("the JSON contains the list") {
         assert_eq!(member["duty"], "serve", "{seen:#}");
         assert_eq!(member["hosts"][0], HOST, "{seen:#}");
     }
@@ -522,7 +524,7 @@ fn a_dead_member_is_forgotten_with_its_controller_identifiers() {
     let control = group.control(0);
     let forget = ["ctl", "--control", &control, "group", "forget", "m1"];
     group.scratch.run(forget).fails_in_a_line(1, &["m1 is alive: stop it first"]);
-    let mut member = group.members[1].take().expect("a running process");
+    let mut member = group.members[1].take().expect("the process runs");
     signal(member.0.id(), "TERM");
     assert!(member.0.wait().expect("the member exits").success());
     until("m1 has left", || group.seen_by(0)["members"][1]["alive"] == false);

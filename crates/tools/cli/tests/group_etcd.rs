@@ -14,25 +14,28 @@ use support::{Scratch, has, until};
 
 fn secret(scratch: &Scratch, name: &str, text: &str) -> String {
     let path = scratch.file(name, text.as_bytes());
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("our own file");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))
+        .expect("the permissions are set");
     path
 }
 
 fn authority(scratch: &Scratch, name: &str) -> CertifiedIssuer<'static, KeyPair> {
-    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+    let mut params =
+        CertificateParams::new(Vec::new()).expect("the certificate parameters are valid");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.distinguished_name.push(DnType::CommonName, name);
-    let key = KeyPair::generate().expect("a key");
-    let issuer = CertifiedIssuer::self_signed(params, key).expect("a certificate");
+    let key = KeyPair::generate().expect("the key is generated");
+    let issuer = CertifiedIssuer::self_signed(params, key).expect("the certificate is signed");
     scratch.file(&format!("{name}.pem"), issuer.pem().as_bytes());
     issuer
 }
 
 fn certify(scratch: &Scratch, name: &str, issuer: &CertifiedIssuer<'static, KeyPair>) {
-    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("parameters");
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()])
+        .expect("the certificate parameters are valid");
     params.distinguished_name.push(DnType::CommonName, name);
-    let key = KeyPair::generate().expect("a key");
-    let certificate = params.signed_by(&key, issuer).expect("a certificate");
+    let key = KeyPair::generate().expect("the key is generated");
+    let certificate = params.signed_by(&key, issuer).expect("the certificate is signed");
     scratch.file(&format!("{name}.pem"), certificate.pem().as_bytes());
     secret(scratch, &format!("{name}.key"), &key.serialize_pem());
 }
@@ -64,7 +67,7 @@ impl Etcd {
             .args(["--cert-file", &scratch.text("etcd.pem"), "--key-file"])
             .args([&scratch.text("etcd.key"), "--trusted-ca-file", &scratch.text("ours.pem")])
             .stdout(Stdio::null())
-            .stderr(std::fs::File::create(scratch.path("etcd.log")).expect("a log"))
+            .stderr(std::fs::File::create(scratch.path("etcd.log")).expect("the log file opens"))
             .spawn();
         self.process = Some(Running(child.expect("etcd starts")));
         until("etcd listens", || TcpStream::connect(self.plain).is_ok());
@@ -86,7 +89,7 @@ impl Etcd {
         )
         .expect("sent");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
+        stream.read_to_string(&mut answer).expect("the server answers");
         assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
     }
 
@@ -165,7 +168,7 @@ path = "second.img"
         let mut command = self.scratch.command(["serve", "--config", &file, "-v"]);
         command.args(["--control", &self.scratch.text(name)]);
         command.args(["--state-dir", &self.scratch.text(&format!("state-{name}"))]);
-        let log = std::fs::File::create(self.log(name)).expect("a log");
+        let log = std::fs::File::create(self.log(name)).expect("the log file opens");
         command.stdout(Stdio::null()).stderr(log);
         Running(command.spawn().expect("the process starts"))
     }
@@ -225,7 +228,12 @@ fn a_group_from_configuration_files_works_with_passwords_and_certificates() {
     let reloaded = stage.scratch.run(["reload", "--control", &control]).ok();
     assert!(reloaded.out().contains("has not changed"), "{}", reloaded.out());
     let ana = ["ctl", "--control", &control, "set-ana"];
-    let address = one["listeners"].as_object().expect("listeners").keys().next().expect("one");
+    let address = one["listeners"]
+        .as_object()
+        .expect("the JSON contains the object")
+        .keys()
+        .next()
+        .expect("one");
     let set = [&ana[..], &[address.as_str(), "optimized"]].concat();
     let refused = stage.scratch.run([&set[..set.len() - 1], &["inaccessible"]].concat());
     refused.fails_in_a_line(1, &["member of a group", "group move"]);

@@ -189,7 +189,7 @@ fn no_write_of_a_leader_that_was_stopped_lands_after_a_preempt() {
     for round in 0..5 {
         assert_eq!(beta.register(1 - leader), OK);
         hammers.iter().for_each(Hammer::wait_for_writes);
-        let process = group.members[leader].as_ref().expect("a running process").id();
+        let process = group.members[leader].as_ref().expect("the process runs").id();
         support::signal(process, "STOP");
         let (answer, fenced) = std::thread::scope(|scope| {
             let fencing = scope.spawn(|| {
@@ -239,7 +239,8 @@ fn duel(hosts: &mut [Node; 2], hammers: &[Hammer; 2], file: &Path, random: &mut 
 
 #[test]
 fn two_hosts_preempt_each_other_while_leaders_move_stop_and_die() {
-    let number = |name: &str| std::env::var(name).ok().map(|it| it.parse().expect("a number"));
+    let number =
+        |name: &str| std::env::var(name).ok().map(|it| it.parse().expect("the text is a number"));
     let seed = number("GROUP_DUEL_SEED").unwrap_or(41);
     let duels = number("GROUP_DUELS").unwrap_or(10);
     let mut group = Group::new();
@@ -286,7 +287,7 @@ fn disturb(group: &mut Group, random: &mut Random) {
             group.start(member);
         }
         1 => {
-            let id = group.members[member].as_ref().expect("a running process").id();
+            let id = group.members[member].as_ref().expect("the process runs").id();
             support::signal(id, "STOP");
             std::thread::sleep(Duration::from_millis(random.below(5_000)));
             support::signal(id, "CONT");

@@ -76,7 +76,7 @@ fn id_lists_the_other_namespaces_if_one_fails() {
         id.stderr
     );
     let id = scratch.run(["id", &url, "--json"]);
-    let json: serde_json::Value = serde_json::from_str(&id.out()).expect("JSON");
+    let json: serde_json::Value = serde_json::from_str(&id.out()).expect("the text is JSON");
     assert_eq!(
         (&json["namespaces"][0]["nsid"], &json["failed"][0]["nsid"]),
         (&1.into(), &2.into())

@@ -18,7 +18,8 @@ const WATCH: &str = "fedcba9876543210fedcba9876543210";
 /// Creates a file that only its owner may read.
 fn secret(scratch: &Scratch, name: &str, text: &str) -> String {
     let path = scratch.file(name, text.as_bytes());
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("our own file");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))
+        .expect("the permissions are set");
     path
 }
 
@@ -270,7 +271,7 @@ fn events_over_https_require_a_token() {
     scratch.prepare(&mut command);
     command.args(["-sSN", "--noproxy", "*", "--cacert", "ours.pem", "-H", &header, &url]);
     let mut reader = command.spawn().expect("curl starts");
-    let mut events = reader.stdout.take().expect("a pipe");
+    let mut events = reader.stdout.take().expect("the stream is a pipe");
     let mut text = String::new();
     let mut read = |until: &str| {
         let mut piece = [0; 4096];
@@ -284,7 +285,7 @@ fn events_over_https_require_a_token() {
     read(":\n\n");
     scratch.run(["ctl", "add-namespace", NQN, "mem:2MiB"]).ok();
     read("event: namespace_added");
-    reader.kill().expect("a running process");
+    reader.kill().expect("the process still runs");
     reader.wait().expect("the reader exits");
     let refused = format!("https://localhost:{port}/v1/events");
     let refused =
@@ -307,7 +308,7 @@ fn the_ui_shows_only_targets_with_a_trusted_certificate() {
         let mut command = scratch.command(args.iter().chain(&["--token", &page, "--json"]));
         let mut page = command.spawn().expect("the command starts");
         let mut line = String::new();
-        let stdout = page.stdout.take().expect("a pipe");
+        let stdout = page.stdout.take().expect("the stream is a pipe");
         std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
         let said: serde_json::Value = serde_json::from_str(&line).expect("a line of JSON");
         let at = said["dashboard"].as_str().and_then(|it| it.strip_prefix("http://")).unwrap();
@@ -384,7 +385,7 @@ fn page(scratch: &Scratch, node: &str, listen: &str) -> (Ended, String) {
     let args = ["ui", "--node", node, "--listen", listen, "--json"];
     let mut page = scratch.command(args.iter().chain(&with)).spawn().expect("the command starts");
     let mut line = String::new();
-    let stdout = page.stdout.take().expect("a pipe");
+    let stdout = page.stdout.take().expect("the stream is a pipe");
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
     let page = Ended(page);
     let said: serde_json::Value = serde_json::from_str(&line).expect("a line of JSON");

@@ -16,7 +16,8 @@ const WATCH: &str = "fedcba9876543210fedcba9876543210";
 /// Creates a file that only its owner may read.
 fn secret(scratch: &Scratch, name: &str, text: &str) -> String {
     let path = scratch.file(name, text.as_bytes());
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("our own file");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))
+        .expect("the permissions are set");
     path
 }
 
@@ -33,12 +34,14 @@ fn start(scratch: &Scratch) -> (Server, String) {
 
 /// Sends a request, and returns the whole answer.
 fn ask(url: &str, request: &str, headers: &str) -> String {
-    let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("a URL")).unwrap();
+    let mut stream =
+        TcpStream::connect(url.strip_prefix("http://").expect("the URL starts with http://"))
+            .unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let head = format!("{request} HTTP/1.1\r\nConnection: close\r\n{headers}");
     write!(stream, "{head}Content-Length: 0\r\n\r\n").unwrap();
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
+    stream.read_to_string(&mut answer).expect("the server answers");
     answer
 }
 

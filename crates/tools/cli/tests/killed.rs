@@ -73,7 +73,7 @@ fn states(begun: &Value) -> Vec<Document> {
         ours(json!({ "3": disk(1 << 20), "4": { "path": "mem:1MiB" } }), host),
         two,
     ]
-    .map(|state| Document::parse(&state.to_string()).expect("a document"))
+    .map(|state| Document::parse(&state.to_string()).expect("the document is valid"))
     .into()
 }
 
@@ -118,7 +118,7 @@ fn start(scratch: &Scratch) -> Server {
 /// Requests a state. Returns the HTTP status, or `None` if the target was killed during the
 /// request.
 fn ask(client: &Client, state: &Document) -> Option<u16> {
-    let state = serde_json::from_str(&state.to_json()).expect("JSON");
+    let state = serde_json::from_str(&state.to_json()).expect("the text is JSON");
     let answer = client.ask("PUT", "/v1/state", None, Some(&state)).ok()?;
     assert!(matches!(answer.status, 200 | 507), "{}", answer.body);
     Some(answer.status)
@@ -126,13 +126,13 @@ fn ask(client: &Client, state: &Document) -> Option<u16> {
 
 /// Returns the target's state, and checks that its namespaces agree with it.
 fn shared(client: &Client) -> Document {
-    let said = client.ask("GET", "/v1/state", None, None).expect("an answer").body;
+    let said = client.ask("GET", "/v1/state", None, None).expect("the target answers").body;
     let document = Document::parse(&said).expect("a state");
-    let status = client.ask("GET", "/v1/status", None, None).expect("an answer").json();
+    let status = client.ask("GET", "/v1/status", None, None).expect("the target answers").json();
     let mut found = BTreeSet::new();
-    for subsystem in status["subsystems"].as_array().expect("some") {
-        let nqn = subsystem["nqn"].as_str().expect("a name");
-        for namespace in subsystem["namespaces"].as_array().expect("some") {
+    for subsystem in status["subsystems"].as_array().expect("the JSON contains the list") {
+        let nqn = subsystem["nqn"].as_str().expect("the JSON contains the name");
+        for namespace in subsystem["namespaces"].as_array().expect("the JSON contains the list") {
             let bytes = namespace["bytes"].as_u64();
             found.insert((nqn.to_owned(), namespace["nsid"].as_u64().expect("a number"), bytes));
         }
@@ -151,7 +151,7 @@ fn shared(client: &Client) -> Document {
 /// Kills a target at this moment of a change. Returns whether the change must have been saved.
 fn kill_at(moment: Moment, scratch: &Scratch, server: Server, new: &Document) -> bool {
     let pid = Pid::from_raw(server.id.cast_signed()).expect("a process");
-    let kill = || kill_process(pid, Signal::KILL).expect("a running process");
+    let kill = || kill_process(pid, Signal::KILL).expect("the process still runs");
     let watch = Watch::new(scratch);
     let client = client(scratch);
     let answered = std::thread::scope(|scope| {
@@ -164,13 +164,13 @@ fn kill_at(moment: Moment, scratch: &Scratch, server: Server, new: &Document) ->
             Moment::Seen(event) => watch.wait_for(event),
             Moment::After(time) => std::thread::sleep(time),
             Moment::Half | Moment::Answered => {
-                let answered = asked.join().expect("no panic");
+                let answered = asked.join().expect("the thread does not panic");
                 kill();
                 return answered;
             }
         }
         kill();
-        asked.join().expect("no panic")
+        asked.join().expect("the thread does not panic")
     });
     match moment {
         Moment::Half => assert_eq!(answered, Some(507), "the target did not report a full disk"),
@@ -193,9 +193,10 @@ fn kept(scratch: &Scratch) -> Document {
 fn a_target_killed_during_a_change_has_the_old_or_the_new_state() {
     let scratch = Scratch::new();
     scratch.disk("disk.img", 1 << 20);
-    std::fs::create_dir(scratch.path("kept")).expect("a folder");
+    std::fs::create_dir(scratch.path("kept")).expect("the folder is created");
     let mut server = start(&scratch);
-    let begun = client(&scratch).ask("GET", "/v1/state", None, None).expect("an answer").json();
+    let begun =
+        client(&scratch).ask("GET", "/v1/state", None, None).expect("the target answers").json();
     let states = states(&begun);
     let (mut at, mut old, mut new) = (0, 0, 0);
     for round in 0..ROUNDS * MOMENTS.len() {
@@ -223,8 +224,9 @@ fn a_target_killed_during_a_change_has_the_old_or_the_new_state() {
     assert!(old > 0 && new > 0);
     // Files that the last kill left must not disturb the next start, which removes them.
     assert_eq!(ask(&client(&scratch), &states[(at + 1) % states.len()]), Some(200));
-    let left = std::fs::read_dir(scratch.path("kept")).expect("a folder");
-    let mut left: Vec<_> = left.map(|one| one.expect("an entry").file_name()).collect();
+    let left = std::fs::read_dir(scratch.path("kept")).expect("the folder is readable");
+    let mut left: Vec<_> =
+        left.map(|one| one.expect("the entry is readable").file_name()).collect();
     left.sort();
     assert_eq!(left, ["state.json", "state.json.lock"]);
     server.stop();

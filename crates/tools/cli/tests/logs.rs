@@ -65,7 +65,7 @@ fn a_flood_of_protocol_errors_logs_a_few_lines_and_a_count() {
 fn a_host_that_keeps_reconnecting_logs_a_few_lines_and_a_count() {
     let scratch = Scratch::new();
     let server = scratch.serve(["-v", "mem:1MiB"]);
-    let url: farblock_host::Url = server.url(1).parse().expect("a URL");
+    let url: farblock_host::Url = server.url(1).parse().expect("the URL is valid");
     for _ in 0..40 {
         farblock_host::Controller::connect_url(&url, &Default::default()).expect("admitted");
     }
@@ -141,8 +141,8 @@ fn each_command_is_logged_at_both_ends() {
 #[test]
 fn a_host_suspects_another_protocol_if_the_server_closes_the_connection() {
     let scratch = Scratch::new();
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("a bound socket");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("the socket has an address");
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.expect("a client");
@@ -167,7 +167,7 @@ fn logged(scratch: &Scratch, options: &[&str]) -> String {
     let mut hello = [0; 128];
     (hello[2], hello[4]) = (128, 128);
     connected.write_all(&hello).expect("the server reads");
-    connected.read_exact(&mut hello).expect("an answer");
+    connected.read_exact(&mut hello).expect("the server answers");
     let text = server.stop().stderr;
     // The number may include earlier connections.
     assert!(
@@ -183,7 +183,7 @@ fn log_format_json_writes_json_lines() {
     let scratch = Scratch::new();
     let text = logged(&scratch, &["--log-format", "json"]);
     let lines: Vec<serde_json::Value> =
-        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        text.lines().map(|line| serde_json::from_str(line).expect("the text is JSON")).collect();
     let said = |level: &str, part: &str| {
         lines.iter().any(|line| {
             line["level"] == level && line["message"].as_str().is_some_and(|it| it.contains(part))
@@ -192,7 +192,7 @@ fn log_format_json_writes_json_lines() {
     assert!(said("info", HOST) && said("warn", "refused host"), "{text}");
     // The log also contains the final error.
     let outcome = scratch.run(["serve", "missing.img", "--log-format", "json"]);
-    let last: serde_json::Value = serde_json::from_str(&outcome.stderr).expect("JSON");
+    let last: serde_json::Value = serde_json::from_str(&outcome.stderr).expect("the text is JSON");
     assert_eq!((outcome.code, &last["level"]), (Some(1), &"error".into()), "{last}");
 }
 
@@ -211,15 +211,15 @@ fn the_journal_format_is_chosen_if_stderr_is_the_journal() {
     use std::os::unix::fs::MetadataExt;
     let scratch = Scratch::new();
     let run = |journal: &std::fs::File| {
-        let log = std::fs::File::create(scratch.path("log")).expect("a file");
+        let log = std::fs::File::create(scratch.path("log")).expect("the file is created");
         let found = journal.metadata().expect("a file");
         let mut command = scratch.command(["serve", "missing.img"]);
         command.env("JOURNAL_STREAM", format!("{}:{}", found.dev(), found.ino())).stderr(log);
         assert_eq!(command.status().expect("the program runs").code(), Some(1));
-        String::from_utf8(support::read(scratch.path("log"))).expect("text")
+        String::from_utf8(support::read(scratch.path("log"))).expect("the text is UTF-8")
     };
-    let other = std::fs::File::create(scratch.path("other")).expect("a file");
-    let log = std::fs::File::create(scratch.path("log")).expect("a file");
+    let other = std::fs::File::create(scratch.path("other")).expect("the file is created");
+    let log = std::fs::File::create(scratch.path("log")).expect("the file is created");
     let text = run(&log);
     assert!(text.starts_with("<3>") && text.lines().count() == 1, "{text}");
     // The process ignores a variable that names another journal.

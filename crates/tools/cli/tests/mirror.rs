@@ -28,7 +28,7 @@ fn standings(image: &str) -> [u8; 2] {
 
 /// Writes versions of blocks and reads them back until `stop`.
 fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
-    let mut blocks = Blocking::new(disk).expect("a queue");
+    let mut blocks = Blocking::new(disk).expect("the queue opens");
     let size = blocks.geometry().block_size as usize;
     let (mut data, mut versions) = (vec![0; size], [0_u8; BLOCKS as usize]);
     let mut turn: u64 = 0;
@@ -36,13 +36,13 @@ fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
         turn += 1;
         // Use blocks that are far apart, so that the writes hit several regions.
         let (at, lba) = ((turn * 7 % BLOCKS) as usize, turn * 7 % BLOCKS * 200);
-        blocks.read(lba, &mut data).expect("read");
+        blocks.read(lba, &mut data).expect("the read succeeds");
         assert!(data.iter().all(|&byte| byte == versions[at]), "block {lba} has old data");
         versions[at] = turn as u8;
         data.fill(versions[at]);
-        blocks.write(lba, &data).expect("written");
+        blocks.write(lba, &data).expect("the write succeeds");
         if turn.is_multiple_of(16) {
-            blocks.flush().expect("flushed");
+            blocks.flush().expect("the flush succeeds");
         }
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -115,13 +115,13 @@ fn compares(scratch: &Scratch, nqn: &str, image: &str, more: impl Fn()) {
     let same = ctl(&["verify", nqn, "1"]).ok().out();
     assert!(same.contains("all legs in sync are identical"), "{same}");
     ctl(&["verify", nqn, "2"]).fails(1, &["is not a shared mirror"]);
-    let mut file = std::fs::File::options().write(true).open(image).expect("a leg");
-    file.seek(SeekFrom::Start(7 << 20)).expect("a place");
+    let mut file = std::fs::File::options().write(true).open(image).expect("the file opens");
+    file.seek(SeekFrom::Start(7 << 20)).expect("the file is seekable");
     file.write_all(&[0xee; 4096]).expect("the file can be written");
     ctl(&["verify", nqn, "1"]).fails(1, &["legs in sync differ", "at 14336"]);
     let status = scratch.run(["status", "--control", &control]).ok().out();
     assert!(status.contains("legs differ within 64 KiB"), "{status}");
-    file.seek(SeekFrom::Start(7 << 20)).expect("a place");
+    file.seek(SeekFrom::Start(7 << 20)).expect("the file is seekable");
     file.write_all(&[0; 4096]).expect("the file can be written");
 }
 
@@ -140,8 +140,8 @@ fn verify_names_an_unreadable_leg() {
     let nqn = server.subsystem_url().rsplit('/').next().expect("a name").to_owned();
     let verify = || scratch.run(["ctl", "--control", &control, "verify", &nqn, "1"]);
     verify().ok();
-    let file = std::fs::File::options().write(true).open(&data).expect("the file exists");
-    file.set_len(4 << 20).expect("shorter");
+    let file = std::fs::File::options().write(true).open(&data).expect("the file opens");
+    file.set_len(4 << 20).expect("the file is resized");
     let parts = ["4 MiB are identical", "4 MiB could not be", "reads failed on"];
     verify().fails(1, &parts);
     let status = scratch.run(["status", "--control", &control]).ok().out();
@@ -211,8 +211,8 @@ fn a_leg_with_a_truncated_file_is_not_read() {
     until("the second leg is filled", || standings(&images[0]) == [1, 1]);
     let url = server.url(1);
     write_mib(&scratch, &url, "2MiB", 7);
-    let file = std::fs::File::options().write(true).open(&images[1]).expect("a leg");
-    file.set_len(1 << 20).expect("shorter");
+    let file = std::fs::File::options().write(true).open(&images[1]).expect("the file opens");
+    file.set_len(1 << 20).expect("the file is resized");
     write_mib(&scratch, &url, "6MiB", 8);
     reads_are(&scratch, &url, 7);
     assert_eq!(standings(&images[0]), [1, 2], "the write was acknowledged before the record");
@@ -249,7 +249,7 @@ fn a_leg_with_an_older_copy_after_a_restart_is_not_read() {
     let address = leg.address.clone();
     leg.signal("KILL");
     let _ = leg.wait();
-    let mut file = std::fs::File::options().write(true).open(&images[1]).expect("a leg");
+    let mut file = std::fs::File::options().write(true).open(&images[1]).expect("the file opens");
     file.write_all(&older).expect("the old bytes are written");
     drop(file);
     let leg = start(&address);
@@ -273,16 +273,16 @@ fn a_mirror_survives_the_loss_of_each_leg_in_turn() {
     let reserved = [(); 2].map(|()| Reserved::at(Ipv4Addr::LOCALHOST));
     let addresses = reserved.each_ref().map(|it| it.address.to_string());
     let mut legs = [0, 1].map(|leg| Some(start(leg, &addresses[leg])));
-    let servers = legs.each_ref().map(|leg| leg.as_ref().expect("a running process"));
+    let servers = legs.each_ref().map(|leg| leg.as_ref().expect("the process runs"));
     let [one, two] = servers.map(|leg| leg.url(1));
     let refused = scratch.run(["serve", "--listen", "127.0.0.1:0", &format!("mirror:{one},{two}")]);
     refused.fails(1, &["has no mirror record", "?create"]);
     let mirror = format!("mirror:{one},{two}?create");
     let control = scratch.text("control");
     let server = scratch.serve([mirror.as_str(), "--control", control.as_str()]);
-    let url: Url = server.url(1).parse().expect("a URL");
+    let url: Url = server.url(1).parse().expect("the URL is valid");
     until("the second leg is filled", || standings(&images[0]) == [1, 1]);
-    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
+    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("the disk connects");
     let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
     let more = |what: &str| {
         let before = count.load(Ordering::Relaxed);
@@ -292,7 +292,7 @@ fn a_mirror_survives_the_loss_of_each_leg_in_turn() {
         scope.spawn(|| load(&disk, &stop, &count));
         for (leg, alone) in [(1, [1, 2]), (0, [2, 1])] {
             more("writes are done");
-            let killed = legs[leg].take().expect("a running process");
+            let killed = legs[leg].take().expect("the process runs");
             killed.signal("KILL");
             let _ = killed.wait();
             until("the leg is recorded as behind", || standings(&images[1 - leg]) == alone);

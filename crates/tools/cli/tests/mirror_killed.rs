@@ -42,7 +42,7 @@ struct Far {
 
 impl Far {
     fn new() -> Far {
-        let store = Arc::new(Mem::new(512, LEG_BYTES).expect("memory"));
+        let store = Arc::new(Mem::new(512, LEG_BYTES).expect("the size is valid"));
         let gate = Arc::new(Gate::new(Arc::clone(&store) as _));
         let disk = Arc::clone(&gate) as Arc<dyn Namespace>;
         let target = scripted::target_of(EngineKind::Portable, [disk], |_| {});
@@ -55,7 +55,10 @@ impl Far {
 
     fn has(&self) -> u8 {
         let mut block = [0; 512];
-        Blocking::new(&*self.store).expect("a queue").read(LBA, &mut block).expect("read");
+        Blocking::new(&*self.store)
+            .expect("the queue opens")
+            .read(LBA, &mut block)
+            .expect("the read succeeds");
         assert!(block.iter().all(|byte| *byte == block[0]), "the block has half a write");
         block[0]
     }
@@ -79,7 +82,7 @@ impl Mirror<'_> {
         let legs = &status["subsystems"][0]["namespaces"][0]["legs"];
         let text =
             |leg: &serde_json::Value, name: &str| leg[name].as_str().unwrap_or("").to_owned();
-        let legs = legs.as_array().expect("legs").iter();
+        let legs = legs.as_array().expect("the JSON contains the list").iter();
         legs.map(|leg| (text(leg, "state"), text(leg, "reason"))).collect()
     }
 
@@ -107,7 +110,7 @@ impl Mirror<'_> {
 
 /// Writes from a separate host, which gives up soon after its target dies.
 fn write(url: &str, value: u8) -> Result<(), String> {
-    let url: Url = url.parse().expect("a URL");
+    let url: Url = url.parse().expect("the URL is valid");
     let soon = Some(Duration::from_secs(1));
     let options = DiskOptions { ctrl_loss_timeout: soon, ..DiskOptions::default() };
     let disk = Disk::connect(&[url], &options).map_err(|error| error.to_string())?;
@@ -123,7 +126,7 @@ fn die_writing(mirror: Mirror<'_>, far: &Far) {
     let writer = std::thread::spawn(move || write(&url, 2));
     until("a write is held back", || far.gate.kept() == 1);
     mirror.kill();
-    writer.join().expect("the host").expect_err("no write was acknowledged");
+    writer.join().expect("the thread does not panic").expect_err("no write was acknowledged");
 }
 
 #[test]
@@ -151,8 +154,10 @@ fn a_delayed_write_of_a_dead_mirror_does_not_overwrite_a_newer_one() {
     third.verify();
     // After a clean stop no write is outstanding, so the mirror does not wait.
     third.server.stop().ok();
-    let files = std::fs::read_dir(scratch.path("kept/controllers")).expect("a folder");
-    let texts: Vec<_> = files.map(|file| support::read(file.expect("an entry").path())).collect();
+    let files =
+        std::fs::read_dir(scratch.path("kept/controllers")).expect("the folder is readable");
+    let texts: Vec<_> =
+        files.map(|file| support::read(file.expect("the entry is readable").path())).collect();
     assert_eq!(texts, [b"[]"]);
 }
 
@@ -189,7 +194,7 @@ fn a_mirror_waits_for_delayed_writes_if_the_target_cannot_cancel_them() {
     let writer = std::thread::spawn(move || write(&to, 2));
     until("a write is held back", || held.lock().unwrap().is_some());
     first.kill();
-    writer.join().expect("the host").expect_err("no write was acknowledged");
+    writer.join().expect("the thread does not panic").expect_err("no write was acknowledged");
     let second = Mirror::start(&scratch, &legs, "");
     second.write(3);
     // The target executes the delayed write now.
@@ -218,7 +223,9 @@ fn a_mirror_waits_for_the_only_leg_with_all_data() {
     let command = || {
         let words = ["serve", "--listen", "127.0.0.1:0", "--state-dir", "kept", &spec];
         let mut command = scratch.command(words);
-        command.args(["--control", "control"]).stderr(std::fs::File::create(&log).expect("a file"));
+        command
+            .args(["--control", "control"])
+            .stderr(std::fs::File::create(&log).expect("the file is created"));
         command
     };
     let said = || String::from_utf8_lossy(&support::read(&log)).into_owned();

@@ -17,7 +17,7 @@ const PLACES: u64 = 64;
 
 /// Writes versions of blocks and reads them back until `stop`.
 fn load(disk: &Disk, step: u64, stop: &AtomicBool, count: &AtomicU64) {
-    let mut blocks = Blocking::new(disk).expect("a queue");
+    let mut blocks = Blocking::new(disk).expect("the queue opens");
     // Each location has two blocks. Some locations cross the boundary between two parts.
     let size = 2 * blocks.geometry().block_size as usize;
     let (mut data, mut versions) = (vec![0; size], [0_u8; PLACES as usize]);
@@ -26,13 +26,13 @@ fn load(disk: &Disk, step: u64, stop: &AtomicBool, count: &AtomicU64) {
         turn += 1;
         let at = turn * 7 % PLACES;
         let (lba, version) = (at * step, &mut versions[at as usize]);
-        blocks.read(lba, &mut data).expect("read");
+        blocks.read(lba, &mut data).expect("the read succeeds");
         assert!(data.iter().all(|byte| byte == version), "block {lba} has old data");
         *version = turn as u8;
         data.fill(*version);
-        blocks.write(lba, &data).expect("written");
+        blocks.write(lba, &data).expect("the write succeeds");
         if turn.is_multiple_of(16) {
-            blocks.flush().expect("flushed");
+            blocks.flush().expect("the flush succeeds");
         }
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -48,7 +48,7 @@ fn each_is_killed_in_turn(kind: &str, step: u64, order: [usize; 2]) {
     let reserved = [(); 2].map(|()| Reserved::at(Ipv4Addr::LOCALHOST));
     let addresses = reserved.each_ref().map(|it| it.address.to_string());
     let mut parts = [0, 1].map(|part| Some(start(part, &addresses[part])));
-    let servers = parts.each_ref().map(|part| part.as_ref().expect("a running process"));
+    let servers = parts.each_ref().map(|part| part.as_ref().expect("the process runs"));
     let [one, two] = servers.map(|part| part.url(1));
     let control = scratch.text("control");
     let local = scratch.disk("local.img", PART_BYTES);
@@ -56,8 +56,8 @@ fn each_is_killed_in_turn(kind: &str, step: u64, order: [usize; 2]) {
     let whole = format!("{kind}{size}{one},{size}{local},{two}");
     let server = scratch.serve([whole.as_str(), "--control", control.as_str()]);
     let status = || scratch.run(["status", "--control", &control]).ok().out();
-    let url: Url = server.url(1).parse().expect("a URL");
-    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
+    let url: Url = server.url(1).parse().expect("the URL is valid");
+    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("the disk connects");
     let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
     let more = |what: &str| {
         let before = count.load(Ordering::Relaxed);
@@ -68,7 +68,7 @@ fn each_is_killed_in_turn(kind: &str, step: u64, order: [usize; 2]) {
         for part in order {
             more("writes are done");
             assert!(!status().contains(", away"), "{}", status());
-            let killed = parts[part].take().expect("a running process");
+            let killed = parts[part].take().expect("the process runs");
             killed.signal("KILL");
             let _ = killed.wait();
             until("the status shows that the leg is away", || status().contains(", away"));
@@ -111,10 +111,10 @@ fn a_stripe_set_survives_the_simultaneous_death_of_two_targets() {
     let [one, two] = [0, 1].map(|part| serve(&images[part], &addresses[part], &names[part]));
     let whole = format!("stripe:4KiB,{},{}", one.url(1), two.url(1));
     let front = serve(&whole, &addresses[2], &names[2]);
-    let url: Url = front.url(1).parse().expect("a URL");
+    let url: Url = front.url(1).parse().expect("the URL is valid");
     let all = [&images[0], &images[1], &whole];
     let mut servers = [one, two, front].map(Some);
-    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
+    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("the disk connects");
     let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
     let more = |what: &str| {
         let before = count.load(Ordering::Relaxed);
@@ -125,10 +125,10 @@ fn a_stripe_set_survives_the_simultaneous_death_of_two_targets() {
         for pair in [[0, 1], [0, 2], [2, 1], [1, 0]] {
             more("writes are done");
             for index in pair {
-                servers[index].as_ref().expect("a running process").signal("KILL");
+                servers[index].as_ref().expect("the process runs").signal("KILL");
             }
             for index in pair {
-                let _ = servers[index].take().expect("a running process").wait();
+                let _ = servers[index].take().expect("the process runs").wait();
             }
             let mut back = pair;
             // The set opens only when all its parts are available, so start its target last.
@@ -154,20 +154,24 @@ fn a_new_target_cancels_the_controllers_of_its_dead_predecessor() {
     let whole = format!("concat:{}", part.url(1));
     let start = || scratch.serve(["--state-dir", "kept", &whole]);
     let written = |server: &Server| {
-        let url: Url = server.url(1).parse().expect("a URL");
-        let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
-        Blocking::new(&disk).expect("a queue").write(0, &[1; 512]).expect("written");
+        let url: Url = server.url(1).parse().expect("the URL is valid");
+        let disk = Disk::connect(&[url], &DiskOptions::default()).expect("the disk connects");
+        Blocking::new(&disk)
+            .expect("the queue opens")
+            .write(0, &[1; 512])
+            .expect("the write succeeds");
     };
     let file = || {
-        let files = std::fs::read_dir(scratch.path("kept/controllers")).expect("a folder");
-        let mut paths = files.map(|it| it.expect("a readable entry").path());
+        let files =
+            std::fs::read_dir(scratch.path("kept/controllers")).expect("the folder is readable");
+        let mut paths = files.map(|it| it.expect("the entry is readable").path());
         // Skip a temporary file, which may exist as well.
         paths.find(|path| path.extension().is_some_and(|it| it == "json")).expect("a file")
     };
     let lives = || {
         let lives: serde_json::Value =
-            serde_json::from_slice(&support::read(file())).expect("JSON");
-        lives.as_array().expect("a list").clone()
+            serde_json::from_slice(&support::read(file())).expect("the text is JSON");
+        lives.as_array().expect("the JSON contains the list").clone()
     };
     let mut names = Vec::new();
     for _ in 0..3 {
@@ -182,7 +186,7 @@ fn a_new_target_cancels_the_controllers_of_its_dead_predecessor() {
     }
     names.dedup();
     assert_eq!(names.len(), 3, "{names:?}");
-    std::fs::write(file(), "[{").expect("written");
+    std::fs::write(file(), "[{").expect("the file is written");
     let serve = ["serve", "--listen", "127.0.0.1:0", "--state-dir", "kept", &whole];
     scratch.run(serve).fails(1, &["cannot be used", "remove the file"]);
 }
@@ -230,9 +234,9 @@ fn errors_and_status_name_remote_parts_without_their_keys() {
     whole.stop().ok();
     // The set keeps its identity if a key changes, and if the set is read-only.
     let whole = scratch.serve([&parts[0], "--read-only", "--control", &control]);
-    let url: Url = whole.url(1).parse().expect("a URL");
-    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
-    let mut blocks = Blocking::new(&disk).expect("a queue");
+    let url: Url = whole.url(1).parse().expect("the URL is valid");
+    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("the disk connects");
+    let mut blocks = Blocking::new(&disk).expect("the queue opens");
     blocks.write(0, &[1; 512]).expect_err("the disk is read-only");
     drop((blocks, disk));
     whole.stop().ok();
@@ -255,8 +259,8 @@ fn a_part_that_changed_its_size_moves_no_data_of_other_parts() {
     let start = || scratch.serve([&named, "--control", &own]);
     let status = || scratch.run(["status", "--control", &own]).ok().out();
     let connected = |server: &Server| {
-        let url: Url = server.url(1).parse().expect("a URL");
-        Disk::connect(&[url], &DiskOptions::default()).expect("connected")
+        let url: Url = server.url(1).parse().expect("the URL is valid");
+        Disk::connect(&[url], &DiskOptions::default()).expect("the disk connects")
     };
     let behind_one = PART_BYTES / 512;
     let resized = |bytes: u64| {
@@ -265,18 +269,18 @@ fn a_part_that_changed_its_size_moves_no_data_of_other_parts() {
     };
     let server = start();
     let disk = connected(&server);
-    let mut blocks = Blocking::new(&disk).expect("a queue");
-    blocks.write(behind_one, &[7; 512]).expect("written");
-    blocks.flush().expect("flushed");
+    let mut blocks = Blocking::new(&disk).expect("the queue opens");
+    blocks.write(behind_one, &[7; 512]).expect("the write succeeds");
+    blocks.flush().expect("the flush succeeds");
     drop((blocks, disk));
     server.stop().ok();
     resized(2 * PART_BYTES);
     let server = start();
     let disk = connected(&server);
-    let mut blocks = Blocking::new(&disk).expect("a queue");
+    let mut blocks = Blocking::new(&disk).expect("the queue opens");
     assert_eq!(blocks.geometry().capacity_bytes(), 2 * PART_BYTES);
     let mut data = [0; 512];
-    blocks.read(behind_one, &mut data).expect("read");
+    blocks.read(behind_one, &mut data).expect("the read succeeds");
     assert_eq!(data, [7; 512]);
     // The part shrinks in use. The status must report this, and reads of the missing blocks must
     // fail.
@@ -284,7 +288,7 @@ fn a_part_that_changed_its_size_moves_no_data_of_other_parts() {
     until("the status shows the new size", || status().contains("has shrunk from 16 MiB"));
     assert!(status().contains(", away"), "{}", status());
     blocks.read(behind_one - 1, &mut data).expect_err("the block does not exist");
-    blocks.read(behind_one, &mut data).expect("read");
+    blocks.read(behind_one, &mut data).expect("the read succeeds");
     assert_eq!(data, [7; 512]);
     drop((blocks, disk));
     server.stop().ok();

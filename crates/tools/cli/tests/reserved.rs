@@ -31,7 +31,8 @@ struct Host {
 
 impl Host {
     fn new(number: u8, server: &Server) -> Self {
-        let (hostid, address) = ([number; 16], server.address.parse().expect("an address"));
+        let (hostid, address) =
+            ([number; 16], server.address.parse().expect("the address is valid"));
         let (admin, controller) = admin_of(hostid, address, Digests::NONE);
         Self { admin, io: io_of(hostid, address, Digests::NONE, controller, true) }
     }
@@ -61,7 +62,7 @@ impl Host {
         let mut out = Vec::new();
         self.io.end.submit(SlotId(0), &sqe, Transfer::InCapsule(data.len() as u32), &mut out);
         out.extend(data);
-        self.io.stream.write_all(&out).expect("sent");
+        self.io.stream.write_all(&out).expect("the bytes are sent");
     }
 
     fn acquire(&mut self, key: u64) -> Status {

@@ -30,12 +30,12 @@ fn handed<S: AsRef<OsStr>>(scratch: &Scratch, third: Stdio, args: &[S]) -> Comma
 }
 
 fn held(socket: &TcpListener) -> Stdio {
-    OwnedFd::from(socket.try_clone().expect("a descriptor")).into()
+    OwnedFd::from(socket.try_clone().expect("the descriptor is duplicated")).into()
 }
 
 /// Writes and reads data back until `stop`. Returns the duration of the longest round.
 fn load(disk: &Disk, stop: &AtomicBool, rounds: &AtomicU64) -> Duration {
-    let mut blocks = Blocking::new(disk).expect("a queue");
+    let mut blocks = Blocking::new(disk).expect("the queue opens");
     let mut back = vec![0; 512];
     let mut longest = Duration::ZERO;
     for round in 0_u64.. {
@@ -58,7 +58,7 @@ fn load(disk: &Disk, stop: &AtomicBool, rounds: &AtomicU64) -> Duration {
 /// Connects repeatedly, since the socket must listen all the time. Returns the number of
 /// connections.
 fn strangers(socket: &TcpListener, stop: &AtomicBool) -> u64 {
-    let address = socket.local_addr().expect("an address");
+    let address = socket.local_addr().expect("the socket has an address");
     let mut connected = 0;
     while !stop.load(Ordering::Relaxed) {
         TcpStream::connect(address).expect("the socket accepts connections at all times");
@@ -72,14 +72,14 @@ fn strangers(socket: &TcpListener, stop: &AtomicBool) -> u64 {
 fn io_pauses_during_a_restart_with_a_passed_socket() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
-    let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let args = ["--nqn", NQN, &disk];
     let start = || Server::start(handed(&scratch, held(&socket), &args));
     let server = Mutex::new(start());
-    let address = server.lock().expect("whole").address.clone();
-    assert_eq!(address, socket.local_addr().expect("a bound socket").to_string());
-    let url: Url = format!("nvme+tcp://{address}/{NQN}?ns=1").parse().expect("a URL");
-    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("connected");
+    let address = server.lock().expect("no holder panics").address.clone();
+    assert_eq!(address, socket.local_addr().expect("the socket has an address").to_string());
+    let url: Url = format!("nvme+tcp://{address}/{NQN}?ns=1").parse().expect("the URL is valid");
+    let disk = Disk::connect(&[url], &DiskOptions::default()).expect("the disk connects");
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     let (longest, connected) = std::thread::scope(|scope| {
         let load = scope.spawn(|| load(&disk, &stop, &rounds));
@@ -92,14 +92,14 @@ fn io_pauses_during_a_restart_with_a_passed_socket() {
         };
         for _ in 0..5 {
             goes_on();
-            let mut running = server.lock().expect("whole");
+            let mut running = server.lock().expect("no holder panics");
             running.signal("TERM");
             until("the target exits", || running.has_ended());
             *running = start();
         }
         goes_on();
         stop.store(true, Ordering::Relaxed);
-        (load.join().expect("no error"), others.join().expect("no refusal"))
+        (load.join().expect("the thread does not panic"), others.join().expect("no refusal"))
     });
     assert!(connected > 0);
     // The machine may be busy, so the limit is generous. `--nocapture` prints the measured time.
@@ -110,11 +110,11 @@ fn io_pauses_during_a_restart_with_a_passed_socket() {
 #[test]
 fn a_target_notifies_its_service_manager() {
     let scratch = Scratch::new();
-    let manager = UnixDatagram::bind(scratch.path("notify")).expect("a socket");
-    manager.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
+    let manager = UnixDatagram::bind(scratch.path("notify")).expect("the socket is bound");
+    manager.set_read_timeout(Some(WAIT_LIMIT)).expect("the socket accepts the timeout");
     let told = || {
         let mut buffer = [0; 1024];
-        let length = manager.recv(&mut buffer).expect("a notification");
+        let length = manager.recv(&mut buffer).expect("the target sends a notification");
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     };
     let mut command = scratch.command(["serve", "mem:1MiB", "--listen", "127.0.0.1:0"]);
@@ -129,9 +129,9 @@ fn a_target_notifies_its_service_manager() {
 #[test]
 fn a_passed_descriptor_that_is_no_listening_socket_is_refused() {
     let scratch = Scratch::new();
-    let connected = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let connected =
-        TcpStream::connect(connected.local_addr().expect("bound")).expect("a connection");
+    let connected = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let connected = TcpStream::connect(connected.local_addr().expect("the socket has an address"))
+        .expect("a connection");
     for third in [Stdio::null(), OwnedFd::from(connected).into()] {
         let outcome = finish(handed(&scratch, third, &["mem:1MiB"]), b"");
         outcome.fails_in_a_line(2, &["$LISTEN_FDS", "socket 1", "ListenStream=ADDR:PORT"]);

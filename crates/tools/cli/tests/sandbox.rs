@@ -31,7 +31,7 @@ fn every_thread_of_a_target_is_confined() {
     let server = scratch.serve(["--nqn", NQN, &disk]);
     is_used(&scratch, &server, 1);
     let seen = status(&scratch);
-    let process = seen["pid"].as_u64().expect("a process");
+    let process = seen["pid"].as_u64().expect("the status contains the process id");
     is_confined(process, &seen["confinement"]);
     let brief = scratch.run(["status"]).ok().out();
     assert!(brief.lines().any(|line| line == "sandbox: on"), "{brief}");
@@ -59,7 +59,7 @@ fn the_no_sandbox_option_disables_the_sandbox() {
     let _server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--no-sandbox"]);
     let seen = status(&scratch);
     assert_eq!(seen["confinement"]["sandboxed"], false, "{seen}");
-    let process = seen["pid"].as_u64().expect("a process");
+    let process = seen["pid"].as_u64().expect("the status contains the process id");
     assert_eq!(threads(process, "Seccomp")[0], filter_of_the_tests());
     let text = scratch.run(["status"]).ok().out();
     assert!(text.contains("sandbox: off (--no-sandbox)"), "{text}");
@@ -86,7 +86,8 @@ fn a_target_with_a_key_writes_no_core_dump() {
     }
     // The tokens of the management API are secrets, too.
     let tokens = scratch.file("tokens", b"ops admin 0123456789abcdef0123456789abcdef\n");
-    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).expect("ours");
+    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600))
+        .expect("the permissions are set");
     let _server = scratch.serve(["mem:1MiB", "--api", "127.0.0.1:0", "--api-tokens", &tokens]);
     assert_eq!(dumpable(&scratch), false);
 }
@@ -99,18 +100,19 @@ fn a_command_with_a_key_writes_no_core_dump() {
     let made = ["keys", "new", "--tls", "--output", &key];
     finish(scratch.command_of_nobody(made), b"").ok();
     // This peer stays silent.
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("nvme+tcp://{}/{NQN}", silent.local_addr().expect("bound"));
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let url =
+        format!("nvme+tcp://{}/{NQN}", silent.local_addr().expect("the socket has an address"));
     for (options, root) in [(&[][..], false), (&["--tls-key", &key], true)] {
         let args = [&["id", &url], options].concat();
         let mut command = scratch.command_of_nobody(args);
         let mut child = command.stderr(Stdio::null()).spawn().expect("the process starts");
-        let (mut peer, _) = silent.accept().expect("a connection");
+        let (mut peer, _) = silent.accept().expect("the connection opens");
         // The command reads its key before it sends its first byte.
-        peer.read_exact(&mut [0]).expect("a byte");
+        peer.read_exact(&mut [0]).expect("the peer sends a byte");
         let file = format!("/proc/{}/environ", child.id());
         let owner = std::fs::metadata(file).expect("a running process").uid();
-        child.kill().expect("a running process");
+        child.kill().expect("the process still runs");
         child.wait().expect("the command exits");
         assert_eq!(owner == 0, root, "{options:?}: {owner}");
     }
@@ -120,7 +122,7 @@ fn a_command_with_a_key_writes_no_core_dump() {
 fn a_confined_target_opens_only_disks_in_allowed_folders() {
     let scratch = Scratch::new();
     for folder in ["disks", "keys", "kept"] {
-        std::fs::create_dir(scratch.path(folder)).expect("made");
+        std::fs::create_dir(scratch.path(folder)).expect("the folder is created");
     }
     let (first, second) =
         (scratch.disk("disks/a.img", 1 << 20), scratch.disk("disks/b.img", 1 << 20));
@@ -130,7 +132,7 @@ fn a_confined_target_opens_only_disks_in_allowed_folders() {
     let server = scratch.serve(args);
     scratch.ctl(&["add-namespace", NQN, &second]).ok();
     scratch.ctl(&["resize", NQN, "2", "2MiB"]).ok();
-    let port = server.address.rsplit_once(':').expect("a port").1;
+    let port = server.address.rsplit_once(':').expect("the address has a port").1;
     scratch.ctl(&["add-listener", &format!("127.0.0.2:{port}")]).ok();
     is_used(&scratch, &server, 2);
     let parts = ["may not be read", "opens only files below", &allowed, "--allow-path"];
@@ -161,7 +163,10 @@ fn a_mirror_leg_uses_a_key_of_the_keyring() {
     let server = scratch.serve(["--nqn", NQN, &mirror]);
     is_used(&scratch, &server, 1);
     let seen = status(&scratch);
-    is_confined(seen["pid"].as_u64().expect("a process"), &seen["confinement"]);
+    is_confined(
+        seen["pid"].as_u64().expect("the status contains the process id"),
+        &seen["confinement"],
+    );
     let legs = || scratch.run(["status"]).ok().out();
     support::until("both legs are in sync", || legs().matches("in sync").count() >= 2);
     server.stop();
@@ -191,7 +196,7 @@ fn a_target_uses_host_keys_of_its_keyring() {
          namespaces = [{{ path = \"mem:4MiB\" }}]\n\
          [[subsystems.hosts]]\nnqn = \"{host}\"\ntls_key = \"keyring:\"\n"
     );
-    std::fs::write(&config, text).expect("written");
+    std::fs::write(&config, text).expect("the file is written");
     let by_options = Server::start(scratch.command(&with_key));
     let id = |server: &Server, key: &str| {
         let url = format!("{}&hostnqn={host}", server.url(1));
@@ -201,19 +206,22 @@ fn a_target_uses_host_keys_of_its_keyring() {
     id(&by_options, "keyring:").ok();
     id(&by_options, &second).fails_in_a_line(1, &["refuses TLS"]);
     let seen = status(&scratch);
-    is_confined(seen["pid"].as_u64().expect("a process"), &seen["confinement"]);
+    is_confined(
+        seen["pid"].as_u64().expect("the status contains the process id"),
+        &seen["confinement"],
+    );
     assert_eq!(seen["confinement"]["dumpable"], false, "{seen}");
     // The kernel must not swap the process that holds the keys, if the user may lock memory.
     if is_root() {
         let locked = |process: &u64| threads(*process, "VmLck")[0] != "0 kB";
-        let brokers = children(seen["pid"].as_u64().expect("a process"));
+        let brokers = children(seen["pid"].as_u64().expect("the status contains the process id"));
         assert!(brokers.len() == 1 && brokers.iter().all(locked), "{brokers:?}");
     }
     by_options.stop();
     // During the change, the target accepts both keys. Afterwards it accepts only the new one.
     let log = scratch.path("log");
     let mut command = scratch.command(["serve", "--config", &config]);
-    command.stderr(std::fs::File::create(&log).expect("a file"));
+    command.stderr(std::fs::File::create(&log).expect("the file is created"));
     let server = Server::start(command);
     id(&server, &first).ok();
     let kept_second = keyring::put(&second, host, nqn);
@@ -234,7 +242,8 @@ fn a_target_uses_host_keys_of_its_keyring() {
     // Removing the last key must log one warning, since the host can still connect.
     drop(kept_second);
     let sentence = "can still connect with its old key";
-    let warned = || std::fs::read_to_string(&log).expect("text").matches(sentence).count();
+    let warned =
+        || std::fs::read_to_string(&log).expect("the file is readable").matches(sentence).count();
     support::until("the log warns that the old key is still valid", || warned() > 0);
     id(&server, &second).ok();
     let _kept = keyring::put(&first, host, nqn);

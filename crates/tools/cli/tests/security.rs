@@ -9,9 +9,10 @@ use support::{Scratch, Server};
 /// Returns the text between a heading and the next one.
 fn section(title: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/security.md");
-    let text = std::fs::read_to_string(path).expect("the document");
-    let (_, rest) = text.split_once(&format!("\n## {title}\n")).expect("a heading");
-    rest.split("\n## ").next().expect("a part").to_owned()
+    let text = std::fs::read_to_string(path).expect("the file is readable");
+    let (_, rest) =
+        text.split_once(&format!("\n## {title}\n")).expect("the document has the heading");
+    rest.split("\n## ").next().expect("the document has the section").to_owned()
 }
 
 /// Returns the code blocks, each with the text after its fence.
@@ -44,7 +45,7 @@ impl Cast {
         let scratch = Scratch::new();
         scratch.disk("disk.img", 8 << 20);
         let own = scratch.run(["whoami", "--json"]).ok().json();
-        let host = own["host_nqn"].as_str().expect("a name").to_owned();
+        let host = own["host_nqn"].as_str().expect("the JSON contains the name").to_owned();
         Cast { scratch, host }
     }
 

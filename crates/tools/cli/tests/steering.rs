@@ -15,19 +15,19 @@ const NQN: &str = "nqn.2026-11.org.farblock:steered";
 const HOST: &str = "nqn.2026-11.org.farblock:host";
 
 fn connect(server: &Server, nsid: u32) -> Disk {
-    let url: Url = server.url(nsid).parse().expect("a URL");
+    let url: Url = server.url(nsid).parse().expect("the URL is valid");
     let options = DiskOptions {
         connection: Options::default(),
         reconnect_delay: Duration::from_millis(100),
         ctrl_loss_timeout: Some(Duration::from_secs(30)),
         ..DiskOptions::default()
     };
-    Disk::connect(&[url], &options).expect("connected")
+    Disk::connect(&[url], &options).expect("the disk connects")
 }
 
 /// Writes and reads data back until `stop`.
 fn load(disk: &Disk, stop: &AtomicBool, count: &AtomicU64) {
-    let mut blocks = Blocking::new(disk).expect("a queue");
+    let mut blocks = Blocking::new(disk).expect("the queue opens");
     let mut back = vec![0; 512];
     for round in 0_u64.. {
         if stop.load(Ordering::Relaxed) {
@@ -66,7 +66,7 @@ fn namespaces_are_added_changed_and_removed_under_load() {
         let added = scratch.ctl(&["add-namespace", NQN, "third.img"]).ok();
         assert!(added.out().contains("namespace 3 added"), "{}", added.out());
         let third = connect(&server, 3);
-        let mut blocks = Blocking::new(&third).expect("a queue");
+        let mut blocks = Blocking::new(&third).expect("the queue opens");
         blocks.write(2047, &[7; 512]).expect("the block exists");
         goes_on();
         scratch.ctl(&["resize", NQN, "2", "2MiB"]).ok();
@@ -161,8 +161,8 @@ fn a_refused_ctl_command_changes_nothing() {
     let address = server.address.clone();
     scratch.ctl(&["remove-listener", &address]).fails(1, &["listeners", "name at least one"]);
     scratch.run(["reload"]).fails(1, &["started without --config"]);
-    let used = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let used = used.local_addr().expect("a bound socket").to_string();
+    let used = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let used = used.local_addr().expect("the socket has an address").to_string();
     scratch.ctl(&["add-listener", &used]).fails(1, &[&used, "in use by another program"]);
     assert_eq!(scratch.run(["config", "show"]).ok().out(), before);
     // The subsystem works, but farblock warns about its name.

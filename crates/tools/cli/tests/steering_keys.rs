@@ -33,8 +33,9 @@ impl Scratch {
 
 /// Connects a disk of a host that stays connected.
 fn disk(server: &Server, key: &str) -> Disk {
-    let url: Url =
-        format!("{}&hostnqn={HOST}&hostid={:032x}", server.url(1), 1).parse().expect("a URL");
+    let url: Url = format!("{}&hostnqn={HOST}&hostid={:032x}", server.url(1), 1)
+        .parse()
+        .expect("the URL is valid");
     let connection = Options { dhchap_secret: Some(key.into()), ..Options::default() };
     let options = DiskOptions {
         connection,
@@ -42,7 +43,7 @@ fn disk(server: &Server, key: &str) -> Disk {
         ctrl_loss_timeout: Some(Duration::from_secs(30)),
         ..DiskOptions::default()
     };
-    Disk::connect(&[url], &options).expect("connected")
+    Disk::connect(&[url], &options).expect("the disk connects")
 }
 
 fn serve(scratch: &Scratch, key: &str, more: &[&str]) -> Server {
@@ -62,7 +63,7 @@ fn a_host_added_to_a_target_with_keys_needs_its_own_key() {
     let [key, other] = scratch.keys(["host.key", "other.key"], &[]);
     let server = serve(&scratch, &key, &[]);
     let disk = disk(&server, &key);
-    let mut blocks = Blocking::new(&disk).expect("a queue");
+    let mut blocks = Blocking::new(&disk).expect("the queue opens");
     let connected = scratch.controllers();
     scratch.ctl(&["add-namespace", NQN, "mem:2MiB"]).ok();
     let allowed = scratch.ctl(&["allow-host", NQN, OTHER, "--key", "other.key"]).ok();
@@ -139,7 +140,7 @@ fn a_key_changes_without_interruption_and_a_removed_key_disconnects_the_host() {
     let server = serve(&scratch, &key, &[]);
     let again = || scratch.ctl(&["allow-host", NQN, HOST, "--key", &key]);
     let disk = disk(&server, &old);
-    let mut blocks = Blocking::new(&disk).expect("a queue");
+    let mut blocks = Blocking::new(&disk).expect("the queue opens");
     let connected = scratch.controllers();
     put_together(&[&new, &old], &key);
     scratch.connect(&server, HOST, Some(&new)).fails(1, &["authenti"]);

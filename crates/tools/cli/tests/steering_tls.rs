@@ -72,10 +72,10 @@ fn discover_with_a_tls_key_prints_working_commands() {
     let scratch = Scratch::new();
     let [key] = scratch.keys(["tls.key"], &["--tls"]);
     let host = scratch.run(["whoami", "--json"]).ok().json()["host_nqn"].clone();
-    let given = format!("{}={key}", host.as_str().expect("a name"));
+    let given = format!("{}={key}", host.as_str().expect("the JSON contains the name"));
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB", "--tls-key", &given]);
     let status = scratch.run(["status", "--json"]).ok().json();
-    let address = status["listening"][0].as_str().expect("an address");
+    let address = status["listening"][0].as_str().expect("the status contains the address");
     scratch.run(["discover", address]).fails(1, &["--tls-key"]);
     let found = scratch.run(["discover", address, "--tls-key", &key]).ok().out();
     assert!(found.contains("required") && found.contains(" --tls-key '"), "{found}");
@@ -169,16 +169,18 @@ fn get(socket: &str, path: &str) -> String {
     let mut stream = UnixStream::connect(socket).expect("the server listens");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
+    stream.read_to_string(&mut answer).expect("the server answers");
+    answer.split_once("\r\n\r\n").expect("the answer has a body").1.to_owned()
 }
 
 /// Returns the counts of refused hosts, by the reasons that concern TLS.
 fn refused(socket: &str) -> BTreeMap<String, u64> {
-    let stats: Value = serde_json::from_str(&get(socket, "/v1/stats")).expect("JSON");
-    let all = stats["connections"]["refused"].as_object().expect("counts").clone();
+    let stats: Value = serde_json::from_str(&get(socket, "/v1/stats")).expect("the text is JSON");
+    let all =
+        stats["connections"]["refused"].as_object().expect("the JSON contains the object").clone();
     let tls = all.into_iter().filter(|(reason, _)| reason.starts_with("tls_"));
-    tls.map(|(reason, count)| (reason, count.as_u64().expect("a count"))).collect()
+    tls.map(|(reason, count)| (reason, count.as_u64().expect("the JSON contains the count")))
+        .collect()
 }
 
 fn next_refusal(events: &mut impl BufRead) -> Value {
@@ -187,10 +189,15 @@ fn next_refusal(events: &mut impl BufRead) -> Value {
     loop {
         assert!(Instant::now() < end, "no host was refused");
         let mut line = String::new();
-        assert!(events.read_line(&mut line).expect("events") > 0, "the stream ended");
+        assert!(
+            events.read_line(&mut line).expect("the target sends an event") > 0,
+            "the stream ended"
+        );
         match line.trim_end().split_once(": ") {
             Some(("event", name)) => is_next = name == "host_refused",
-            Some(("data", data)) if is_next => return serde_json::from_str(data).expect("JSON"),
+            Some(("data", data)) if is_next => {
+                return serde_json::from_str(data).expect("the text is JSON");
+            }
             _ => {}
         }
     }
@@ -212,7 +219,10 @@ fn a_failed_tls_handshake_is_counted_and_sends_an_event() {
     let mut line = String::new();
     while !line.starts_with("event: stats") {
         line.clear();
-        assert!(events.read_line(&mut line).expect("events") > 0, "the stream ended");
+        assert!(
+            events.read_line(&mut line).expect("the target sends an event") > 0,
+            "the stream ended"
+        );
     }
     let before = refused(&socket);
     assert!(before.len() >= 5 && before.values().all(|count| *count == 0), "{before:?}");
@@ -227,14 +237,19 @@ fn a_failed_tls_handshake_is_counted_and_sends_an_event() {
         while !left.is_empty() {
             let event = next_refusal(&mut events);
             assert_eq!(event["host"].as_str(), named, "{event}");
-            assert!(event["sentence"].as_str().expect("words").contains("refused"), "{event}");
-            left.retain(|words| !event["reason"].as_str().expect("words").contains(words));
+            assert!(
+                event["sentence"].as_str().expect("the event has a text").contains("refused"),
+                "{event}"
+            );
+            left.retain(|words| {
+                !event["reason"].as_str().expect("the event has a text").contains(words)
+            });
         }
     };
     expect(&["tls_missing"], &["does not speak TLS"], None, None);
     let address =
         scratch.run(["status", "--control", &socket, "--json"]).ok().json()["listening"][0].clone();
-    let address = address.as_str().expect("an address");
+    let address = address.as_str().expect("the status contains the address");
     scratch.run(["ctl", "--control", &socket, "set-tls", address, "allowed"]).ok();
     // Now the host can send its name, for which the target has a key.
     expect(&["tls_missing"], &["the host connected without TLS"], Some(HOST), None);

@@ -73,17 +73,18 @@ fn replacing_the_disk_of_a_namespace_keeps_old_and_new_data_apart() {
     let (old, new) = (scratch.disk("old.img", 1 << 20), scratch.disk("new.img", 2 << 20));
     let server = scratch.serve(["--nqn", NQN, "mem:1MiB", &old]);
     let disk = |nsid| {
-        let url: Url = server.url(nsid).parse().expect("a URL");
+        let url: Url = server.url(nsid).parse().expect("the URL is valid");
         let options = DiskOptions {
             // Limit how long this disk waits for the old namespace.
             ctrl_loss_timeout: Some(Duration::from_secs(1)),
             ..DiskOptions::default()
         };
-        Disk::connect(&[url], &options).expect("connected")
+        Disk::connect(&[url], &options).expect("the disk connects")
     };
     let (stays, goes) = (disk(1), disk(2));
-    let mut blocks = [Blocking::new(&stays).expect("a queue"), Blocking::new(&goes).expect("one")];
-    blocks.iter_mut().for_each(|one| one.write(0, &[7; 512]).expect("written"));
+    let mut blocks =
+        [Blocking::new(&stays).expect("the queue opens"), Blocking::new(&goes).expect("one")];
+    blocks.iter_mut().for_each(|one| one.write(0, &[7; 512]).expect("the write succeeds"));
     scratch.ctl(&["limit", NQN, "2", "--iops", "100000"]).ok();
     let before = scratch.id(&server.url(2))["namespaces"][0]["uuid"].clone();
     let said = scratch.ctl(&["replace-namespace", NQN, "2", &new]).ok().out();
@@ -96,7 +97,10 @@ fn replacing_the_disk_of_a_namespace_keeps_old_and_new_data_apart() {
     let kept = &scratch.state()["subsystems"][NQN]["namespaces"]["2"];
     assert_eq!(kept["limits"]["iops"], 100_000, "{kept}");
     let mut back = [1; 512];
-    Blocking::new(&disk(2)).expect("a queue").read(0, &mut back).expect("read");
+    Blocking::new(&disk(2))
+        .expect("the queue opens")
+        .read(0, &mut back)
+        .expect("the read succeeds");
     assert!(
         back == [0; 512]
             && support::read(&old)[..512] == [7; 512]
@@ -118,24 +122,24 @@ fn replacing_the_disk_of_a_namespace_keeps_old_and_new_data_apart() {
 fn a_file_moved_to_the_path_of_a_disk_is_used_only_after_replace_namespace() {
     let scratch = Scratch::new();
     let (path, next) = (scratch.disk("disk.img", 1 << 20), scratch.disk("next.img", 2 << 20));
-    std::fs::write(&next, vec![5; 2 << 20]).expect("written");
+    std::fs::write(&next, vec![5; 2 << 20]).expect("the write succeeds");
     let server = scratch.serve(["--nqn", NQN, &path]);
-    let url: Url = server.url(1).parse().expect("a URL");
+    let url: Url = server.url(1).parse().expect("the URL is valid");
     let options =
         DiskOptions { ctrl_loss_timeout: Some(Duration::from_secs(1)), ..DiskOptions::default() };
-    let old = Disk::connect(&[url], &options).expect("connected");
-    let mut blocks = Blocking::new(&old).expect("a queue");
-    blocks.write(0, &[7; 512]).expect("written");
+    let old = Disk::connect(&[url], &options).expect("the disk connects");
+    let mut blocks = Blocking::new(&old).expect("the queue opens");
+    blocks.write(0, &[7; 512]).expect("the write succeeds");
     let uuid = || scratch.id(&server.url(1))["namespaces"][0]["uuid"].clone();
     let before = uuid();
     let replace = || scratch.ctl(&["replace-namespace", NQN, "1", &path]);
     assert!(replace().ok().out().contains("nothing to change"));
     blocks.write(1, &[7; 512]).expect("the unchanged disk stays");
     // The path has no file, so the old disk stays shared, and the error gives the reason.
-    std::fs::rename(&path, scratch.path("old.img")).expect("moved");
+    std::fs::rename(&path, scratch.path("old.img")).expect("the file is renamed");
     replace().fails_in_a_line(1, &["namespace 1 is unchanged", "disk.img"]);
     blocks.write(2, &[7; 512]).expect("the old disk stays");
-    std::fs::rename(&next, &path).expect("moved");
+    std::fs::rename(&next, &path).expect("the file is renamed");
     let said = replace().ok().out();
     assert!(said.contains("namespace 1 added, stored in") && said.contains("disk.img"), "{said}");
     until("the removed disk returns errors", || blocks.write(3, &[8; 512]).is_err());
@@ -212,7 +216,7 @@ struct Watcher(Queue);
 impl Watcher {
     fn new(address: &str) -> Watcher {
         const KEEP_ALIVE_MS: u32 = 120_000;
-        let mut queue = Queue::new(address.parse().expect("an address"), Digests::NONE);
+        let mut queue = Queue::new(address.parse().expect("the address is valid"), Digests::NONE);
         let discovery = "nqn.2014-08.org.nvmexpress.discovery";
         let data = ConnectData::new([3; 16], 0xffff, discovery, HOST_NQN);
         let answer = queue.connect(ConnectCommand::new(0, 0, 31, KEEP_ALIVE_MS), data);
@@ -240,7 +244,7 @@ impl Watcher {
     fn ask(&mut self) {
         let (queue, mut out) = (&mut self.0, Vec::new());
         queue.end.submit(SlotId(0), &Sqe::new(0x0c, 0, 0), Transfer::None, &mut out);
-        queue.stream.write_all(&out).expect("sent");
+        queue.stream.write_all(&out).expect("the bytes are sent");
     }
 
     /// Waits for the event, and returns its result.
@@ -268,7 +272,7 @@ fn hosts_are_notified_of_a_new_referral() {
     let mut host = Watcher::new(&server.address);
     let is_discovered = || {
         let found = scratch.run(["discover", &server.address, "--json"]).ok().json();
-        let entries = found["entries"].as_array().expect("a list");
+        let entries = found["entries"].as_array().expect("the JSON contains the list");
         entries.iter().any(|one| one["address"] == "192.0.2.77" && one["service"] == "8009")
     };
     assert!(!host.lists("192.0.2.77") && !is_discovered());

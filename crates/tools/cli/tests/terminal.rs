@@ -74,8 +74,8 @@ fn a_hostile_host_name_sends_no_control_characters_to_a_terminal() {
 #[test]
 fn a_hostile_peer_sends_no_control_characters_to_a_terminal() {
     let scratch = Scratch::new();
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("bound");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("the socket has an address");
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let mut stream = stream;

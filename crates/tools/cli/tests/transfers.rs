@@ -40,7 +40,7 @@ impl<'a> Target<'a> {
     }
 
     fn kill(&mut self) -> String {
-        let server = self.server.take().expect("a running process");
+        let server = self.server.take().expect("the process runs");
         let address = server.address.clone();
         server.signal("KILL");
         server.wait();
@@ -57,9 +57,9 @@ impl<'a> Target<'a> {
 fn wait_for_record(scratch: &Scratch, folder: &str, transfer: &mut Child) -> std::path::PathBuf {
     let mut found = None;
     support::until("a transfer record exists", || {
-        if let Some(status) = transfer.try_wait().expect("our own process") {
+        if let Some(status) = transfer.try_wait().expect("the process can be waited for") {
             let mut said = String::new();
-            let stderr = transfer.stderr.as_mut().expect("a pipe");
+            let stderr = transfer.stderr.as_mut().expect("the stream is a pipe");
             std::io::Read::read_to_string(stderr, &mut said).expect("UTF-8");
             panic!("the transfer has ended, {status}: {said}");
         }
@@ -78,7 +78,7 @@ fn wait_for_record(scratch: &Scratch, folder: &str, transfer: &mut Child) -> std
 }
 
 fn kill(mut child: Child) {
-    child.kill().expect("a running process");
+    child.kill().expect("the process still runs");
     support::wait(child);
 }
 
@@ -380,7 +380,7 @@ fn a_second_signal_ends_a_transfer_to_a_silent_target() {
     // yet.
     support::until("the transfer exits", || {
         support::signal(child.id(), "INT");
-        child.try_wait().expect("our own process").is_some()
+        child.try_wait().expect("the process can be waited for").is_some()
     });
     let output = support::wait(child);
     assert_eq!(output.status.code(), Some(130));

@@ -72,7 +72,7 @@ fn a_configuration_can_be_a_pipe() {
         let pipe = pipe.clone();
         move || {
             let mut pipe = File::options().write(true).open(pipe).expect("the file opens");
-            pipe.write_all(CONFIG.as_bytes()).expect("a reader");
+            pipe.write_all(CONFIG.as_bytes()).expect("the reader has the pipe open");
         }
     });
     let server = Server::start(scratch.command(["serve", "--config", &pipe]));
@@ -93,19 +93,22 @@ fn an_endless_configuration_is_refused() {
 fn serve_names_the_leg_that_it_waits_for() {
     let scratch = Scratch::new();
     let disk = scratch.disk("disk.img", 1 << 20);
-    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let leg = format!("{}/nqn.2026-11.org.example:leg", silent.local_addr().expect("an address"));
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let leg = format!(
+        "{}/nqn.2026-11.org.example:leg",
+        silent.local_addr().expect("the socket has an address")
+    );
     let mirror = format!("mirror:{disk},nvme+tcp://{leg}?create");
     let args = ["serve", "--listen", "127.0.0.1:0", &mirror];
     let mut child = scratch.command(args).spawn().expect("the process starts");
-    let mut log = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut log = BufReader::new(child.stderr.take().expect("the stream is a pipe"));
     let mut line = String::new();
     while !(line.contains(&leg) && line.contains("has not answered for")) {
         line.clear();
         assert!(log.read_line(&mut line).expect("UTF-8") > 0, "the output ended too early");
     }
-    child.kill().expect("our own process");
-    child.wait().expect("our own process");
+    child.kill().expect("the process can be killed");
+    child.wait().expect("the process can be waited for");
 }
 
 /// Checks that the second signal stops a target that waits for a leg of a mirror at its start.
@@ -114,8 +117,8 @@ fn a_second_signal_ends_a_target_that_still_opens_disks() {
     for second in ["TERM", "INT"] {
         let scratch = Scratch::new();
         let disk = scratch.disk("disk.img", 1 << 20);
-        let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let at = silent.local_addr().expect("an address");
+        let silent = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let at = silent.local_addr().expect("the socket has an address");
         let mirror = format!("mirror:{disk},nvme+tcp://{at}/nqn.2026-11.org.example:leg?create");
         let args = ["serve", "--listen", "127.0.0.1:0", &mirror];
         let mut child = scratch.command(args).spawn().expect("the process starts");
@@ -126,7 +129,7 @@ fn a_second_signal_ends_a_target_that_still_opens_disks() {
         let mut ended = None;
         until("the target exits", || {
             signal(child.id(), second);
-            ended = child.try_wait().expect("our own process");
+            ended = child.try_wait().expect("the process can be waited for");
             ended.is_some()
         });
         assert_eq!(ended.and_then(|status| status.code()), Some(130), "{second}");
@@ -139,13 +142,15 @@ fn a_signal_ends_a_read_that_waits_for_an_answer() {
     let scratch = Scratch::new();
     let server = scratch.serve(["delay:3600s,mem:1MiB"]);
     let (url, out) = (server.url(1), scratch.text("out.img"));
-    let here = || scratch.path("").read_dir().expect("a folder").count();
+    let here = || scratch.path("").read_dir().expect("the folder is readable").count();
     let before = here();
     let mut child =
         scratch.command(["read", &url, "-o", &out]).spawn().expect("the process starts");
     // The command installs its signal handlers before it creates the file.
     until("the new file exists", || here() > before);
     signal(child.id(), "TERM");
-    until("the command exits", || child.try_wait().expect("our own process").is_some());
-    assert_eq!(child.wait().expect("our own process").code(), Some(130));
+    until("the command exits", || {
+        child.try_wait().expect("the process can be waited for").is_some()
+    });
+    assert_eq!(child.wait().expect("the process can be waited for").code(), Some(130));
 }

@@ -55,7 +55,7 @@ impl Folder {
         command.args(["demo", "--sweep"]).arg(&self.path);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.process_group(0).spawn().map_err(|error| cannot_start(&error))?;
-        let stdin = child.stdin.take().expect("a piped stream");
+        let stdin = child.stdin.take().expect("the stream is a pipe");
         Ok((child, stdin))
     }
 }
@@ -125,7 +125,7 @@ impl Target {
         // children in order.
         let mut child = command.process_group(0).spawn().map_err(|error| cannot_start(&error))?;
         let stdin = child.stdin.take();
-        let mut stdout = BufReader::new(child.stdout.take().expect("a piped stream"));
+        let mut stdout = BufReader::new(child.stdout.take().expect("the stream is a pipe"));
         let mut line = String::new();
         let read = stdout.read_line(&mut line).map_err(|error| cannot_start(&error));
         let said = read.ok().and_then(|_| serde_json::from_str(&line).ok());

@@ -220,7 +220,9 @@ mod tests {
     use super::*;
 
     fn attachment(state: &'static str, path: Option<&str>) -> Examined {
-        let url = "nvme+tcp://127.0.0.1:1/nqn.2026-11.org.example:a?ns=1".parse().expect("a URL");
+        let url = "nvme+tcp://127.0.0.1:1/nqn.2026-11.org.example:a?ns=1"
+            .parse()
+            .expect("the URL is valid");
         Examined {
             name: "data".to_owned(),
             state,

@@ -213,18 +213,18 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let held = |lock: fn(&File) -> Result<(), TryLockError>| {
             let other = File::open(file.path()).expect("the file opens");
-            lock(&other).expect("an unlocked file");
+            lock(&other).expect("the file is not locked");
             locked(file.as_file())
         };
         assert_eq!(held(File::try_lock), Hold::Writer);
         assert_eq!(held(File::try_lock_shared), Hold::Readers);
-        file.as_file().unlock().expect("our own lock");
+        file.as_file().unlock().expect("the lock is released");
         assert_eq!(held(|_| Ok(())), Hold::Free);
     }
 
     #[test]
     fn doctor_recognizes_the_lock_of_qemu_on_an_image() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
         let image = folder.path().join("disk.img");
         std::fs::write(&image, [0; 4096]).expect("a file");
         let mut machine = Command::new("qemu-io")
@@ -235,9 +235,10 @@ mod tests {
             .spawn()
             .expect("no qemu-io: interop/packages.sh installs it");
         // The tool's answer shows that the tool has opened the image.
-        let mut input = machine.stdin.take().expect("a pipe");
+        let mut input = machine.stdin.take().expect("the stream is a pipe");
         input.write_all(b"read 0 512\n").expect("the program reads commands");
-        let mut lines = BufReader::new(machine.stdout.take().expect("a pipe")).lines();
+        let mut lines =
+            BufReader::new(machine.stdout.take().expect("the stream is a pipe")).lines();
         assert!(lines.any(|line| line.expect("text").contains("read 512/512")));
         assert_eq!(open(&image).expect("the file opens").2, Hold::Writer);
         drop(input);

@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_host_identifier_that_many_machines_share_is_a_problem() {
         let id: farblock_host::HostId =
-            "03000200-0400-0500-0006-000700080009".parse().expect("a UUID");
+            "03000200-0400-0500-0006-000700080009".parse().expect("the UUID is valid");
         let host = HostIdentity { nqn: id.to_nqn(), id };
         let found = identity(&(host, Source::System("/etc/nvme".into())));
         assert_eq!(found.verdict, Verdict::Problem, "{found:?}");

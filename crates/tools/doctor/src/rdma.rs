@@ -231,7 +231,7 @@ mod tests {
 
     impl Machine {
         fn new(state: &str, gid_type: &str) -> Self {
-            let machine = Self(tempfile::tempdir().expect("a folder"));
+            let machine = Self(tempfile::tempdir().expect("a temporary folder is created"));
             machine.write("state", state);
             machine.write("link_layer", "Ethernet\n");
             machine.write("gid_attrs/types/0", gid_type);
@@ -241,7 +241,7 @@ mod tests {
 
         fn write(&self, file: &str, text: &str) {
             let path = self.0.path().join("mlx5_0/ports/1").join(file);
-            std::fs::create_dir_all(path.parent().expect("a folder")).expect("ours");
+            std::fs::create_dir_all(path.parent().expect("the folder is created")).expect("ours");
             std::fs::write(path, text).expect("ours");
         }
 
@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn expect_problem(findings: &[Finding], check: &str, what: &str, advice: &str) {
-        let last = findings.last().expect("a finding");
+        let last = findings.last().expect("the report has a finding");
         assert_eq!((last.check, last.verdict), (check, Verdict::Problem), "{findings:?}");
         assert!(last.what.contains(what), "{findings:?}");
         assert!(last.advice.as_ref().is_some_and(|it| it.contains(advice)), "{findings:?}");
@@ -261,7 +261,7 @@ mod tests {
     fn doctor_reports_each_missing_part_of_rdma() {
         const ACTIVE: &str = "4: ACTIVE\n";
         const V2: &str = "RoCE v2\n";
-        let empty = tempfile::tempdir().expect("a folder");
+        let empty = tempfile::tempdir().expect("a temporary folder is created");
         let none = System { devices: empty.path(), library: Ok(()), locked_bytes: None };
         expect_problem(&examine(&none), "RDMA device", "no RDMA device", "rdma_rxe");
         let whole = Machine::new(ACTIVE, V2);

@@ -76,7 +76,7 @@ mod tests {
 
     /// The advice of each hint.
     fn advice(info: &ControllerInfo, options: &Options, to: &str, trip: Duration) -> Vec<String> {
-        let address = to.parse().expect("an address");
+        let address = to.parse().expect("the address is valid");
         let hints = of_controller(info, options, address, trip);
         assert!(hints.iter().all(|it| (it.check, it.verdict) == (CHECK, Verdict::Hint)));
         hints.into_iter().map(|hint| hint.advice.expect("some")).collect()

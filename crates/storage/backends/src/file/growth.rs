@@ -206,7 +206,7 @@ pub(super) fn attend_simulated(shared: &Arc<FileShared>) {
             }
         }
     };
-    farblock_reactor::os::spawn("file-sizes".to_owned(), look).expect("a thread");
+    farblock_reactor::os::spawn("file-sizes".to_owned(), look).expect("the thread starts");
 }
 
 /// The path leads to the open file.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farblock_reactor::Waker;
 
-/// The number of a claim on a range of bytes.
+/// The number of a claim: an operation's reservation of a range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
@@ -55,7 +55,9 @@ impl Table {
 
     fn position(&self, ticket: Ticket) -> usize {
         // Binary search works, because ticket numbers ascend.
-        self.claims.binary_search_by_key(&ticket.0, |claim| claim.ticket.0).expect("held")
+        self.claims
+            .binary_search_by_key(&ticket.0, |claim| claim.ticket.0)
+            .expect("the ticket has a claim")
     }
 }
 

@@ -74,8 +74,11 @@ impl Inner {
     /// Adds a freed chunk to its page. Returns the page of the chunk if the caller should free the
     /// page.
     fn give(&mut self, chunk: SharedBuffer) -> Option<Page> {
-        let (&address, page) =
-            self.pages.range_mut(..=chunk.as_ptr().addr()).next_back().expect("cut from a page");
+        let (&address, page) = self
+            .pages
+            .range_mut(..=chunk.as_ptr().addr())
+            .next_back()
+            .expect("each chunk belongs to a page");
         page.free.push(chunk);
         self.partly.insert(address);
         if page.free_chunks() < PAGE_CHUNKS || self.partly.len() == 1 {

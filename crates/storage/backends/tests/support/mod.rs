@@ -1,6 +1,6 @@
 //! Shared helpers of the tests.
 
-#![allow(dead_code, unused_imports, unused_macros, reason = "each test uses a part of it")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "no test uses all helpers")]
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,8 @@ pub(crate) struct Dir {
 
 impl Dir {
     pub(crate) fn new() -> Dir {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+            .expect("a temporary folder is created");
         Dir { dir, files: AtomicU32::new(0) }
     }
 
@@ -55,7 +56,7 @@ impl Dir {
     pub(crate) fn file(&self, bytes: u64) -> PathBuf {
         let number = self.files.fetch_add(1, Ordering::Relaxed);
         let path = self.path(&format!("disk{number}.img"));
-        File::create(&path).and_then(|file| file.set_len(bytes)).expect("a file");
+        File::create(&path).and_then(|file| file.set_len(bytes)).expect("the file is created");
         path
     }
 
@@ -64,14 +65,14 @@ impl Dir {
         let path = self.file(0);
         let mut data = vec![0; bytes as usize];
         Random::new(1).fill(&mut data);
-        std::fs::write(&path, data).expect("a file");
+        std::fs::write(&path, data).expect("the file is written");
         path
     }
 
     /// Creates a sparse file that is open and already unlinked. Closing it frees its space.
     pub(crate) fn disk(&self, bytes: u64, options: &FileOptions) -> FileDisk {
         let path = self.file(bytes);
-        let disk = FileDisk::open(&path, options).expect("a disk");
+        let disk = FileDisk::open(&path, options).expect("the disk opens");
         std::fs::remove_file(&path).expect("the file is removed");
         disk
     }

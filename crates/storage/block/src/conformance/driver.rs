@@ -21,7 +21,7 @@ impl Driver {
     /// Creates a reactor without queues.
     pub fn new(engine: EngineKind) -> Driver {
         let config = Config { engine, ..Config::default() };
-        let reactor = Reactor::new(&config).expect("a reactor");
+        let reactor = Reactor::new(&config).expect("the reactor starts");
         let right = engine == EngineKind::Auto || reactor.engine() == engine;
         assert!(right, "the engine is {} instead of {engine}", reactor.engine());
         let task = reactor.add_task();
@@ -37,7 +37,7 @@ impl Driver {
 
     /// Opens a queue and returns its number.
     pub fn open(&mut self, namespace: &Arc<dyn Namespace>) -> usize {
-        self.try_open(namespace).expect("a queue")
+        self.try_open(namespace).expect("the queue opens")
     }
 
     /// Opens a queue and returns its number, or the namespace's error.
@@ -103,7 +103,7 @@ impl Driver {
             assert!(
                 Instant::now() < deadline,
                 "{missing} of {count} operations did not complete in {WAIT_LIMIT:?}, or the queue \
-                 did not make its parent ready"
+                 did not make its parent task ready"
             );
             self.turn(deadline.saturating_duration_since(Instant::now()));
         }
@@ -167,7 +167,7 @@ impl Driver {
     /// Keeps `depth` operations with buffers of `bytes` bytes in flight on queue 0 until `total`
     /// operations have completed. Panics if an operation fails. Returns the increase of `count()`,
     /// such as a count of allocations, during this time. The driver allocates its own memory before
-    /// that.
+    /// it first calls `count()`.
     pub fn keep_busy(
         &mut self,
         make: &dyn Fn(Buffer, u64) -> Op,

@@ -74,13 +74,13 @@ pub(super) fn ranges_beyond_the_end_are_refused(context: &mut Context<'_>) {
             assert_eq!(
                 done.result,
                 Err(BlockError::OutOfRange),
-                "{command:?} of {blocks} blocks at {lba}"
+                "result of {command:?}, {blocks} blocks at {lba}"
             );
             let expected = command.moves_data().then(|| geometry.bytes(blocks));
             assert_eq!(
                 done.buffer.map(|buffer| buffer.len()),
                 expected,
-                "the completion has no buffer"
+                "the completion has another buffer than the operation"
             );
         }
     }

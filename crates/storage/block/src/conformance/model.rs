@@ -81,7 +81,8 @@ impl Model {
     fn write(&mut self, context: &mut Context<'_>, driver: &mut Driver, lba: u64, blocks: u32) {
         let mut op = Op::write(lba, blocks, context.filled(self.geometry, blocks), 1);
         op.fua = context.random.within(0..16) == 0;
-        self.part(lba, blocks).copy_from_slice(op.buffer.as_deref().expect("a buffer"));
+        self.part(lba, blocks)
+            .copy_from_slice(op.buffer.as_deref().expect("the operation has a buffer"));
         driver.must(0, op);
     }
 

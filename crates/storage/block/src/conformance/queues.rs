@@ -184,7 +184,7 @@ pub(super) fn queues_on_two_reactors_share_contents(context: &mut Context<'_>) {
             side.check(1 - me as u64, &other, contents);
         }
     };
-    let spawn = |me| os::spawn(format!("side-{me}"), work(me)).expect("a thread");
+    let spawn = |me| os::spawn(format!("side-{me}"), work(me)).expect("the thread starts");
     for thread in [spawn(0), spawn(1)] {
         thread.join().expect("one of two threads failed");
     }

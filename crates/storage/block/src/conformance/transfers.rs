@@ -84,12 +84,11 @@ pub(super) fn a_buffer_may_have_any_address(context: &mut Context<'_>) {
             let mut front = whole.split_to(skip + geometry.bytes(blocks));
             let head = front.split_to(skip);
             let data = front.to_vec();
-            let front = driver.must(0, Op::write(17, blocks, front, 1)).expect("its buffer");
+            let front = driver.must(0, Op::write(17, blocks, front, 1)).expect("a write's buffer");
             assert!(front[..] == data[..], "a write changed its buffer");
-            let back = driver.must(0, Op::read(17, blocks, front, 2)).expect("its buffer");
+            let back = driver.must(0, Op::read(17, blocks, front, 2)).expect("a read's buffer");
             context.expect(&back, &data, &format!("{blocks} blocks, {skip} bytes into a buffer"));
-            // The parts can be joined again, and the operation wrote nothing next to the middle
-            // part.
+            // The parts of the buffer can be joined again. The read changed only the middle part.
             let mut again = head;
             again.unsplit(back);
             again.unsplit(whole);

@@ -30,7 +30,7 @@ pub(crate) fn fresh(bytes: u64, features: &str) -> String {
 }
 
 pub(crate) fn name(text: &str) -> Name {
-    text.parse().expect("a name")
+    text.parse().expect("the name is valid")
 }
 
 pub(crate) fn open(text: &str, block_size: u32, read_only: bool) -> Result<Rbd, OpenError> {

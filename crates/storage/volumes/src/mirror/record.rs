@@ -183,7 +183,11 @@ impl Record {
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> Result<Record, Unreadable> {
-        let short = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
+        let short = |at: usize| {
+            u32::from_le_bytes(
+                bytes[at..at + 4].try_into().expect("the slice has the right length"),
+            )
+        };
         let long = |at: usize| {
             u64::from_le_bytes(bytes[at..at + 8].try_into().expect("the range has eight bytes"))
         };

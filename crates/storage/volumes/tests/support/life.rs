@@ -318,7 +318,8 @@ impl Run {
             let lba = flying.lba + at as u64;
             let block = &mut self.model[lba as usize];
             block.busy = false;
-            let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight"));
+            let value =
+                u64::from_le_bytes(bytes[..8].try_into().expect("the slice has the right length"));
             let whole = bytes.chunks_exact(8).all(|part| *part == value.to_le_bytes());
             if !whole || !block.now.contains(&value) {
                 return Err(format!("block {lba} reads {value}, and may be {:?}", block.now));
@@ -415,7 +416,9 @@ impl Run {
             let data = life.driver.read(0, geometry, lba, REGION_BLOCKS as u32);
             for (at, bytes) in data.chunks_exact(512).enumerate() {
                 let block = &self.model[lba as usize + at];
-                let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight"));
+                let value = u64::from_le_bytes(
+                    bytes[..8].try_into().expect("the slice has the right length"),
+                );
                 if !block.now.contains(&value) {
                     return Err(format!("at the end block {lba}+{at} has {value}: {block:?}"));
                 }

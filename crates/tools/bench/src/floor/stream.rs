@@ -251,9 +251,9 @@ mod tests {
 
     #[test]
     fn data_that_the_socket_does_not_accept_are_sent_later_in_order() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let socket =
-            TcpStream::connect(listener.local_addr().expect("bound")).expect("the server listens");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let socket = TcpStream::connect(listener.local_addr().expect("the socket has an address"))
+            .expect("the server listens");
         let (mut peer, _) = listener.accept().expect("a client connects");
         let mut stream = Stream::new(socket).expect("a socket");
         let memory: Vec<u8> = (0..100_000_u32).map(|at| at as u8).collect();
@@ -277,7 +277,7 @@ mod tests {
             waited |= stream.unsent() > 0;
         }
         assert!(waited, "the socket accepted 18 MB at once");
-        assert!(reader.join().expect("no panic").expect("all bytes") == expected);
+        assert!(reader.join().expect("the thread does not panic").expect("all bytes") == expected);
         assert!(stream.heads.is_empty());
     }
 }

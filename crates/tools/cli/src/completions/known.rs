@@ -170,7 +170,7 @@ mod tests {
             "subsystems": { "nqn.a:b": { "namespaces": { "3": {} }, "hosts": { "nqn.h": {} } } }
         });
         let command = super::super::command();
-        let ctl = command.find_subcommand("ctl").expect("a subcommand");
+        let ctl = command.find_subcommand("ctl").expect("the subcommand exists");
         for change in ctl.get_subcommands().filter(|change| change.get_name() != "help") {
             let positionals: Vec<_> =
                 change.get_positionals().map(|it| it.get_id().as_str()).collect();

@@ -62,9 +62,11 @@ mod tests {
 
     #[test]
     fn every_visible_command_has_a_manual_page() {
-        let folder = tempfile::tempdir().expect("a folder");
-        write(folder.path()).expect("written");
-        let page = |name: &str| fs::read_to_string(folder.path().join(name)).expect("a page");
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
+        write(folder.path()).expect("the file is written");
+        let page = |name: &str| {
+            fs::read_to_string(folder.path().join(name)).expect("the file is readable")
+        };
         assert!(page("farblock.1").contains("farblock\\-serve(1)"));
         assert!(page("farblock-serve.1").contains("  farblock serve \\-\\-config farblock.toml"));
         assert!(

@@ -141,8 +141,8 @@ mod tests {
             + 'static,
     {
         use tracing_subscriber::prelude::*;
-        let mut file = tempfile::tempfile().expect("a file");
-        let writer = Mutex::new(file.try_clone().expect("a handle"));
+        let mut file = tempfile::tempfile().expect("the temporary file is created");
+        let writer = Mutex::new(file.try_clone().expect("the descriptor is duplicated"));
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(writer)
             .with_ansi(false)
@@ -152,8 +152,8 @@ mod tests {
             tracing::warn!(host = %"a\u{202e}\u{9b}2J\n\"\u{1f600}", count = 7, "it {}", "went");
         });
         let mut text = String::new();
-        file.rewind().expect("a seekable file");
-        file.read_to_string(&mut text).expect("a readable file");
+        file.rewind().expect("the file is seekable");
+        file.read_to_string(&mut text).expect("the file is readable");
         text
     }
 
@@ -162,7 +162,7 @@ mod tests {
         let text = written(Json);
         assert!(text.bytes().all(|byte| byte == b'\n' || (b' '..=b'~').contains(&byte)), "{text}");
         let [line] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
-        let value: Value = serde_json::from_str(line).expect("JSON");
+        let value: Value = serde_json::from_str(line).expect("the text is JSON");
         assert_eq!(value["host"], "a\u{202e}\u{9b}2J\n\"\u{1f600}");
         assert_eq!((&value["level"], &value["message"]), (&"warn".into(), &"it went".into()));
         assert_eq!(value["count"], 7);

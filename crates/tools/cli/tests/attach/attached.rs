@@ -33,12 +33,12 @@ impl Attachments {
     #[track_caller]
     pub(crate) fn attach(&self, args: &[&str]) -> String {
         let outcome = self.run([&["attach", "--json"], args].concat()).ok();
-        outcome.json()["use"]["path"].as_str().expect("a path").to_owned()
+        outcome.json()["use"]["path"].as_str().expect("the JSON contains the path").to_owned()
     }
 
     pub(crate) fn list(&self) -> Vec<Value> {
         let outcome = self.run(["list", "--json"]).ok();
-        outcome.json().as_array().expect("a list").clone()
+        outcome.json().as_array().expect("the JSON contains the list").clone()
     }
 
     #[track_caller]
@@ -49,8 +49,9 @@ impl Attachments {
     }
 
     pub(crate) fn kill_server(&self, name: &str) -> u64 {
-        let pid = self.status(name)["server_pid"].as_u64().expect("a server process");
-        signal(u32::try_from(pid).expect("a pid"), "KILL");
+        let pid =
+            self.status(name)["server_pid"].as_u64().expect("the status contains the process id");
+        signal(u32::try_from(pid).expect("the process id has 32 bits"), "KILL");
         pid
     }
 
@@ -152,8 +153,8 @@ pub(crate) struct Mounted(tempfile::TempDir);
 
 impl Mounted {
     pub(crate) fn new(device: &str) -> Mounted {
-        let folder = tempfile::tempdir().expect("a folder");
-        run("mount", &[device, folder.path().to_str().expect("UTF-8")]);
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
+        run("mount", &[device, folder.path().to_str().expect("the path is UTF-8")]);
         Mounted(folder)
     }
 
@@ -162,17 +163,17 @@ impl Mounted {
     }
 
     pub(crate) fn file(&self, name: &str) -> String {
-        self.0.path().join(name).to_str().expect("UTF-8").into()
+        self.0.path().join(name).to_str().expect("the path is UTF-8").into()
     }
 
     pub(crate) fn unmount(self) {
-        run("umount", &[self.0.path().to_str().expect("UTF-8")]);
+        run("umount", &[self.0.path().to_str().expect("the path is UTF-8")]);
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+        let mounts = std::fs::read_to_string("/proc/self/mounts").expect("the mounts are readable");
         if mounts.split_whitespace().any(|word| Path::new(word) == self.0.path()) {
             let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
         }
@@ -198,7 +199,10 @@ const SECONDS: &str = "600";
 
 fn catches_sigint(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a mask");
+    let caught = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigCgt:"))
+        .expect("the status has the line");
     let mask = u64::from_str_radix(caught.trim(), 16).expect("a number");
     mask & 1 << (2 - 1) != 0
 }
@@ -222,13 +226,15 @@ impl Load {
     }
 
     pub(crate) fn is_running(&mut self) -> bool {
-        self.0.as_mut().is_some_and(|child| child.try_wait().expect("a child").is_none())
+        self.0
+            .as_mut()
+            .is_some_and(|child| child.try_wait().expect("the process can be waited for").is_none())
     }
 
     /// Makes fio finish, and checks that it found no error.
     #[track_caller]
     pub(crate) fn finish(mut self) {
-        let child = self.0.take().expect("a running process");
+        let child = self.0.take().expect("the process runs");
         // On SIGINT, fio completes the I/O in flight and exits with success.
         signal(child.id(), "INT");
         let output = crate::support::wait(child);
@@ -252,11 +258,11 @@ impl Drop for Load {
 
 /// Returns the number of sectors that a block device has read or written so far.
 pub(crate) fn progress(device: &str) -> u64 {
-    let name = Path::new(device).file_name().expect("a name");
+    let name = Path::new(device).file_name().expect("the path has a file name");
     let text = std::fs::read_to_string(Path::new("/sys/block").join(name).join("stat"));
     let text = text.expect("statistics");
     let numbers: Vec<u64> =
-        text.split_whitespace().map(|it| it.parse().expect("a number")).collect();
+        text.split_whitespace().map(|it| it.parse().expect("the text is a number")).collect();
     numbers[2] + numbers[6]
 }
 

@@ -11,8 +11,8 @@ const DISK_BYTES: u64 = 4 << 20;
 /// written.
 fn copy(from: &str, to: &str) {
     let new = format!("{to}.new");
-    fs::copy(from, &new).expect("written");
-    fs::rename(new, to).expect("moved");
+    fs::copy(from, &new).expect("the file is written");
+    fs::rename(new, to).expect("the file is renamed");
 }
 
 /// Checks that attaching by discovery uses the host parameters of the discovery URL.
@@ -37,9 +37,12 @@ fn authenticate_proves_the_changed_key_of_a_disk_in_use() {
     let attachments = Attachments::new();
     let scratch = &attachments.scratch;
     let [key, next, wrong] = scratch.keys(["host.key", "next.key", "wrong.key"], &[]);
-    let both = [&next, &key].map(|file| fs::read_to_string(file).expect("a key")).concat();
+    let both = [&next, &key]
+        .map(|file| fs::read_to_string(file).expect("the key file is readable"))
+        .concat();
     let known = scratch.file("known.key", both.as_bytes());
-    fs::set_permissions(&known, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("ours");
+    fs::set_permissions(&known, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .expect("the permissions are set");
     let disk = scratch.disk("disk.img", DISK_BYTES);
     let given = format!("{HOST}={known}");
     let serve = ["serve", &disk, "--listen", "127.0.0.1:0", "--host-key", &given];

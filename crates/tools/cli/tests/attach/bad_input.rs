@@ -83,7 +83,7 @@ fn attach_refuses_unusable_names_paths_and_namespaces() {
         let all = [&["attach", url.as_str(), "--shared"], args].concat();
         attachments.run(all).fails_in_a_line(1, parts);
     }
-    assert_eq!(fs::read(&file).expect("the file exists"), b"mine");
+    assert_eq!(fs::read(&file).expect("the file opens"), b"mine");
     let other = ["attach", &url, "--as", "fuse", "--runtime-dir", &file];
     attachments.run(other).fails_in_a_line(1, &["is a file", "--runtime-dir"]);
     for command in [&["list"][..], &["detach", "one"], &["detach", "--all"]] {
@@ -106,9 +106,9 @@ fn attach_refuses_a_runtime_folder_that_other_users_can_replace() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, 1 << 20);
     let place = attachments.scratch.path("place");
-    let ours = place.join("ours").into_os_string().into_string().expect("text");
-    fs::create_dir_all(&ours).expect("made");
-    fs::set_permissions(&ours, Permissions::from_mode(0o700)).expect("ours");
+    let ours = place.join("ours").into_os_string().into_string().expect("the path is UTF-8");
+    fs::create_dir_all(&ours).expect("the folder is created");
+    fs::set_permissions(&ours, Permissions::from_mode(0o700)).expect("the permissions are set");
     let attach = ["attach", &target.url(), "--as", "nbd", "--no-device", "--runtime-dir", &ours];
     let refused = |what: &str| {
         let parts = [what, "another --runtime-dir"];
@@ -119,14 +119,14 @@ fn attach_refuses_a_runtime_folder_that_other_users_can_replace() {
         attachments.run(attach).fails_in_a_line(1, &parts);
     };
     for mode in [0o777, 0o775] {
-        fs::set_permissions(&place, Permissions::from_mode(mode)).expect("ours");
+        fs::set_permissions(&place, Permissions::from_mode(mode)).expect("the permissions are set");
         refused(&format!("/place (mode {mode:04o}) and could replace its contents: chmod go-w"));
     }
-    fs::set_permissions(&place, Permissions::from_mode(0o755)).expect("ours");
+    fs::set_permissions(&place, Permissions::from_mode(0o755)).expect("the permissions are set");
     if is_root() {
-        std::os::unix::fs::chown(&place, Some(1001), None).expect("root may");
+        std::os::unix::fs::chown(&place, Some(1001), None).expect("root changes the owner");
         refused("user 1001 owns ");
-        std::os::unix::fs::chown(&place, Some(0), None).expect("root may");
+        std::os::unix::fs::chown(&place, Some(0), None).expect("root changes the owner");
     }
     attachments.run(attach).ok();
     attachments.run(["detach", "fb0", "--runtime-dir", &ours]).ok();

@@ -13,7 +13,7 @@ const DISK_BYTES: u64 = 16 << 20;
 /// Returns the server process, and checks that it is confined.
 #[track_caller]
 pub(crate) fn confined_server(status: &Value) -> u64 {
-    let process = status["server_pid"].as_u64().expect("a server process");
+    let process = status["server_pid"].as_u64().expect("the status contains the process id");
     is_confined(process, &status["confinement"]);
     process
 }
@@ -59,11 +59,13 @@ fn a_confined_server_reconnects_resizes_and_detaches() {
     run("nbdcopy", &["--flush", "--", &input, &url]);
     let output = attachments.scratch.text("output");
     run("nbdcopy", &["--", &url, &output]);
-    let read = fs::read(&output).expect("a file");
+    let read = fs::read(&output).expect("the file is readable");
     assert!(read[..DISK_BYTES as usize] == noise(7, DISK_BYTES as usize), "wrong data");
     assert_eq!(confined_server(&attachments.status("fb0")), server, "the server's process changed");
     attachments.detach("fb0");
-    until("the server has exited", || !fs::exists(format!("/proc/{server}")).expect("proc"));
+    until("the server has exited", || {
+        !fs::exists(format!("/proc/{server}")).expect("/proc is readable")
+    });
     target.server.stop();
 }
 
@@ -87,7 +89,7 @@ fn the_no_sandbox_option_disables_the_sandbox_of_a_server() {
 fn a_confined_server_opens_only_its_own_folders_and_its_key() {
     let attachments = Attachments::new();
     let folders = ["keys", "sockets"].map(|name| attachments.scratch.path(name));
-    folders.iter().for_each(|folder| fs::create_dir(folder).expect("made"));
+    folders.iter().for_each(|folder| fs::create_dir(folder).expect("the folder is created"));
     let [key] = attachments.scratch.keys(["keys/tls.key"], &["--tls"]);
     let [socket] = ["sockets/nbd"].map(|name| attachments.scratch.text(name));
     let host = "nqn.2026-11.org.farblock:within-host";
@@ -99,13 +101,13 @@ fn a_confined_server_opens_only_its_own_folders_and_its_key() {
     attachments.attach(&[&url, "--as", "nbd", "--no-device", "--socket", &socket]);
     let confinement = attachments.status("fb0")["confinement"].clone();
     if filter_of_the_tests() == "0" {
-        let runtime = attachments.folder("fb0").parent().expect("a folder").to_owned();
+        let runtime = attachments.folder("fb0").parent().expect("the path has a folder").to_owned();
         let opened = serde_json::json!([runtime, attachments.scratch.path("sockets")]);
         assert_eq!(confinement["allowed_paths"], opened, "{confinement}");
     }
     // The next connection needs a key from another folder.
     let [other] = attachments.scratch.keys(["keys/other.key"], &["--tls"]);
-    fs::rename(other, &key).expect("renamed");
+    fs::rename(other, &key).expect("the file is renamed");
     let address = target.address.clone();
     drop(target);
     attachments.wait_for_state("fb0", "reconnecting");
@@ -122,10 +124,12 @@ fn a_confined_server_follows_a_changed_link_to_the_key_folder() {
     let attachments = Attachments::new();
     let path = |name: &str| attachments.scratch.path(name);
     for folder in ["sec", "sec/v1", "sec/v2"] {
-        fs::create_dir(path(folder)).expect("made");
+        fs::create_dir(path(folder)).expect("the folder is created");
     }
     let [first, second] = attachments.scratch.keys(["sec/v1/key", "sec/v2/key"], &["--tls"]);
-    let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, path(name)).expect("a link");
+    let link = |to: &str, name: &str| {
+        std::os::unix::fs::symlink(to, path(name)).expect("the link is created")
+    };
     link("v1", "sec/current");
     let host = "nqn.2026-11.org.farblock:switched-host";
     let disk = attachments.scratch.disk("disk.img", 1 << 20);
@@ -145,7 +149,7 @@ fn a_confined_server_follows_a_changed_link_to_the_key_folder() {
     drop(target);
     attachments.wait_for_state("fb0", "reconnecting");
     link("v2", "sec/next");
-    fs::rename(path("sec/next"), path("sec/current")).expect("switched");
+    fs::rename(path("sec/next"), path("sec/current")).expect("the file is renamed");
     let _target = serve(&address, &second);
     attachments.wait_for_state("fb0", "live");
     assert_eq!(confined_server(&attachments.status("fb0")), server, "the server's process changed");
@@ -203,13 +207,14 @@ fn successors_of_killed_fuse_servers_and_brokers_are_confined() {
             until("the broker has exited", || !runs(broker));
             assert_eq!(run("sha256sum", &[&used]), sum, "after the end of the {victims}");
         }
-        let busy = File::open(&used).expect("the file exists");
+        let busy = File::open(&used).expect("the file opens");
         let refused = attachments.run(["detach", "fb0"]);
         refused.fails(1, &["is in use", "has", "open"]);
         drop(busy);
         // Detaching must also work without a supervisor.
-        let supervisor = attachments.status("fb0")["pid"].as_u64().expect("a supervisor");
-        signal(u32::try_from(supervisor).expect("a pid"), "KILL");
+        let supervisor =
+            attachments.status("fb0")["pid"].as_u64().expect("the status contains the process id");
+        signal(u32::try_from(supervisor).expect("the process id has 32 bits"), "KILL");
         until("the supervisor has exited", || attachments.status("fb0")["pid"].is_null());
         confined_server(&attachments.status("fb0"));
         attachments.detach("fb0");
@@ -225,9 +230,10 @@ fn forced_detach_unmounts_a_disk_whose_broker_is_dead() {
     let used = attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
     let server = confined_server(&attachments.status("fb0"));
     let [broker] = children(server)[..] else { panic!("the server has one broker") };
-    let supervisor = attachments.status("fb0")["pid"].as_u64().expect("a supervisor");
+    let supervisor =
+        attachments.status("fb0")["pid"].as_u64().expect("the status contains the process id");
     for process in [supervisor, broker] {
-        signal(u32::try_from(process).expect("a pid"), "KILL");
+        signal(u32::try_from(process).expect("the process id has 32 bits"), "KILL");
         until("the process has exited", || !runs(process));
     }
     let advice = "detach the disk with --force";

@@ -19,13 +19,15 @@ fn forced_detach_ends_a_suspended_server() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     attachments.attach(&[&target.url(), "--as", "fuse", "--no-device"]);
-    let pid = attachments.status("fb0")["server_pid"].as_u64().expect("a server process");
-    signal(u32::try_from(pid).expect("a pid"), "STOP");
+    let pid = attachments.status("fb0")["server_pid"]
+        .as_u64()
+        .expect("the status contains the process id");
+    signal(u32::try_from(pid).expect("the process id has 32 bits"), "STOP");
     let refused = attachments.run(["detach", "fb0"]);
     refused.fails_in_a_line(1, &["does not answer", "resume the server", "--force"]);
     attachments.run(["detach", "fb0", "--force"]).ok();
     assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
-    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("the mounts are readable");
     let folder = attachments.scratch.path("run").display().to_string();
     assert!(!mounts.contains(&folder), "{mounts}");
 }
@@ -40,8 +42,10 @@ fn forced_detach_ends_a_suspended_server_with_a_key() {
     let target = attachments.scratch.serve(["mem:1MiB", "--no-control", "--tls-key", &given]);
     let url = format!("{}&hostnqn={host}&tls-key={key}", target.url(1));
     socket(&attachments, &url, "fb0");
-    let pid = attachments.status("fb0")["server_pid"].as_u64().expect("a server process");
-    signal(u32::try_from(pid).expect("a pid"), "STOP");
+    let pid = attachments.status("fb0")["server_pid"]
+        .as_u64()
+        .expect("the status contains the process id");
+    signal(u32::try_from(pid).expect("the process id has 32 bits"), "STOP");
     attachments.run(["detach", "fb0", "--force"]).ok();
     assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
     let is_gone = || !Path::new(&format!("/proc/{pid}/exe")).exists();
@@ -83,12 +87,15 @@ fn detach_kills_only_processes_of_the_attachment() {
     for record in [stranger.id().to_string(), "nonsense".to_owned(), String::new()] {
         attachments.attach(&[&target.url(), "--as", "nbd", "--no-device"]);
         let status = attachments.status("fb0");
-        let pid = |of: &str| u32::try_from(status[of].as_u64().expect("a pid")).expect("a pid");
+        let pid = |of: &str| {
+            u32::try_from(status[of].as_u64().expect("the status contains the process id"))
+                .expect("a pid")
+        };
         signal(pid("server_pid"), "STOP");
         for file in ["pid", "server-pid"] {
             let path = attachments.folder("fb0").join(file);
             match record.is_empty() {
-                true => fs::remove_file(path).expect("the file exists"),
+                true => fs::remove_file(path).expect("the file is removed"),
                 false => fs::write(path, &record).expect("the write succeeds"),
             }
         }
@@ -96,9 +103,12 @@ fn detach_kills_only_processes_of_the_attachment() {
         assert!(!attachments.folder("fb0").exists(), "the folder of the attachment remains");
         let is_gone = |pid: u32| !Path::new(&format!("/proc/{pid}/fd/0")).exists();
         until("the processes have exited", || is_gone(pid("pid")) && is_gone(pid("server_pid")));
-        assert!(stranger.try_wait().expect("a child").is_none(), "another process was killed");
+        assert!(
+            stranger.try_wait().expect("the process can be waited for").is_none(),
+            "another process was killed"
+        );
     }
-    stranger.kill().expect("our own process");
+    stranger.kill().expect("the process can be killed");
     stranger.wait().expect("the process exits");
 }
 
@@ -136,8 +146,9 @@ fn detach_accepts_several_names_or_all() {
 fn detach_accepts_relative_paths_to_the_disk() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
-    std::fs::create_dir(attachments.scratch.path("mnt")).expect("a directory");
-    std::os::unix::fs::symlink("mnt", attachments.scratch.path("link")).expect("a link");
+    std::fs::create_dir(attachments.scratch.path("mnt")).expect("the folder is created");
+    std::os::unix::fs::symlink("mnt", attachments.scratch.path("link"))
+        .expect("the link is created");
     let url = target.url();
     for (options, path) in [
         (&["--no-device"][..], "mnt/fb0"),
@@ -192,7 +203,7 @@ fn detach_unmount_unmounts_file_systems_stacked_on_the_disk() {
     run("mkfs.ext4", &["-q", inner.trim()]);
     let upper = Mounted::new(inner.trim());
     fs::write(upper.file("kept"), "all of it").expect("the write succeeds");
-    let user = fs::File::create(upper.file("open")).expect("a new file");
+    let user = fs::File::create(upper.file("open")).expect("the file is created");
 
     // `detach` must not kill a process with an open file, and everything must stay mounted.
     let refused = attachments.run(["detach", "fb0", "--unmount"]);
@@ -201,8 +212,8 @@ fn detach_unmount_unmounts_file_systems_stacked_on_the_disk() {
     drop(user);
     let mut holder = Command::new("unshare");
     holder.args(["--mount", "--propagation", "private", "sleep", "600"]);
-    let mut holder = holder.spawn().expect("unshare");
-    let own = fs::read_link("/proc/self/ns/mnt").expect("a namespace");
+    let mut holder = holder.spawn().expect("unshare starts");
+    let own = fs::read_link("/proc/self/ns/mnt").expect("the link is readable");
     until("the process has its own mount namespace", || {
         let its = fs::read_link(format!("/proc/{}/ns/mnt", holder.id()));
         let command = fs::read_to_string(format!("/proc/{}/comm", holder.id()));
@@ -210,8 +221,8 @@ fn detach_unmount_unmounts_file_systems_stacked_on_the_disk() {
     });
     attachments.run(["detach", "fb0", "--unmount"]).ok();
     assert!(attachments.list().is_empty());
-    holder.kill().expect("a child");
-    holder.wait().expect("a child");
+    holder.kill().expect("the process can be killed");
+    holder.wait().expect("the process can be waited for");
     drop((upper, lower));
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
     run("fsck.ext4", &["-fn", &device]);
@@ -258,16 +269,16 @@ fn detach_unmount_detaches_a_loop_device_in_another_mount_namespace() {
     let target = Target::new(&attachments, 64 << 20);
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
     run("mkfs.ext4", &["-q", &device]);
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a temporary folder is created");
     let path = |name: &str| folder.path().join(name).display().to_string();
-    fs::create_dir(path("m")).expect("a folder");
+    fs::create_dir(path("m")).expect("the folder is created");
     run("truncate", &["-s", "4M", &path("m/inner.img")]);
     let other = loop_on(&path("m/inner.img"));
     let script = "mount \"$1\" \"$2/m\" && truncate -s 4M \"$2/m/inner.img\" && \
                   losetup --find --show \"$2/m/inner.img\" >\"$2/made\" && exec sleep 600";
     let mut holder = Command::new("unshare");
     holder.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh", &device]);
-    let mut holder = holder.arg(folder.path()).spawn().expect("unshare");
+    let mut holder = holder.arg(folder.path()).spawn().expect("unshare starts");
     let made = || fs::read_to_string(path("made")).unwrap_or_default();
     until("the loop device exists", || made().ends_with('\n'));
     let backing = |device: &str| {
@@ -279,8 +290,8 @@ fn detach_unmount_detaches_a_loop_device_in_another_mount_namespace() {
     assert!(backing(&made()).is_err(), "the loop device still has a file");
     assert!(backing(&other).is_ok(), "a loop device on another file was detached");
     run("losetup", &["--detach", &other]);
-    holder.kill().expect("a child");
-    holder.wait().expect("a child");
+    holder.kill().expect("the process can be killed");
+    holder.wait().expect("the process can be waited for");
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
     run("fsck.ext4", &["-fn", &device]);
     attachments.detach("fb0");

@@ -20,7 +20,7 @@ use std::process::Command;
 const DISK_BYTES: u64 = 64 << 20;
 
 fn size_of(device: &str) -> u64 {
-    run("blockdev", &["--getsize64", device]).trim().parse().expect("a number")
+    run("blockdev", &["--getsize64", device]).trim().parse().expect("the text is a number")
 }
 
 /// Attaches a disk, uses and checks it, detaches it, and attaches it again. All data must survive.
@@ -68,8 +68,8 @@ fn a_file_system_survives_detach_and_attach() {
 
     let device = attachments.attach(&[&url, "--as", "fuse", "--read-only", "--name", "again"]);
     let mounted = Mounted::new(&device);
-    assert!(fs::read(mounted.file("kept")).expect("the file exists") == data, "wrong data");
-    assert_eq!(fs::read(mounted.file("after")).expect("the file exists"), b"it still works");
+    assert!(fs::read(mounted.file("kept")).expect("the file opens") == data, "wrong data");
+    assert_eq!(fs::read(mounted.file("after")).expect("the file opens"), b"it still works");
     assert!(fs::write(mounted.file("no"), "").is_err(), "a read-only mount was written");
     mounted.unmount();
     attachments.detach("again");
@@ -91,7 +91,7 @@ fn io_continues_after_a_killed_server_is_replaced() {
     // commands.
     let controller = || {
         let file = std::fs::read(attachments.folder("fb0").join("controllers.json"));
-        let lives: Value = serde_json::from_slice(&file.expect("a file")).expect("JSON");
+        let lives: Value = serde_json::from_slice(&file.expect("the file opens")).expect("JSON");
         assert_eq!(lives.as_array().map(Vec::len), Some(1), "{lives}");
         assert!(lives[0]["name"].is_array(), "{lives}");
         lives[0]["name"].clone()
@@ -186,7 +186,11 @@ fn list_removes_the_unused_remains_of_killed_processes() {
     let kill_all = || {
         let status = attachments.status("fb0");
         for which in ["pid", "server_pid"] {
-            signal(u32::try_from(status[which].as_u64().expect("a pid")).expect("a pid"), "KILL");
+            signal(
+                u32::try_from(status[which].as_u64().expect("the status contains the process id"))
+                    .expect("a pid"),
+                "KILL",
+            );
         }
     };
     let device = attachments.attach(&[&url, "--as", "fuse"]);
@@ -210,8 +214,11 @@ fn list_removes_the_unused_remains_of_killed_processes() {
     assert_eq!(shown[0]["state"], "stale");
     assert!(shown[0]["trouble"].as_str().is_some_and(|it| it.contains("cleaned up")), "{shown:?}");
     assert!(attachments.list().is_empty(), "the device is listed twice");
-    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
-    assert!(!mounts.contains(attachments.folder("fb0").to_str().expect("UTF-8")), "{mounts}");
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("the mounts are readable");
+    assert!(
+        !mounts.contains(attachments.folder("fb0").to_str().expect("the path is UTF-8")),
+        "{mounts}"
+    );
 
     // Attaching again must also reuse what the processes left behind.
     attachments.attach(&[&url, "--as", "fuse"]);
@@ -221,7 +228,10 @@ fn list_removes_the_unused_remains_of_killed_processes() {
     let args = ["attach", &url, "--as", "fuse", "--name", "fb0"];
     // A killed process takes a short time to disappear.
     until("the disk is attached", || attachments.run(args).code == Some(0));
-    let device = attachments.status("fb0")["use"]["path"].as_str().expect("a path").to_owned();
+    let device = attachments.status("fb0")["use"]["path"]
+        .as_str()
+        .expect("the JSON contains the path")
+        .to_owned();
     run("fsck.ext4", &["-fn", &device]);
     attachments.detach("fb0");
 }
@@ -232,8 +242,9 @@ fn a_server_continues_without_its_supervisor() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
-    let pid = attachments.status("fb0")["pid"].as_u64().expect("a pid");
-    signal(u32::try_from(pid).expect("a pid"), "KILL");
+    let pid =
+        attachments.status("fb0")["pid"].as_u64().expect("the status contains the process id");
+    signal(u32::try_from(pid).expect("the process id has 32 bits"), "KILL");
     until("the reason is shown", || {
         let trouble = attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned();
         trouble.contains("supervisor is dead")
@@ -274,8 +285,9 @@ fn a_server_continues_without_its_supervisor() {
 
     // Detaching the adopted server must work normally.
     attachments.attach(&[&of, "--as", "fuse"]);
-    let pid = attachments.status("fb0")["pid"].as_u64().expect("a pid");
-    signal(u32::try_from(pid).expect("a pid"), "KILL");
+    let pid =
+        attachments.status("fb0")["pid"].as_u64().expect("the status contains the process id");
+    signal(u32::try_from(pid).expect("the process id has 32 bits"), "KILL");
     let mut said = String::new();
     until("the device is adopted", || {
         let outcome = attachments.run(["attach", &of, "--as", "fuse"]);
@@ -297,22 +309,25 @@ fn a_mount_in_another_namespace_only_is_reported_as_unusable() {
     let mut holder = Command::new("unshare");
     // Make a private copy of the mounts, as containers have.
     holder.args(["--mount", "--propagation", "private", "sleep", "600"]);
-    let mut holder = holder.spawn().expect("unshare");
-    let own = fs::read_link("/proc/self/ns/mnt").expect("a namespace");
+    let mut holder = holder.spawn().expect("unshare starts");
+    let own = fs::read_link("/proc/self/ns/mnt").expect("the link is readable");
     until("the process has its own mount namespace", || {
         let its = fs::read_link(format!("/proc/{}/ns/mnt", holder.id()));
         let command = fs::read_to_string(format!("/proc/{}/comm", holder.id()));
         its.is_ok_and(|its| its != own) && command.is_ok_and(|name| name.trim() == "sleep")
     });
-    run("umount", &["--lazy", Path::new(&path).parent().and_then(Path::to_str).expect("UTF-8")]);
+    run(
+        "umount",
+        &["--lazy", Path::new(&path).parent().and_then(Path::to_str).expect("the path is UTF-8")],
+    );
     let status = attachments.status("fb0");
     let trouble = status["trouble"].as_str().unwrap_or_default();
     assert_eq!(status["state"], "unusable", "{status}");
     assert!(trouble.contains(&format!("process {}", holder.id())), "{status}");
     let examined = attachments.run(["doctor", "fb0"]);
     assert!(examined.code != Some(0) && examined.out().contains("cannot use it"));
-    holder.kill().expect("a child");
-    holder.wait().expect("a child");
+    holder.kill().expect("the process can be killed");
+    holder.wait().expect("the process can be waited for");
     until("the disk is detached", || attachments.run(["detach", "fb0"]).code == Some(0));
     assert!(attachments.list().is_empty());
 }
@@ -325,7 +340,9 @@ fn sigterm_detaches_the_disk_after_its_last_user_closes_it() {
     let device = attachments.attach(&[&target.url(), "--as", "fuse"]);
     run("mkfs.ext4", &["-q", &device]);
     let mounted = Mounted::new(&device);
-    let pid = u32::try_from(attachments.status("fb0")["pid"].as_u64().expect("a pid"));
+    let pid = u32::try_from(
+        attachments.status("fb0")["pid"].as_u64().expect("the status contains the process id"),
+    );
     signal(pid.expect("a pid"), "TERM");
     until("the log names the mount", || attachments.log("fb0").contains("is mounted at"));
     fs::write(mounted.file("still"), noise(1, 1 << 20)).expect("the mount still works");
@@ -345,7 +362,7 @@ fn makers(mount: &str) -> Option<[u32; 3]> {
         let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
         parent.trim().parse().ok()
     };
-    let entries = fs::read_dir("/proc").expect("processes").flatten();
+    let entries = fs::read_dir("/proc").expect("the folder is readable").flatten();
     let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.find_map(|pid| {
         let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
@@ -356,7 +373,7 @@ fn makers(mount: &str) -> Option<[u32; 3]> {
 }
 
 fn loop_devices_below(mount: &str) -> usize {
-    let devices = fs::read_dir("/sys/block").expect("devices").flatten();
+    let devices = fs::read_dir("/sys/block").expect("the folder is readable").flatten();
     let files = devices.map(|it| fs::read_to_string(it.path().join("loop/backing_file")));
     files.flatten().filter(|file| file.starts_with(mount)).count()
 }
@@ -407,7 +424,7 @@ fn forced_detach_takes_effect_while_the_disk_is_in_use() {
     attachments.run(["detach", "fb0", "--force"]).ok();
     assert!(file.read_at(&mut [0; 512], 0).is_err());
     assert!(attachments.list().is_empty());
-    let kept = fs::read(attachments.scratch.path("disk.img")).expect("a file");
+    let kept = fs::read(attachments.scratch.path("disk.img")).expect("the file is readable");
     assert!(kept[4096..4096 + 8192] == noise(3, 8192), "written data was lost");
 }
 
@@ -425,7 +442,7 @@ fn errors_of_a_fenced_host_name_the_reservation() {
     let file = fs::OpenOptions::new().write(true).open(&path).expect("the file opens");
     file.write_all_at(&noise(1, 4096), 0).expect("no host reserved the disk");
 
-    let address = server.address.parse().expect("an address");
+    let address = server.address.parse().expect("the address is valid");
     let (_admin, controller) = scripted::admin_of([9; 16], address, Digests::NONE);
     let mut other = scripted::io_of([9; 16], address, Digests::NONE, controller, true);
     let mut send = |opcode: NvmOpcode, control: ReservationControl, keys: &[u64]| {

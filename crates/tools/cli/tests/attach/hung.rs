@@ -36,15 +36,17 @@ fn a_hung_file_system_delays_other_changes_only_until_the_timeout() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let place = attachments.scratch.text("mounted");
-    fs::create_dir(&place).expect("a folder");
+    fs::create_dir(&place).expect("the folder is created");
     let place = ["--mountpoint", &place, "--no-device"];
     let file = attachments.attach(&[&[&*target.url(), "--as", "fuse"][..], &place].concat());
-    let server_pid = attachments.status("fb0")["server_pid"].as_u64().expect("a server process");
+    let server_pid = attachments.status("fb0")["server_pid"]
+        .as_u64()
+        .expect("the status contains the process id");
     let scratch = Scratch::new();
     let other = scratch.disk("other.img", 1 << 20);
     let hung = scratch.serve(["--nqn", NQN, &file, &other]);
 
-    let stopped = Stopped::new(u32::try_from(server_pid).expect("a pid"));
+    let stopped = Stopped::new(u32::try_from(server_pid).expect("the process id has 32 bits"));
     // Resizing needs the file system, which does not answer.
     let longer = (2 * DISK_BYTES).to_string();
     scratch.ctl(&["resize", NQN, "1", &longer]).fails_in_a_line(1, &[&file, "does not answer"]);

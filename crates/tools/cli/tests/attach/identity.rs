@@ -17,7 +17,7 @@ fn open(path: &str) -> fs::File {
 }
 
 fn is_untouched(attachments: &Attachments) -> bool {
-    let bytes = fs::read(attachments.scratch.path("other.img")).expect("a file");
+    let bytes = fs::read(attachments.scratch.path("other.img")).expect("the file is readable");
     bytes.iter().all(|byte| *byte == 0)
 }
 
@@ -76,7 +76,10 @@ fn a_successor_does_not_write_to_a_replaced_disk() {
     let status = attachments.status("fb0");
     // Suspend the supervisor, so that it does nothing between the deaths of the server and the
     // target.
-    let pid = |which: &str| u32::try_from(status[which].as_u64().expect("a pid")).expect("a pid");
+    let pid = |which: &str| {
+        u32::try_from(status[which].as_u64().expect("the status contains the process id"))
+            .expect("a pid")
+    };
     signal(pid("pid"), "STOP");
     signal(pid("server_pid"), "KILL");
     target.kill();
@@ -89,9 +92,9 @@ fn a_successor_does_not_write_to_a_replaced_disk() {
     assert!(is_untouched(&attachments), "the other file was written");
     target.kill();
     target.restart(&attachments);
-    writer.join().expect("no panic").expect("the write succeeds in the end");
+    writer.join().expect("the thread does not panic").expect("the write succeeds in the end");
     assert!(is_untouched(&attachments), "the other file was written");
-    let kept = fs::read(attachments.scratch.path("disk.img")).expect("a file");
+    let kept = fs::read(attachments.scratch.path("disk.img")).expect("the file is readable");
     assert!(kept[..1 << 20] == noise(2, 1 << 20), "written data was lost");
     attachments.detach("fb0");
 }
@@ -102,7 +105,7 @@ fn attach_refuses_a_namespace_with_another_uuid() {
     let target = Target::new(&attachments, DISK_BYTES);
     let url = target.url();
     let id = attachments.run(["id", &url, "--json"]).ok().json();
-    let uuid = id["namespaces"][0]["uuid"].as_str().expect("a UUID").to_owned();
+    let uuid = id["namespaces"][0]["uuid"].as_str().expect("the JSON contains the UUID").to_owned();
     let wrong = "2d6f12ca-6c90-538f-a383-5ab39f554825";
     let way = ["--as", "nbd", "--no-device"];
     let refused = attachments.run([&["attach", &url, "--uuid", wrong], &way[..]].concat());
@@ -112,14 +115,14 @@ fn attach_refuses_a_namespace_with_another_uuid() {
     // Imitate an older farblock, which stored no identity. The successor accepts the disk only
     // because `--uuid` names it.
     let identity = attachments.folder("fb0").join("identity.json");
-    fs::remove_file(&identity).expect("the file exists");
+    fs::remove_file(&identity).expect("the file is removed");
     let killed = attachments.kill_server("fb0");
     attachments.wait_for_successor("fb0", killed);
     attachments.wait_for_state("fb0", "live");
     assert!(fs::read_to_string(&identity).expect("the identity file exists again").contains(&uuid));
     attachments.detach("fb0");
     attachments.attach(&[&[url.as_str()], &way[..]].concat());
-    fs::write(&identity, "{\"version\":1,").expect("a damaged file");
+    fs::write(&identity, "{\"version\":1,").expect("the file is written");
     attachments.kill_server("fb0");
     until("the error states the reason", || trouble(&attachments).contains("identity.json"));
     attachments.run(["detach", "fb0", "--force"]).ok();
@@ -133,7 +136,7 @@ fn an_attachment_without_a_recorded_namespace_waits_for_the_uuid() {
     let target = Target::new(&attachments, DISK_BYTES);
     let url = target.url();
     let id = attachments.run(["id", &url, "--json"]).ok().json();
-    let uuid = id["namespaces"][0]["uuid"].as_str().expect("a UUID").to_owned();
+    let uuid = id["namespaces"][0]["uuid"].as_str().expect("the JSON contains the UUID").to_owned();
     let again = ["attach", &url, "--as", "fuse", "--name", "fb0"];
     let with = |uuid: &str| attachments.run([&again[..], &["--uuid", uuid]].concat());
     let device = attachments.attach(&again[1..]);
@@ -141,7 +144,8 @@ fn an_attachment_without_a_recorded_namespace_waits_for_the_uuid() {
     file.write_all_at(&noise(3, 8192), 0).expect("the write succeeds");
     file.sync_all().expect("the flush succeeds");
     let forget = || {
-        fs::remove_file(attachments.folder("fb0").join("identity.json")).expect("the file exists");
+        fs::remove_file(attachments.folder("fb0").join("identity.json"))
+            .expect("the file is removed");
         attachments.kill_server("fb0");
         // Between two attempts, the attachment reports another problem for a moment.
         let mut said = String::new();
@@ -219,7 +223,7 @@ fn an_attachment_uses_the_given_host_identity_after_a_restart() {
     let is_known = || {
         let status =
             attachments.scratch.run(["status", "--json", "--control", &control]).ok().json();
-        let known = status["controllers"].as_array().expect("a list").clone();
+        let known = status["controllers"].as_array().expect("the JSON contains the list").clone();
         known.iter().any(|one| one["host_nqn"] == HOST && one["host_id"] == ID)
     };
     assert!(is_known());

@@ -31,7 +31,11 @@ fn iscsi_initiators_use_the_disk_and_its_successor() {
     attachments.wait_for_successor("a_Box", killed);
     let output = attachments.scratch.text("output");
     run("qemu-img", &["convert", "-f", "raw", "-O", "raw", &url, &output]);
-    assert!(fs::read(&output).expect("a file") == fs::read(&input).expect("a file"), "wrong data");
+    assert!(
+        fs::read(&output).expect("the file is readable")
+            == fs::read(&input).expect("the file is readable"),
+        "wrong data"
+    );
     attachments.detach("a_Box");
     target.server.stop();
 }

@@ -48,14 +48,17 @@ fn a_confined_server_uses_tls_keys_of_the_keyring() {
         let brokers = children(server);
         let [broker] = brokers[..] else { panic!("brokers: {brokers:?}") };
         let killed = if kill_broker { broker } else { server };
-        signal(u32::try_from(killed).expect("a pid"), "KILL");
+        signal(u32::try_from(killed).expect("the process id has 32 bits"), "KILL");
         attachments.wait_for_successor("fb0", server);
         until("the broker has exited", || !runs(broker));
         attachments.wait_for_state("fb0", "live");
     }
     let output = attachments.scratch.text("output");
     run("nbdcopy", &["--", &exported, &output]);
-    assert!(fs::read(&output).expect("a file") == noise(3, DISK_BYTES as usize), "wrong data");
+    assert!(
+        fs::read(&output).expect("the file is readable") == noise(3, DISK_BYTES as usize),
+        "wrong data"
+    );
     let brokers = children(confined_server(&attachments.status("fb0")));
     attachments.detach("fb0");
     for broker in brokers {
@@ -78,12 +81,14 @@ fn a_server_continues_without_its_broker_and_supervisor() {
     let exported = attachments.attach(&[&url, "--as", "nbd", "--no-device"]);
     let status = attachments.status("fb0");
     let server = confined_server(&status);
-    let supervisor = u32::try_from(status["pid"].as_u64().expect("a supervisor")).expect("a pid");
+    let supervisor =
+        u32::try_from(status["pid"].as_u64().expect("the status contains the process id"))
+            .expect("a pid");
     signal(supervisor, "KILL");
     let gone = || attachments.status("fb0")["pid"].is_null();
     until("the supervisor has exited", gone);
     for broker in children(server) {
-        signal(u32::try_from(broker).expect("a pid"), "KILL");
+        signal(u32::try_from(broker).expect("the process id has 32 bits"), "KILL");
     }
     let trouble = || attachments.status("fb0")["trouble"].as_str().unwrap_or_default().to_owned();
     until("the status states the reason", || trouble().contains("privileged helper"));

@@ -22,7 +22,11 @@ fn nbd_programs_read_and_write_the_disk() {
     run("nbdcopy", &["--", &input, &url]);
     let output = attachments.scratch.text("output");
     run("qemu-img", &["convert", "-f", "raw", "-O", "raw", &url, &output]);
-    assert!(fs::read(&output).expect("a file") == fs::read(&input).expect("a file"), "wrong data");
+    assert!(
+        fs::read(&output).expect("the file is readable")
+            == fs::read(&input).expect("the file is readable"),
+        "wrong data"
+    );
     run(
         "fio",
         &[
@@ -79,7 +83,7 @@ fn a_successor_replaces_a_killed_nbd_server() {
     attachments.wait_for_successor("fb0", killed);
     let output = attachments.scratch.text("output");
     run("nbdcopy", &["--", &url, &output]);
-    let read = fs::read(&output).expect("a file");
+    let read = fs::read(&output).expect("the file is readable");
     assert!(read[..1 << 20] == noise(6, 1 << 20), "wrong data");
     attachments.detach("fb0");
 }
@@ -132,13 +136,17 @@ fn an_nbd_server_and_its_successor_listen_on_one_loopback_port() {
     run("nbdinfo", &[&url]);
     // A successor must use the same address, even if another program holds the port for a short
     // time.
-    let address = url.split('/').nth(2).expect("an address").to_owned();
+    let address = url.split('/').nth(2).expect("the URL has an address").to_owned();
     for is_taken in [false, true] {
-        let killed = attachments.status("fb0")["server_pid"].as_u64().expect("a server process");
-        let supervisor = attachments.status("fb0")["pid"].as_u64().expect("a supervisor");
-        let tell = |name| signal(u32::try_from(supervisor).expect("a pid"), name);
+        let killed = attachments.status("fb0")["server_pid"]
+            .as_u64()
+            .expect("the status contains the process id");
+        let supervisor =
+            attachments.status("fb0")["pid"].as_u64().expect("the status contains the process id");
+        let tell =
+            |name| signal(u32::try_from(supervisor).expect("the process id has 32 bits"), name);
         tell("STOP");
-        signal(u32::try_from(killed).expect("a pid"), "KILL");
+        signal(u32::try_from(killed).expect("the process id has 32 bits"), "KILL");
         let mut taken = None;
         until("the port is free", || {
             taken = TcpListener::bind(&address).ok();

@@ -18,8 +18,8 @@ struct Wire {
 
 impl Wire {
     fn to(target: &str) -> Wire {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address").to_string();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("the socket has an address").to_string();
         let (cut, streams) = (Arc::new(AtomicBool::new(false)), Arc::default());
         let target = Arc::new(Mutex::new(target.to_owned()));
         let wire = Wire {
@@ -33,7 +33,8 @@ impl Wire {
                 if cut.load(Ordering::SeqCst) {
                     continue;
                 }
-                let Ok(far) = TcpStream::connect(target.lock().expect("no panic").as_str()) else {
+                let Ok(far) = TcpStream::connect(target.lock().expect("no holder panics").as_str())
+                else {
                     continue;
                 };
                 for (mut from, mut to) in [copies(&near, &far), copies(&far, &near)] {
@@ -43,7 +44,7 @@ impl Wire {
                         let _ = to.shutdown(Shutdown::Both);
                     });
                 }
-                streams.lock().expect("no panic").extend([near, far]);
+                streams.lock().expect("no holder panics").extend([near, far]);
             }
         });
         wire
@@ -52,7 +53,7 @@ impl Wire {
     /// Cuts all connections, even in the middle of a message.
     fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
-        for stream in self.streams.lock().expect("no panic").drain(..) {
+        for stream in self.streams.lock().expect("no holder panics").drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -60,7 +61,7 @@ impl Wire {
     /// Connects the network to another target.
     fn lead_to(&self, target: &str) {
         self.cut();
-        target.clone_into(&mut self.target.lock().expect("no panic"));
+        target.clone_into(&mut self.target.lock().expect("no holder panics"));
         self.mend();
     }
 
@@ -70,7 +71,10 @@ impl Wire {
 }
 
 fn copies(from: &TcpStream, to: &TcpStream) -> (TcpStream, TcpStream) {
-    (from.try_clone().expect("a copy"), to.try_clone().expect("a copy"))
+    (
+        from.try_clone().expect("the descriptor is duplicated"),
+        to.try_clone().expect("the descriptor is duplicated"),
+    )
 }
 
 fn pass_on(from: &mut TcpStream, to: &mut TcpStream) -> io::Result<()> {
@@ -85,7 +89,10 @@ fn pass_on(from: &mut TcpStream, to: &mut TcpStream) -> io::Result<()> {
 }
 
 fn path_state(attachments: &Attachments, path: usize) -> String {
-    attachments.status("fb0")["paths"][path]["state"].as_str().expect("a state").to_owned()
+    attachments.status("fb0")["paths"][path]["state"]
+        .as_str()
+        .expect("the status contains the state")
+        .to_owned()
 }
 
 #[test]
@@ -129,7 +136,7 @@ fn the_device_grows_when_the_target_returns_with_a_larger_namespace() {
     target.kill();
     attachments.wait_for_state("fb0", "reconnecting");
     let image = std::fs::File::options().write(true).open(attachments.scratch.path("disk.img"));
-    image.expect("a file").set_len(48 << 20).expect("a size");
+    image.expect("the file opens").set_len(48 << 20).expect("the file is resized");
     target.restart(&attachments);
     until("the device is larger", || {
         run("blockdev", &["--getsize64", &device]).trim() == (48 << 20).to_string()

@@ -62,21 +62,21 @@ fn attach_refuses_a_mountpoint_that_would_hide_files() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let full = attachments.scratch.path("full");
-    fs::create_dir(&full).expect("a folder");
-    fs::write(full.join("letter"), "dear").expect("a file");
+    fs::create_dir(&full).expect("the folder is created");
+    fs::write(full.join("letter"), "dear").expect("the file is written");
     let mount = |place: &Path| {
-        let place = place.to_str().expect("UTF-8");
+        let place = place.to_str().expect("the path is UTF-8");
         attachments.run(["attach", &target.url(), "--as", "fuse", "--mountpoint", place])
     };
     mount(&full).fails_in_a_line(1, &["full is not empty", "choose an empty directory"]);
     let runtime = attachments.scratch.path("run");
-    fs::create_dir_all(runtime.join("x")).expect("a folder");
+    fs::create_dir_all(runtime.join("x")).expect("the folder is created");
     for place in [&runtime, &runtime.join("x")] {
         mount(place)
             .fails_in_a_line(2, &["is in the directory of the attachments", "--mountpoint"]);
     }
     assert!(attachments.list().is_empty());
-    fs::remove_file(full.join("letter")).expect("the file exists");
+    fs::remove_file(full.join("letter")).expect("the file is removed");
     mount(&full).ok();
     attachments.detach("fb0");
 }
@@ -88,7 +88,7 @@ fn attach_uses_nbd_if_fuse_is_unavailable() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let socket = attachments.scratch.text("closed");
-    let _closed = UnixListener::bind(&socket).expect("a socket");
+    let _closed = UnixListener::bind(&socket).expect("the socket is bound");
     let attach = |url: &str| {
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c"]);
@@ -169,19 +169,22 @@ fn status_lists_the_attached_disks() {
     assert!(!attachments.run(["status"]).ok().out().contains("ttached"), "a disk is listed");
     let used = attachments.attach(&[&target.url(), "--as", "nbd", "--no-device"]);
     let control = attachments.scratch.path("run-serve").join(&target.server.address);
-    let control = control.to_str().expect("UTF-8");
+    let control = control.to_str().expect("the path is UTF-8");
     let line = |said: &str| said.lines().find(|line| line.contains(&used)).map(str::to_owned);
-    let row = line(&attachments.run(["status"]).ok().out()).expect("a row");
+    let row = line(&attachments.run(["status"]).ok().out()).expect("the table has the row");
     assert!(row.contains("fb0") && row.contains("live"), "{row}");
     // With an explicit socket, the output covers only that target.
     let named = attachments.run(["status", "--control", control]).ok().out();
     assert!(named.contains(target.nqn()) && line(&named).is_none(), "{named}");
     let table = attachments.run(["list"]).ok().out();
-    assert!(table.contains("SANDBOX") && line(&table).expect("a row").contains(" yes "), "{table}");
+    assert!(
+        table.contains("SANDBOX") && line(&table).expect("the table has the row").contains(" yes "),
+        "{table}"
+    );
     target.server.stop();
     attachments.wait_for_state("fb0", "reconnecting");
     let alone = attachments.run(["status"]).ok().out();
     assert!(alone.starts_with("no target of this user runs here\n"), "{alone}");
-    assert!(line(&alone).expect("a row").contains("reconnecting"), "{alone}");
+    assert!(line(&alone).expect("the table has the row").contains("reconnecting"), "{alone}");
     attachments.run(["status", "--json"]).fails(1, &["no target of this user runs here"]);
 }

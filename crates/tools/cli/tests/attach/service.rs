@@ -17,8 +17,9 @@ struct Systemd(UnixDatagram);
 
 impl Systemd {
     fn new(attachments: &Attachments) -> Systemd {
-        let socket = UnixDatagram::bind(attachments.scratch.path("notify")).expect("a socket");
-        socket.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
+        let socket =
+            UnixDatagram::bind(attachments.scratch.path("notify")).expect("the socket is bound");
+        socket.set_read_timeout(Some(WAIT_LIMIT)).expect("the socket accepts the timeout");
         Systemd(socket)
     }
 
@@ -83,15 +84,15 @@ fn again_with(attachments: &Attachments, kept: &OwnedFd, args: &[&str]) -> Child
     command.env("FARBLOCK_ATTACH_DIR", attachments.scratch.path("attach.d"));
     command.env("LISTEN_FDNAMES", "farblock-connection");
     command.env("NOTIFY_SOCKET", attachments.scratch.path("notify"));
-    command.args(args).stdin(kept.try_clone().expect("a descriptor"));
+    command.args(args).stdin(kept.try_clone().expect("the descriptor is duplicated"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("the process starts")
 }
 
 fn restored(attachments: &Attachments, name: &str, text: &str) {
     let folder = attachments.scratch.path("attach.d");
-    fs::create_dir_all(&folder).expect("a folder");
-    fs::write(folder.join(format!("{name}.toml")), text).expect("a file");
+    fs::create_dir_all(&folder).expect("the folder is created");
+    fs::write(folder.join(format!("{name}.toml")), text).expect("the file is written");
 }
 
 /// Restores a service from its file, waits until it is ready, kills it, uses it, and stops it.
@@ -105,12 +106,12 @@ fn a_restored_service_notifies_systemd() {
     let mut child = in_foreground(&attachments, &["--restore", "data"]);
     let ready = systemd.is_told("READY=1");
     let mut said = String::new();
-    let stdout = child.stdout.take().expect("a pipe");
-    BufReader::new(stdout).read_line(&mut said).expect("a line");
+    let stdout = child.stdout.take().expect("the stream is a pipe");
+    BufReader::new(stdout).read_line(&mut said).expect("the process prints a line");
     assert!(said.starts_with("data: /dev/loop") && ready.contains(said.trim_end()), "{ready}");
     let status = attachments.status("data");
     assert_eq!(status["pid"], child.id());
-    let device = status["use"]["path"].as_str().expect("a path").to_owned();
+    let device = status["use"]["path"].as_str().expect("the JSON contains the path").to_owned();
 
     let killed = attachments.kill_server("data");
     systemd.is_told("STATUS=restarting");
@@ -121,8 +122,11 @@ fn a_restored_service_notifies_systemd() {
     let mounted = Mounted::new(&device);
     signal(child.id(), "TERM");
     let waits = systemd.is_told("STOPPING=1");
-    assert!(waits.contains(mounted.path().to_str().expect("UTF-8")), "{waits}");
-    assert!(child.try_wait().expect("a child").is_none(), "the service ended in use");
+    assert!(waits.contains(mounted.path().to_str().expect("the path is UTF-8")), "{waits}");
+    assert!(
+        child.try_wait().expect("the process can be waited for").is_none(),
+        "the service ended in use"
+    );
     mounted.unmount();
     let output = wait(child);
     let complaints = String::from_utf8_lossy(&output.stderr);
@@ -134,9 +138,11 @@ fn a_restored_service_notifies_systemd() {
 /// Kills the supervisor and then its server, as systemd does after a service's main process was
 /// killed.
 fn kill_both(attachments: &Attachments, supervisor: Child) {
-    let server = attachments.status("data")["server_pid"].as_u64().expect("a server process");
+    let server = attachments.status("data")["server_pid"]
+        .as_u64()
+        .expect("the status contains the process id");
     signal(supervisor.id(), "KILL");
-    signal(u32::try_from(server).expect("a pid"), "KILL");
+    signal(u32::try_from(server).expect("the process id has 32 bits"), "KILL");
     wait(supervisor);
     attachments.wait_for_state("data", "stale");
 }
@@ -158,7 +164,10 @@ fn a_killed_service_continues_with_the_descriptor_that_systemd_keeps() {
     assert_eq!(told, "FDSTORE=1\nFDNAME=farblock-connection");
     let kept = kept.expect("a descriptor");
     systemd.is_told("READY=1");
-    let device = attachments.status("data")["use"]["path"].as_str().expect("a path").to_owned();
+    let device = attachments.status("data")["use"]["path"]
+        .as_str()
+        .expect("the JSON contains the path")
+        .to_owned();
     run("mkfs.ext4", &["-q", &device]);
     let mounted = Mounted::new(&device);
     let mut load = Load::start(&mounted.file("load"), &[]);
@@ -211,7 +220,10 @@ fn forced_detach_removes_a_disk_that_systemd_keeps() {
     // attach the disk nevertheless.
     let child = again_with(&attachments, &kept, &["--restore", "data"]);
     systemd.is_told("READY=1");
-    let path = attachments.status("data")["use"]["path"].as_str().expect("a path").to_owned();
+    let path = attachments.status("data")["use"]["path"]
+        .as_str()
+        .expect("the JSON contains the path")
+        .to_owned();
     assert_eq!(fs::read(&path).expect("the disk is served").len(), 32 << 20);
     signal(child.id(), "TERM");
     assert!(wait(child).status.success());
@@ -227,7 +239,12 @@ fn attach_fails_at_once_if_the_target_is_down() {
     let args = ["attach", &url, "--as", "fuse", "--foreground"];
     attachments.run(args).fails(1, &["cannot connect", "is the target running"]);
     attachments.run(["attach", &url, "--as", "fuse"]).fails_in_a_line(1, &["cannot connect"]);
-    assert!(fs::read_dir(attachments.scratch.path("run")).expect("a folder").next().is_none());
+    assert!(
+        fs::read_dir(attachments.scratch.path("run"))
+            .expect("the folder is readable")
+            .next()
+            .is_none()
+    );
 }
 
 /// Presses Ctrl-C while the command still connects.
@@ -235,14 +252,14 @@ fn attach_fails_at_once_if_the_target_is_down() {
 fn ctrl_c_while_attach_connects_leaves_nothing() {
     let attachments = Attachments::new();
     // This peer accepts connections and stays silent.
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let url = format!(
         "nvme+tcp://{}/nqn.2026-11.org.example:x?ns=1",
-        silent.local_addr().expect("bound")
+        silent.local_addr().expect("the socket has an address")
     );
     let child =
         attachments.command(["attach", &url, "--as", "fuse"]).spawn().expect("the process starts");
-    silent.accept().expect("a connection");
+    silent.accept().expect("the connection opens");
     signal(child.id(), "INT");
     wait(child);
     until("nothing is left", || !attachments.folder("fb0").exists());
@@ -252,13 +269,13 @@ fn ctrl_c_while_attach_connects_leaves_nothing() {
 fn the_systemd_unit_of_an_attachment_is_valid() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../../contrib/systemd/farblock-attach@.service");
-    let text = fs::read_to_string(&unit).expect("the unit");
+    let text = fs::read_to_string(&unit).expect("the file is readable");
     assert!(text.contains("attach --restore %i --foreground") && text.contains("Type=notify"));
     // The unit contains the installed path of the program, so replace it.
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a temporary folder is created");
     let text = text.replace("/usr/bin/farblock", env!("CARGO_BIN_EXE_farblock"));
     let copy = folder.path().join("farblock-attach@data.service");
-    fs::write(&copy, text).expect("a file");
-    let complaints = run("systemd-analyze", &["verify", copy.to_str().expect("UTF-8")]);
+    fs::write(&copy, text).expect("the file is written");
+    let complaints = run("systemd-analyze", &["verify", copy.to_str().expect("the path is UTF-8")]);
     assert_eq!(complaints, "");
 }

@@ -16,7 +16,7 @@ fn trouble(attachments: &Attachments) -> String {
 /// Makes writes of this file fail: creates a folder with the name of its temporary file.
 fn obstruct(attachments: &Attachments, file: &str) -> PathBuf {
     let path = attachments.folder("fb0").join(format!("{file}.new"));
-    fs::create_dir(&path).expect("a folder");
+    fs::create_dir(&path).expect("the folder is created");
     path
 }
 
@@ -35,13 +35,13 @@ fn a_successor_that_cannot_write_its_state_reports_it() {
     until("the reason is shown", || trouble(&attachments).contains("cannot write"));
     assert!(trouble(&attachments).contains("state.json"));
     wait_for_progress(&device);
-    fs::remove_dir(obstacle).expect("the folder exists");
+    fs::remove_dir(obstacle).expect("the folder is removed");
     until("the state is written later", || attachments.status("fb0")["trouble"] == Value::Null);
     let obstacle = obstruct(&attachments, "controllers.json");
     let killed = attachments.kill_server("fb0");
     until("the reason is shown", || trouble(&attachments).contains("controllers.json"));
     assert!(load.is_running(), "the load ended too early");
-    fs::remove_dir(obstacle).expect("the folder exists");
+    fs::remove_dir(obstacle).expect("the folder is removed");
     attachments.wait_for_successor("fb0", killed);
     wait_for_progress(&device);
     load.finish();
@@ -57,8 +57,8 @@ fn a_first_server_that_cannot_write_its_state_refuses_to_start() {
     let target = Target::new(&attachments, DISK_BYTES);
     let url = target.url();
     for file in ["identity.json", "controllers.json", "state.json"] {
-        fs::create_dir_all(attachments.folder("fb0")).expect("a folder");
-        run("chmod", &["700", attachments.folder("fb0").to_str().expect("UTF-8")]);
+        fs::create_dir_all(attachments.folder("fb0")).expect("the folder is created");
+        run("chmod", &["700", attachments.folder("fb0").to_str().expect("the path is UTF-8")]);
         obstruct(&attachments, file);
         let args = ["attach", &url, "--as", "nbd", "--no-device", "--name", "fb0"];
         attachments.run(args).fails_in_a_line(1, &["cannot write", file]);
@@ -76,12 +76,15 @@ fn a_successor_shows_a_size_that_changed_while_no_server_ran() {
     let file = attachments.folder("fb0").join("mount/fb0");
     for bytes in [DISK_BYTES * 2, DISK_BYTES / 2] {
         let status = attachments.status("fb0");
-        let pid = |of: &str| u32::try_from(status[of].as_u64().expect("a pid")).expect("a pid");
+        let pid = |of: &str| {
+            u32::try_from(status[of].as_u64().expect("the status contains the process id"))
+                .expect("a pid")
+        };
         signal(pid("pid"), "STOP");
         signal(pid("server_pid"), "KILL");
         target.kill();
         let image = fs::File::options().write(true).open(attachments.scratch.path("disk.img"));
-        image.expect("a file").set_len(bytes).expect("a size");
+        image.expect("the file opens").set_len(bytes).expect("the file is resized");
         target.restart(&attachments);
         signal(pid("pid"), "CONT");
         attachments.wait_for_successor("fb0", pid("server_pid").into());
@@ -116,8 +119,8 @@ fn a_successor_waits_for_space_in_a_full_runtime_folder() {
     let (place, attachments);
     attachments = Attachments::new();
     let runtime = attachments.scratch.path("run");
-    fs::create_dir(&runtime).expect("a folder");
-    let path = runtime.to_str().expect("UTF-8");
+    fs::create_dir(&runtime).expect("the folder is created");
+    let path = runtime.to_str().expect("the path is UTF-8");
     run("mount", &["-t", "tmpfs", "-o", "size=256k,mode=700", "none", path]);
     place = Small(runtime.clone());
     let target = Target::new(&attachments, DISK_BYTES);
@@ -133,7 +136,7 @@ fn a_successor_waits_for_space_in_a_full_runtime_folder() {
         trouble.contains("is full") || trouble.contains("cannot write")
     });
     assert!(load.is_running(), "the load ended too early");
-    fs::remove_file(&filler).expect("the file exists");
+    fs::remove_file(&filler).expect("the file is removed");
     attachments.wait_for_successor("fb0", killed);
     wait_for_progress(&device);
     load.finish();

@@ -15,9 +15,10 @@ fn connect(socket: &str) -> UnixStream {
     let mut stream = UnixStream::connect(socket).expect("a server listens");
     stream.write_all(&GET_FEATURES).expect("the server reads");
     let mut answer = [0; 20];
-    stream.read_exact(&mut answer).expect("an answer");
+    stream.read_exact(&mut answer).expect("the server answers");
     assert_eq!(answer[..12], ANSWER);
-    let features = u64::from_le_bytes(answer[12..].try_into().expect("8 bytes"));
+    let features =
+        u64::from_le_bytes(answer[12..].try_into().expect("the slice has the right length"));
     // Check VIRTIO_F_VERSION_1 and VHOST_USER_F_PROTOCOL_FEATURES.
     assert_eq!(features >> 32 & 1, 1, "{features:#x}");
     assert_eq!(features >> 30 & 1, 1, "{features:#x}");

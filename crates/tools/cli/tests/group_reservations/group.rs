@@ -49,7 +49,7 @@ impl Group {
             .create(true)
             .append(true)
             .open(self.scratch.path(&format!("log-{index}")))
-            .expect("a log");
+            .expect("the log file opens");
         let mut command = self.scratch.command(["serve", "disk.img", "--nqn", NQN]);
         let etcd = format!("http://{}", self.places[0]);
         command.args(["--group", "gold", "--etcd", &etcd, "--member", &name]);
@@ -105,9 +105,9 @@ impl Group {
 
 /// The contents of a block of the file.
 pub(crate) fn block(file: &Path, lba: u64) -> Vec<u8> {
-    let file = std::fs::File::open(file).expect("the disk");
+    let file = std::fs::File::open(file).expect("the file opens");
     let mut block = vec![0; BLOCK];
-    file.read_exact_at(&mut block, lba * BLOCK as u64).expect("a block");
+    file.read_exact_at(&mut block, lba * BLOCK as u64).expect("the block is readable");
     block
 }
 

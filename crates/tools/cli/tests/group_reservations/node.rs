@@ -115,7 +115,7 @@ impl Node {
         let mut answer = None;
         crate::support::until("an answer", || {
             answer = if self.connect(member) {
-                run(self.links[member].as_mut().expect("connected"))
+                run(self.links[member].as_mut().expect("the member is connected"))
             } else {
                 None
             };
@@ -210,25 +210,25 @@ impl Node {
     /// Sends a registration and does not wait for its answer.
     pub(crate) fn begin_to_register(&mut self, member: usize) {
         let (sqe, data) = keyed(NvmOpcode::RESERVATION_REGISTER, registers(), &[0, self.key]);
-        let io = &mut self.links[member].as_mut().expect("connected").io;
+        let io = &mut self.links[member].as_mut().expect("the member is connected").io;
         let mut out = Vec::new();
         io.end.submit(SlotId(0), &sqe, Transfer::InCapsule(data.len() as u32), &mut out);
         out.extend(data);
-        io.stream.write_all(&out).expect("sent");
+        io.stream.write_all(&out).expect("the bytes are sent");
     }
 
     /// Whether bytes have arrived on the I/O queue.
     pub(crate) fn has_answer(&mut self, member: usize) -> bool {
-        let io = &self.links[member].as_ref().expect("connected").io;
-        io.stream.set_nonblocking(true).expect("a socket");
+        let io = &self.links[member].as_ref().expect("the member is connected").io;
+        io.stream.set_nonblocking(true).expect("the socket accepts the option");
         let peeked = io.stream.peek(&mut [0]);
-        io.stream.set_nonblocking(false).expect("a socket");
+        io.stream.set_nonblocking(false).expect("the socket accepts the option");
         peeked.is_ok()
     }
 
     /// Waits for the answer to [`Self::begin_to_register`].
     pub(crate) fn wait_for_answer(&mut self, member: usize) -> Status {
-        let io = &mut self.links[member].as_mut().expect("connected").io;
+        let io = &mut self.links[member].as_mut().expect("the member is connected").io;
         loop {
             assert!(io.receive(), "the member closed the connection");
             let pending = std::mem::take(&mut io.pending);
@@ -290,7 +290,7 @@ impl Hammer {
                         continue;
                     }
                     number += 1;
-                    let link = node.links[member].as_mut().expect("connected");
+                    let link = node.links[member].as_mut().expect("the member is connected");
                     match link.write(lba, number) {
                         Some(status) if status.is_success() => {
                             count.fetch_add(1, Ordering::Relaxed);

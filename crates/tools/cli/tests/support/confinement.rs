@@ -17,7 +17,7 @@ pub fn children(process: u64) -> Vec<u64> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
     let numbers = |list: String| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    lists.flat_map(numbers).map(|number| number.parse().expect("a number")).collect()
+    lists.flat_map(numbers).map(|number| number.parse().expect("the text is a number")).collect()
 }
 
 /// Whether a process runs. A zombie does not count.
@@ -42,7 +42,7 @@ pub fn is_confined(process: u64, said: &Value) {
     // The bits of CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_SYS_MODULE.
     let forbidden = 1 << 21 | 1 << 19 | 1 << 16_u64;
     for mask in threads(process, "CapEff") {
-        let held = u64::from_str_radix(&mask, 16).expect("a mask");
+        let held = u64::from_str_radix(&mask, 16).expect("the mask is hexadecimal");
         assert_eq!(held & forbidden, 0, "{mask}");
     }
     for name in ["sandboxed", "no_new_privileges", "system_calls_filtered"] {

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 pub fn free() -> SocketAddr {
-    let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    socket.local_addr().expect("a bound socket")
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    socket.local_addr().expect("the socket has an address")
 }
 
 /// A process that is killed when this value is dropped.

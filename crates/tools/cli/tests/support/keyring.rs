@@ -8,11 +8,12 @@ pub struct Kept(Key);
 
 /// Adds the key in a file to the session keyring, for a host and a subsystem.
 pub fn put(file: &str, host: &str, subsystem: &str) -> Kept {
-    let text = std::fs::read_to_string(file).expect("a key");
+    let text = std::fs::read_to_string(file).expect("the key file is readable");
     let key = TlsKey::parse(text.trim()).expect("a key for TLS");
     let psk = key.psk(host, subsystem, IdentityForm::Digest, Derivation::Specified);
     let psk = psk.expect("valid names");
-    let session = KeyRing::from_special_id(KeyRingIdentifier::Session, false).expect("a session");
+    let session = KeyRing::from_special_id(KeyRingIdentifier::Session, false)
+        .expect("the session keyring exists");
     Kept(session.add_key(&psk.identity, &psk.key[..]).expect("room for a key"))
 }
 

@@ -28,7 +28,7 @@ pub struct Scratch(tempfile::TempDir);
 
 impl Scratch {
     pub fn new() -> Scratch {
-        Scratch(tempfile::tempdir().expect("a temporary directory"))
+        Scratch(tempfile::tempdir().expect("a temporary folder is created"))
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -40,14 +40,14 @@ impl Scratch {
     }
 
     pub fn file(&self, name: &str, bytes: &[u8]) -> String {
-        std::fs::write(self.path(name), bytes).expect("a file");
+        std::fs::write(self.path(name), bytes).expect("the file is written");
         self.text(name)
     }
 
     /// Creates a sparse file.
     pub fn disk(&self, name: &str, bytes: u64) -> String {
-        let file = std::fs::File::create(self.path(name)).expect("a file");
-        file.set_len(bytes).expect("a length");
+        let file = std::fs::File::create(self.path(name)).expect("the file is created");
+        file.set_len(bytes).expect("the file is resized");
         self.text(name)
     }
 
@@ -103,13 +103,13 @@ impl Scratch {
             cannot_check("root may do everything, and there is no setpriv");
         }
         let open = std::fs::Permissions::from_mode(0o1777);
-        std::fs::set_permissions(self.path(""), open).expect("our own file");
+        std::fs::set_permissions(self.path(""), open).expect("the permissions are set");
         let copy = self.text("farblock");
         if !self.path("farblock").exists() {
             // Copy in another process. If this process had the file open for writing while another
             // test forks, the copy could not be executed ("text busy").
             let copied = Command::new("cp").args([env!("CARGO_BIN_EXE_farblock"), &copy]).status();
-            assert!(copied.expect("cp").success(), "cp");
+            assert!(copied.expect("the program cp runs").success(), "cp");
         }
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &copy]).args(args);
@@ -218,7 +218,7 @@ pub fn finish(mut command: Command, input: &[u8]) -> Outcome {
         let _ = stdin.map(|mut pipe| pipe.write_all(&input));
     });
     let output = wait(child);
-    feeder.join().expect("the feeder");
+    feeder.join().expect("the thread does not panic");
     Outcome {
         code: output.status.code(),
         stdout: output.stdout,
@@ -277,9 +277,12 @@ impl Reserved {
         let domain = socket2::Domain::for_address(any);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).expect("a socket");
         socket.set_reuse_address(true).expect("the address can be shared");
-        socket.bind(&any.into()).expect("a port");
-        let address =
-            socket.local_addr().ok().and_then(|it| it.as_socket()).expect("a bound socket");
+        socket.bind(&any.into()).expect("a port is free");
+        let address = socket
+            .local_addr()
+            .ok()
+            .and_then(|it| it.as_socket())
+            .expect("the socket has an address");
         Reserved { _socket: socket, address }
     }
 }
@@ -299,7 +302,7 @@ impl Server {
     pub fn start(mut command: Command) -> Server {
         let mut child = command.spawn().expect("the target starts");
         let id = child.id();
-        let stdout = child.stdout.take().expect("a pipe");
+        let stdout = child.stdout.take().expect("the stream is a pipe");
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             // Read to the end, so that later output does not meet a closed pipe.
@@ -323,8 +326,12 @@ impl Server {
                 break address.to_owned();
             }
             if line.starts_with('{') {
-                let json: serde_json::Value = serde_json::from_str(&line).expect("JSON");
-                break json["listening"][0].as_str().expect("an address").to_owned();
+                let json: serde_json::Value =
+                    serde_json::from_str(&line).expect("the text is JSON");
+                break json["listening"][0]
+                    .as_str()
+                    .expect("the status contains the address")
+                    .to_owned();
             }
         };
         let nqn = said
@@ -349,13 +356,13 @@ impl Server {
 
     /// Whether the target has exited.
     pub fn has_ended(&mut self) -> bool {
-        let child = self.child.as_mut().expect("a running process");
-        child.try_wait().expect("our own process").is_some()
+        let child = self.child.as_mut().expect("the process runs");
+        child.try_wait().expect("the process can be waited for").is_some()
     }
 
     /// Waits until the target exits.
     pub fn wait(mut self) -> Outcome {
-        let output = wait(self.child.take().expect("a running process"));
+        let output = wait(self.child.take().expect("the process runs"));
         Outcome {
             code: output.status.code(),
             stdout: output.stdout,
@@ -399,10 +406,10 @@ pub fn cannot_check(why: &str) -> ! {
 
 /// Whether this process runs as root.
 pub fn is_root() -> bool {
-    let id = Command::new("id").arg("-u").output().expect("id");
+    let id = Command::new("id").arg("-u").output().expect("the program id runs");
     id.stdout.trim_ascii() == b"0"
 }
 
 pub fn read(path: impl AsRef<Path>) -> Vec<u8> {
-    std::fs::read(path).expect("a file")
+    std::fs::read(path).expect("the file is readable")
 }

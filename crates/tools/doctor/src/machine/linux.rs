@@ -168,14 +168,14 @@ mod tests {
 
     #[test]
     fn doctor_names_the_command_that_loads_a_missing_driver() {
-        let kernel = tempfile::tempdir().expect("a folder");
+        let kernel = tempfile::tempdir().expect("a temporary folder is created");
         let (modules, devices) = (kernel.path().join("module"), kernel.path().join("dev"));
         let missing = || {
             let findings = drivers(&Places { modules: &modules, devices: &devices });
             assert!(findings.iter().all(|one| one.verdict == Verdict::Hint), "{findings:?}");
             findings.into_iter().map(|one| (one.check, one.advice.expect("some"))).collect()
         };
-        let make = |path: &Path| std::fs::create_dir_all(path).expect("a folder");
+        let make = |path: &Path| std::fs::create_dir_all(path).expect("the folder is created");
         let all: Vec<(&str, String)> = missing();
         assert_eq!((all[0].0, all[1].0, all.len()), ("modules", "modules", 2), "{all:?}");
         assert!(all[0].1.contains("`modprobe ublk_drv`"), "{all:?}");

@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(asked(question), None);
         assert_eq!(asked(Box::new(|| panic!("the file was checked a second time"))), None);
         answer.send(()).expect("the first check waits");
-        while !WAITING.lock().expect("not poisoned").is_empty() {
+        while !WAITING.lock().expect("no holder panics").is_empty() {
             std::thread::yield_now();
         }
         let again = within(Duration::MAX, &WAITING, 7, || Some(()));

@@ -16,13 +16,15 @@ use nix::libc;
 use super::beneath;
 use crate::error::FileProblem;
 
-/// The first byte of the locks on permissions in use, and the first byte of the locks that deny
-/// permissions to other programs.
+/// A program locks byte `USED + n` while it uses permission n.
 const USED: i64 = 100;
+/// A program locks byte `UNSHARED + n` while it denies permission n to other programs.
 const UNSHARED: i64 = 200;
-/// The numbers of QEMU's permissions: consistent reads, writes, and changes of the size.
+/// QEMU's number of the permission to read consistent data.
 const READ: i64 = 0;
+/// QEMU's number of the permission to write.
 const WRITE: i64 = 1;
+/// QEMU's number of the permission to change the file's size.
 const RESIZE: i64 = 3;
 
 /// Returns the permissions that farblock needs on the file of a disk.
@@ -237,9 +239,9 @@ mod tests {
 
     #[test]
     fn byte_locks_exclude_the_same_users_as_qemus_locks() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
         let path = folder.path().join("disk.img");
-        fs::write(&path, [0; 512]).expect("a file");
+        fs::write(&path, [0; 512]).expect("the file is written");
         for (first, second, is_let_in) in
             [(false, false, false), (false, true, false), (true, false, false), (true, true, true)]
         {
@@ -255,12 +257,12 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_user_of_the_file() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a temporary folder is created");
         let path = folder.path().join("disk.img");
-        fs::write(&path, [0; 512]).expect("a file");
+        fs::write(&path, [0; 512]).expect("the file is written");
         let (one, other) = (opened(&path, false), opened(&path, false));
         claim(&one, &path, false).expect("the file is free");
-        let refused = claim(&other, &path, false).expect_err("in use");
+        let refused = claim(&other, &path, false).expect_err("two users claimed the file");
         assert!(
             matches!(&refused, FileProblem::InUse { by, .. } if by.contains("this target")),
             "{refused:?}"

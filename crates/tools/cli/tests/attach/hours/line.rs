@@ -19,8 +19,8 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn to(target: &str) -> Line {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address").to_string();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("the socket has an address").to_string();
         let holds = Arc::new(AtomicBool::new(false));
         let (line, target) = (Line { address, holds: Arc::clone(&holds) }, target.to_owned());
         thread::spawn(move || {
@@ -52,8 +52,8 @@ impl Line {
 }
 
 fn pass_on(from: &TcpStream, to: &TcpStream, holds: Option<Arc<AtomicBool>>) {
-    let mut from = from.try_clone().expect("a copy");
-    let mut to = to.try_clone().expect("a copy");
+    let mut from = from.try_clone().expect("the descriptor is duplicated");
+    let mut to = to.try_clone().expect("the descriptor is duplicated");
     // Read the data at once, because a reset by the sender would discard unread data.
     let (sender, pieces) = mpsc::channel::<Vec<u8>>();
     thread::spawn(move || {

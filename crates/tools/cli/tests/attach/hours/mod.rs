@@ -64,7 +64,7 @@ const FAULTS: [Fault; 15] = [
 ];
 
 fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+    std::env::var(name).map_or(default, |text| text.parse().expect("the text is a number"))
 }
 
 struct Stand {
@@ -108,13 +108,16 @@ impl Stand {
                 eprintln!("not attached yet: {}", outcome.stderr);
                 return false;
             }
-            path = outcome.json()["use"]["path"].as_str().expect("a path").to_owned();
+            path = outcome.json()["use"]["path"]
+                .as_str()
+                .expect("the JSON contains the path")
+                .to_owned();
             true
         });
         self.generation += 1;
         self.scene.may_fail.store(false, Ordering::SeqCst);
         self.scene.idle.store(0, Ordering::SeqCst);
-        *self.scene.device.lock().expect("not poisoned") = Some((self.generation, path));
+        *self.scene.device.lock().expect("no holder panics") = Some((self.generation, path));
     }
 
     /// Removes the device with `how`, and creates a new one.
@@ -282,9 +285,11 @@ fn no_acknowledged_write_is_lost_or_overwritten_by_an_older_one() {
     stand.wait_for_progress();
     let scene = Arc::clone(&stand.scene);
     scene.over.store(true, Ordering::SeqCst);
-    let expected: Vec<_> = writers.into_iter().map(|it| it.join().expect("content")).collect();
+    let expected: Vec<_> =
+        writers.into_iter().map(|it| it.join().expect("the thread does not panic")).collect();
     stand.attachments.detach("rough");
-    let image = std::fs::File::open(stand.attachments.scratch.path("disk.img")).expect("a file");
+    let image =
+        std::fs::File::open(stand.attachments.scratch.path("disk.img")).expect("the file opens");
     expected.iter().for_each(|expected| expected.check(&image));
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::SeqCst);
     eprintln!(

@@ -103,7 +103,8 @@ fn content(block: &Block, writer: u64, index: u64) -> Option<u64> {
     if block.0.iter().all(|byte| *byte == 0) {
         return Some(0);
     }
-    let write = u64::from_le_bytes(block.0[..8].try_into().expect("eight"));
+    let write =
+        u64::from_le_bytes(block.0[..8].try_into().expect("the slice has the right length"));
     let mut whole = Block([0; BLOCK]);
     fill(&mut whole, writer, index, write);
     (whole.0 == block.0).then_some(write)
@@ -145,7 +146,7 @@ impl Writer {
     fn wait_for_device(&self, before: u64) -> (u64, Option<String>) {
         let mut found = (0, None);
         until("a device exists", || {
-            let device = self.scene.device.lock().expect("not poisoned").clone();
+            let device = self.scene.device.lock().expect("no holder panics").clone();
             if let Some((generation, path)) = device.filter(|(it, _)| *it > before) {
                 found = (generation, Some(path));
             }
