@@ -81,7 +81,7 @@ impl Times {
     }
 }
 
-/// Connections at targets.
+/// The connections that targets accepted and refused.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Connections {
     /// The number of accepted connections.

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     use_disk(&urls)
 }
 
-/// Uses all three ways.
+/// Uses the disk in all three ways.
 pub(crate) fn use_disk(urls: &[Url]) -> Result<(), Box<dyn Error>> {
     let options = DiskOptions {
         policy: Policy::RoundRobin,

@@ -47,7 +47,7 @@ pub enum Error {
     Answer {
         /// The subject of the host's request.
         what: String,
-        /// The reason.
+        /// Why the host cannot use the answer.
         reason: InfoError,
     },
     /// The namespace is not the expected one. Contains the difference.

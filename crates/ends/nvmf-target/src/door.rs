@@ -307,7 +307,7 @@ impl Door {
 }
 
 fn admit(param: &ConnParam, device: &Device, most: u16) -> Result<Admission, RejectStatus> {
-    // The completion queue has room for three completions of each entry, and eight more.
+    // The queue pair makes a completion queue for three completions per entry, and eight more.
     let completions = device.max_cqe.saturating_sub(8) / 3;
     let entries = u32::from(most).min(device.max_qp_wr / 2).min(completions);
     let offer = Offer {

@@ -61,7 +61,7 @@ pub const BUFFER_BYTES: usize = 512 << 20;
 pub const CORE_BUFFER_BYTES_MIN: usize = 32 << 20;
 
 /// On a machine with little memory, the target by default starts fewer cores, so that the limit of
-/// each core is at least this many bytes. A few transfers of the largest size fit.
+/// each core is at least this many bytes, which suffice for a few transfers of the largest size.
 pub const CORE_BUFFER_BYTES_FLOOR: usize = 4 << 20;
 
 /// The estimated memory of a connection without its command buffers, in bytes. It covers the
@@ -76,8 +76,8 @@ pub const BUFFER_BYTES_MIN: usize = 4096;
 /// memory may use the reserve; see [`POOR_SHARE`].
 pub const RESERVE_SHARE: usize = 8;
 
-/// A host holds little memory if it holds at most a core's limit divided by this number, or only
-/// the data of one command.
+/// A host counts as holding little memory if it holds at most a core's limit divided by this
+/// number, or only the data of one command.
 pub const POOR_SHARE: usize = 64;
 
 /// A core that is short of memory frees its cached memory at this interval. If connections wait for
@@ -134,10 +134,10 @@ pub const HEADER_RECEIVE_BYTES: u32 = 512;
 /// [`TRANSFER_TIMEOUT`].
 pub const DIRECT_RECEIVE_MAX_BYTES: u32 = 256 << 10;
 
-/// Limits the work of Compare, Verify, Write Zeroes, Copy and deallocation commands on one core, in
-/// bytes. Each step of such a command is charged bytes. The limit applies to the steps under way,
-/// and to the steps started in one tick of the event loop. This many bytes take about half a
-/// millisecond of memory access.
+/// Compare, Verify, Write Zeroes, Copy and deallocation execute in steps. Each step is charged a
+/// number of bytes; see [`STEP_BYTES`]. This is the maximum charge of a core's steps under way, and
+/// of the steps that it starts in one tick of the event loop. To access this many bytes of memory
+/// takes about half a millisecond.
 pub const IN_PLACE_BYTES: usize = 2 << 20;
 
 /// One step of a Verify or Copy reads at most this many bytes. A Write Zeroes of any length and a

@@ -126,7 +126,7 @@ impl Keeper {
         Self(Mutex::new(Keeping { stores, shared, sender, receiver, thread: None }))
     }
 
-    /// Shares the reservations of a namespace with a group.
+    /// Shares the reservations of a namespace with a group of targets.
     pub(crate) fn share_with(
         &self,
         key: (SubsystemId, NamespaceId),

@@ -557,7 +557,8 @@ fn register(
     Ok((registry, exports, stores))
 }
 
-/// Passes the groups that share reservations to `keeper`.
+/// Tells `keeper`, which stores reservations, the group of targets that shares each namespace's
+/// reservations.
 fn share_reservations(registry: &Registry, config: &TargetConfig, keeper: &Keeper) {
     for subsystem in &config.subsystems {
         let id =

@@ -85,7 +85,7 @@ fn a_namespace_that_contains_itself_through_other_targets_is_refused() {
         let error = error.expect_err("the disk contains itself").to_string();
         assert!(error.contains("would contain itself"), "{error}");
     }
-    // A different namespace may contain all of them.
+    // A namespace outside the loop may contain the other namespaces.
     let other = export(whole(&disk(&first)), "fourth");
     second.control().add_namespace(NQN, NamespaceId(2), &other).expect("no loop");
 }

@@ -150,8 +150,7 @@ fn the_limits_of_a_host_apply_to_no_other_host() {
     }
     assert_eq!(slow.one().token, 0, "the first operation uses the unused budget");
     assert!(slow.turn(NOTHING).is_empty(), "the budget is used up");
-    // A new connection of the host gets no new budget, and neither does a call that sets the same
-    // limits again.
+    // Neither a new connection nor setting the same limits again gives the host a new budget.
     let (_again, mut late) = user(&target);
     limit(&host, &crawl());
     late.write(64, 1, 1, 9);

@@ -52,8 +52,8 @@ impl Deadlines {
         self.changed = self.changed.max(until);
     }
 
-    /// Restarts the time of all operations at `at`: all connections have closed, so earlier faults
-    /// have no effect any more.
+    /// Counts the time limits of all pending operations from `at`. All connections have closed by
+    /// then, so earlier faults have no more effect.
     pub(super) fn begin_anew(&mut self, at: Duration) {
         self.changed = at;
     }

@@ -169,7 +169,7 @@ impl Keys {
         }
     }
 
-    /// Sets the options of the host for this kind of authentication.
+    /// Sets the host's key files in its options.
     pub(super) fn give(&self, options: &mut Options) {
         let file = |name: &str| Some(self.folder.join(name));
         if self.proof == Proof::Tls {

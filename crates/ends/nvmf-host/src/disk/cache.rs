@@ -466,7 +466,8 @@ mod tests {
         let cache = supposed();
         cache.published(&life(1));
         assert_eq!(connect(&cache, 1, 2), 1);
-        // The machine had rebooted, and the disk has not used it since.
+        // The machine rebooted, but the disk did not use it before the next reboot: no write is
+        // lost.
         assert_eq!(connect(&supposed(), 1, 3), 0);
         // The machine may have lost a write whose acknowledgement the disk had not processed yet.
         assert!(supposed().wrote_before(&life(1)));

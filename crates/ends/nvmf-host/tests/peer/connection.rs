@@ -183,7 +183,8 @@ impl Connection {
         self.send(pdu.as_bytes(), shape, data)
     }
 
-    /// Sends all data of a command in pieces. Then reports success by a flag or a response.
+    /// Sends all data of a command in pieces. Reports success by a flag in the last PDU, or by a
+    /// response.
     pub fn push_all(
         &mut self,
         cid: u16,

@@ -186,7 +186,7 @@ impl Paired {
         }
     }
 
-    /// Sends a message.
+    /// Sends a message, which may invalidate a key of the host.
     pub fn send(&mut self, message: &[u8], invalidate: Option<u32>) -> io::Result<()> {
         let operation = invalidate.map_or(Operation::Send, Operation::SendWithInvalidate);
         self.transfer(operation, &mut message.to_vec())

@@ -263,7 +263,8 @@ pub(crate) struct Session<T> {
     /// The subsystem and host of the queue. They remain set after the queue has closed. `None`
     /// before Connect.
     owner: Option<Owner>,
-    /// The accesses that reservations of other hosts deny to this host; `None`: no access.
+    /// The accesses that reservations of other hosts deny to this host; `None` if they deny
+    /// nothing.
     limits: Option<Box<Limits>>,
     requests: Vec<SessionRequest>,
     submission: Submission,

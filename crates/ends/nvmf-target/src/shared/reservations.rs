@@ -92,7 +92,7 @@ impl TargetShared {
         self.keeper.post(key, serial, text)
     }
 
-    /// Calls `call` with the group that shares a namespace's reservations, if any.
+    /// Calls `call` with the group of targets that shares a namespace's reservations, if any.
     pub(super) fn with_group(
         &self,
         key: (SubsystemId, NamespaceId),

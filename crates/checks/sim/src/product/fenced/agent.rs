@@ -46,7 +46,7 @@ pub(super) enum Order {
 /// The result of an order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// The order had taken effect by this time.
+    /// The order succeeded, and the agent noticed this at this time.
     Done(Instant),
     /// Another node has fenced this one.
     Fenced,

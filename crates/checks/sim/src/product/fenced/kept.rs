@@ -81,7 +81,7 @@ impl ReservationStore for Store {
     }
 }
 
-/// A byte from the random numbers of the simulated world.
+/// A byte from the random number generator of the simulated world.
 fn random() -> u8 {
     let mut byte = [0];
     assert!(os::fill_simulated(&mut byte), "a simulated world");

@@ -264,7 +264,7 @@ impl Leg {
         self.copies.iter().rev().find(is_older).cloned()
     }
 
-    /// The latest copy, even if its mirror record is the leg's current record.
+    /// The latest copy, whether or not the mirror could detect it.
     pub(super) fn latest_copy(&self) -> Option<&Vec<u8>> {
         self.copies.last()
     }

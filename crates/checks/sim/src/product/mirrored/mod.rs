@@ -47,7 +47,8 @@ pub const NOTICE: Duration = Duration::from_secs(10);
 /// A leg that has returned must be in sync within this time. The mirror tries to add it at least
 /// every 60 s.
 const HEALS: Duration = Duration::from_secs(300);
-/// If a leg is still out this long after its target is up again, the test acts as the operator.
+/// If the mirror has not taken a leg back after this time, the test replaces the leg by an empty
+/// one, as an operator would.
 const IS_OUT: Duration = Duration::from_secs(130);
 /// The number of rounds of a usual run.
 pub const ROUNDS: u64 = 3;
