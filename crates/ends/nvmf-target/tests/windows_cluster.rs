@@ -92,7 +92,7 @@ impl Storage {
     }
 }
 
-/// The result of [MS-CSVP] 3.2.4.22.
+/// The holder of a reservation, as seen by a node ([MS-CSVP] 3.2.4.22).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Present {
     None,

@@ -32,9 +32,10 @@ const NO_PATH: usize = usize::MAX;
 pub(super) struct Cache {
     dirty: AtomicBool,
     flushing: AtomicUsize,
-    /// Whether the next flush must fail.
+    /// Whether the next flush must fail, because acknowledged writes may be lost.
     lost: AtomicBool,
-    /// Whether the user has received the error, so that the disk can delete the record of the loss.
+    /// Whether the user has received this error, so that the disk can delete the record of the
+    /// loss.
     told: AtomicBool,
     boots: Mutex<Boots>,
 }

@@ -57,7 +57,7 @@ impl super::DataPlace for RdmaPlace {
     }
 }
 
-/// The data of a command in flight.
+/// The transport's state for the data of a command in flight.
 #[derive(Clone, Copy)]
 pub(crate) struct RdmaPart {
     /// Bytes that the controller sends on success.

@@ -79,7 +79,7 @@ pub(super) struct QueuePair {
     used_receives: Vec<u16>,
 }
 
-/// The send queue.
+/// The capsules to send, and the capsules in the send queue.
 struct Sends {
     /// Capsules that wait for a free place in the send queue.
     outbox: VecDeque<Capsule>,

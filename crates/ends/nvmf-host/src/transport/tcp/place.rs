@@ -62,7 +62,7 @@ impl transport::DataPlace for TcpPlace {
     }
 }
 
-/// The data of a command in flight.
+/// The transport's state for the data of a command in flight.
 #[derive(Clone, Copy)]
 pub(crate) struct TcpPart {
     transfer: Transfer,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const COUNT: u64 = 200;
 
-/// A namespace of a target, and the nodes of both ends.
+/// An open disk on a target, and the simulated RDMA nodes of host and target, which count calls.
 struct Counted {
     driver: Driver,
     ends: [Node; 2],
