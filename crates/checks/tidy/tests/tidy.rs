@@ -1,5 +1,5 @@
-//! House rules that a program can check: dependencies between crates, places of `unsafe`, and the
-//! lengths of files and lines.
+//! Rules of this repository that a program can check: dependencies between crates, places of
+//! `unsafe`, and the lengths of files and lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

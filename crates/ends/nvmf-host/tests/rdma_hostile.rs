@@ -311,7 +311,7 @@ fn a_controller_reaches_no_memory_but_the_queues() {
     for (is_read, key_mask, offset) in [
         (true, 0x5555_0000, 0),
         (false, 0x5555_0000, 0),
-        // Beyond the registration, before it, and around the end of the address space.
+        // Memory beyond the registration, before it, and around the end of the address space.
         (true, 0, 64 << 20),
         (false, 0, 64 << 20),
         (false, 0, u64::MAX - 4095),

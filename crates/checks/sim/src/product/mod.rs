@@ -50,7 +50,7 @@ use std::time::Duration;
 const HOST_NQN: &str = "nqn.2014-08.org.example:simulated";
 /// The number of operations of a usual run.
 pub const OPERATIONS: u64 = 250;
-/// The run stops to submit operations after this many steps.
+/// The run submits no more operations after this many steps.
 const MOST_STEPS: u64 = 2_000;
 /// The maximum number of operations in flight.
 const DEPTH: usize = 12;

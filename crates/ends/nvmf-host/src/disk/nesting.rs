@@ -27,6 +27,8 @@ impl Nesting {
         before != uuids && before.len().max(uuids.len()) > 1
     }
 
+    /// Checks that the disk does not contain itself.
+    ///
     /// # Errors
     /// Fails if the disk contains a namespace that it is a part of.
     pub(super) fn check(&self) -> Result<(), Error> {

@@ -47,7 +47,7 @@ const DEPTH: usize = 6;
 const UNKNOWN: u64 = 1 << 40;
 /// The number of operations of a usual run.
 pub const OPERATIONS: u64 = 250;
-/// The run stops to submit operations after this many steps.
+/// The run submits no more operations after this many steps.
 const MOST_STEPS: u64 = 1_200;
 /// One step in this many starts a fence.
 const FENCE_ONE_IN: u64 = 25;

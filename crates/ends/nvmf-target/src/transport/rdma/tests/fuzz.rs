@@ -33,7 +33,7 @@ fn random_bytes(random: &mut Random, most: u64) -> Vec<u8> {
     bytes
 }
 
-/// Private data: usually valid, with one field changed or any length.
+/// Returns private data: valid, random, valid but for one byte, or truncated.
 fn private_data(random: &mut Random, controller: u16) -> Vec<u8> {
     let mut data = vec![0; CmRequest::LEN];
     CmRequest::new(pick(random, &[0, 1, 2]), ENTRIES, ENTRIES - 1, controller).emit(&mut data);
