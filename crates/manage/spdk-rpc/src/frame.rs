@@ -25,7 +25,7 @@ impl fmt::Display for FrameError {
 /// The state of the scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FramePlace {
-    /// Not in a string: before a request, or within one.
+    /// Not within a string literal: between requests, or in other parts of a request.
     Outside,
     InString,
     AfterBackslash,

@@ -1,5 +1,5 @@
-//! Calls about listeners. A listener belongs to the whole target. This module stores the subsystem
-//! that a client named for it.
+//! Calls about listeners. A listener belongs to the whole target. This module remembers the
+//! subsystem that a client named for each listener.
 
 use super::message::{Answer, INTERNAL_ERROR, Params, RpcError};
 use super::nvmf_calls::{OfSubsystem, check_target, parse};

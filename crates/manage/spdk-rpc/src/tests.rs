@@ -268,7 +268,7 @@ fn a_pipe_as_a_bdev_is_refused_at_once() {
         let params = json!({ "name": "p", "filename": pipe, "block_size": 512, "readonly": true });
         answered.send(Fixture::new().answer("bdev_aio_create", &params)).unwrap();
     });
-    let answer = answer.recv_timeout(Duration::from_secs(60)).expect("the call does not wait");
+    let answer = answer.recv_timeout(Duration::from_secs(60)).expect("the call returns at once");
     assert_eq!(answer["error"]["code"], -22, "{answer}");
 }
 

@@ -16,7 +16,8 @@ const SECRETS: [&str; 2] = ["DHHC-1:", "NVMeTLSkey-1:"];
 const CREDENTIAL: &str = "credential:";
 const KEYRING: &str = "keyring:";
 const LISTS: [&str; 3] = ["dhchap_hashes", "dhchap_dhgroups", "visible_to"];
-/// The maximum length of a list of hash functions or Diffie-Hellman groups. Fewer of them exist.
+/// The maximum length of a list of hash functions or Diffie-Hellman groups. It exceeds the number
+/// of known algorithms.
 const MAX_ALGORITHMS: usize = 16;
 
 /// The largest weight of a host.

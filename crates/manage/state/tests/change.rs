@@ -485,7 +485,7 @@ fn two_disks_with_one_identifier_are_refused() {
         let nil = two(&named(key, &"0".repeat(32)), r#""size": 512"#).expect_err("it is none");
         assert!(nil.sentence.contains("zero is not"), "{nil}");
     }
-    assert!(two(&named("uuid", ID), &named("nguid", ID)).is_ok(), "two kinds of names");
+    assert!(two(&named("uuid", ID), &named("nguid", ID)).is_ok(), "a UUID may equal an NGUID");
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn read_command(slot: u16) -> Sqe {
     sqe
 }
 
-/// Returns both ends of a connection, after the IC exchange.
+/// Returns both ends of a connection, after the exchange of ICReq and ICResp.
 fn connected(digests: Digests) -> (HostEnd, ControllerEnd) {
     let mut host = HostEnd::new(digests, DEPTH);
     let mut controller = ControllerEnd::new(controller_end::Config::default());

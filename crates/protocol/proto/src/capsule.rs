@@ -92,7 +92,7 @@ impl DataPointer {
     }
 }
 
-/// Returns the place of an SGL segment in a capsule's data, which are `data_bytes` long.
+/// Returns the place of an SGL segment in a capsule's data, which is `data_bytes` long.
 ///
 /// # Errors
 /// Invalid SGL Segment Descriptor for a length that is no number of descriptors. Invalid Number of
@@ -111,9 +111,9 @@ pub fn segment_range(dptr: &SglDescriptor, data_bytes: usize) -> Result<Range<us
     range.filter(|range| range.end <= data_bytes).ok_or(Status::SGL_OFFSET_INVALID.with_dnr())
 }
 
-/// Reads the descriptors of an SGL segment, which must be keyed data blocks. Also returns the one
-/// descriptor that stands for the whole segment: it has the sum of the lengths, and the key that
-/// the controller must invalidate, which is the last block's.
+/// Reads the descriptors of an SGL segment, which must be keyed data blocks. Also returns one
+/// descriptor for the whole segment: it has the sum of the lengths, and the last block's key, which
+/// the controller must invalidate.
 ///
 /// # Errors
 /// SGL Descriptor Type Invalid for another descriptor. Data SGL Length Invalid for a sum that one

@@ -1,4 +1,4 @@
-//! A disk that several members reach, and the oracle at the disk.
+//! A disk that several members reach, and the checks of its results (the oracle).
 //!
 //! - Block list: a block (an OSD) that has seen the list's epoch refuses the operations of a listed
 //!   client. Each operation brings the epoch that its client knows.
@@ -46,10 +46,10 @@ pub(super) struct Disk {
     pub(super) acked: [u64; BLOCKS],
     /// The highest epoch in which a leader may do I/O.
     pub(super) begun: u64,
-    /// The hosts that may not write, since the answer to a preempt.
+    /// The hosts that may not write, because a member has answered a preempt of them.
     excluded: BTreeSet<usize>,
-    /// The last reservation change that was answered, and for each host the change on which the
-    /// last command to admit the host again builds.
+    /// The last answered reservation change. Also, for each host, the base of the last change that
+    /// may admit the host again.
     pub(super) reserved: (u64, BTreeMap<usize, u64>),
     map: u64,
     listed: BTreeMap<String, u64>,
@@ -79,7 +79,7 @@ impl Disk {
         }
     }
 
-    /// Notes that a member has answered: the reservation change, which excludes hosts, is in force.
+    /// Notes a member's answer: this reservation change, which excludes hosts, is in force.
     pub(super) fn reserve(&mut self, index: u64, excluded: &BTreeSet<usize>) {
         let (last, admitted) = &mut self.reserved;
         *last = index.max(*last);

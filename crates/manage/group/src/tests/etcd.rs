@@ -82,7 +82,7 @@ impl Etcd {
                 StoreReply::Revoked
             }
             StoreRequest::Txn(txn) => StoreReply::Done(self.commit(txn)),
-            StoreRequest::Watch { .. } => unreachable!("the client keeps watches"),
+            StoreRequest::Watch { .. } => unreachable!("the simulated client handles watches"),
         }
     }
 

@@ -34,7 +34,7 @@ pub(super) struct HostOp {
 #[derive(Default)]
 pub(super) struct HostModel {
     pub(super) op: Option<HostOp>,
-    /// The last value of each own block that was sent, by group and block.
+    /// The last value that this host sent to each of its blocks, by group and block.
     pub(super) written: BTreeMap<(u32, usize), u64>,
     pub(super) done: u64,
 }

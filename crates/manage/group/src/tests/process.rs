@@ -116,7 +116,7 @@ pub(super) struct Process {
     pub(super) cores: Cores,
     /// The requests without a reply.
     pub(super) awaited: BTreeSet<Ticket>,
-    /// The first revision that the watch has not delivered; `None`: there is no watch.
+    /// The next revision to deliver and the number of the watch; `None`: there is no watch.
     pub(super) watch: Option<(u64, u64)>,
     pub(super) watches: u64,
     /// The next scheduled tick, in the world's time.

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 const HARD: FenceKind = FenceKind::PersistentReservation;
 
-/// Three members whose leaders have begun.
+/// A world of three members in which every ANA group has a leader.
 fn world(kinds: &[FenceKind]) -> World {
     let mut world = World::quiet(Random::new(7), 3, kinds);
     world.run(6_000 * MS);
@@ -92,7 +92,7 @@ fn a_silent_leader_is_replaced_after_its_hold() {
         let (number, _) = world.leader(1).expect("it has one");
         world.begin(Fault::Silent(number));
         world.pass(2_100 * MS);
-        assert!(world.leader(1).is_none_or(|leader| leader.0 != number), "it stops on its own");
+        assert!(world.leader(1).is_none_or(|leader| leader.0 != number), "the silent leader stops on its own");
         world.until(1, most - 2_100 * MS, |it| it.0 != number);
     }
 }
@@ -232,7 +232,7 @@ fn of_two_changes_at_once_each_member_executes_the_second_after_the_first() {
     world.consult((leader + 1) % 3, 1, 1);
     world.pass(500 * MS);
     assert_eq!((world.counts.answers, world.counts.conflicts), (1, 1));
-    // Repeats the change that was refused.
+    // Request the refused change again, at its member.
     let refused = usize::from(world.processes[leader].cores.reservations[&1].1.contains(&0));
     world.consult((leader + refused) % 3, 1, refused);
     world.pass(500 * MS);

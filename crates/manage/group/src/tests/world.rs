@@ -104,8 +104,8 @@ pub(super) struct Counts {
 /// The step of a host's reservation command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// The member finds out the last change. It is at least `least`, which some member has answered
-    /// before. `host`: the host to exclude, or to admit again.
+    /// The member reads the number of the last change. It must be at least `least`, which some
+    /// member has already answered. `host`: the host to exclude, or to admit again.
     Consults { least: u64, host: usize },
     /// The member proposes to exclude these hosts.
     Proposes(BTreeSet<usize>),
@@ -123,7 +123,7 @@ pub(super) struct Course {
     pub(super) now: u64,
     number: u64,
     queue: BTreeMap<(u64, u64), Happening>,
-    /// The events of stopped processes.
+    /// The events for stopped processes, which get them when they continue.
     deferred: Vec<Happening>,
     pub(super) random: Random,
     /// See [`Timing::hold`].
@@ -155,7 +155,7 @@ pub(super) struct World {
     /// The first wrong result that the oracle found at a disk or host.
     pub(super) wrong: Option<String>,
     pub(super) has_trace: bool,
-    /// Whether there are no new faults.
+    /// Whether the world starts no new faults.
     pub(super) is_calm: bool,
 }
 
@@ -475,7 +475,7 @@ impl World {
             }
             Action::Begin { group, epoch } => {
                 let open = self.processes[number].cores.open.get_mut(&group);
-                let open = open.expect("the member has entered before");
+                let open = open.expect("the member has entered the epoch before");
                 assert_eq!(open.epoch, epoch, "the member begins what it has entered");
                 open.has_begun = true;
                 let disk = self.disks.get_mut(&group).expect("every group has a disk");

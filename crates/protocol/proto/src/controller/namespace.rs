@@ -140,8 +140,7 @@ impl NamespaceTable {
         Self { namespaces, barred, views: Vec::new(), hosts: None, shared, ..*self }
     }
 
-    /// Returns this table with the information that several targets share the reservations of these
-    /// namespaces.
+    /// Returns this table with these namespaces marked: several targets share their reservations.
     pub(super) fn with_shared_reservations(self, shared: Vec<NamespaceId>) -> Self {
         Self { shared, ..self }
     }

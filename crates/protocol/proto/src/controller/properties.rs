@@ -38,7 +38,7 @@ pub enum Lifecycle {
     Failed,
 }
 
-/// The values on which, besides CC and the present state, the next state depends.
+/// Conditions of a state change, besides CC and the present state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Circumstances {
     /// Whether the controller is a discovery controller. Such a controller has no I/O queues, so

@@ -46,8 +46,8 @@ pub(super) enum Queued {
 
 impl Queued {
     /// Whether the action stays in the queue when the registry removes this controller. Actions
-    /// that complete commands on the controller's connections do not, because the connections are
-    /// closed.
+    /// that complete commands on the controller's connections are dropped, because the connections
+    /// are closed.
     pub(super) fn outlives(&self, id: ControllerId) -> bool {
         match self {
             Self::Action(

@@ -578,8 +578,9 @@ impl Registry {
         self.remove(controller, TeardownReason::AdminQueueClosed)
     }
 
-    /// Reports whether closed I/O queues of a controller still have changes in progress. While they
-    /// do, CSTS reports a reset or shutdown as in progress. `instance` is the controller instance.
+    /// Reports whether closed I/O queues of a controller still execute commands that change data.
+    /// While they do, CSTS reports a reset or shutdown as in progress. `instance` is the controller
+    /// instance.
     pub fn set_unfinished(&mut self, id: ControllerId, instance: Instance, unfinished: bool) {
         let found = self.controllers.get_mut(&id);
         if let Some(controller) = found.filter(|controller| controller.instance == instance) {

@@ -214,7 +214,7 @@ pub(crate) struct Controller {
     /// The connected queues and their depths, in entries.
     pub(crate) queues: BTreeMap<QueueId, u16>,
     pub(crate) lifecycle: Lifecycle,
-    /// Whether closed I/O queues still have changes in progress.
+    /// Whether closed I/O queues still execute commands that change data.
     pub(crate) unfinished: bool,
     pub(crate) cc: Cc,
     pub(crate) keep_alive: KeepAlive,

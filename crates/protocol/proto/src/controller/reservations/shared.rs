@@ -38,7 +38,7 @@ pub struct SharedProposal {
     pub text: String,
     /// The hosts to notify.
     pub notices: Vec<(HostId, NotificationType)>,
-    /// The hosts whose commands end.
+    /// The hosts whose commands to the namespace every target must abort.
     pub aborted: Vec<HostId>,
 }
 
@@ -51,7 +51,7 @@ pub struct SharedChange {
     pub text: String,
     /// The hosts to notify.
     pub notices: Vec<(HostId, NotificationType)>,
-    /// The hosts whose commands end.
+    /// The hosts whose commands to the namespace every target must abort.
     pub aborted: Vec<HostId>,
 }
 

@@ -8,10 +8,9 @@
 //! ```
 //!
 //! All numbers are hexadecimal, except the generation and the type. If a registrant has proved its
-//! name, the text has format 2, which the first line states, so that older versions of farblock
-//! refuse it. Format 2 is shorter, because some file systems have little room: the line of a
-//! registrant contains, in base 36, its identifier, its key, and the hash of its name if the host
-//! has proved it.
+//! name, the first line states format 2, so that older versions of farblock refuse the text. Format
+//! 2 is shorter, because some file systems have little room: the line of a registrant contains, in
+//! base 36, its identifier, its key, and the hash of its name if the host has proved it.
 //!
 //! ```text
 //! h 54v5h7phl5wc4e458l6ckxr v 25snvgpyuided
@@ -142,7 +141,7 @@ impl Reservations {
 
 /// Returns a number in base 36, in the shortest form that [`u128::from_str_radix`] reads.
 fn short(number: u128) -> String {
-    let digit = |digit| char::from_digit(digit, BASE).expect("it is less than the base");
+    let digit = |digit| char::from_digit(digit, BASE).expect("a digit is less than the base");
     let (mut rest, mut digits) = (number, String::new());
     loop {
         digits.insert(0, digit((rest % u128::from(BASE)) as u32));
