@@ -111,7 +111,10 @@ mod tests {
             assert!(stopped < begins, "{stopped} {begins}");
         }
         let ended = Timing::stopped_at(Instant(0), &victim, true, None);
-        assert_eq!(ended.0, 2_002_000_000, "after the end of a process, only its operations in flight count");
+        assert_eq!(
+            ended.0, 2_002_000_000,
+            "after the end of a process, only its operations in flight count"
+        );
         let at = |seconds: u64| Instant(seconds * 1_000_000_000);
         let suspected = Timing::stopped_at(at(9), &victim, false, Some(at(7)));
         let whole = Timing::stopped_at(at(7), &victim, false, None);

@@ -348,7 +348,7 @@ fn the_keep_alive_timer_starts_at_connect_and_restarts_at_enable() {
 
     Host::connect(&mut registry, SUBSYSTEM_NQN);
     assert_eq!(registry.next_deadline(), Some(at(5)));
-    assert_eq!(registry.tick(at(5)).len(), 1, "the unfinished host is removed");
+    assert_eq!(registry.tick(at(5)).len(), 1, "the host never enables its controller");
 }
 
 #[test]

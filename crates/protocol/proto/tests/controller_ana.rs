@@ -180,7 +180,7 @@ fn each_unusable_ana_state_has_its_own_status() {
             assert_eq!(parsed(&far, opcode, 7), Err(status), "{opcode:?}, without DNR");
             for table in [&near, &elsewhere] {
                 let free = parsed(table, opcode, 7);
-                assert_ne!(free, Err(status), "{opcode:?} through another port");
+                assert_ne!(free, Err(status), "{opcode:?} is refused through another port");
             }
         }
         // Check both commands of a fused pair, because the check must not depend on the role.
@@ -188,7 +188,7 @@ fn each_unusable_ana_state_has_its_own_status() {
             let sqe = Sqe { flags: fuse | io(opcode, 7).flags, ..io(opcode, 7) };
             let by = |table| IoCommand::parse(&sqe, table, RemoteForm::Transport);
             assert_eq!(by(&far), Err(status), "{opcode:?}, fused");
-            assert_ne!(by(&near), Err(status), "{opcode:?}, fused, through another port");
+            assert_ne!(by(&near), Err(status), "{opcode:?}, fused, is refused through another port");
         }
         assert!(parsed(&far, NvmOpcode::FLUSH, 1).is_ok(), "the other group is accessible");
         assert_eq!(parsed(&far, NvmOpcode::FLUSH, 0xffff_ffff), Err(status), "all namespaces");

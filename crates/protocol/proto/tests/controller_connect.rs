@@ -215,7 +215,7 @@ fn io_queues_need_an_enabled_controller() {
 }
 
 #[test]
-fn a_queue_is_connected_once_until_it_is_closed() {
+fn a_connected_queue_is_refused_until_it_is_closed() {
     let (mut registry, _) = registry();
     let host = Host::ready(&mut registry);
     host.io_queue(&mut registry, 3).unwrap();

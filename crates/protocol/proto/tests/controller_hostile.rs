@@ -236,7 +236,7 @@ impl World {
         if let AdminOutcome::Push { bytes, .. } = outcome {
             self.pushed += 1;
             let expected = sqe.dptr.length.get();
-            assert_eq!(bytes.len(), expected as usize, "the length that the host asked for");
+            assert_eq!(bytes.len(), expected as usize, "the data has the requested length");
             let most = self.registry.max_transfer_bytes(controller);
             assert!(expected <= most.expect("a live controller"));
         }

@@ -63,7 +63,7 @@ fn a_proved_identifier_belongs_to_its_host_while_connected() {
     assert_eq!(registry.host_proved(host.id, MARK), []);
     assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Err(NotIts::Anothers));
     assert_eq!(check(&registry, id, OTHER_HOST_NQN, [8; 16]), Ok(()));
-    assert_eq!(check(&registry, id, HOST_NQN, HOST_ID), Ok(()), "another path of the same host");
+    assert_eq!(check(&registry, id, HOST_NQN, HOST_ID), Ok(()), "the owner connects on another path");
     registry.queue_closed(host.id, QueueId(0));
     assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "the identifier is free");
 }

@@ -136,7 +136,7 @@ fn the_ended_controllers_of_other_targets_need_no_reset() {
     let outcome = reset(&mut registry, &host, foreign);
     assert_eq!(outcome, AdminOutcome::Reset { instance: Instance(u64::MAX) });
     assert!(drain(&mut registry).is_empty(), "no controller of this target ends");
-    assert_eq!(reset(&mut registry, &host, unknown), invalid(), "a target that may be alive");
+    assert_eq!(reset(&mut registry, &host, unknown), invalid(), "the other target may be alive");
     registry.set_ended_controllers(Vec::new());
     let unknown = CrossControllerReset { icid: 17, ..unknown };
     assert_eq!(reset(&mut registry, &host, unknown), invalid(), "the target has returned");

@@ -359,7 +359,7 @@ fn data_out_of_order_or_beyond_the_r2t_end_the_connection() {
         let error = controller
             .end
             .next(&mut &pdu[..], &mut Vec::new())
-            .expect_err("{datao} {datal} is accepted");
+            .expect_err("data out of order or beyond the R2T is accepted");
         assert_ne!(error.status.0, 0);
     }
 }

@@ -84,7 +84,8 @@ fn only_groups_without_operations_in_flight_become_vacant() {
         assert_eq!((record.to.as_deref(), record.victims.len()), (Some("a"), 1), "victims stay");
     }
     assert_eq!(put(&txn, &Key::Leader(2)), None, "an operation is in flight");
-    let value = put(&txn, &Key::Member("a".to_owned())).expect("the release confirms the end of the process");
+    let value = put(&txn, &Key::Member("a".to_owned()))
+        .expect("the release confirms the end of the process");
     let record = MemberRecord::from_value(&value).expect("a record");
     assert_eq!((record.ended_from, record.ended), (2, 3), "earlier processes may still run");
     let compared: Vec<_> = txn.compares.iter().map(|compare| compare.revision).collect();

@@ -92,7 +92,10 @@ fn a_silent_leader_is_replaced_after_its_hold() {
         let (number, _) = world.leader(1).expect("it has one");
         world.begin(Fault::Silent(number));
         world.pass(2_100 * MS);
-        assert!(world.leader(1).is_none_or(|leader| leader.0 != number), "the silent leader stops on its own");
+        assert!(
+            world.leader(1).is_none_or(|leader| leader.0 != number),
+            "the silent leader stops on its own"
+        );
         world.until(1, most - 2_100 * MS, |it| it.0 != number);
     }
 }

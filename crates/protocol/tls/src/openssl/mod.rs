@@ -91,9 +91,9 @@ pub fn server_with(keys: Arc<ServerKeys>, records_per_key: u64) -> Result<Box<dy
 struct Handle {
     library: &'static Library,
     ssl: NonNull<Ssl>,
-    /// Owned by the `SSL`.
+    /// The bytes from the network, for OpenSSL. The `SSL` owns this BIO.
     input: NonNull<Bio>,
-    /// Owned by the `SSL`.
+    /// The bytes from OpenSSL, for the network. The `SSL` owns this BIO.
     output: NonNull<Bio>,
     /// The state of the callbacks. Nothing else accesses it while a function of OpenSSL runs.
     state: NonNull<State>,

@@ -47,7 +47,7 @@ pub fn records(data: &[u8]) {
     assert!(way.is_odd || is_all, "{} of {}: {:?}", way.read, way.said.len(), way.ended);
 }
 
-/// The path from one end to the other.
+/// One direction of the connection, with its bytes in transit.
 struct Way {
     from: Records,
     to: Records,

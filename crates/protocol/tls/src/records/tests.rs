@@ -131,7 +131,7 @@ fn an_idle_connection_releases_its_buffers() {
     sealed.truncate(length);
     for piece in sealed.chunks(10_000) {
         open(&mut server, piece).expect("a valid record");
-        assert!(server.input.capacity() <= limits::SEALED_BYTES, "room for more than one record");
+        assert!(server.input.capacity() <= limits::SEALED_BYTES, "the input has room for more than one record");
     }
     assert_eq!(server.input.capacity(), 0);
     assert_eq!(client.output.capacity() + server.held.capacity(), 0);

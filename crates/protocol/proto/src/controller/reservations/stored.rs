@@ -9,8 +9,8 @@
 //!
 //! All numbers are hexadecimal, except the generation and the type. If a registrant has proved its
 //! name, the first line states format 2, so that older versions of farblock refuse the text. Format
-//! 2 is shorter, because some file systems have little room: the line of a registrant contains, in
-//! base 36, its identifier, its key, and the hash of its name if the host has proved it.
+//! 2 is shorter, because some file systems have little room. In it, a registrant's line contains,
+//! in base 36, its identifier, its key, and the hash of its name if the host has proved it.
 //!
 //! ```text
 //! h 54v5h7phl5wc4e458l6ckxr v 25snvgpyuided
