@@ -159,7 +159,7 @@ impl utoipa::Modify for Bearer {
 
 /// The OpenAPI description, as in `docs/openapi.json`.
 pub fn openapi() -> String {
-    let mut text = Api::openapi().to_pretty_json().expect("our own types are JSON");
+    let mut text = Api::openapi().to_pretty_json().expect("our types serialize to JSON");
     text.push('\n');
     text
 }
@@ -221,7 +221,7 @@ async fn state_replace(State(steering): Steered, headers: HeaderMap, body: Bytes
         let mut new = Document::parse_after(&text, document).map_err(Refused::Problem)?;
         // Parse the text again, as plain JSON: `document` does not show which fields the client
         // omitted.
-        let said = serde_json::from_str(&text).expect("it was parsed");
+        let said = serde_json::from_str(&text).expect("the document was parsed from this text");
         keys_kept(document, &said).map_err(Refused::Problem)?;
         tls_inherited(document, &said, &mut new);
         Ok(new)
@@ -232,7 +232,8 @@ async fn state_replace(State(steering): Steered, headers: HeaderMap, body: Bytes
 /// Reads the target's current status.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
 async fn status(State(steering): Steered) -> Response {
-    let text = serde_json::to_string_pretty(&steering.status()).expect("our own types are JSON");
+    let text =
+        serde_json::to_string_pretty(&steering.status()).expect("our types serialize to JSON");
     json(StatusCode::OK, None, text)
 }
 
@@ -243,7 +244,7 @@ async fn status(State(steering): Steered) -> Response {
         (status = "4XX", body = Trouble, content_type = PROBLEM)))]
 async fn stats(State(steering): Steered, Query(options): Query<StatsOptions>) -> Response {
     let stats = if options.totals { steering.totals() } else { steering.stats() };
-    let text = serde_json::to_string(&stats).expect("our own types are JSON");
+    let text = serde_json::to_string(&stats).expect("our types serialize to JSON");
     json(StatusCode::OK, None, text)
 }
 
@@ -308,9 +309,9 @@ async fn mirror(State(steering): Steered, names: Names, body: Bytes) -> Response
         let detail = format!("namespace {nsid} of {nqn} is not a shared mirror");
         return trouble(StatusCode::NOT_FOUND, "not found", &detail);
     };
-    let text = serde_json::to_string_pretty(&status).expect("our own types are JSON");
+    let text = serde_json::to_string_pretty(&status).expect("our types serialize to JSON");
     let mut answer = json(StatusCode::OK, None, text);
-    let asked = serde_json::to_string(&order).expect("our own types are JSON");
+    let asked = serde_json::to_string(&order).expect("our types serialize to JSON");
     answer.extensions_mut().insert(Outcome(format!("order for namespace {nsid}: {asked}")));
     answer
 }
@@ -410,7 +411,7 @@ enum Edit {
 }
 
 fn as_value(document: &Document) -> Value {
-    serde_json::to_value(document).expect("our own types are JSON")
+    serde_json::to_value(document).expect("our types serialize to JSON")
 }
 
 /// Describes a document path in words. The path alternates between a plural kind and a name, such
@@ -533,7 +534,7 @@ fn answer(done: Result<Result<Changed, Refused>, tokio::task::JoinError>) -> Res
         Ok(Ok(changed)) => {
             let outcome = Outcome(changed.summary());
             let done = Done { changed: changed.steps };
-            let text = serde_json::to_string_pretty(&done).expect("our own types are JSON");
+            let text = serde_json::to_string_pretty(&done).expect("our types serialize to JSON");
             let mut answer = json(StatusCode::OK, Some(&changed.etag), text);
             answer.extensions_mut().insert(outcome);
             answer
@@ -620,7 +621,7 @@ mod tests {
             let new = edited(&document, &another, &said).expect("a valid patch");
             new.listeners[&"127.0.0.1:4421".parse().expect("an address")].tls
         };
-        assert_eq!(put("{}"), Tls::Required, "the default");
+        assert_eq!(put("{}"), Tls::Required, "an omitted tls becomes required");
         assert_eq!(put(r#"{"tls": "allowed"}"#), Tls::Allowed);
         let without = patched(&HOST[..2], r#"{"hosts": {"nqn.2026-11.h:a": null}}"#);
         assert!(without.expect("a valid patch").subsystems[HOST[1]].hosts.is_empty());

@@ -38,7 +38,8 @@ mod tests {
         assert!(last.event(Vec::new()).is_none());
         assert!(last.event(disk(vec![path("live", 1)])).is_some());
         assert!(last.event(disk(vec![path("live", 2)])).is_none());
-        let lost = last.event(disk(vec![path("reconnecting", 3)])).expect("another state");
+        let lost =
+            last.event(disk(vec![path("reconnecting", 3)])).expect("a changed state is an event");
         assert!(lost.contains("\"since_seconds\":3") && lost.contains("\"node\":\"\""), "{lost}");
         assert!(last.event(Vec::new()).is_some(), "a detached disk is reported");
     }

@@ -51,7 +51,7 @@ pub(crate) fn router(
 ) -> Router {
     let names = nodes.iter().map(|node| node.name.clone()).collect();
     let about = About { version: env!("CARGO_PKG_VERSION"), may_steer: ui.may_steer, nodes: names };
-    let about = serde_json::to_value(about).expect("our own types are JSON");
+    let about = serde_json::to_value(about).expect("our types serialize to JSON");
     let steered = if ui.may_steer { forward::router(Arc::clone(&nodes)) } else { Router::new() };
     let shown = Shown { nodes, beside, readers: Arc::new(Semaphore::new(READERS)) };
     let nothing = async || trouble(StatusCode::NOT_FOUND, "not found", "this path does not exist");

@@ -255,7 +255,7 @@ impl Besides for OfTarget {
 }
 
 pub(crate) fn json(data: &impl Serialize) -> String {
-    serde_json::to_string(data).expect("our own types are JSON")
+    serde_json::to_string(data).expect("our types serialize to JSON")
 }
 
 /// Sends events to one stream, until its client disconnects or stops reading.
@@ -345,7 +345,7 @@ mod tests {
 
     /// The events of the next chunk, or its comment.
     async fn next(body: &mut Channel<Bytes>) -> Vec<String> {
-        let frame = body.frame().await.expect("another frame").expect("no errors");
+        let frame = body.frame().await.expect("the stream sends a frame").expect("no read error");
         let text = String::from_utf8(frame.into_data().expect("data").to_vec()).expect("text");
         assert!(text.ends_with("\n\n"), "{text}");
         text.split_terminator("\n\n").map(str::to_owned).collect()
@@ -359,7 +359,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_reader_gets_the_number_of_lost_events() {
         let events = Events::new();
-        let mut body = events.stream(Says("")).expect("the first");
+        let mut body = events.stream(Says("")).expect("a stream for the first reader");
         // The stream starts with a comment.
         while next(&mut body).await != [":"] {}
         let total = 10 * WAITING as u64;
@@ -388,7 +388,8 @@ mod tests {
     async fn the_number_of_event_readers_is_limited() {
         let events = Events::new();
         let stream = || events.stream(Says("event: stats\ndata: {}\n\n"));
-        let mut all: Vec<_> = (0..READERS).map(|_| stream().expect("a free stream")).collect();
+        let mut all: Vec<_> =
+            (0..READERS).map(|_| stream().expect("a stream within the limit")).collect();
         assert!(stream().is_none());
         assert_eq!(next(&mut all[0]).await, ["event: stats\ndata: {}"]);
         all.pop();
@@ -415,7 +416,7 @@ mod tests {
     #[tokio::test]
     async fn counters_are_sent_at_intervals_among_many_events() {
         let events = Events::new();
-        let mut body = events.stream(Counts(0, 0)).expect("the first");
+        let mut body = events.stream(Counts(0, 0)).expect("a stream for the first reader");
         let teller = events.clone();
         tokio::spawn(async move {
             loop {

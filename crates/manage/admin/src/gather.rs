@@ -385,11 +385,13 @@ mod tests {
         let token = Token::new("0123456789-0123456789").unwrap();
         let node = Node { name: "a \"b\"".to_owned(), place: NodePlace::Address(address, token) };
         let places = Arc::new(Semaphore::new(1));
-        let mut body = stream(&[node], Beside::default(), &places).expect("a free stream");
+        let mut body =
+            stream(&[node], Beside::default(), &places).expect("a stream within the limit");
         assert!(stream(&[], Beside::default(), &places).is_none(), "more streams than the limit");
         let (mut parts, mut all) = (Parts::default(), Vec::new());
         while all.len() < count {
-            let frame = body.frame().await.expect("another frame").expect("no errors");
+            let frame =
+                body.frame().await.expect("the stream sends a frame").expect("no read error");
             parts.take(frame.data_ref().expect("data")).unwrap();
             while let Some((name, data)) = parts.next() {
                 let data: Value = serde_json::from_str(&data).unwrap();
@@ -454,7 +456,8 @@ mod tests {
         let mut body = stream(&[], beside, &Arc::new(Semaphore::new(1))).expect("a place");
         let mut parts = Parts::default();
         let (name, data) = loop {
-            let frame = body.frame().await.expect("another frame").expect("no errors");
+            let frame =
+                body.frame().await.expect("the stream sends a frame").expect("no read error");
             parts.take(frame.data_ref().expect("data")).unwrap();
             if let Some(event) = parts.next() {
                 break event;

@@ -131,6 +131,6 @@ mod tests {
         let token = Token::new("01234567890123456789").unwrap();
         assert!(token.is("01234567890123456789"));
         assert!(!token.is("0123456789012345678") && !token.is("01234567890123456788"));
-        assert_eq!(format!("{token:?}"), "Token", "a secret in the debug output");
+        assert_eq!(format!("{token:?}"), "Token", "the debug output contains no secret");
     }
 }

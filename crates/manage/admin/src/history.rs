@@ -126,7 +126,7 @@ pub(crate) struct History(Arc<Mutex<BTreeMap<String, Past>>>);
 
 impl History {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Past>> {
-        self.0.lock().expect("no holder panics")
+        self.0.lock().expect("no lock holder panics")
     }
 
     fn push(&self, part: &str, second: u64, point: &Point) {
@@ -349,16 +349,16 @@ mod tests {
     #[test]
     fn counters_become_rates_unless_the_target_restarted() {
         let (was, is) = (counted(1_000, 100), counted(3_000, 300));
-        let pace = Pace::between(&was, &is).expect("the same process");
+        let pace = Pace::between(&was, &is).expect("rates of a target that did not restart");
         assert_eq!(pace.point(&[50, 100]), [100., 0., 51_200., 0., 50., 99., 25.]);
         let mut both = Pace::default();
         both.add(&pace, 2);
         both.add(&pace, 2);
         assert_eq!(both.point(&[50, 100]), [200., 0., 102_400., 0., 50., 99., 25.]);
-        assert!(Pace::between(&is, &was).is_none(), "a restarted process");
+        assert!(Pace::between(&is, &was).is_none(), "no rates after a restart of the target");
         let another = Stats { time_ms: is.time_ms + 60_000, ..is.clone() };
         assert!(Pace::between(&was, &another).is_none());
-        assert!(Pace::between(&was, &counted(10_000, 300)).is_none(), "too long a gap");
+        assert!(Pace::between(&was, &counted(10_000, 300)).is_none(), "no rates across a long gap");
     }
 
     #[test]
@@ -386,7 +386,7 @@ mod tests {
         for (second, reads) in [(100, 2.), (101, 4.), (105, 200.), (112, 8.)] {
             history.push(WHOLE, second, &point(reads));
         }
-        let text = history.written(WHOLE, 113).expect("the answer is kept");
+        let text = history.written(WHOLE, 113).expect("the history has points");
         let told: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(told["now"], 113);
         let level = |index: usize| &told["levels"][index];

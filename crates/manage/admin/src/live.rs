@@ -381,7 +381,8 @@ impl Live {
     }
 
     fn change(&mut self, nqn: &str, nsid: u32, from: &Namespace, to: &Namespace) -> Taken {
-        let opened = self.disks.get(nqn, nsid).expect("every shared namespace has open storage").clone();
+        let opened =
+            self.disks.get(nqn, nsid).expect("every shared namespace has open storage").clone();
         let mut undo = Undo::Changed(nqn.to_owned(), nsid, from.clone(), None);
         // Reopen only a disk that was opened read-only. A disk that was opened writable may be
         // write-protected now, and reopening would not change that.

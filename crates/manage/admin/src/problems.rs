@@ -31,7 +31,7 @@ pub(crate) fn trouble(status: StatusCode, title: &'static str, detail: &str) -> 
 }
 
 pub(crate) fn problem(trouble: &Trouble, status: StatusCode) -> Response {
-    let text = serde_json::to_string_pretty(trouble).expect("our own types are JSON");
+    let text = serde_json::to_string_pretty(trouble).expect("our types serialize to JSON");
     let mut answer = (status, [(header::CONTENT_TYPE, PROBLEM)], text + "\n").into_response();
     answer.extensions_mut().insert(Outcome(format!("refused: {}", trouble.detail)));
     answer

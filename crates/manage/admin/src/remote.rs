@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(tokens.holder(SECRET).map(|it| it.role), Some(Role::Admin));
         assert_eq!(tokens.holder(other).map(|it| it.name.as_str()), Some("watch"));
         assert!(tokens.holder("").is_none() && tokens.holder(&SECRET[1..]).is_none());
-        assert!(!format!("{tokens:?}").contains(SECRET), "a secret in the debug output");
+        assert!(!format!("{tokens:?}").contains(SECRET), "the debug output contains no secret");
         for (bad, why) in [
             (String::new(), "no token"),
             (format!("ops {SECRET}"), "line 1: write NAME"),

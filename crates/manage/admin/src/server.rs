@@ -342,7 +342,7 @@ mod tests {
             Ok(farblock_state::Document::default())
         };
         let (_target, steering) = trial::reread(Duration::from_millis(50), Arc::new(again));
-        let refused = steering.reload(false).expect_err("not written").to_string();
+        let refused = steering.reload(false).expect_err("the reload times out").to_string();
         assert!(refused.contains("the configuration does not answer"), "{refused}");
         let (before, _) = steering.document();
         steering

@@ -366,7 +366,7 @@ impl Steering {
     /// The state of the target, in a form for people and programs.
     pub fn status(&self) -> Status {
         let confinement = self.confined.as_ref().map(|confined| confined());
-        let document = Arc::clone(&self.shown.lock().expect("no holder panics"));
+        let document = Arc::clone(&self.shown.lock().expect("no lock holder panics"));
         #[allow(unused_mut, reason = "only Unix has groups")]
         let mut status = crate::status::of(&self.report(), &self.legs, &document);
         #[cfg(unix)]
@@ -453,7 +453,7 @@ impl Steering {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().expect("no holder panics")
+        self.inner.lock().expect("no lock holder panics")
     }
 }
 
@@ -535,7 +535,7 @@ impl Inner {
             self.revision.fetch_add(1, Ordering::Relaxed);
         }
         (self.shared, self.configured) = (kept.shared, kept.configured);
-        *self.shown.lock().expect("no holder panics") = Arc::new(self.shared.clone());
+        *self.shown.lock().expect("no lock holder panics") = Arc::new(self.shared.clone());
         // The caller logs the change with the name of the client.
         Ok(said)
     }

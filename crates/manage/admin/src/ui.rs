@@ -75,7 +75,7 @@ pub(crate) fn router(
 ) -> Router {
     let (may_steer, in_group) = (ui.may_steer, steering.group().is_some());
     let about = About { version: env!("CARGO_PKG_VERSION"), may_steer, in_group };
-    let about = serde_json::to_value(about).expect("our own types are JSON");
+    let about = serde_json::to_value(about).expect("our types serialize to JSON");
     let inside = api::router(Arc::clone(&steering));
     let inside = inside.merge(api::told(steering, events)).merge(history.router());
     guarded(inside, about, ui, is_secure)

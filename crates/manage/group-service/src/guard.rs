@@ -77,7 +77,7 @@ impl Guard {
         let due = self.groups.iter().filter(|(_, group)| is_due(group));
         let due: Vec<_> = due.map(|(number, group)| (*number, group.permit.epoch)).collect();
         for (number, _) in &due {
-            let group = self.groups.get_mut(number).expect("it is due");
+            let group = self.groups.get_mut(number).expect("`due` lists groups of this map");
             group.is_parking = true;
             group.parks += 1;
         }

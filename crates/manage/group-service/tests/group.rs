@@ -49,7 +49,8 @@ fn config(name: &str, endpoints: Vec<String>, fence: FenceKind) -> ServiceConfig
 
 fn member(config: ServiceConfig, disk: &SharedDisk) -> Service {
     let (name, disk) = (config.name.clone(), disk.clone());
-    start(config, move |events| Box::new(TestDisks::new(&name, &disk, events))).expect("it starts")
+    start(config, move |events| Box::new(TestDisks::new(&name, &disk, events)))
+        .expect("the member starts")
 }
 
 fn hard_disk() -> SharedDisk {
@@ -66,7 +67,7 @@ fn leader(status: &GroupStatus) -> Option<String> {
 
 fn wait_for_leader(service: &Service) -> String {
     wait_for("leader", || leader(&service.snapshot()).is_some());
-    leader(&service.snapshot()).expect("it has one")
+    leader(&service.snapshot()).expect("ANA group 1 has a leader")
 }
 
 fn wait_for_writes(disk: &SharedDisk, name: &str) {
@@ -90,21 +91,24 @@ fn pins_drains_and_leaving_members_move_an_ana_group() {
     let other = *NAMES.iter().find(|name| **name != first).expect("three members");
     services[1].pin(1, other).expect("the member exists");
     wait_for_writes(&disk, other);
-    let error = services[1].pin(1, "z").expect_err("no such member");
+    let error = services[1].pin(1, "z").expect_err("a pin to an unknown member");
     assert_eq!(error, "the group has no member z; its members are a, b, c");
-    services[2].unpin(1).expect("it was pinned");
+    services[2].unpin(1).expect("an unpin succeeds");
     services[2].order(other, Duty::Drain).expect("the member exists");
     wait_for("move", || leader(&services[0].snapshot()).is_some_and(|name| name != other));
     let last = wait_for_leader(&services[0]);
     wait_for_writes(&disk, &last);
     for (name, service) in NAMES.into_iter().zip(services) {
         if name == last {
-            assert!(service.leave(LIMIT), "it hands over");
+            assert!(service.leave(LIMIT), "the member hands over in time");
         } else {
             std::mem::forget(service);
         }
     }
-    let next = NAMES.into_iter().find(|name| *name != last && *name != other).expect("one more");
+    let next = NAMES
+        .into_iter()
+        .find(|name| *name != last && *name != other)
+        .expect("a third member exists");
     wait_for_writes(&disk, next);
     check(&disk);
 }
@@ -155,7 +159,7 @@ fn a_group_continues_after_members_of_etcd_die_and_return() {
     wait_for("operator's order", || services[1].order("a", Duty::Serve).is_ok());
     etcd.kill(1);
     wait_for("lost quorum", || services.iter().all(|it| !it.snapshot().store.reachable));
-    let error = services[2].order("a", Duty::Serve).expect_err("no quorum");
+    let error = services[2].order("a", Duty::Serve).expect_err("an order without a quorum");
     assert!(error.contains("no quorum") || error.contains("not joined"), "{error}");
     check(&disk);
     etcd.revive(0);

@@ -68,7 +68,7 @@ impl Member {
             permits: handle.permits(),
             ..TargetConfig::default()
         };
-        let target = Target::start(&config).expect("it starts");
+        let target = Target::start(&config).expect("the target starts");
         handle.attach(target.control(), target.addresses().to_vec());
         Self { leading, _handle: handle, answers, target }
     }
@@ -119,7 +119,9 @@ fn connect(members: &[&Member]) -> Arc<Disk> {
 }
 
 fn has(path: &Path, value: u8) -> bool {
-    std::fs::read(path).expect("the disk")[..BLOCK as usize].iter().all(|byte| *byte == value)
+    std::fs::read(path).expect("the disk file is readable")[..BLOCK as usize]
+        .iter()
+        .all(|byte| *byte == value)
 }
 
 #[test]

@@ -145,7 +145,7 @@ impl Seat {
         out: &mut Outbox,
     ) {
         let holder = seen.and_then(|seen| seen.record.holder.as_ref().filter(|it| me.is(it)));
-        let own = holder.map(|_| seen.expect("it has a holder"));
+        let own = holder.map(|_| seen.expect("a holder comes from a seen record"));
         match (&self.stage, own) {
             (Stage::Idle | Stage::Taking, Some(own)) if own.record.phase == Phase::Fencing => {
                 self.taken(now, own, stopped_at, out);

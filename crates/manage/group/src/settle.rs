@@ -99,7 +99,11 @@ mod tests {
         assert_eq!(settling.settled_at("a", SETTLE), None);
         set(&mut view, Some(2), 3);
         settling.observe(at(6), &view, SETTLE);
-        assert_eq!(settling.settled_at("a", SETTLE), Some(at(26)), "lost once");
+        assert_eq!(
+            settling.settled_at("a", SETTLE),
+            Some(at(26)),
+            "one loss doubles the settling time"
+        );
         set(&mut view, Some(3), 4);
         settling.observe(at(7), &view, SETTLE);
         assert_eq!(settling.settled_at("a", SETTLE), Some(at(47)), "a restart is a loss, too");

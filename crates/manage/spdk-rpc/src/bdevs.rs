@@ -131,7 +131,7 @@ impl Bdevs {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Bdev>> {
-        self.made.lock().expect("no holder panics")
+        self.made.lock().expect("no lock holder panics")
     }
 }
 

@@ -140,7 +140,7 @@ impl SpdkRpc {
     /// Runs a call, which reads the current document. If another client changes the document
     /// meanwhile, the call runs again.
     fn carry_out(&self, call: Call, params: &Params) -> Answer {
-        let mut table = self.table.lock().expect("no holder panics");
+        let mut table = self.table.lock().expect("no lock holder panics");
         let mut attempts = 0;
         loop {
             let (document, etag) = self.steering.document();
@@ -155,7 +155,7 @@ impl SpdkRpc {
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().expect("no holder panics")
+        self.seen.lock().expect("no lock holder panics")
     }
 
     /// Changes the document, provided that it is still the version that the call has read.

@@ -61,7 +61,7 @@ impl Document {
 
     /// The document as JSON, on several lines.
     pub fn to_json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).expect("our own types are JSON");
+        let mut text = serde_json::to_string_pretty(self).expect("our types serialize to JSON");
         text.push('\n');
         text
     }

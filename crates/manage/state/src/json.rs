@@ -95,7 +95,8 @@ mod tests {
     #[test]
     fn duplicate_json_keys_are_refused_at_any_depth() {
         for text in [r#"{"a": 1, "a": 1}"#, r#"[{"b": {"a": 1, "c": 2, "a": null}}]"#] {
-            let refused = parse(text.as_bytes()).expect_err("it is ambiguous").to_string();
+            let refused =
+                parse(text.as_bytes()).expect_err("a duplicate name is ambiguous").to_string();
             assert!(refused.contains("the field \"a\" occurs twice"), "{refused}");
         }
         let deep = [b"[".repeat(100_000), b"]".repeat(100_000)].concat();

@@ -184,7 +184,7 @@ impl Store {
     /// stage.
     #[doc(hidden)]
     pub fn save_until(&self, kept: &Kept, goes_on: impl FnMut(Stage) -> bool) -> io::Result<()> {
-        let mut text = serde_json::to_string_pretty(kept).expect("our own types are JSON");
+        let mut text = serde_json::to_string_pretty(kept).expect("our types serialize to JSON");
         text.push('\n');
         replace_file(&self.path, text.as_bytes(), goes_on)
     }

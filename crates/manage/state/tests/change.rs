@@ -210,7 +210,11 @@ fn a_merge_applies_only_the_changes_of_the_file() {
     one.namespaces.insert(7, Namespace::new("mine"));
     one.hosts.insert("nqn.2026-11.h:mine".to_owned(), Host::default());
     one.namespaces.remove(&2);
-    assert_eq!(merge(&configured, &configured, &current), current, "a file without changes");
+    assert_eq!(
+        merge(&configured, &configured, &current),
+        current,
+        "a file without changes changes nothing"
+    );
     let mut file = configured.clone();
     let in_file = file.subsystems.values_mut().next().unwrap();
     in_file.namespaces.insert(3, Namespace::new("new"));
@@ -319,7 +323,11 @@ fn omitted_fields_of_a_request_do_not_remove_protection() {
     };
     let problem = keys_kept(&old, &new(json!({}))).unwrap_err();
     assert!(problem.field.ends_with("h:a.dhchap_key"), "{problem}");
-    assert_eq!(keys_kept(&old, &new(json!([]))).unwrap_err(), problem, "a host's keys in an array");
+    assert_eq!(
+        keys_kept(&old, &new(json!([]))).unwrap_err(),
+        problem,
+        "an array in place of a host omits its keys"
+    );
     let any = document(&[1], &[("one", subsystem(&[], &[]))]);
     assert!(doors_kept(&old, &any).unwrap_err().field.ends_with("s:one.allow_any_host"));
     for good in [&old, &document(&[1], &[]), &document(&[1], &[("one", subsystem(&["b"], &[]))])] {
@@ -482,7 +490,8 @@ fn two_disks_with_one_identifier_are_refused() {
         let problem = two(&named(key, ID), &named(key, ID)).expect_err("the same identifier twice");
         assert_eq!(problem.field, format!("subsystems.nqn.2026-11.s:two.namespaces.7.{key}"));
         assert!(problem.sentence.contains("namespace 1 of nqn.2026-11.s:one"), "{problem}");
-        let nil = two(&named(key, &"0".repeat(32)), r#""size": 512"#).expect_err("it is none");
+        let nil = two(&named(key, &"0".repeat(32)), r#""size": 512"#)
+            .expect_err("a zero identifier is no identifier");
         assert!(nil.sentence.contains("zero is not"), "{nil}");
     }
     assert!(two(&named("uuid", ID), &named("nguid", ID)).is_ok(), "a UUID may equal an NGUID");

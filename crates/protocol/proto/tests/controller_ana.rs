@@ -177,21 +177,29 @@ fn each_unusable_ana_state_has_its_own_status() {
         let (near, far) = (table.seen_from(Some(NEAR)), table.seen_from(Some(FAR)));
         let elsewhere = table.seen_from(None);
         for opcode in supported(&host, &mut registry) {
-            assert_eq!(parsed(&far, opcode, 7), Err(status), "{opcode:?}, without DNR");
+            assert_eq!(parsed(&far, opcode, 7), Err(status), "{opcode:?} fails, without DNR");
             for table in [&near, &elsewhere] {
                 let free = parsed(table, opcode, 7);
-                assert_ne!(free, Err(status), "{opcode:?} is refused through another port");
+                assert_ne!(free, Err(status), "{opcode:?} does not fail through another port");
             }
         }
         // Check both commands of a fused pair, because the check must not depend on the role.
         for (opcode, fuse) in [(NvmOpcode::COMPARE, 1), (NvmOpcode::WRITE, 2)] {
             let sqe = Sqe { flags: fuse | io(opcode, 7).flags, ..io(opcode, 7) };
             let by = |table| IoCommand::parse(&sqe, table, RemoteForm::Transport);
-            assert_eq!(by(&far), Err(status), "{opcode:?}, fused");
-            assert_ne!(by(&near), Err(status), "{opcode:?}, fused, is refused through another port");
+            assert_eq!(by(&far), Err(status), "{opcode:?}, fused, fails");
+            assert_ne!(
+                by(&near),
+                Err(status),
+                "{opcode:?}, fused, does not fail through another port"
+            );
         }
         assert!(parsed(&far, NvmOpcode::FLUSH, 1).is_ok(), "the other group is accessible");
-        assert_eq!(parsed(&far, NvmOpcode::FLUSH, 0xffff_ffff), Err(status), "all namespaces");
+        assert_eq!(
+            parsed(&far, NvmOpcode::FLUSH, 0xffff_ffff),
+            Err(status),
+            "a Flush of all namespaces fails"
+        );
         assert_eq!(parsed(&far, NvmOpcode(0x7f), 1).ok(), Some(IoCommand::Fabrics));
         // The registry also refuses pages about the namespace itself. It returns all other pages.
         let mut get = get_features(0x83, 0, 0);
@@ -280,13 +288,13 @@ fn an_ana_change_is_reported_once_to_the_affected_hosts() {
     retained.cdw10 = (retained.cdw10.get() | 1 << 15).into();
     far.fetch(&mut registry, retained, 4096).unwrap();
     registry.set_port_access(FAR, PortAccess::all(AnaState::CHANGE)).unwrap();
-    assert_eq!(told(&mut registry), [], "a read with RAE");
+    assert_eq!(told(&mut registry), [], "a read with RAE does not unmask the event");
     assert_eq!(log(&far, &mut registry, true).0, 3);
     registry.set_port_access(FAR, PortAccess::all(AnaState::CHANGE)).unwrap();
-    assert_eq!(told(&mut registry), [], "an event without a change");
+    assert_eq!(told(&mut registry), [], "no event without a change");
     let of_nobody = states(AnaState::CHANGE, &[(9, AnaState::OPTIMIZED)]);
     registry.set_port_access(FAR, of_nobody).unwrap();
-    assert_eq!(told(&mut registry), [], "an event about an invisible namespace");
+    assert_eq!(told(&mut registry), [], "no event about an invisible namespace");
     // A namespace that moves to another group raises an ANA event. A new namespace raises only its
     // own event.
     let info = registry.subsystem(subsystem).unwrap().namespaces[&NamespaceId(7)];

@@ -109,7 +109,11 @@ fn each_subsystem_has_its_own_records_at_any_offset() {
     registry.remove_subsystem(keyed).unwrap();
     let again = registry.add_subsystem(config()).unwrap();
     assert_ne!(again, keyed);
-    assert_eq!(listed(&page(&mut registry, &host), 3), [(1, NONE), (2, NONE)], "no key is left");
+    assert_eq!(
+        listed(&page(&mut registry, &host), 3),
+        [(1, NONE), (2, NONE)],
+        "the host has no key any more"
+    );
 }
 
 #[test]
@@ -126,7 +130,7 @@ fn a_change_of_security_is_reported_only_to_the_affected_host() {
         host.admin(&mut registry, &request, at(0));
     }
     registry.set_host_channel(Some(subsystem), HOST_NQN, HostChannel::Plain);
-    assert_eq!(drain(&mut registry), [], "an event without a change");
+    assert_eq!(drain(&mut registry), [], "no event without a change");
     registry.set_host_channel(Some(subsystem), HOST_NQN, HostChannel::Tls);
     let told = Action::Complete {
         controller: host.id,

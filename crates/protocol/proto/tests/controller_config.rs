@@ -93,7 +93,7 @@ fn impossible_namespaces_are_refused() {
     assert_eq!(registry.replace_namespace(subsystem, NamespaceId(3), info), Err(missing));
     let empty = registry.resize_namespace(subsystem, NamespaceId(1), 0);
     assert_eq!(empty, Err(ConfigError::Capacity(0)));
-    assert_eq!(drain(&mut registry), [], "a refused change took effect");
+    assert_eq!(drain(&mut registry), [], "a refused change has no effect");
 }
 
 #[test]
@@ -175,7 +175,11 @@ fn subsystem_names_are_unique_and_their_number_is_limited() {
     assert_eq!(many, Err(ConfigError::TooMany("subsystems")));
     registry.remove_subsystem(SubsystemId(1)).unwrap();
     let id = registry.add_subsystem(config()).unwrap();
-    assert_eq!(id, SubsystemId(limits::MAX_SUBSYSTEMS as u32 + 1), "an identifier is used twice");
+    assert_eq!(
+        id,
+        SubsystemId(limits::MAX_SUBSYSTEMS as u32 + 1),
+        "the identifier of a removed subsystem is not reused"
+    );
     assert_eq!(registry.find_subsystem(SUBSYSTEM_NQN), Some(id));
 }
 
@@ -225,7 +229,11 @@ fn the_number_of_allowed_hosts_is_limited() {
     for number in 1..limits::MAX_ALLOWED_HOSTS {
         registry.allow_host(subsystem, &format!("{HOST_NQN}{number}")).unwrap();
     }
-    assert_eq!(registry.allow_host(subsystem, HOST_NQN), Ok(()), "the host is already allowed");
+    assert_eq!(
+        registry.allow_host(subsystem, HOST_NQN),
+        Ok(()),
+        "an allowed host may be allowed again at the limit"
+    );
     let many = registry.allow_host(subsystem, OTHER_HOST_NQN);
     assert_eq!(many, Err(ConfigError::TooMany("allowed hosts")));
     let many = changed(|c| c.allowed_hosts = vec![HOST_NQN.into(); 1025]);

@@ -63,7 +63,11 @@ fn a_proved_identifier_belongs_to_its_host_while_connected() {
     assert_eq!(registry.host_proved(host.id, MARK), []);
     assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Err(NotIts::Anothers));
     assert_eq!(check(&registry, id, OTHER_HOST_NQN, [8; 16]), Ok(()));
-    assert_eq!(check(&registry, id, HOST_NQN, HOST_ID), Ok(()), "the owner connects on another path");
+    assert_eq!(
+        check(&registry, id, HOST_NQN, HOST_ID),
+        Ok(()),
+        "the owner connects on another path"
+    );
     registry.queue_closed(host.id, QueueId(0));
     assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "the identifier is free");
 }
@@ -133,10 +137,18 @@ fn the_number_of_identifiers_of_a_host_is_limited() {
     }
     let more = number(limits::MAX_IDENTIFIERS);
     assert_eq!(check(&registry, id, HOST_NQN, more), Err(NotIts::OneTooMany));
-    assert_eq!(check(&registry, id, HOST_NQN, number(0)), Ok(()), "the host has this identifier");
+    assert_eq!(
+        check(&registry, id, HOST_NQN, number(0)),
+        Ok(()),
+        "the host may use an identifier that it owns"
+    );
     assert_eq!(check(&registry, id, OTHER_HOST_NQN, more), Ok(()));
     registry.queue_closed(hosts[0].id, QueueId(0));
-    assert_eq!(check(&registry, id, HOST_NQN, more), Ok(()), "a free identifier");
+    assert_eq!(
+        check(&registry, id, HOST_NQN, more),
+        Ok(()),
+        "a closed controller frees a place for another identifier"
+    );
 }
 
 #[test]

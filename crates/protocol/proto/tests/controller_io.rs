@@ -89,7 +89,11 @@ fn commands_without_data_are_parsed() {
     zeroes.cdw12 = (zeroes.cdw12.get() | DEAC | FUA).into();
     assert_eq!(parse(&zeroes), expected(namespace, true, true));
     zeroes.nsid = 7.into();
-    assert_eq!(parse(&zeroes), expected(NamespaceId(7), true, false), "the disk cannot deallocate");
+    assert_eq!(
+        parse(&zeroes),
+        expected(NamespaceId(7), true, false),
+        "DEAC is ignored on a disk without deallocation"
+    );
     assert_eq!(parse(&zeroes).unwrap().data_from_host(), None);
 
     for nsid in [1, 2, 0xffff_ffff] {
@@ -340,7 +344,11 @@ fn deallocate_ranges_are_merged_and_limited() {
     // The limits DMRSL, DMSL, DMRL.
     assert_eq!(parse(&[range(7, MOST)]).expect("as many blocks as the limit").count(), 1);
     assert_eq!(parse(&[range(7, MOST + 1)]), Err(too_large));
-    assert_eq!(parse(&[range(7, MOST), range(7, 1)]), Err(too_large), "counted twice");
+    assert_eq!(
+        parse(&[range(7, MOST), range(7, 1)]),
+        Err(too_large),
+        "overlapping ranges count twice"
+    );
     assert_eq!(parse(&vec![range(3, 1); 128]).expect("as many ranges as the limit").count(), 1);
     assert_eq!(parse(&vec![range(3, 1); 129]), Err(too_large));
 }

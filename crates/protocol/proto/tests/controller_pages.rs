@@ -202,7 +202,11 @@ fn many_namespaces_are_listed_page_by_page() {
     let page = identify(&host, &mut registry, 0x02, 1024).unwrap();
     assert_eq!(list(&page), [1025, 1026, 1027, limits::MAX_NAMESPACE_ID]);
     let changed = host.fetch(&mut registry, log_page(0x04, 0, 4096), 4096).unwrap();
-    assert_eq!(list(&changed), [0xffff_ffff], "more changes than the list has room for");
+    assert_eq!(
+        list(&changed),
+        [0xffff_ffff],
+        "a list of too many changes has one entry, FFFFFFFFh"
+    );
 }
 
 #[test]
@@ -233,7 +237,7 @@ fn identification_descriptors_list_every_identifier() {
 fn command_set_pages_support_only_the_nvm_command_set() {
     let (mut registry, host) = ready();
     let page = identify(&host, &mut registry, 0x05, 1).unwrap();
-    assert!(page.iter().all(|&byte| byte == 0), "protection information");
+    assert!(page.iter().all(|&byte| byte == 0), "no protection information");
     let page = identify(&host, &mut registry, 0x05, 3);
     assert_eq!(page, refused(Status::INVALID_NAMESPACE));
 
@@ -313,7 +317,7 @@ fn controller_lists_name_the_controllers_of_the_subsystem() {
         assert_eq!(controllers(&page), [0; 0]);
     }
     let page = identify(&host, &mut registry, 0x12, 3).unwrap();
-    assert_eq!(controllers(&page), [0; 0], "a controller is attached to an inactive namespace");
+    assert_eq!(controllers(&page), [0; 0], "an inactive namespace has no controllers");
     let page = identify(&host, &mut registry, 0x12, 0xffff_ffff);
     assert_eq!(page, refused(Status::INVALID_NAMESPACE));
 }
@@ -612,7 +616,11 @@ fn discovery_replaces_wildcard_addresses_with_usable_ones() {
     assert_eq!(seen(std::slice::from_ref(&v4), "2001:db8::7"), []);
     assert_eq!(seen(std::slice::from_ref(&v6), "192.0.2.7"), [local(1, "192.0.2.7")]);
     assert_eq!(seen(std::slice::from_ref(&v6), "2001:db8::7"), [local(2, "2001:db8::7")]);
-    assert_eq!(seen(&[v4, same], "192.0.2.7"), [local(1, "192.0.2.7")], "listed once");
+    assert_eq!(
+        seen(&[v4, same], "192.0.2.7"),
+        [local(1, "192.0.2.7")],
+        "two listeners with one address are listed once"
+    );
 }
 
 #[test]
@@ -737,7 +745,11 @@ fn the_host_identifier_feature_returns_the_value_from_connect() {
     assert_eq!(short, refused(Status::INVALID_FIELD));
     let wrong_length = host.fetch(&mut registry, get_features(0x81, 0, 1), 8);
     assert_eq!(wrong_length, refused(Status::DATA_SGL_LENGTH_INVALID));
-    assert_eq!(host.feature(&mut registry, 0x81, 3, 1), Ok(0), "a feature that cannot be changed");
+    assert_eq!(
+        host.feature(&mut registry, 0x81, 3, 1),
+        Ok(0),
+        "the feature is neither saveable nor changeable"
+    );
 }
 
 #[test]
@@ -759,7 +771,7 @@ fn host_behavior_support_accepts_only_supported_bits() {
         let answer = set(&mut registry, at, value);
         assert_eq!(answer, refused(Status::INVALID_FIELD), "byte {at}: {value}");
     }
-    assert_eq!(set(&mut registry, 4, 1 << 2), Ok(0), "copy descriptor format 2");
+    assert_eq!(set(&mut registry, 4, 1 << 2), Ok(0), "copy descriptor format 2 is accepted");
     let page = host.fetch(&mut registry, get_features(0x16, 0, 0), 512).unwrap();
     assert_eq!(page.iter().position(|byte| *byte != 0), Some(4));
     let default = host.fetch(&mut registry, get_features(0x16, 1, 0), 512).unwrap();
@@ -777,7 +789,11 @@ fn the_timestamp_continues_from_the_set_value() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(get(&mut registry, 2500), 2500, "the time since the controller was enabled");
+    assert_eq!(
+        get(&mut registry, 2500),
+        2500,
+        "the timestamp counts from the enabling of the controller"
+    );
 
     let mut set = command(AdminOpcode::SET_FEATURES, 0);
     set.cdw10 = 0x0e.into();

@@ -156,13 +156,17 @@ fn the_log_is_read_in_order_and_remaining_entries_raise_the_event_again() {
     let mut pair = Pair::new();
     (1..=4).for_each(|cid| pair.wait_for_event(cid));
     assert_eq!(pair.happens(ALL[0]), [CommandId(1)]);
-    assert_eq!(pair.happens(ALL[1]), [], "another event before the log is read");
+    assert_eq!(pair.happens(ALL[1]), [], "no second event before the log is read");
     assert_eq!(pair.happens(ALL[2]), []);
     let first = (1, ALL[0].0, 2, 1);
     assert_eq!(pair.read(true), (first, vec![]), "the page stays the same");
     assert_eq!(pair.read(false), (first, vec![CommandId(2)]));
     assert_eq!(pair.read(false), ((2, ALL[1].0, 1, 1), vec![CommandId(3)]));
-    assert_eq!(pair.read(false), ((3, ALL[2].0, 0, 1), vec![]), "the log is empty");
+    assert_eq!(
+        pair.read(false),
+        ((3, ALL[2].0, 0, 1), vec![]),
+        "the last entry leaves the log empty"
+    );
     assert_eq!(pair.read(false), (EMPTY, vec![]));
     assert_eq!(pair.happens(ALL[0]), [CommandId(4)]);
     assert_eq!(pair.read(false), ((4, ALL[0].0, 0, 1), vec![]), "the numbers continue");

@@ -56,7 +56,7 @@ fn requests_execute_one_at_a_time_and_complete_when_all_cores_apply_them() {
     assert_eq!(change.rights(&[1; 16]), Rights::None);
     assert_eq!(ask(&mut registry, &host, 3, KeyedCommand::Report { bytes: 4096 }), []);
     registry.access_spread(id, NSID, change.serial + 1);
-    assert_eq!(drain(&mut registry), [], "an event of another kind");
+    assert_eq!(drain(&mut registry), [], "a confirmation with another serial number is ignored");
     registry.access_spread(id, NSID, change.serial);
     let actions = drain(&mut registry);
     assert_eq!(actions[0], done(2, Status::SUCCESS));
@@ -91,10 +91,10 @@ fn removing_a_namespace_ends_its_reservation_requests() {
     let gone = Status::INVALID_NAMESPACE.with_dnr();
     assert_eq!(actions[..2], [done(2, gone), done(3, gone)]);
     assert!(matches!(&actions[2], Action::Access(change) if change.access.is_none()));
-    registry.add_namespace(id, NSID, info).expect("room in the table");
+    registry.add_namespace(id, NSID, info).expect("the identifier is free");
     drain(&mut registry);
     let answer = ask(&mut registry, &host, 4, register(false));
-    assert_eq!(answer, [done(4, Status::SUCCESS)], "no host is registered");
+    assert_eq!(answer, [done(4, Status::SUCCESS)], "the new namespace has no registrants");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn reservation_features_belong_to_a_namespace() {
     let asked = host.admin(&mut registry, &set(0x83, 1, 1), at(0));
     assert_eq!(asked, AdminOutcome::Reserve { namespace: NSID, request });
     let refused = ask(&mut registry, &host, 1, request);
-    assert_eq!(refused, [done(1, Status::INVALID_FIELD.with_dnr())], "no storage");
+    assert_eq!(refused, [done(1, Status::INVALID_FIELD.with_dnr())], "persistence needs storage");
     registry.keep_reservations(id, NSID, Reservations::default()).expect("the namespace exists");
     let asked = ask(&mut registry, &host, 2, request);
     let [Action::SaveReservations { serial, .. }] = &asked[..] else { panic!("{asked:?}") };

@@ -52,7 +52,7 @@ fn a_host_can_reset_its_other_controller() {
 #[test]
 fn controller_names_are_never_reused() {
     let (mut registry, _) = registry();
-    registry.set_controller_ids(1..=2).expect("a range");
+    registry.set_controller_ids(1..=2).expect("a valid range");
     let observer = Host::ready(&mut registry);
     let first = Host::ready(&mut registry);
     let old = name(&mut registry, &first);
@@ -62,7 +62,10 @@ fn controller_names_are_never_reused() {
     assert_ne!(name(&mut registry, &second), old);
     let outcome = reset(&mut registry, &observer, old);
     assert_eq!(outcome, AdminOutcome::Reset { instance: Instance(1) });
-    assert!(drain(&mut registry).is_empty(), "the old host's traffic reached the new controller");
+    assert!(
+        drain(&mut registry).is_empty(),
+        "the old host's traffic does not reach the new controller"
+    );
 }
 
 #[test]
@@ -112,7 +115,11 @@ fn a_host_can_reset_only_its_own_controllers() {
     stranger.write_cc(&mut registry, enabling(), at(0));
     let status = Status::OPERATION_DENIED.with_dnr();
     let denied = AdminOutcome::Respond { status, result: 0 };
-    assert_eq!(reset(&mut registry, &stranger, victims), denied, "a live controller");
+    assert_eq!(
+        reset(&mut registry, &stranger, victims),
+        denied,
+        "another host's live controller is protected"
+    );
     let friend = Host::ready(&mut registry);
     for unknown in [
         CrossControllerReset { cirn: victims.cirn ^ 1 << 63, ..victims },
@@ -127,7 +134,7 @@ fn a_host_can_reset_only_its_own_controllers() {
 #[test]
 fn the_ended_controllers_of_other_targets_need_no_reset() {
     let (mut registry, _) = registry();
-    registry.set_controller_ids(1..=9).expect("a range");
+    registry.set_controller_ids(1..=9).expect("a valid range");
     let (host, own) = (Host::ready(&mut registry), Host::ready(&mut registry));
     let own = name(&mut registry, &own);
     let foreign = CrossControllerReset { icid: 17, ..own };

@@ -107,7 +107,11 @@ fn a_command_waits_until_its_change_is_in_force() {
     let proposal = target.proposes(serial, 0);
     let actions = target.apply(&proposal);
     assert_eq!(actions, [applied(&target, 1)], "registering changes no rights");
-    assert_eq!(target.answer(serial, SharedAnswer::Current(0)), [], "an old question");
+    assert_eq!(
+        target.answer(serial, SharedAnswer::Current(0)),
+        [],
+        "an answer to an old question has no effect"
+    );
     let actions = target.answer(proposal.serial, SharedAnswer::InForce);
     assert_eq!(actions, done(1, Status::SUCCESS));
 
@@ -117,7 +121,11 @@ fn a_command_waits_until_its_change_is_in_force() {
     let [Action::Access(change), last] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!(change.rights(&[1; 16]), Rights::Read);
     assert_eq!(*last, applied(&target, 2));
-    assert_eq!(target.ask(3, KeyedCommand::Report { bytes: 4096 }), [], "the report waits");
+    assert_eq!(
+        target.ask(3, KeyedCommand::Report { bytes: 4096 }),
+        [],
+        "the report waits for the change"
+    );
     let actions = target.answer(proposal.serial, SharedAnswer::InForce);
     assert_eq!(actions[..1], done(2, Status::SUCCESS));
     let actions = target.answer(serial_of(&actions[1..]), SharedAnswer::Current(2));

@@ -125,7 +125,11 @@ fn an_invisible_namespace_is_inactive() {
     assert_eq!(second.result(&mut registry, &set), Err(GONE));
     set.nsid = 0xffff_ffff.into();
     assert_eq!(second.result(&mut registry, &set), Ok(0));
-    assert_eq!(first.result(&mut registry, &get), Ok(0), "the visible namespaces");
+    assert_eq!(
+        first.result(&mut registry, &get),
+        Ok(0),
+        "the command applies to the visible namespaces"
+    );
     assert_eq!(first.result(&mut registry, &set), Ok(0));
     assert_eq!(first.result(&mut registry, &get), Ok(2));
 }
@@ -139,7 +143,10 @@ fn queues_access_only_visible_namespaces() {
     for nobody in [OTHER_HOST_NQN, "nqn.2026-01.test.farblock:never-heard-of"] {
         assert_eq!(flush(&table.seen_by(nobody), 7), Err(GONE), "{nobody}");
         assert!(flush(&table.seen_by(nobody), 1).is_ok());
-        assert!(flush(&table.seen_by(nobody), 0xffff_ffff).is_ok(), "the visible namespaces");
+        assert!(
+            flush(&table.seen_by(nobody), 0xffff_ffff).is_ok(),
+            "the command applies to the visible namespaces"
+        );
     }
     // Visibility also applies together with the ANA states of a port.
     let (family, address) = (AddressFamily::V4, "192.0.2.1".to_owned());
@@ -217,7 +224,11 @@ fn visible_to_accepts_a_limited_number_of_valid_names() {
     set(Some(most.clone())).unwrap();
     let more = most.iter().cloned().chain([name(0)]).collect();
     assert!(matches!(set(Some(more)), Err(ConfigError::TooMany(_))));
-    assert_eq!(registry.subsystem(id).unwrap().visible_to[&NamespaceId(1)], most, "as before");
+    assert_eq!(
+        registry.subsystem(id).unwrap().visible_to[&NamespaceId(1)],
+        most,
+        "a refused list changes nothing"
+    );
     let missing = registry.set_visible_to(id, NamespaceId(99), None);
     assert_eq!(missing, Err(ConfigError::NotFound("namespace")));
     registry.set_visible_to(id, NamespaceId(1), None).unwrap();

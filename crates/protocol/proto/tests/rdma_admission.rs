@@ -72,10 +72,10 @@ fn outstanding_rdma_reads_are_limited_by_both_ends() {
         let (host, own) = (Reads { answers, ..HOST }, Reads { starts, ..DEVICE });
         Admission::admit(request.as_bytes(), host, own, &OFFER).map(|a| a.reads)
     };
-    assert_eq!(reads(1, 16), Ok(1), "one entry, for ESXi");
+    assert_eq!(reads(1, 16), Ok(1), "one READ at a time suffices, for ESXi");
     assert_eq!(reads(16, 4), Ok(4));
     assert_eq!(reads(0, 16), Err(RejectStatus::INVALID_IRD));
-    assert_eq!(reads(16, 0), Err(RejectStatus::NO_RESOURCES), "a device without READs");
+    assert_eq!(reads(16, 0), Err(RejectStatus::NO_RESOURCES), "a device without READs is refused");
 }
 
 #[test]
@@ -86,7 +86,11 @@ fn a_host_may_start_more_reads_than_a_device_answers_if_the_device_answers_any()
         Admission::admit(request.as_bytes(), host, own, &OFFER).map(|a| a.reads)
     };
     assert_eq!(admitted(1, 16), Ok(16));
-    assert_eq!(admitted(u8::MAX, 16), Ok(16), "it starts none");
+    assert_eq!(
+        admitted(u8::MAX, 16),
+        Ok(16),
+        "a host may announce more READs than the device answers"
+    );
     assert_eq!(admitted(0, 0), Ok(16));
     assert_eq!(admitted(1, 0), Err(RejectStatus::INVALID_ORD));
 }
@@ -102,7 +106,7 @@ fn a_connect_command_is_for_the_announced_queue() {
     let other_queue = ConnectInvalidParameter::in_command(42).emit();
     let other_controller = ConnectInvalidParameter::in_data(16).emit();
     assert_eq!(check((1, 7), (1, 7)), Ok(()));
-    assert_eq!(check((1, 0), (1, 7)), Ok(()), "an older host");
+    assert_eq!(check((1, 0), (1, 7)), Ok(()), "an older host announces controller 0");
     assert_eq!(check((0, 0), (0, 0xffff)), Ok(()));
     assert_eq!(check((0, 9), (0, 0xffff)), Ok(()), "the admin queue has no controller yet");
     assert_eq!(check((1, 7), (2, 7)).map_err(|it| it.result), Err(other_queue));
@@ -140,7 +144,7 @@ fn a_host_parses_the_reason_of_a_rejection() {
         data.resize(148, 0);
         assert_eq!(rejection(&data), Some(RejectStatus(code)));
     }
-    assert_eq!(rejection(&[0; 148]), None, "not from an NVMe controller");
+    assert_eq!(rejection(&[0; 148]), None, "the data is not from an NVMe controller");
     assert_eq!(rejection(&[1, 0, 1, 0]), None);
     assert_eq!(rejection(&[0, 0, 1]), None);
 }

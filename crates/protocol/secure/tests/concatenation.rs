@@ -128,7 +128,8 @@ fn concatenation_succeeds_only_if_it_is_offered() {
             }
         }
     }
-    let (psks, _) = meet(none, NEW, Demand::Authentication, |_| {}).expect("no duty");
+    let (psks, _) =
+        meet(none, NEW, Demand::Authentication, |_| {}).expect("the controller demands no channel");
     assert!(psks.is_empty());
 }
 
@@ -145,8 +146,16 @@ fn a_host_that_must_request_concatenation_is_refused_without_it() {
     for asked in [none, NEW] {
         let refused = meet(asked, asked, Demand::Mutual, one_way).unwrap_err();
         assert_eq!(refused.reason, FailureReason::FAILED);
-        assert!(meet(asked, asked, Demand::Mutual, |_| {}).expect("both ends ask").1);
-        assert!(!meet(asked, asked, Demand::Authentication, one_way).expect("no duty").1);
+        assert!(
+            meet(asked, asked, Demand::Mutual, |_| {})
+                .expect("a host that requests both is accepted")
+                .1
+        );
+        assert!(
+            !meet(asked, asked, Demand::Authentication, one_way)
+                .expect("the controller demands no channel")
+                .1
+        );
     }
 }
 
@@ -156,7 +165,8 @@ fn concatenation_needs_a_key_exchange_and_a_hash_of_a_cipher_suite() {
     let of = |change| meet(change).unwrap_err().reason;
     assert_eq!(of(|terms| terms.groups = vec![Group::Null]), FailureReason::GROUP_UNUSABLE);
     assert_eq!(of(|terms| terms.hashes = vec![Hash::Sha512]), FailureReason::HASH_UNUSABLE);
-    let (psks, _) = meet(|terms| terms.hashes = Hash::ALL.to_vec()).expect("another hash");
+    let (psks, _) = meet(|terms| terms.hashes = Hash::ALL.to_vec())
+        .expect("a hash of a cipher suite is chosen");
     assert_eq!(psks[0].hash, Hash::Sha256);
 }
 
@@ -186,8 +196,12 @@ fn an_attacker_cannot_remove_the_inputs_of_the_key() {
     };
     // Without a change, both sides succeed.
     assert_eq!(run(0, 0, true), (None, 2));
-    assert_eq!(run(6, 0, true), (Some(FailureReason::FAILED), 0), "a wrong SC_C");
-    assert_eq!(run(6, 3, true), (Some(FailureReason::CONCATENATION_MISMATCH), 0), "a wrong SC_C");
+    assert_eq!(run(6, 0, true), (Some(FailureReason::FAILED), 0), "a changed SC_C is detected");
+    assert_eq!(
+        run(6, 3, true),
+        (Some(FailureReason::CONCATENATION_MISMATCH), 0),
+        "a changed SC_C is detected"
+    );
     assert_eq!(run(8, 0, false), (Some(FailureReason::INCORRECT_PAYLOAD), 0), "CVALID");
 }
 

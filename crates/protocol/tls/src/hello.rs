@@ -91,8 +91,11 @@ mod tests {
 
     #[test]
     fn other_messages_count_as_complete() {
-        assert!(has_come(&in_records(2, 100, 50)[..9]), "a message of another type");
-        assert!(has_come(b"\x15\x03\x03\0\x02"), "an alert");
+        assert!(
+            has_come(&in_records(2, 100, 50)[..9]),
+            "a message of another type counts as complete"
+        );
+        assert!(has_come(b"\x15\x03\x03\0\x02"), "an alert counts as complete");
         assert!(has_come(b"\x16\x03\x01\0\0") && has_come(b"\x16\x03\x01\xff\xff"));
     }
 
@@ -104,7 +107,10 @@ mod tests {
     #[test]
     fn a_truncated_identity_list_is_empty() {
         for cut in 0..TWO.len() {
-            assert!(identities(&TWO[..cut]).count() == 0, "a truncated list of {cut} bytes");
+            assert!(
+                identities(&TWO[..cut]).count() == 0,
+                "a truncated list of {cut} bytes has no identities"
+            );
         }
         assert_eq!(identities(b"\0\x09\0\x01a\0\0\0\0\xff\xff").count(), 1);
     }

@@ -390,13 +390,13 @@ mod tests {
         let (keys, begin) = (ServerKeys::default(), Instant::now());
         let copy = keys.clone();
         keys.generate(generated(1), HOST, DISK, begin);
-        assert!(!copy.is_empty(), "a copy of the keys is empty");
+        assert!(!copy.is_empty(), "a copy of the keys shares the generated keys");
         let found = copy.find(b"NVMe1G01 nqn.2026-11.h:one nqn.2026-11.s:disk 1");
         assert_eq!(found.len(), 2, "one key for each derivation");
         assert!(copy.is_good(&found[0]));
         let late = begin + limits::GENERATED_TIME;
         copy.expire(late);
-        assert!(copy.is_good(&found[0]), "an open connection's key counts as bad");
+        assert!(copy.is_good(&found[0]), "the key of an open connection stays valid");
         let shown = Named {
             psk: found[0].psk.clone(),
             made_of: None,
@@ -536,6 +536,6 @@ mod tests {
         }
         keys.set(HOST, &format!("{DISK}0"), &[]);
         let found = keys.find(names.identity.as_bytes());
-        assert_eq!(found.len(), 2 * limits::DISCOVERY_KEYS, "a removed key");
+        assert_eq!(found.len(), 2 * limits::DISCOVERY_KEYS, "a removed key is not tried first");
     }
 }

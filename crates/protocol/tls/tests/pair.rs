@@ -147,12 +147,15 @@ fn every_key_of_a_host_is_accepted_for_discovery() {
             let is_in = || comes(key, IdentityForm::Names, derivation) == (Ok(true), Ok(true));
             let turns = all.len().div_ceil(limits::DISCOVERY_KEYS);
             // Connect until the present round is over, and then for one whole round.
-            assert!((1..2 * turns).any(|_| is_in()), "the server never tries the host's key");
+            assert!(
+                (1..2 * turns).any(|_| is_in()),
+                "the server tries the host's key within two rounds"
+            );
             for _ in 0..turns {
                 let (_, at_server) = comes(&other, IdentityForm::Names, derivation);
                 let error = at_server.expect_err("a stranger");
                 assert!(matches!(error, TlsError::OtherKeys { keys: 20, .. }), "{error:?}");
-                assert!(is_in(), "the right key of a known host is not tried first");
+                assert!(is_in(), "the server tries the key of a known host first");
             }
         }
     }
@@ -178,7 +181,7 @@ fn data_pass_in_full_records_in_both_directions() {
     let content_bytes = limits::SEALED_BYTES - RECORD_EXTRA_BYTES;
     let (full, rest) = (data.len() / content_bytes, data.len() % content_bytes);
     let wanted = full * limits::SEALED_BYTES + record_bytes(rest);
-    assert_eq!(sent.len(), wanted, "a record other than the last is not full");
+    assert_eq!(sent.len(), wanted, "all records except the last are full");
     assert!(read(&mut *server, &sent, 10_007) == data);
     let back = sealed(&mut *server, b"back");
     assert_eq!(read(&mut *client, &back, 3), b"back");
@@ -230,7 +233,7 @@ fn keys_are_updated_before_their_limit_without_data_loss() {
         sent += usize::from(there);
     }
     assert!(updates[0] >= (sent - 1) / PER_KEY, "{updates:?}");
-    assert_eq!(updates[0], updates[1], "the server does not answer each update");
+    assert_eq!(updates[0], updates[1], "the server answers each update");
 }
 
 /// A server asks a client for a key update if the client does not ask, whichever end sends more.
@@ -292,7 +295,7 @@ fn a_host_that_disconnects_after_a_key_update_request_gets_no_second_one() {
         assert_eq!(read(server, &answer, 1000), b"data");
     };
     assert_eq!((updates(answers), updates(answers)), (1, 1));
-    assert_eq!(updates(|_, _, _| {}), 1, "one update");
+    assert_eq!(updates(|_, _, _| {}), 1, "the server still requests an update");
     assert_eq!(updates(answers), 0);
 }
 
@@ -372,7 +375,10 @@ fn the_server_names_what_the_client_does_not_offer() {
         let (mut client, mut server) = pair(by_digest(&configured), keys(&[configured]));
         assert_eq!(client.handshake(), Ok(false));
         let mut first = output(&mut *client);
-        let at = first.windows(from.len()).position(|bytes| bytes == from).expect("they occur");
+        let at = first
+            .windows(from.len())
+            .position(|bytes| bytes == from)
+            .expect("the first message contains these bytes");
         first[at..at + to.len()].copy_from_slice(to);
         server.feed(&first);
         let text = server.handshake().unwrap_err().to_string();
@@ -427,7 +433,7 @@ fn changed_and_truncated_records_are_detected() {
     assert_eq!(shake(&mut *client, &mut *server, 1000), (Ok(true), Ok(true)));
     let sent = sealed(&mut *client, &[5; 100]);
     let (cut, last) = sent.split_at(sent.len() - 1);
-    assert_eq!(opened(&mut *server, cut), (vec![], None), "half a record is read");
+    assert_eq!(opened(&mut *server, cut), (vec![], None), "half a record yields no data");
     let (plain, ended) = opened(&mut *server, &[last[0] ^ 1]);
     assert!(plain.is_empty() && matches!(ended, Some(TlsError::Broken(_))), "{ended:?}");
     // The error persists, and the other end receives an alert.
@@ -513,7 +519,7 @@ fn truncated_and_changed_client_hellos_do_not_panic() {
         server.feed(bytes);
         server.handshake()
     };
-    assert_eq!(run(&first), Ok(false), "the server answers before the client's end");
+    assert_eq!(run(&first), Ok(false), "the server waits for the client's Finished message");
     for at in 0..first.len() {
         assert_eq!(run(&first[..at]), Ok(false), "cut at {at}");
         let mut changed = first.clone();

@@ -30,7 +30,7 @@ fn an_incomplete_client_hello_costs_little_more_than_its_size() {
     message[5..9].copy_from_slice(&[1, 0, 0xff, 0xff]);
     message.truncate(limits::HANDSHAKE_BYTES);
     let begun = || -> Box<dyn Tls> {
-        let mut server = server(Arc::clone(&keys)).expect("OpenSSL is there");
+        let mut server = server(Arc::clone(&keys)).expect("OpenSSL is installed");
         for piece in message.chunks(5000) {
             server.feed(piece);
             assert_eq!(server.handshake(), Ok(false));

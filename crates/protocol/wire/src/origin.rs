@@ -114,11 +114,11 @@ mod tests {
     fn a_process_name_is_read_only_behind_an_origin() {
         let (name, mut bytes) = (ProcessName([3; 16]), [0; 1024]);
         name.emit(&mut bytes);
-        assert_eq!(ProcessName::parse(&bytes), None, "bytes of another implementation");
+        assert_eq!(ProcessName::parse(&bytes), None, "bytes of another implementation are ignored");
         ControllerOrigin { place: [1; 16], boot: [2; 16] }.emit(&mut bytes);
         assert_eq!(ProcessName::parse(&bytes), Some(name));
         ProcessName([0; 16]).emit(&mut bytes);
-        assert_eq!(ProcessName::parse(&bytes), None, "no bytes from an older farblock");
+        assert_eq!(ProcessName::parse(&bytes), None, "an older farblock reports no process name");
     }
 
     #[test]
@@ -126,7 +126,11 @@ mod tests {
         let ids = |first, last| ControllerIds { first, last };
         let mut bytes = [0; 1024];
         ids(1, 999).emit(&mut bytes);
-        assert_eq!(ControllerIds::parse(&bytes), None, "bytes of another implementation");
+        assert_eq!(
+            ControllerIds::parse(&bytes),
+            None,
+            "bytes of another implementation are ignored"
+        );
         ControllerOrigin { place: [1; 16], boot: [2; 16] }.emit(&mut bytes);
         ProcessName([3; 16]).emit(&mut bytes);
         assert_eq!(ControllerIds::parse(&bytes), Some(ids(1, 999)));

@@ -26,7 +26,7 @@ pub(crate) struct SharedDisk(Arc<Mutex<Disk>>);
 
 impl SharedDisk {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Disk> {
-        self.0.lock().expect("no writer fails")
+        self.0.lock().expect("no thread panics with the lock")
     }
 
     pub(crate) fn writes(&self, member: &str) -> u64 {
@@ -65,7 +65,7 @@ impl TestDisks {
         let (writer, shared) = (name.clone(), disk.clone());
         thread::spawn(move || {
             while let Some(core) = its.upgrade() {
-                let state = core.lock().expect("no core fails");
+                let state = core.lock().expect("no thread panics with the lock");
                 if let (Some(epoch), Some(permit)) = *state
                     && permit.epoch == epoch
                     && now() < permit.until
@@ -93,11 +93,11 @@ impl Disks for TestDisks {
     }
 
     fn begin(&mut self, _: u32, epoch: u64) {
-        self.core.lock().expect("no core fails").0 = Some(epoch);
+        self.core.lock().expect("no thread panics with the lock").0 = Some(epoch);
     }
 
     fn publish(&mut self, _: u32, permit: Option<Permit>) {
-        self.core.lock().expect("no core fails").1 = permit;
+        self.core.lock().expect("no thread panics with the lock").1 = permit;
     }
 
     fn park(&mut self, group: u32, epoch: u64) {
@@ -106,7 +106,7 @@ impl Disks for TestDisks {
     }
 
     fn stop(&mut self, group: u32, epoch: u64) {
-        *self.core.lock().expect("no core fails") = (None, None);
+        *self.core.lock().expect("no thread panics with the lock") = (None, None);
         self.events.send(MemberEvent::Stopped { group, epoch });
     }
 

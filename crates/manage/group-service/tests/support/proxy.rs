@@ -24,7 +24,8 @@ pub(crate) fn start(to: u16) -> (u16, Cut) {
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
             let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
-            let both = (client.try_clone().expect("a socket"), server.try_clone().expect("one"));
+            let both =
+                (client.try_clone().expect("a socket"), server.try_clone().expect("a socket"));
             let (requests, replies) = (its.requests.clone(), its.replies.clone());
             thread::spawn(move || forward(client, server, &requests));
             thread::spawn(move || forward(both.1, both.0, &replies));

@@ -76,14 +76,23 @@ fn only_groups_without_operations_in_flight_become_vacant() {
         led(2, Phase::Serving, 3),
         led(3, Phase::Fencing, 3),
     ];
-    let txn = release(&keys(), ("a", 9), &entries, |group| group == 1).expect("a release");
+    let txn =
+        release(&keys(), ("a", 9), &entries, |group| group == 1).expect("a release is necessary");
     for group in [1, 3] {
-        let value = put(&txn, &Key::Leader(group)).expect("it is vacant");
+        let value = put(&txn, &Key::Leader(group)).expect("the release writes the leadership");
         let record = LeaderRecord::from_value(&value).expect("a record");
         assert_eq!((record.phase, record.holder, record.epoch), (Phase::Vacant, None, 4));
-        assert_eq!((record.to.as_deref(), record.victims.len()), (Some("a"), 1), "victims stay");
+        assert_eq!(
+            (record.to.as_deref(), record.victims.len()),
+            (Some("a"), 1),
+            "the vacant leadership keeps its victims"
+        );
     }
-    assert_eq!(put(&txn, &Key::Leader(2)), None, "an operation is in flight");
+    assert_eq!(
+        put(&txn, &Key::Leader(2)),
+        None,
+        "a group with an operation in flight is not released"
+    );
     let value = put(&txn, &Key::Member("a".to_owned()))
         .expect("the release confirms the end of the process");
     let record = MemberRecord::from_value(&value).expect("a record");
@@ -98,5 +107,9 @@ fn only_groups_without_operations_in_flight_become_vacant() {
 fn a_release_changes_nothing_if_a_later_process_has_the_name() {
     let entries = [own(10, 4), alive(4), led(1, Phase::Serving, 3)];
     assert_eq!(release(&keys(), ("a", 9), &entries, |_| true), None);
-    assert_eq!(release(&keys(), ("a", 9), &[], |_| true), None, "an operator removed the member");
+    assert_eq!(
+        release(&keys(), ("a", 9), &[], |_| true),
+        None,
+        "no release without the member's record"
+    );
 }

@@ -38,6 +38,6 @@ fn a_process_with_another_state_folder_may_still_run() {
     let elsewhere = process(20, &[], Some(&first));
     assert!(ended(&elsewhere).is_empty());
     let third = process(30, &[20], Some(&elsewhere));
-    assert_eq!(ended(&third), [2], "nobody knows whether the first process has ended");
+    assert_eq!(ended(&third), [2], "the first process may still run");
     assert_eq!(ended(&process(40, &[20, 30], Some(&third))), [2, 3]);
 }

@@ -75,13 +75,17 @@ impl World {
 fn a_quick_restart_is_not_a_failover() {
     for kind in [HARD, NO_FENCE] {
         let mut world = world(&[kind]);
-        let (number, epoch) = world.leader(1).expect("it has one");
+        let (number, epoch) = world.leader(1).expect("a leader");
         world.kill_for(number, 100 * MS);
         world.pass(110 * MS);
         let time = world.until(1, 1_500 * MS, |it| it == (number, epoch + 1));
         assert!(time < 1_000 * MS, "{kind:?}: {} ms", time / MS);
         world.pass(8_000 * MS);
-        assert_eq!(world.leader(1), Some((number, epoch + 1)), "no move follows");
+        assert_eq!(
+            world.leader(1),
+            Some((number, epoch + 1)),
+            "the restarted leader keeps the group"
+        );
     }
 }
 
@@ -89,7 +93,7 @@ fn a_quick_restart_is_not_a_failover() {
 fn a_silent_leader_is_replaced_after_its_hold() {
     for (kind, most) in [(HARD, 3_000 * MS), (NO_FENCE, 5_500 * MS)] {
         let mut world = world(&[kind]);
-        let (number, _) = world.leader(1).expect("it has one");
+        let (number, _) = world.leader(1).expect("a leader");
         world.begin(Fault::Silent(number));
         world.pass(2_100 * MS);
         assert!(
@@ -131,7 +135,7 @@ fn the_last_member_keeps_its_groups_when_drained_and_stops_when_paused() {
 #[test]
 fn a_pin_moves_a_group_at_once_and_keeps_it() {
     let mut world = world(&[HARD]);
-    let (number, _) = world.leader(1).expect("it has one");
+    let (number, _) = world.leader(1).expect("a leader");
     let to = (number + 1) % 3;
     let record = PinRecord { version: VERSION, member: format!("m{to}") };
     world.etcd.put(&format!("farblock/{GROUP}/pin/1"), record.to_value());
@@ -150,8 +154,12 @@ fn a_lost_quorum_stops_only_disks_without_complete_fences_and_moves_nothing() {
     // All hosts wait for operations on the stopped groups. Drop these, so that hosts use group 1.
     world.hosts.iter_mut().for_each(|host| host.op = None);
     world.pass(20_000 * MS);
-    assert_eq!(world.leader(1), before[0], "I/O continues");
-    assert_eq!((world.leader(2), world.leader(3)), (None, None), "I/O waits");
+    assert_eq!(world.leader(1), before[0], "I/O continues with a complete fence");
+    assert_eq!(
+        (world.leader(2), world.leader(3)),
+        (None, None),
+        "I/O waits without a complete fence"
+    );
     assert_eq!([world.acked(2), world.acked(3)], acked[1..], "no write was acknowledged");
     world.etcd.return_quorum(world.course.now, false);
     world.pass(4_000 * MS);
@@ -162,7 +170,7 @@ fn a_lost_quorum_stops_only_disks_without_complete_fences_and_moves_nothing() {
 #[test]
 fn a_group_that_no_member_can_fence_stays_without_leader() {
     let mut world = world(&[HARD]);
-    let (number, _) = world.leader(1).expect("it has one");
+    let (number, _) = world.leader(1).expect("a leader");
     (0..3).filter(|other| *other != number).for_each(|it| world.begin(Fault::NoDisks(it)));
     world.begin(Fault::Silent(number));
     world.pass(10_000 * MS);
@@ -175,7 +183,7 @@ fn a_group_that_no_member_can_fence_stays_without_leader() {
 /// group, and fails to fence. Later one of them succeeds, and then the old leader continues.
 pub(super) fn a_fence_fails_and_the_next_succeeds() -> (Option<String>, u64) {
     let mut world = world(&[HARD]);
-    let (number, _) = world.leader(1).expect("it has one");
+    let (number, _) = world.leader(1).expect("a leader");
     while !world.is_submitting(number) {
         world.pass(MS);
     }
@@ -214,7 +222,7 @@ fn members_assign_different_controller_identifiers() {
 #[test]
 fn a_preempt_through_any_member_is_answered_when_the_leader_enforces_it() {
     let mut world = world(&[HARD]);
-    let (leader, _) = world.leader(1).expect("it has one");
+    let (leader, _) = world.leader(1).expect("a leader");
     for (base, number) in (0..).zip([leader, (leader + 1) % 3]) {
         world.consult(number, 1, base as usize);
         // The store may be late with an answer, and the member then asks again.
@@ -222,7 +230,7 @@ fn a_preempt_through_any_member_is_answered_when_the_leader_enforces_it() {
         assert_eq!(world.counts.answers, 1 + base, "through member {number}");
         world.pass(1_000 * MS);
         for process in &world.processes {
-            assert_eq!(process.cores.reservations[&1].0, 1 + base, "all know it");
+            assert_eq!(process.cores.reservations[&1].0, 1 + base, "every member knows the change");
         }
     }
 }
@@ -230,7 +238,7 @@ fn a_preempt_through_any_member_is_answered_when_the_leader_enforces_it() {
 #[test]
 fn of_two_changes_at_once_each_member_executes_the_second_after_the_first() {
     let mut world = world(&[HARD]);
-    let (leader, _) = world.leader(1).expect("it has one");
+    let (leader, _) = world.leader(1).expect("a leader");
     world.consult(leader, 1, 0);
     world.consult((leader + 1) % 3, 1, 1);
     world.pass(500 * MS);
@@ -246,7 +254,7 @@ fn of_two_changes_at_once_each_member_executes_the_second_after_the_first() {
 #[test]
 fn a_second_process_with_the_same_name_waits_for_the_lease_and_stops_the_first() {
     let mut world = world(&[HARD]);
-    let (number, _) = world.leader(1).expect("it has one");
+    let (number, _) = world.leader(1).expect("a leader");
     let other = (number + 1) % 3;
     world.begin(Fault::NoRequests(number));
     let config = crate::MemberConfig {
@@ -278,7 +286,7 @@ fn a_second_process_with_the_same_name_waits_for_the_lease_and_stops_the_first()
 pub(super) fn a_suspect_leader_takes_another_group() -> Option<String> {
     let kinds = [FenceKind::MirrorGeneration, FenceKind::MirrorGeneration];
     let mut world = world(&kinds);
-    let (number, _) = world.leader(1).expect("it has one");
+    let (number, _) = world.leader(1).expect("a leader");
     world.begin(Fault::NoRefutations(number));
     let suspicion = format!("farblock/{GROUP}/suspect/m{number}");
     while !world.etcd.has(&suspicion) {
@@ -293,7 +301,7 @@ pub(super) fn a_suspect_leader_takes_another_group() -> Option<String> {
     world.begin(Fault::NoReplies(number));
     world.run(world.course.now + 8_000 * MS);
     if world.wrong.is_none() {
-        assert!(world.leader(1).is_some_and(|leader| leader.0 != number), "another one leads");
+        assert!(world.leader(1).is_some_and(|leader| leader.0 != number), "another member leads");
     }
     world.wrong
 }
@@ -307,7 +315,7 @@ fn a_suspect_leader_stops_before_another_begins() {
 fn a_late_lease_renewal_moves_no_group() {
     let mut world = world(&[NO_FENCE]);
     let before = world.leader(1);
-    let number = before.expect("it has one").0;
+    let number = before.expect("a leader").0;
     for _ in 0..10 {
         world.begin(Fault::NoRenewals(number));
         world.pass(1_400 * MS);
@@ -321,7 +329,7 @@ fn a_late_lease_renewal_moves_no_group() {
 #[test]
 fn the_watchdog_of_an_ended_process_saves_the_wait_for_its_hold() {
     let mut world = world(&[NO_FENCE]);
-    let (number, epoch) = world.leader(1).expect("it has one");
+    let (number, epoch) = world.leader(1).expect("a leader");
     world.kill_for(number, u64::MAX / 2);
     let (pid, process) = (world.pid(number), world.processes[number].member.config().process);
     world.course.after(20 * MS, Happening::Release(pid, process));
@@ -332,9 +340,9 @@ fn the_watchdog_of_an_ended_process_saves_the_wait_for_its_hold() {
 /// The leader dies with writes in flight at a disk that is slow, and its watchdog acts at once.
 pub(super) fn a_leader_dies_with_writes_in_flight() -> Option<String> {
     let mut world = world(&[NO_FENCE]);
-    let (number, _) = world.leader(1).expect("it has one");
+    let (number, _) = world.leader(1).expect("a leader");
     world.begin(Fault::Stall(1));
-    world.disks.get_mut(&1).expect("it exists").stalled_until = u64::MAX;
+    world.disks.get_mut(&1).expect("every group has a disk").stalled_until = u64::MAX;
     let pid = world.pid(number);
     while world.flying(pid).is_empty() || !world.is_submitting(number) {
         world.pass(MS);
@@ -356,7 +364,7 @@ fn a_release_waits_for_the_writes_in_flight() {
 /// receives nothing more from the store.
 pub(super) fn a_release_is_late() -> Option<String> {
     let mut world = world(&[NO_FENCE]);
-    let (number, _) = world.leader(1).expect("it has one");
+    let (number, _) = world.leader(1).expect("a leader");
     let (pid, process) = (world.pid(number), world.processes[number].member.config().process);
     let keys = crate::KeySpace::new(GROUP);
     let name = format!("m{number}");
@@ -367,9 +375,9 @@ pub(super) fn a_release_is_late() -> Option<String> {
     let late = crate::release(&keys, (&name, process), &seen.entries, |_| true);
     world.kill_for(number, 50 * MS);
     world.until(1, 2_000 * MS, |it| it.0 == number);
-    assert_ne!(world.pid(number), pid, "a new process");
+    assert_ne!(world.pid(number), pid, "the member runs a new process");
     world.begin(Fault::NoReplies(number));
-    world.course.after(1, Happening::Released(late.expect("a release")));
+    world.course.after(1, Happening::Released(late.expect("the watchdog sends a release")));
     for _ in 0..150 {
         world.run(world.course.now + 10 * MS);
         // The new leader has the same epoch, so the disk sees no late write.

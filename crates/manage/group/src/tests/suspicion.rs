@@ -92,7 +92,7 @@ fn a_suspicion_before_the_leaders_last_confirmation_is_ignored() {
     let taken = takeover(&view(9));
     assert_eq!(taken.record.victims[0].suspected, None);
     let view = view(11);
-    let holder = view.leaders[&1].record.holder.clone().expect("it has one");
+    let holder = view.leaders[&1].record.holder.clone().expect("a holder");
     assert_eq!(standing(&view, &holder, 10), Some(11));
     let other = Holder { incarnation: 2, ..holder.clone() };
     assert_eq!(standing(&view, &other, 10), None, "the suspicion is of another process");

@@ -476,7 +476,7 @@ impl World {
             Action::Begin { group, epoch } => {
                 let open = self.processes[number].cores.open.get_mut(&group);
                 let open = open.expect("the member has entered the epoch before");
-                assert_eq!(open.epoch, epoch, "the member begins what it has entered");
+                assert_eq!(open.epoch, epoch, "the member begins the epoch that it entered");
                 open.has_begun = true;
                 let disk = self.disks.get_mut(&group).expect("every group has a disk");
                 disk.begun = disk.begun.max(epoch);
@@ -500,7 +500,7 @@ impl World {
                 parked.into_iter().for_each(|op| self.deliver(number, op));
             }
             Action::Apply { namespace, record } => {
-                let group = namespace[3..].parse().expect("ns-GROUP");
+                let group = namespace[3..].parse().expect("a namespace name has the form ns-GROUP");
                 let index = record.index;
                 let hosts = record.state.split(',').filter_map(|host| host.parse().ok()).collect();
                 let cores = &mut self.processes[number].cores;

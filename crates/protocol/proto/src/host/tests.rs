@@ -162,7 +162,7 @@ fn invalid_identify_controller_data_are_refused() {
     assert!(protocol(identified(other.as_bytes())));
     let mut bringup = bringup(SUBNQN);
     complete(&mut bringup, 3, &[]).unwrap();
-    assert!(protocol(complete(&mut bringup, 0, &[])), "a queue with one entry");
+    assert!(protocol(complete(&mut bringup, 0, &[])), "a queue with one entry is refused");
 }
 
 #[test]

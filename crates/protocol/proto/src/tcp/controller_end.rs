@@ -361,7 +361,7 @@ impl ControllerEnd {
         let slot = match core::mem::replace(&mut self.incoming, Incoming::Dropped) {
             Incoming::For(slot) => slot,
             Incoming::Answered(slot) => {
-                let cqe = self.late.take().expect("the late slot is set");
+                let cqe = self.late.take().expect("an answered slot has a late response");
                 self.respond(slot, &cqe, out);
                 return None;
             }
@@ -393,7 +393,7 @@ impl ControllerEnd {
     ) -> Result<(), Status> {
         let cid = self.cid(slot);
         let length = pointer.length();
-        assert!(length > 0, "a pull has no data");
+        assert!(length > 0, "a pull of no data");
         let in_capsule = matches!(pointer, DataPointer::InCapsule { .. });
         if in_capsule {
             if self.incoming != Incoming::Offered(slot, length) {

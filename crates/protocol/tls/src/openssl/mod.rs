@@ -606,9 +606,9 @@ mod tests {
             let mut known = ServerKeys::default();
             known.add(key.clone(), HOST);
             let psk = key.psks(HOST, SUBSYSTEM).swap_remove(0);
-            let mut client = Session::new(Side::Client(psk)).expect("OpenSSL is there");
+            let mut client = Session::new(Side::Client(psk)).expect("OpenSSL is installed");
             let side = Side::Server { keys: Arc::new(known), left: Vec::new() };
-            let mut server = Session::new(side).expect("OpenSSL is there");
+            let mut server = Session::new(side).expect("OpenSSL is installed");
             ask_for_short_records(&client, mode);
             while !(client.handshake().expect("the handshake continues")
                 & server.handshake().expect("the handshake continues"))
@@ -618,7 +618,9 @@ mod tests {
             }
             let data = vec![7; 50_000];
             let mut sealed = vec![0; server.sealed_bytes(data.len())];
-            let length = server.seal(&mut std::iter::once(&data[..]), &mut sealed).expect("room");
+            let length = server
+                .seal(&mut std::iter::once(&data[..]), &mut sealed)
+                .expect("room in the buffer");
             let mut left = &sealed[..length];
             while let [_, _, _, high, low, rest @ ..] = left {
                 let body_bytes = usize::from(u16::from_be_bytes([*high, *low]));

@@ -95,7 +95,8 @@ impl Way {
     fn says(&mut self, bytes: usize, piece: usize) {
         let data: Vec<u8> = (self.said.len()..).take(bytes).map(|at| (at / 3) as u8).collect();
         let mut sealed = vec![0xee; self.from.sealed_bytes(data.len())];
-        let length = self.from.seal(&mut data.chunks(piece), &mut sealed).expect("it has room");
+        let length =
+            self.from.seal(&mut data.chunks(piece), &mut sealed).expect("room in the buffer");
         self.said.extend(data);
         self.wire.extend_from_slice(&sealed[..length]);
     }
@@ -104,7 +105,8 @@ impl Way {
     fn says_record(&mut self, kind: u8, content: &[u8]) {
         let mut record = vec![0; content.len() + EXTRA_BYTES + LINE_BYTES];
         record[HEADER_BYTES..][..content.len()].copy_from_slice(content);
-        let length = self.from.finish(kind, content.len(), &mut record).expect("it has room");
+        let length =
+            self.from.finish(kind, content.len(), &mut record).expect("room in the buffer");
         self.wire.extend_from_slice(&record[..length]);
         self.is_odd = true;
         if kind == APPLICATION {
@@ -114,7 +116,7 @@ impl Way {
 
     fn updates(&mut self, asks: bool) {
         let mut record = [0; LINE_BYTES];
-        let length = self.from.update_keys(asks, &mut record).expect("it has room");
+        let length = self.from.update_keys(asks, &mut record).expect("room in the buffer");
         self.wire.extend_from_slice(&record[..length]);
         self.is_odd = true;
     }
@@ -169,7 +171,8 @@ impl Way {
     fn answers(&mut self) {
         let data: &[u8] = if self.ended.is_none() { &[7] } else { &[] };
         let mut answer = vec![0; self.to.sealed_bytes(data.len())];
-        let length = self.to.seal(&mut std::iter::once(data), &mut answer).expect("it has room");
+        let length =
+            self.to.seal(&mut std::iter::once(data), &mut answer).expect("room in the buffer");
         let mut plain = vec![0; self.from.openable_bytes(length)];
         match (self.from.open(&answer[..length], &mut plain), &self.ended) {
             ((1, None), None) => assert_eq!(plain[0], 7),
@@ -181,7 +184,7 @@ impl Way {
                 self.is_odd = true;
                 self.ended = Some(over);
             }
-            other => panic!("it answers {other:?}"),
+            other => panic!("the answer is {other:?}"),
         }
     }
 }

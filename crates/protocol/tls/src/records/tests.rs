@@ -74,7 +74,7 @@ fn data_inside_a_handshake_message_are_refused() {
             let begun = record(&mut server, HANDSHAKE, part);
             assert_eq!(open(&mut client, &begun), Ok(vec![]));
             let between = record(&mut server, APPLICATION, data);
-            let error = open(&mut client, &between).expect_err("it ends");
+            let error = open(&mut client, &between).expect_err("the connection ends");
             assert!(error.contains("middle of a message"), "{data:?}: {error}");
             assert!(client.output_bytes() > 0, "the peer is not notified");
         }
@@ -98,11 +98,11 @@ fn invalid_records_end_the_connection() {
     for (kind, content) in kinds {
         let (mut client, mut server) = pair();
         let sealed = record(&mut server, kind, content);
-        let error = open(&mut client, &sealed).expect_err("it ends");
+        let error = open(&mut client, &sealed).expect_err("the connection ends");
         assert!(error.starts_with("TLS failed"), "{kind} {content:?}: {error}");
         let mut alert = vec![0; client.output_bytes()];
         client.take_output(&mut alert);
-        let told = open(&mut server, &alert).expect_err("it is reported");
+        let told = open(&mut server, &alert).expect_err("the peer's alert is reported");
         assert!(told.contains("the alert"), "{kind} {content:?}: {told}");
     }
     let (mut client, mut server) = pair();
@@ -131,7 +131,10 @@ fn an_idle_connection_releases_its_buffers() {
     sealed.truncate(length);
     for piece in sealed.chunks(10_000) {
         open(&mut server, piece).expect("a valid record");
-        assert!(server.input.capacity() <= limits::SEALED_BYTES, "the input has room for more than one record");
+        assert!(
+            server.input.capacity() <= limits::SEALED_BYTES,
+            "the input has room for more than one record"
+        );
     }
     assert_eq!(server.input.capacity(), 0);
     assert_eq!(client.output.capacity() + server.held.capacity(), 0);

@@ -80,7 +80,7 @@ impl LogPageParameters {
             length_bytes > 0 && length_bytes.is_multiple_of(4),
             "the length is not a whole number of dwords"
         );
-        let numd_z = u32::try_from(length_bytes / 4 - 1).expect("length exceeds NUMD");
+        let numd_z = u32::try_from(length_bytes / 4 - 1).expect("the length fits NUMD");
         Self {
             lid,
             lsp: 0,

@@ -122,7 +122,7 @@ fn rights_match_the_table_of_reservation_types() {
         let access = state.access().expect("a reservation");
         assert_eq!([A, B, C].map(|host| access.rights(&host)), expected, "{rtype}");
     }
-    assert_eq!(registered(&[A]).access(), Option::None, "registering restricts access");
+    assert_eq!(registered(&[A]).access(), Option::None, "registering restricts no access");
     let allows = |rights: Rights| [AccessKind::Read, AccessKind::Write].map(|of| rights.allow(of));
     assert_eq!([All, Read, None].map(allows), [[true, true], [true, false], [false, false]]);
 }
@@ -134,12 +134,16 @@ fn keys_are_registered_replaced_and_unregistered() {
     let mut step = |action, current, new| register_as(&mut state, A, action, current, new);
     let done = Ok(Effects::default());
     assert_eq!(step(Do::REGISTER, Some(0), 0), INVALID, "key 0 is invalid");
-    assert_eq!(step(Do::REPLACE, Some(0), 5), CONFLICT, "the host is not registered");
-    assert_eq!(step(Do::UNREGISTER, None, 0), CONFLICT, "the host is not registered");
+    assert_eq!(step(Do::REPLACE, Some(0), 5), CONFLICT, "an unregistered host is refused");
+    assert_eq!(step(Do::UNREGISTER, None, 0), CONFLICT, "an unregistered host is refused");
     assert_eq!(step(Do::REGISTER, Some(0), 5), done);
-    assert_eq!(step(Do::REGISTER, Some(0), 5), done, "the host registers the same key again");
-    assert_eq!(step(Do::REGISTER, Some(0), 6), CONFLICT, "the host registers another key");
-    assert_eq!(step(Do::REPLACE, Some(4), 6), CONFLICT, "the key is wrong");
+    assert_eq!(step(Do::REGISTER, Some(0), 5), done, "a host may register the same key again");
+    assert_eq!(
+        step(Do::REGISTER, Some(0), 6),
+        CONFLICT,
+        "a registered host may not register another key"
+    );
+    assert_eq!(step(Do::REPLACE, Some(4), 6), CONFLICT, "a wrong old key is refused");
     assert_eq!(step(Do::REPLACE, Some(5), 0), INVALID);
     assert_eq!(step(Do::REPLACE, Some(5), 6), done);
     assert_eq!(step(Do::REPLACE, None, 7), done, "any old key is accepted");
@@ -174,11 +178,22 @@ fn the_type_decides_whether_one_host_or_all_registrants_hold() {
         let all = rtype.0 >= ReservationType::WRITE_EXCLUSIVE_ALL.0;
         let mut state = reserved(&[A, B], rtype);
         let done = Ok(Effects::default());
-        assert_eq!(acquire(&mut state, A, rtype), done, "{rtype}: the same host acquires it again");
+        assert_eq!(
+            acquire(&mut state, A, rtype),
+            done,
+            "{rtype}: the holder may acquire the reservation again"
+        );
         assert_eq!(acquire(&mut state, B, rtype), if all { done } else { CONFLICT }, "{rtype}");
         let other = ReservationType(rtype.0 % 6 + 1);
-        assert_eq!(acquire(&mut state, A, other), CONFLICT, "{rtype}: another type");
-        assert!(release(&mut state, A, other).is_err(), "{rtype}: another type");
+        assert_eq!(
+            acquire(&mut state, A, other),
+            CONFLICT,
+            "{rtype}: the holder acquires another type"
+        );
+        assert!(
+            release(&mut state, A, other).is_err(),
+            "{rtype}: the holder releases another type"
+        );
         let before = state.clone();
         let by_other = release(&mut state, B, rtype).expect("no reservation is no error");
         assert_eq!(state.held.is_none(), all, "{rtype}");
@@ -198,14 +213,22 @@ fn unregistering_the_holder_releases_the_reservation() {
         let mut state = reserved(&[A, B, C], rtype);
         let told = notices(unregister(&mut state, A));
         let all = rtype.0 >= ReservationType::WRITE_EXCLUSIVE_ALL.0;
-        assert_eq!(state.held.is_some(), all, "{rtype}: it stays only if all registrants hold it");
+        assert_eq!(
+            state.held.is_some(),
+            all,
+            "{rtype}: only a reservation of all registrants stays"
+        );
         let registrants_only = (3..=4).contains(&rtype.0);
         let released = NotificationType::RESERVATION_RELEASED;
         let expected = [(B, released), (C, released)];
         assert_eq!(told, if registrants_only { expected.to_vec() } else { vec![] }, "{rtype}");
-        unregister(&mut state, B).expect("registered");
-        unregister(&mut state, C).expect("registered");
-        assert_eq!((state.held, hosts(&state)), (None, vec![]), "{rtype}: a registrant remains");
+        unregister(&mut state, B).expect("a registered host");
+        unregister(&mut state, C).expect("a registered host");
+        assert_eq!(
+            (state.held, hosts(&state)),
+            (None, vec![]),
+            "{rtype}: no registrant and no reservation remain"
+        );
     }
 }
 
@@ -238,7 +261,7 @@ fn a_reservation_of_all_registrants_is_preempted_with_key_zero_only() {
     assert_eq!((hosts(&state), state.held.is_some()), (vec![B, C], true));
     let new = ReservationType::WRITE_EXCLUSIVE;
     notices(preempt(&mut state, C, new, 0));
-    assert_eq!(hosts(&state), [C], "the other hosts are still registered");
+    assert_eq!(hosts(&state), [C], "a Preempt with key 0 removes the other hosts");
     assert_eq!(state.held.map(|held| (held.rtype, held.holder)), Some((new, C)));
 }
 
@@ -250,7 +273,7 @@ fn preempting_another_registrant_keeps_the_reservation() {
     assert_eq!(preempt(&mut state, A, rtype, 0x77), CONFLICT);
     let told = notices(preempt(&mut state, A, rtype, key(B)));
     assert_eq!(told, [(B, NotificationType::REGISTRATION_PREEMPTED)]);
-    assert_eq!(state.held.map(|held| held.holder), Some(A), "the reservation changed");
+    assert_eq!(state.held.map(|held| held.holder), Some(A), "the holder stays the same");
     let other = ReservationType::EXCLUSIVE_ACCESS;
     let told = notices(preempt(&mut state, A, other, key(A)));
     assert_eq!(told, [(C, NotificationType::RESERVATION_RELEASED)]);
@@ -292,13 +315,14 @@ fn the_number_of_registrants_is_limited() {
         register_as(state, host(number), RegisterAction::REGISTER, None, 1)
     };
     for number in 0..limits::MAX_REGISTRANTS {
-        add(&mut state, number).expect("room in the table");
+        add(&mut state, number).expect("room for another registrant");
     }
     let full = state.clone();
     assert_eq!(add(&mut state, limits::MAX_REGISTRANTS), Err(Status::INTERNAL_ERROR));
     assert_eq!(state, full);
-    register_as(&mut state, host(3), RegisterAction::UNREGISTER, None, 0).expect("registered");
-    add(&mut state, limits::MAX_REGISTRANTS).expect("room in the table");
+    register_as(&mut state, host(3), RegisterAction::UNREGISTER, None, 0)
+        .expect("a registered host");
+    add(&mut state, limits::MAX_REGISTRANTS).expect("room for another registrant");
     assert_eq!(state.report().len(), 64 + 64 * limits::MAX_REGISTRANTS);
 }
 
@@ -312,7 +336,7 @@ fn persisted_reservations_are_read_back_unchanged() {
             let (action, new) = (RegisterAction::REGISTER, u64::MAX - number as u64);
             let persist = Some(true);
             let request = KeyedCommand::Register { action, current: None, new, persist };
-            state.change(host(number), &request, true).expect("room in the table");
+            state.change(host(number), &request, true).expect("room for another registrant");
             if marked && number != 7 {
                 state.mark(&host(number), HostMark(u64::MAX - number as u64));
             }
@@ -320,9 +344,13 @@ fn persisted_reservations_are_read_back_unchanged() {
         let current = u64::MAX - 5;
         let request =
             KeyedCommand::Acquire { action: AcquireAction::ACQUIRE, rtype, current, preempted: 0 };
-        state.change(host(5), &request, true).expect("registered");
+        state.change(host(5), &request, true).expect("a registered host");
         let text = state.to_text();
-        assert!(text.len() < 3700, "{} bytes leave no room for an identity", text.len());
+        assert!(
+            text.len() < 3700,
+            "a text of {} bytes leaves no room for the disk's identity",
+            text.len()
+        );
         assert_eq!(Reservations::from_text(&text), Some(state.clone()));
         // The reader refuses a text that is cut off anywhere but at the end of a line.
         for end in (1..text.len()).filter(|end| !text[..*end].ends_with('\n')) {
@@ -335,7 +363,11 @@ fn persisted_reservations_are_read_back_unchanged() {
     assert_eq!(Reservations::from_text(""), Some(Reservations::default()));
     let lacking = "farblock reservations 1\ngeneration 3\n\
                    reservation 1 0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a\n";
-    assert_eq!(Reservations::from_text(lacking), None, "a holder without a registration");
+    assert_eq!(
+        Reservations::from_text(lacking),
+        None,
+        "a holder without a registration is refused"
+    );
     let others = ["farblock reservations 3\n", "farblock reservations 2\nhost 1 2\n", "h 1 2\n"];
     for text in others {
         assert_eq!(Reservations::from_text(&format!("{text}generation 3\n")), None, "{text}");
