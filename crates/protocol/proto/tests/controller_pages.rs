@@ -202,11 +202,7 @@ fn many_namespaces_are_listed_page_by_page() {
     let page = identify(&host, &mut registry, 0x02, 1024).unwrap();
     assert_eq!(list(&page), [1025, 1026, 1027, limits::MAX_NAMESPACE_ID]);
     let changed = host.fetch(&mut registry, log_page(0x04, 0, 4096), 4096).unwrap();
-    assert_eq!(
-        list(&changed),
-        [0xffff_ffff],
-        "a list of too many changes has one entry, FFFFFFFFh"
-    );
+    assert_eq!(list(&changed), [0xffff_ffff], "FFFFFFFFh: too many changes for the list");
 }
 
 #[test]
@@ -616,11 +612,7 @@ fn discovery_replaces_wildcard_addresses_with_usable_ones() {
     assert_eq!(seen(std::slice::from_ref(&v4), "2001:db8::7"), []);
     assert_eq!(seen(std::slice::from_ref(&v6), "192.0.2.7"), [local(1, "192.0.2.7")]);
     assert_eq!(seen(std::slice::from_ref(&v6), "2001:db8::7"), [local(2, "2001:db8::7")]);
-    assert_eq!(
-        seen(&[v4, same], "192.0.2.7"),
-        [local(1, "192.0.2.7")],
-        "two listeners with one address are listed once"
-    );
+    assert_eq!(seen(&[v4, same], "192.0.2.7"), [local(1, "192.0.2.7")], "listed only once");
 }
 
 #[test]
@@ -745,11 +737,7 @@ fn the_host_identifier_feature_returns_the_value_from_connect() {
     assert_eq!(short, refused(Status::INVALID_FIELD));
     let wrong_length = host.fetch(&mut registry, get_features(0x81, 0, 1), 8);
     assert_eq!(wrong_length, refused(Status::DATA_SGL_LENGTH_INVALID));
-    assert_eq!(
-        host.feature(&mut registry, 0x81, 3, 1),
-        Ok(0),
-        "the feature is neither saveable nor changeable"
-    );
+    assert_eq!(host.feature(&mut registry, 0x81, 3, 1), Ok(0), "the feature is not changeable");
 }
 
 #[test]
@@ -789,11 +777,7 @@ fn the_timestamp_continues_from_the_set_value() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(
-        get(&mut registry, 2500),
-        2500,
-        "the timestamp counts from the enabling of the controller"
-    );
+    assert_eq!(get(&mut registry, 2500), 2500, "the time since the controller was enabled");
 
     let mut set = command(AdminOpcode::SET_FEATURES, 0);
     set.cdw10 = 0x0e.into();
