@@ -1,7 +1,7 @@
 //! `farblock bench`: compares a remote disk with a local one.
 //!
-//! The caller opens disks that are neither files nor memory (Ceph images, sets with remote disks).
-//! So this crate has few dependencies, and `make demo` compiles fast.
+//! The calling program opens Ceph images and sets with remote disks. So this crate has few
+//! dependencies, and `make demo` compiles fast.
 
 mod args;
 mod demo;
@@ -26,10 +26,10 @@ use std::sync::Arc;
 /// size, and whether to open it read-only.
 pub type OpenLocal = fn(&Spec, u32, bool) -> Result<Arc<dyn Namespace>, OpenError>;
 
-/// Runs the command.
+/// Runs `farblock bench` with these arguments, and writes its reports.
 ///
 /// # Errors
-/// The reason why a measurement failed, or that it was interrupted.
+/// A measurement failed, or a signal interrupted it.
 pub fn run(mut args: BenchArgs, json: bool, global: &Global, open_local: OpenLocal) -> Result<()> {
     args.json = args.json.or_else(|| json.then(|| "-".into()));
     let args = &args;
@@ -81,10 +81,10 @@ pub fn run(mut args: BenchArgs, json: bool, global: &Global, open_local: OpenLoc
     Ok(())
 }
 
-/// Cancels the benchmark when a signal arrives.
+/// Starts a thread that cancels the benchmark when a signal arrives.
 ///
 /// # Errors
-/// The watching thread could not be started.
+/// The thread could not be started.
 pub fn watch(stop: &Stop, cancel: &Cancel) -> Result<()> {
     let (stop, cancel) = (stop.clone(), cancel.clone());
     let body = move || {
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_shown_in_words() {
+    fn durations_are_shown_in_seconds_or_whole_minutes() {
         let of = |seconds| words(std::time::Duration::from_secs(seconds));
         assert_eq!([of(0), of(1), of(2)], ["1 second", "1 second", "2 seconds"]);
         assert_eq!([of(119), of(120), of(121)], ["119 seconds", "2 minutes", "3 minutes"]);

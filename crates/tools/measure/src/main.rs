@@ -1,5 +1,5 @@
-//! `farblock bench` as a separate program, for `make demo`. Compiling the rest of farblock would
-//! take longer than the whole measurement.
+//! `farblock bench` as a separate program, for `make demo`: compiling all of farblock would take
+//! longer than the whole measurement.
 
 use clap::Parser;
 use farblock_measure::BenchArgs;

@@ -5,11 +5,11 @@ use farblock_bench::{Pattern, Plan};
 use farblock_program::args::Global;
 use farblock_program::error::{Failure, Result};
 
-/// The minimum number of runs of each disk with `--until-known`. With fewer runs the interval is
-/// too wide to be useful.
+/// The minimum number of runs of each disk with `--until-known`. Fewer runs give a confidence
+/// interval that is too wide to be useful.
 const LEAST_RUNS: u32 = 3;
-/// The maximum number of runs with `--until-known`. After these runs the report has the interval,
-/// however wide it is.
+/// The maximum number of runs of each disk with `--until-known`, even if the confidence interval is
+/// still too wide.
 const MOST_RUNS: u32 = 10;
 
 pub(super) fn plan(args: &BenchArgs, global: &Global) -> Result<Plan> {
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(names(&["4k"]).unwrap().len(), 2);
         assert!(names(&["read"]).unwrap().iter().all(|name| !name.contains("write")));
         let Err(Failure::Usage(text)) = names(&["2k"]) else {
-            panic!("an unknown pattern was accepted")
+            panic!("an unknown pattern name was accepted")
         };
         assert!(text.contains("\"2k\"") && text.contains("1m-sequential-write"), "{text}");
         assert!(names(&[""]).is_err());

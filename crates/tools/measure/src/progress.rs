@@ -5,14 +5,14 @@ use farblock_program::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 
-/// The number of steps of the bar.
+/// The length of the bar, in steps of progress.
 const STEPS: u64 = 1000;
 
-/// Shows snapshots of the progress.
+/// Shows each snapshot of the progress as a bar, or as a line for each run.
 pub(super) struct Bar {
     bar: Option<ProgressBar>,
     quiet: bool,
-    /// The run that the last printed line described.
+    /// The run that the last printed line described; a run gets only one line.
     last: Option<(usize, SideName, u32, bool)>,
 }
 

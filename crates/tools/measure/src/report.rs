@@ -9,7 +9,8 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
-/// The requested files. Existing files keep their contents until the report is complete.
+/// The files that the user requested. Existing files keep their contents until the report is
+/// complete.
 pub(super) struct Files {
     json: Option<Destination>,
     html: Option<Destination>,

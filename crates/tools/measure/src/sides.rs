@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// The disks to measure, called sides: one local, one remote.
 pub(super) struct Sides {
-    // Keep this order of dropping: the sides, the target that serves one of them, and the file.
+    // Fields drop in this order: the sides, then the target that serves one of them, then its file.
     pub(super) local: Option<Side>,
     pub(super) remote: Option<Side>,
     /// The target that [`demo`](super::demo) started, if the user named no disk.
@@ -27,12 +27,12 @@ pub(super) struct Sides {
     pub(super) file: Option<Temporary>,
     /// Notes to print before the measurement.
     pub(super) notes: Vec<String>,
-    /// Sentences for the report, beside the figures.
+    /// Sentences that explain the figures in the report.
     pub(super) remarks: Vec<String>,
 }
 
 impl Sides {
-    /// Closes everything. The target finishes its commands first.
+    /// Closes the sides, then the target, which first finishes its commands.
     pub(super) fn close(self) -> Result<()> {
         let Sides { local, remote, target, file, notes: _, remarks: _ } = self;
         drop((local, remote));
@@ -58,7 +58,7 @@ impl Drop for Temporary {
     }
 }
 
-/// A disk, as the user named it.
+/// A disk that the user named on the command line.
 enum Disk {
     Local(Spec),
     Remote(Box<Url>),
@@ -98,7 +98,7 @@ fn holes(disk: &Disk) -> Option<String> {
         let Spec::File(path) = spec else { return spec.parts().iter().find_map(of_spec) };
         let found = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
         let (bytes, stored) = (found.len(), found.blocks() * UNIT_BYTES);
-        // A file system may store a few blocks in another form.
+        // Tolerate 1 %: a file system may store a few blocks without counting them here.
         (stored < bytes / 100 * 99).then(|| {
             format!(
                 "{0} has holes: only {1} of its {2} were ever written, and reads of the rest do \
@@ -117,7 +117,7 @@ fn holes(disk: &Disk) -> Option<String> {
     }
 }
 
-/// Warns about nothing: on Windows the check would need a handle.
+/// Returns no warning: on Windows this check would need an open file.
 #[cfg(not(unix))]
 fn holes(_: &Disk) -> Option<String> {
     None
@@ -148,7 +148,7 @@ fn check_writes(disk: &Disk, plan: &Plan) -> Result<()> {
     }
 }
 
-/// Whether farblock creates the disk itself, so that the disk contains no data to lose.
+/// Whether farblock creates the disk in memory, so that it contains no data to lose.
 fn is_made_here(spec: &Spec) -> bool {
     match spec {
         Spec::Mem { .. } | Spec::Null { .. } => true,
@@ -157,7 +157,8 @@ fn is_made_here(spec: &Spec) -> bool {
     }
 }
 
-/// Whether unwritten blocks are faster to read than others, so that the disk must be filled first.
+/// Whether unwritten blocks of this disk are faster to read than written ones, so that the
+/// benchmark must fill the disk first.
 fn wants_data(spec: &Spec) -> bool {
     match spec {
         Spec::Mem { .. } => true,
@@ -238,7 +239,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_sparse_file_is_distinguished_from_a_written_one() {
+    fn a_sparse_file_causes_a_warning_and_a_written_file_none() {
         let path = std::env::temp_dir().join(format!("farblock-holes-{}", std::process::id()));
         let _removed = Temporary(path.clone());
         let of = |text: String| holes(&Disk::Local(Spec::parse(&text).expect("a disk")));
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn only_disks_that_the_benchmark_created_may_be_written() {
+    fn only_memory_disks_may_be_written_without_allow_writes() {
         let made = |text: &str| is_made_here(&Spec::parse(text).unwrap());
         assert!(made("mem:1MiB") && made("delay:1ms,stripe:64KiB,mem:1MiB,null:1MiB"));
         assert!(!made("a.img") && !made("stripe:64KiB,mem:1MiB,a.img") && !made("/dev/sda"));

@@ -3,8 +3,8 @@
 /// Returns the word most similar to `typed`, if one is similar enough.
 pub fn alike<'a>(typed: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed = plain(typed);
-    // Accept edit distances up to a third of the length, or up to 1 for a short word, but never the
-    // whole length.
+    // Accept up to one edit for every three letters, and one edit in a short word. A word whose
+    // letters all differ is never similar.
     let most = (typed.len() / 3).max(1);
     let distances = words.into_iter().map(|word| (distance(&typed, &plain(word)), word));
     let (_, word) =
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistyped_word_is_recognized() {
+    fn a_mistyped_word_gets_the_nearest_known_word() {
         let words = ["urls", "iopolicy", "ctrl-loss-timeout", "keep-alive"];
         for (typed, meant) in [
             ("url", Some("urls")),

@@ -175,7 +175,7 @@ impl From<Timeout> for String {
     }
 }
 
-/// Formats a duration for the command line.
+/// Formats a duration in milliseconds, as the command line accepts it.
 pub fn in_words(time: Duration) -> String {
     format!("{}ms", time.as_millis())
 }

@@ -7,11 +7,11 @@ use farblock_host::readable::Readable;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// The size limit of a file in bytes.
+/// The size limit of a configuration file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Checks that a target can read the file again while it runs. A pipe delivers its data only once,
-/// and a second read may block forever.
+/// Checks that a target can read the file a second time when it reloads. A pipe delivers its data
+/// only once, and a second read may block forever.
 #[cfg(unix)]
 pub fn rereadable(path: &Path) -> Result<()> {
     match path.metadata() {
@@ -20,12 +20,13 @@ pub fn rereadable(path: &Path) -> Result<()> {
              the target with a regular file",
             path.display()
         ))),
-        // Reading the file reports other errors.
+        // Accept a regular file, and also a missing one: reading it reports the error.
         _ => Ok(()),
     }
 }
 
-/// Reads a file. Ignores the size in the metadata: a device reports none, and may be endless.
+/// Reads a configuration file. Does not rely on the size in its metadata: a device reports none,
+/// and may be endless.
 pub fn read(path: &Path) -> Result<String> {
     let cannot = |error: &io::Error| {
         let hint = match error.kind() {
@@ -49,9 +50,8 @@ pub fn read(path: &Path) -> Result<String> {
     })
 }
 
-/// Reads up to one byte more than the limit. Opening and reading a regular file has a time limit,
-/// because a network share may hang. A pipe has no time limit, because a person may be typing its
-/// data.
+/// Reads the file up to one byte beyond [`MAX_BYTES`]. Reading a regular file has a time limit,
+/// because a network share may hang. Reading a pipe has none, because a person may be typing.
 fn bytes(path: &Path) -> Result<io::Result<Vec<u8>>, String> {
     let all = |file: Readable| {
         let mut bytes = Vec::new();
@@ -73,7 +73,7 @@ fn bytes(path: &Path) -> Result<io::Result<Vec<u8>>, String> {
 }
 
 /// Rewrites an error of the TOML and serde crates for the file's author, without names of Rust
-/// types. `allowed` describes the valid values if the type does not.
+/// types. `allowed` describes the valid values if their type does not say enough.
 pub fn in_words(message: &str, allowed: Option<&str>) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let rest = |start: &str| line.strip_prefix(start);

@@ -8,8 +8,7 @@ pub fn raise() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // macOS refuses "unlimited". Then the soft limit stays, and an error about too many open files
-    // names the limit.
+    // macOS refuses "unlimited". Then the old limit stays; if it is too low, an error says so.
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::debug!("cannot raise the limit of open files: {error}");
     }

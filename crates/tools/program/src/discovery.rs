@@ -8,12 +8,12 @@ use farblock_host::{Error, Options, entry_url};
 use farblock_proto::host::{ConnectError, DiscoveryEntry};
 use farblock_proto::tcp::TcpRefusal;
 
-/// Queries each port in turn. Returns the first answer, or the last error.
+/// Queries the ports one after the other. Returns the first answer, or the last error.
 pub fn ask(wanted: &DiscoveryAddress, options: &Options) -> Result<(String, Vec<DiscoveryEntry>)> {
     ask_by(wanted, options, farblock_host::discover)
 }
 
-/// Like [`ask`], and also queries the services that the answer refers to.
+/// Like [`ask`], and also queries the discovery services to which the answer refers.
 pub fn ask_all(
     wanted: &DiscoveryAddress,
     options: &Options,

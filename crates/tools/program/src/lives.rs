@@ -1,4 +1,5 @@
-//! The file format for controllers that may still execute commands of a dead process.
+//! The file format in which a process records its controllers. If the process dies, the next one
+//! learns which controllers may still execute commands.
 
 use farblock_host::disk::{ControllerLife, ControllerOrigin, CrossControllerReset};
 use serde::{Deserialize, Serialize};
@@ -31,7 +32,8 @@ pub struct Life {
     #[serde(default)]
     pub version: u64,
     url: String,
-    /// Identifier, uniquifier and random number (CNTLID, CIU, CIRN).
+    /// The controller's identifier, instance uniquifier and instance random number (CNTLID, CIU,
+    /// CIRN).
     name: Option<(u16, u8, u64)>,
     quiesce_ms: u64,
     /// The origin of the controller ([`ControllerOrigin`]): place and boot, in hexadecimal.

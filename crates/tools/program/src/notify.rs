@@ -13,14 +13,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const VARIABLE: &str = "NOTIFY_SOCKET";
-/// systemd's variables for passed descriptors: their count, the receiving process, and their names.
+/// The environment variables for descriptors that systemd passes to this process: their count, the
+/// ID of this process, and their names.
 const HANDED_OVER: [&str; 3] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
-/// The number of the first passed descriptor.
+/// The number of the first descriptor that systemd passes.
 const FIRST: RawFd = 3;
-/// The maximum number of passed descriptors.
+/// The maximum number of descriptors that this process accepts from systemd.
 const MAX_HANDED_OVER: usize = 1024;
 
-/// The socket of systemd; `None` if systemd did not start this process.
+/// A connection to systemd; `None` if systemd did not start this process.
 #[derive(Default)]
 pub struct Notifier(Option<(OwnedFd, SocketAddrUnix)>);
 
@@ -68,9 +69,8 @@ impl Notifier {
         self.tell(&format!("STOPPING=1\nSTATUS={}", one_line(status)));
     }
 
-    /// Makes systemd keep a descriptor under a name, and pass it to the next process of this
-    /// service ([`handed_over`]). systemd keeps one copy of each descriptor, and drops a copy that
-    /// reports an error or a hang-up.
+    /// Makes systemd keep a copy of a descriptor under a name, and pass it to the service's next
+    /// process ([`handed_over`]). systemd drops a copy that reports an error or a hang-up.
     pub fn store(&self, name: &str, descriptor: &OwnedFd) {
         self.tell_with(&format!("FDSTORE=1\nFDNAME={name}"), Some(descriptor.as_fd()));
     }
@@ -108,8 +108,8 @@ impl Notifier {
     }
 }
 
-/// Returns the named descriptors that systemd passes to this process. An earlier process stored
-/// them ([`Notifier::store`]). Call this before starting a process, which would inherit them. Only
+/// Returns the names and descriptors that an earlier process of this service stored
+/// ([`Notifier::store`]). Call this before starting a child process, which would inherit them. Only
 /// the first call returns descriptors.
 pub fn handed_over() -> Vec<(String, OwnedFd)> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -120,8 +120,8 @@ pub fn handed_over() -> Vec<(String, OwnedFd)> {
     }
     let taken = (FIRST..).zip(names).filter_map(|(number, name)| {
         // SAFETY: systemd has opened this descriptor for this process, and no other code owns it:
-        // the flag above lets only one call take it. A number that is not open is forgotten below,
-        // not closed.
+        // the flag above lets only one call take it. If the number is not open, the code below
+        // forgets it instead of closing it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
         match rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC) {
             Ok(()) => Some((name, descriptor)),
@@ -145,7 +145,7 @@ fn names([count, pid, names]: &[String; 3], own_pid: u32) -> Vec<String> {
     names.chain(std::iter::repeat(String::new())).take(count.min(MAX_HANDED_OVER)).collect()
 }
 
-/// Whether a descriptor has no error and no hang-up.
+/// Whether a descriptor is usable: it is open, without error or hang-up.
 pub fn lives(descriptor: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut polled = [PollFd::new(descriptor, PollFlags::empty())];

@@ -9,15 +9,15 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The log target that marks notes.
+/// The target (in the sense of `tracing`) of log lines that are notes for the user.
 pub const NOTES: &str = "farblock::notes";
 
-/// Prints text for people, with only those symbols that the user's locale can show.
+/// Prints text for people. A locale without UTF-8 gets ASCII replacements of symbols.
 pub fn print(text: &str) -> Result<()> {
     print_exact(&spelled(text))
 }
 
-/// Writes text for programs to the standard output, and flushes it.
+/// Writes text for programs to the standard output unchanged, and flushes it.
 pub fn print_exact(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Failure::output(&e))
@@ -99,7 +99,7 @@ pub fn write_stderr(text: &str) -> io::Result<()> {
 /// Whether a program reads the standard error as a log.
 static IS_LOG: AtomicBool = AtomicBool::new(false);
 
-/// Turns all later notes into log lines, for a program that reads the standard error.
+/// Makes [`note`] write log lines from now on, for a program that reads the standard error.
 pub fn notes_go_to_the_log() {
     IS_LOG.store(true, Ordering::Relaxed);
 }

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wildcard_becomes_a_reachable_address() {
+    fn a_wildcard_becomes_an_address_of_this_machine() {
         for text in ["0.0.0.0:4420", "[::]:4420"] {
             let address = reachable(text.parse().unwrap());
             assert!(!address.ip().is_unspecified() && address.port() == 4420, "{address}");

@@ -1,4 +1,4 @@
-//! Connects to the subsystem or namespace of a URL. Errors name the next step.
+//! Connects to the subsystem or namespace of a URL. Errors say what the user should do next.
 
 use crate::args::{ConnectionArgs, Global};
 use crate::error::{Failure, Result};
@@ -8,7 +8,7 @@ use farblock_host::url::Url;
 use farblock_host::{Controller, Error, Options, RemoteNamespace, TcpOptions};
 use farblock_proto::host::{ConnectError, InfoError, NamespaceInfo};
 
-/// Returns the connection options of the command line. The options of a URL are added later.
+/// Returns the connection options of the command line, without the options in a URL.
 pub fn options(global: &Global, args: &ConnectionArgs) -> Options {
     Options {
         engine: global.engine,
@@ -72,13 +72,13 @@ pub fn open_disk(url: &Url, options: &DiskOptions) -> Result<(Disk, NamespaceInf
     open_disk_by(url, options, Disk::connect)
 }
 
-/// Like [`open_disk`], with a function that connects the disk.
+/// Like [`open_disk`], but `connect` connects the disk.
 pub fn open_disk_by(
     url: &Url,
     options: &DiskOptions,
     connect: impl FnOnce(&[Url], &DiskOptions) -> std::result::Result<Disk, Error>,
 ) -> Result<(Disk, NamespaceInfo)> {
-    // Connect once without a disk first: the errors of this call list the existing namespaces.
+    // First connect without a disk: the errors of `open` list the existing namespaces.
     let info = open(url, &options.connection)?.info().clone();
     let url = Url { namespace: Some(info.nsid), ..url.clone() };
     let disk = connect(std::slice::from_ref(&url), options);
@@ -161,7 +161,7 @@ pub fn let_in(subsystem: &str, host: &str) -> String {
     )
 }
 
-/// Returns a list of numbers, shortened if it is long.
+/// Formats namespace IDs, and shortens a long list.
 fn list(ids: &[u32]) -> String {
     const SHOWN: usize = 10;
     let shown: Vec<String> = ids.iter().take(SHOWN).map(u32::to_string).collect();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_are_shortened() {
+    fn a_long_list_of_namespaces_is_shortened() {
         assert_eq!(list(&[1, 2]), "1, 2");
         assert!(list(&(1..100).collect::<Vec<_>>()).ends_with("10, …"));
     }

@@ -16,10 +16,10 @@ use uuid::Uuid;
 
 /// The maximum number of symbolic links to follow, as on Linux.
 const LINKS: usize = 40;
-/// The maximum length of a name in bytes that becomes part of the temporary name. The hash of a
-/// longer name replaces it.
+/// The maximum length in bytes of a file name that the temporary name contains. A longer file name
+/// is replaced by its hash there.
 const LONG_NAME_BYTES: usize = 200;
-/// The time limit for other programs to close the old file, on Windows.
+/// On Windows, the time to wait until other programs close the old file.
 const OTHERS_READ: Duration = Duration::from_secs(5);
 
 /// A new file that will replace another.
@@ -30,15 +30,15 @@ pub struct Replacement {
     place: PathBuf,
     /// The path as the user wrote it, for messages.
     name: String,
-    /// The old file. Its lock prevents targets from sharing it during the replacement.
+    /// The old file, locked so that no target shares it during the replacement.
     old: Option<File>,
     /// Whether the temporary file remains after a failure.
     kept: bool,
 }
 
 impl Replacement {
-    /// Opens the temporary file for `path`. With `kept`, the file keeps the data of an earlier
-    /// attempt.
+    /// Opens the temporary file for `path`. With `kept`, the file still contains the data of an
+    /// earlier attempt that failed.
     pub fn begin(path: &Path, kept: bool) -> Result<Replacement> {
         let name = path.display().to_string();
         let place = follow(path).map_err(|error| cannot("write to", &name, &error))?;
@@ -73,7 +73,7 @@ impl Replacement {
         &self.file
     }
 
-    /// Returns the path of another file in the same folder, with a suffix for `kind`.
+    /// Returns the path of a helper file in the same folder, whose name ends with `kind`.
     pub fn beside(&self, kind: &str) -> PathBuf {
         beside(&self.place, kind)
     }
@@ -88,7 +88,7 @@ impl Replacement {
         self.old.as_ref()
     }
 
-    /// Describes the state of the destination after a failure, for an error message.
+    /// Says for an error message that the destination is unchanged or was not created.
     pub fn unchanged(&self) -> String {
         match self.old {
             Some(_) => format!("{} is unchanged", self.name),
@@ -126,9 +126,9 @@ impl Replacement {
     fn rename(&mut self) -> io::Result<()> {
         self.file.sync_all()?;
         if cfg!(windows) {
-            // Windows may refuse to rename an open or locked file. Ignore errors: Rust's `unlock`
-            // makes two calls, and under Wine the second call fails. If the file is still locked,
-            // the rename fails.
+            // Windows may refuse to rename an open or locked file. Ignore errors of `unlock`: Rust
+            // makes two calls there, and under Wine the second fails. If the file is still locked,
+            // the rename below reports it.
             self.old = None;
             let _ = self.file.unlock();
         }
@@ -155,8 +155,8 @@ pub fn cannot(what: &str, name: &str, error: &io::Error) -> Failure {
     Failure::run(format_args!("cannot {what} {name}: {}{hint}", os(error)))
 }
 
-/// Takes the locks of a disk, so that no target, virtual machine or loop device uses the file.
-/// Fails if one of them has the file in use.
+/// Takes the locks by which targets, virtual machines and loop devices mark a disk file as in use.
+/// Fails if one of them uses the file.
 pub fn lock(file: &File, path: &Path, write: bool) -> Result<()> {
     let by = match farblock_backends::file::lock(file, path, !write) {
         Err(FileProblem::InUse { by, .. }) => by,
@@ -195,22 +195,22 @@ pub fn put_over(part: &Path, place: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the names in a folder durable.
+/// Makes created and renamed names in a folder durable.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
-    // Windows has no such system call.
+    // Windows cannot sync a folder.
     if cfg!(windows) {
         return Ok(());
     }
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     match File::open(folder)?.sync_all() {
-        // Some network file systems refuse the call, and make names durable as well as they can.
+        // Some network file systems cannot sync a folder. There is no other way, so accept that.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput) => Ok(()),
         done => done,
     }
 }
 
-/// Opens the old file for writing, and also for reading if possible: only then can its bytes be
-/// locked against QEMU.
+/// Opens the old file for writing, and if permitted also for reading, which the locks against QEMU
+/// need.
 fn open_old(place: &Path) -> io::Result<File> {
     let opened = OpenOptions::new().read(true).write(true).open(place);
     match opened {
@@ -221,8 +221,8 @@ fn open_old(place: &Path) -> io::Result<File> {
     }
 }
 
-/// Resolves the symbolic links of a path, even if the file does not exist. The replacement then
-/// keeps a link, and replaces its destination.
+/// Resolves the symbolic links of a path, even if the file does not exist. So the replacement keeps
+/// a link and replaces the file that it names.
 fn follow(path: &Path) -> io::Result<PathBuf> {
     let mut place = path.to_owned();
     for _ in 0..LINKS {
@@ -237,7 +237,8 @@ fn follow(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("Too many levels of symbolic links"))
 }
 
-/// Returns the path of a file next to `place`, with a suffix for `kind`.
+/// Returns the path of a hidden file next to `place`: its name with the suffix `.farblock-` and
+/// `kind`.
 fn beside(place: &Path, kind: &str) -> PathBuf {
     let name = place.file_name().unwrap_or_default();
     let mut part = OsString::from(".");
@@ -360,7 +361,7 @@ mod tests {
         assert_eq!(
             std::fs::read_dir(folder.path()).unwrap().count(),
             1,
-            "a temporary file is left"
+            "a temporary file remains"
         );
     }
 
@@ -370,12 +371,12 @@ mod tests {
         let path = folder.path().join("a");
         let _one = Replacement::begin(&path, false).unwrap();
         let Err(Failure::Run(text)) = Replacement::begin(&path, false) else {
-            panic!("two replacements of one file")
+            panic!("a second replacement of the file began")
         };
         assert!(text.contains("another farblock"), "{text}");
     }
 
-    /// Checks that the replacement waits for a program that has the file open for a moment.
+    /// Checks that on Windows the rename waits for a program that briefly has the file open.
     #[test]
     fn the_replacement_waits_for_a_reader() {
         let folder = tempfile::tempdir().unwrap();
@@ -406,14 +407,14 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn symbolic_links_are_kept_and_planted_ones_are_refused() {
+    fn a_link_to_the_file_is_kept_and_a_link_at_the_temporary_name_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (link, path) = (folder.path().join("link"), folder.path().join("file"));
         std::os::unix::fs::symlink("file", &link).unwrap();
         write(&link, b"new").unwrap();
         assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
-        // A planted link would redirect the data.
+        // An attacker's link at the temporary name would redirect the data.
         std::os::unix::fs::symlink("elsewhere", beside(&path, "part")).unwrap();
         assert!(write(&path, b"secret").is_err());
         assert!(!folder.path().join("elsewhere").exists());

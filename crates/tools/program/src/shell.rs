@@ -1,6 +1,6 @@
 //! Quotes words in shell commands that farblock advises the user to run.
 
-/// Quotes a text as one word. The text may come from a peer, and contain anything.
+/// Quotes a text as one shell word. The text may come from a peer and contain any character.
 #[must_use]
 pub fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "+-./:_,=@".contains(c);

@@ -1,6 +1,6 @@
 //! SIGINT (Ctrl-C), SIGTERM and the events of a Windows console. The first one requests a clean
-//! stop, and the second stops the process at once. A server ignores other signals that would kill
-//! it by default.
+//! stop, and the second stops the process at once. A server survives SIGHUP, SIGUSR1, SIGUSR2 and
+//! SIGXFSZ, which kill a process by default.
 
 #[cfg(unix)]
 mod unix;
@@ -17,10 +17,10 @@ pub use windows::on_each;
 #[cfg(windows)]
 pub use windows::{Stop, outlive_others, survive_file_size_limit};
 
-/// The exit code after the second signal, which shells use for Ctrl-C.
+/// The exit code after the second signal: the code that shells show after Ctrl-C.
 const EXIT_CODE: i32 = 130;
 
-/// The time to finish accepted work after the standard input has ended.
+/// The time that the process has for a clean stop after its standard input has ended.
 #[cfg(unix)]
 const END_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 

@@ -55,7 +55,7 @@ impl Table {
     }
 }
 
-/// Formats names and values in two columns, for one object with many properties.
+/// Formats the properties of one object as lines with two columns: name and value.
 pub fn properties(pairs: &[(&str, String)], indent: usize) -> String {
     let width = pairs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let margin = " ".repeat(indent);
@@ -65,7 +65,8 @@ pub fn properties(pairs: &[(&str, String)], indent: usize) -> String {
         .collect()
 }
 
-/// Escapes the characters that would control a terminal, in a text from a peer or in a file name.
+/// Escapes control characters, because a text from a peer or a file name could control the
+/// terminal.
 pub fn printable(text: &str) -> String {
     Plain(text).to_string()
 }

@@ -21,7 +21,7 @@ use std::str::FromStr;
 /// The highest accepted processor number, which no machine exceeds.
 const MAX_CORE: usize = 4095;
 
-/// Parses one of a few values. Error messages list them, and shells complete them.
+/// Parses one of a few named values. Error messages list the names, and shells complete them.
 #[derive(Clone)]
 pub struct OneOf<P> {
     names: &'static [&'static str],
@@ -108,7 +108,7 @@ pub fn mib(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Parses the length of a secret in bytes.
+/// Parses the length of a DH-HMAC-CHAP secret in bytes.
 pub fn key_length(text: &str) -> Result<usize, String> {
     let length = text.parse().ok().filter(|length| [32, 48, 64].contains(length));
     length.ok_or_else(|| "use 32, 48 or 64".to_owned())
@@ -164,21 +164,21 @@ pub fn nqn(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Parses the NQN of a host or a subsystem that a target may already have. Earlier versions of
-/// farblock accepted more names.
+/// Parses the NQN of a host or a subsystem that a target may already have. Accepts names that only
+/// earlier versions of farblock allowed.
 pub fn known_nqn(text: &str) -> Result<String, String> {
     validate_name(text).map_err(|error| error.to_string())?;
     Ok(text.to_owned())
 }
 
-/// Parses the NQN of a new subsystem. Rejects a namespace ID.
+/// Parses the NQN of a new subsystem. Rejects a number, like [`subsystem`].
 pub fn new_subsystem(text: &str) -> Result<String, String> {
     subsystem(text)?;
     nqn(text)
 }
 
-/// Parses the NQN of a subsystem. Rejects a number: the user has probably left the NQN out before a
-/// namespace ID.
+/// Parses the NQN of a subsystem. Rejects a number, which is probably a namespace ID whose NQN the
+/// user forgot.
 pub fn subsystem(text: &str) -> Result<String, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!(
@@ -189,7 +189,7 @@ pub fn subsystem(text: &str) -> Result<String, String> {
     known_nqn(text)
 }
 
-/// Returns a warning for a valid name that is not an NQN.
+/// Returns a warning for a valid name that does not start with `nqn.`.
 pub fn doubt(name: &str) -> Option<String> {
     (!name.starts_with("nqn.")).then(|| {
         format!(
@@ -216,16 +216,16 @@ pub fn tls_policy(text: &str) -> Result<Tls, String> {
     Tls::from_name(text).ok_or_else(|| "use required, allowed or plain".to_owned())
 }
 
-/// Parses a hash function by name or by nvme-cli's number. Rejects 0 (none).
+/// Parses a hash function by name or by nvme-cli's number. Rejects 0, which means no hash.
 pub fn hash(text: &str) -> Result<Hash, String> {
     let number = text.parse().ok().and_then(Hash::from_id);
     number.or_else(|| Hash::from_name(text)).ok_or("use sha256, sha384 or sha512".to_owned())
 }
 
-/// The minimum of [`memory`] in bytes: one transfer of the largest size.
+/// The least memory for buffers in bytes: the size of the largest transfer.
 const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 
-/// Parses the memory for the buffers of all hosts, in bytes.
+/// Parses the size of the memory that a target uses for the buffers of all hosts, in bytes.
 pub fn memory(text: &str) -> Result<u64, String> {
     let bytes = farblock_block::size::parse(text).map_err(|error| error.to_string())?;
     match bytes >= LEAST_MEMORY_BYTES {
@@ -373,8 +373,8 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Splits `ADDR[:PORT]`. An IPv6 address with a port needs brackets. A zone follows `%`, or `%25`
-/// as in a URL.
+/// Splits `ADDR[:PORT]`. An IPv6 address with a port needs brackets. Its zone (the interface of a
+/// link-local address) follows `%`, or `%25` as in a URL.
 pub fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
     let is_v6 = |text: &str| {
         let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
@@ -424,7 +424,7 @@ pub fn host_and_port(text: &str) -> Result<(String, Option<u16>), String> {
     Ok((plain(host), port))
 }
 
-/// The place of the peer for the floor measurement (`--floor`).
+/// The place of the peer when a benchmark measures bare sockets (`--floor`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FloorPlace {
     /// The peer is in this process.
@@ -435,10 +435,10 @@ pub enum FloorPlace {
     Nowhere,
 }
 
-/// The default value of `--floor`.
+/// The value of `--floor` without an address.
 pub const FLOOR_HERE: &str = "here";
 
-/// The value of `--floor` for no measurement.
+/// The value of `--floor` that disables this measurement.
 const NO_FLOOR: &str = "none";
 
 /// Parses the value of `--floor`.
@@ -544,7 +544,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misspelt_nqn_is_refused_and_other_names_are_accepted() {
+    fn a_misspelt_nqn_is_refused_as_new_and_accepted_as_known() {
         // A target may have such a name from an earlier version.
         for text in ["nqm.2026-11.org.example:a", "two words"] {
             assert_eq!(known_nqn(text).as_deref(), Ok(text));
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn percentages_are_parsed_with_and_without_the_sign() {
+    fn percentages_are_parsed_with_and_without_the_percent_sign() {
         assert_eq!((percent("5%"), percent("2.5 %"), percent("0")), (Ok(5.0), Ok(2.5), Ok(0.0)));
         for bad in ["", "%", "-1", "five", "nan", "inf"] {
             assert!(percent(bad).is_err(), "{bad}");
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn floor_arguments_are_parsed() {
+    fn the_values_of_floor_are_parsed() {
         let there = FloorPlace::There(SocketAddr::from(([192, 0, 2, 7], 4421)));
         assert_eq!(floor_driven("192.0.2.7:4421"), Ok(there));
         assert_eq!(floor_driven(FLOOR_HERE), Ok(FloorPlace::Here));

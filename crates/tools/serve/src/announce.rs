@@ -1,4 +1,5 @@
-//! The announcement that `serve` prints once it listens: the shared disks, and how to connect.
+//! The announcement that `serve` prints when it starts to listen: the shared disks, and commands to
+//! connect to them.
 
 use crate::error::{Failure, Result};
 use crate::output;
@@ -53,14 +54,14 @@ struct SharedNamespace {
     url: String,
 }
 
-/// Command lines for connecting, for the user to copy.
+/// Command lines with which the user can connect.
 #[derive(Serialize)]
 struct Connect {
     farblock: Vec<String>,
     nvme_cli: Vec<String>,
 }
 
-/// The addresses for management over TCP, in addition to the control socket.
+/// The TCP addresses of the dashboard, the management API and the metrics.
 #[derive(Default)]
 pub(super) struct OnTcp<'a> {
     pub(super) dashboard: Option<&'a str>,
@@ -244,14 +245,14 @@ fn url(Entrance { transport, address }: Entrance, nqn: &str, namespace: Option<u
     url.to_string()
 }
 
-/// Returns the listener with an address to which hosts on this machine can connect.
+/// Replaces a wildcard address by an address to which hosts can connect.
 fn near(entrance: Entrance) -> Entrance {
     Entrance { address: reachable(entrance.address), ..entrance }
 }
 
 fn connect(config: &TargetConfig, address: Entrance) -> Connect {
     let (host, port, kind) = (host(address.address), address.port(), address.transport);
-    // Use the policy of the first listener, whose address the commands contain.
+    // Use the TLS policy of the first listener, because the commands contain its address.
     let policy = config.tls_listeners.get(&0).copied().or(config.tls);
     let (key, tls) = match policy {
         Some(TlsPolicy::Required) => (" --tls-key tls.key", " --tls"),

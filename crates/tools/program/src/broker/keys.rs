@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zeroize::Zeroizing;
 
-/// The subcommand of the broker. Its arguments are the subsystems whose keys it may return. Without
-/// arguments, it returns the keys of all subsystems.
+/// The subcommand of this broker. Its arguments are the NQNs of the subsystems whose keys it may
+/// return. Without arguments, it returns the keys of all subsystems.
 pub const PART: &str = "keys";
 
 /// The first byte of an answer with keys.
@@ -32,7 +32,7 @@ pub fn ask_by(broker: Arc<Broker>) {
     keyring::read_by(Box::new(move |name, identity| ask(&broker, name, identity)));
 }
 
-/// Whether this process must not read keyrings.
+/// Whether [`refuse`] forbade this process to read keyrings.
 static NOBODY_ASKS: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process can read keys from keyrings.
@@ -98,9 +98,9 @@ fn read(wanted: &Wanted, subsystems: &[String]) -> Result<Vec<TlsPsk>, String> {
     keyring::read(name, &Identity { hostnqn, subnqn, hostid: [0; 16] })
 }
 
-/// Serializes an answer: a byte for its kind, then a sentence or the keys. Each key is written as
-/// two lengths of two bytes each, the identity, and the key itself. No intermediate buffer holds a
-/// copy of a key.
+/// Serializes an answer: a byte for its kind, then an error sentence or the keys. Each key has the
+/// lengths of its identity and its secret (two bytes each), the identity, and the secret. No
+/// intermediate buffer holds a copy of a secret.
 fn emit(read: &Result<Vec<TlsPsk>, String>) -> Zeroizing<Vec<u8>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(super::MESSAGE_BYTES_MAX));
     match read {
@@ -113,7 +113,7 @@ fn emit(read: &Result<Vec<TlsPsk>, String>) -> Zeroizing<Vec<u8>> {
             for key in keys {
                 let parts = [key.identity.as_bytes(), &key.key[..]];
                 let needed = parts.iter().map(|part| 2 + part.len()).sum::<usize>();
-                // Drop further keys: no real host has so many.
+                // Drop the keys that do not fit in a message: no real host has so many.
                 if bytes.len() + needed > super::MESSAGE_BYTES_MAX {
                     break;
                 }
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn emitted_keys_parse_to_the_same_keys() {
+    fn keys_survive_serializing_and_parsing() {
         let psk = |identity: &str, bytes| TlsPsk::given(identity, &vec![7; bytes]).expect("a key");
         for keys in [
             vec![],

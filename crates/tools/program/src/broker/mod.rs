@@ -26,15 +26,16 @@ use std::sync::{Mutex, PoisonError};
 use zeroize::Zeroizing;
 
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// The maximum number of descriptors in a message: one for each connection of a device.
+/// The maximum number of file descriptors in a message: one for each connection of an attached
+/// disk.
 const DESCRIPTORS_MAX: usize = 64;
 
-/// A message over the socket pair.
+/// A request or an answer over the socket pair.
 #[derive(Default)]
 pub struct Message {
     /// The contents, which may include a key: cleared when dropped.
     pub bytes: Zeroizing<Vec<u8>>,
-    /// Descriptors to pass to the other end.
+    /// File descriptors that the other end receives as copies.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -56,7 +57,7 @@ impl Broker {
     /// Starts a broker: the subcommand `part` of `farblock attachment`, with its arguments.
     ///
     /// # Errors
-    /// Returns a sentence for the user.
+    /// The broker cannot be started. The error is a sentence for the user.
     pub fn start<S: AsRef<OsStr>>(part: impl IntoIterator<Item = S>) -> Result<Broker, String> {
         let failed = |error: io::Error| {
             format!("cannot start the helper process that keeps the rights: {}", os(&error))
@@ -65,7 +66,7 @@ impl Broker {
         let pair = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.map_err(|error| failed(error.into()))?;
         let program = std::env::current_exe().map_err(failed)?;
-        // The file of the program may have been removed, for example by an update.
+        // An update may have removed the program's file.
         let program = if program.exists() { &program } else { Path::new("/proc/self/exe") };
         let mut command = Command::new(program);
         command.arg("attachment").args(part);
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_broker_is_noticed() {
+    fn a_request_fails_and_a_wait_ends_after_the_broker_exited() {
         let (ours, theirs) = pair();
         let broker = Broker { socket: ours, turn: Mutex::default() };
         std::thread::scope(|scope| {

@@ -3,8 +3,8 @@
 //! them, which libraries can handle. The list excludes calls that start programs, control other
 //! processes, change namespaces, load modules, debug, or use keyrings.
 //!
-//! The filter does not see the requests inside an io_uring ring. This is safe, because the requests
-//! of a ring offer no operation beyond this list.
+//! The filter does not see the requests inside an io_uring ring. That is safe: such requests can do
+//! nothing that the list excludes.
 
 use libc::c_long;
 use seccompiler::{
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// Installs the filter in all threads.
 ///
 /// # Errors
-/// Returns a sentence for the user.
+/// The filter cannot be installed, or has no effect. The error is a sentence for the user.
 pub(super) fn filter() -> Result<(), String> {
     let program = program().map_err(|error| format!("system calls are not filtered: {error}"))?;
     seccompiler::apply_filter_all_threads(&program)
@@ -236,7 +236,7 @@ const WAITING: &[c_long] = &[
     libc::SYS_pselect6,
 ];
 
-/// Calls that query the process and the machine.
+/// Calls that query this process and the machine, and change nothing.
 const ABOUT: &[c_long] = &[
     libc::SYS_getuid,
     libc::SYS_geteuid,
@@ -253,7 +253,7 @@ const ABOUT: &[c_long] = &[
     libc::SYS_uname,
 ];
 
-/// Calls that newer architectures do not have.
+/// Old calls of x86-64, which newer architectures replaced by others.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[c_long] = &[
     libc::SYS_arch_prctl,

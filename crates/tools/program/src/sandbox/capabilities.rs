@@ -2,8 +2,8 @@
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-/// The needed capabilities: to share other users' files, listen on low ports, and lock the memory
-/// of rings.
+/// The capabilities that a target needs: to share other users' files, to listen on ports below
+/// 1024, and to lock the memory of io_uring rings.
 const NEEDED: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::FOWNER)
@@ -11,13 +11,15 @@ const NEEDED: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::IPC_LOCK);
 
-/// The kernel setting that restricts io_uring: 0 allows all users, 1 a group and administrators.
+/// The kernel setting that restricts io_uring: 0 allows all users; 1 allows a group, and processes
+/// with `CAP_SYS_ADMIN`.
 const IO_URING: &str = "/proc/sys/kernel/io_uring_disabled";
 
-/// Drops all capabilities but [`NEEDED`].
+/// Drops all capabilities except [`NEEDED`].
 ///
 /// # Errors
-/// Returns a sentence for the user.
+/// The process still has a capability that it should not need. The error is a sentence for the
+/// user.
 pub(super) fn drop_unneeded() -> Result<(), String> {
     let cannot = |error| format!("cannot drop capabilities: {error}");
     let had = capabilities(None).map_err(cannot)?;

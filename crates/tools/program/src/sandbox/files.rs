@@ -7,16 +7,18 @@ use landlock::{RulesetError, RulesetStatus, Scope, path_beneath_rules};
 /// The Landlock version that this code handles. Rights that newer versions add stay unrestricted.
 const KNOWN: ABI = ABI::V6;
 
-/// The folders with libraries, name resolution, device properties and process information.
+/// The folders that every process may read: libraries, name resolution, device properties and
+/// process information.
 const SYSTEM: &[&str] =
     &["/usr", "/lib", "/lib64", "/etc", "/proc", "/sys", "/run", "/opt", "/nix", "/gnu"];
 /// The devices that every process may read and write.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/urandom", "/dev/hugepages"];
 
-/// Forbids executing programs and creating devices. With `paths`, also forbids opening other files.
+/// Forbids executing programs and creating device files. With `paths`, also forbids opening files
+/// outside of them.
 ///
 /// # Errors
-/// Returns a sentence for the user.
+/// The kernel does not support Landlock. The error is a sentence for the user.
 pub(super) fn restrict(paths: Option<&Paths>) -> Result<(), String> {
     let status = ruled(paths).map_err(|error| format!("Landlock: {error}"))?;
     match status {

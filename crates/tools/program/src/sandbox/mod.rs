@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 /// The rights that this process has dropped.
 static GIVEN_UP: OnceLock<GivenUp> = OnceLock::new();
 
-/// Facts about the sandbox that the kernel cannot report later.
+/// The state of the sandbox that a later query of the kernel would not show.
 #[derive(Default)]
 struct GivenUp {
     /// Whether the process tried to drop rights.
@@ -38,10 +38,10 @@ pub struct Paths {
 }
 
 /// Drops unneeded rights. With `paths`, the process can open only these paths from then on.
-/// [`lacks`] reports the rights that the kernel could not drop.
+/// [`lacks`] reports the rights that it could not drop.
 ///
 /// # Errors
-/// Returns a sentence for the user if the kernel cannot enforce `paths`.
+/// The kernel cannot enforce `paths`. The error is a sentence for the user.
 pub fn enter(paths: Option<&Paths>) -> Result<(), String> {
     // Read the limits first: Landlock hides the files with the process's limits.
     farblock_reactor::allowance::read();
@@ -78,8 +78,8 @@ pub fn enter(paths: Option<&Paths>) -> Result<(), String> {
     Ok(())
 }
 
-/// Like [`enter`], with the restriction to `paths` only if the kernel supports it and no other
-/// filter of system calls is active.
+/// Like [`enter`], but ignores `paths` if the kernel cannot enforce them or another filter of
+/// system calls is active.
 ///
 /// # Errors
 /// Fails like [`enter`].
@@ -90,7 +90,7 @@ pub fn enter_within(paths: &Paths) -> Result<(), String> {
     }
 }
 
-/// Keeps all rights, and records the reason for [`lacks`].
+/// Keeps all rights. [`lacks`] then returns `why`.
 pub fn stay(why: &str) {
     let lacks = vec![why.to_owned()];
     let _ = GIVEN_UP.set(GivenUp { lacks, ..GivenUp::default() });
@@ -101,7 +101,7 @@ pub fn lacks() -> &'static [String] {
     GIVEN_UP.get().map_or(&[], |given_up| &given_up.lacks)
 }
 
-/// Disables core dumps and debuggers, because this process holds keys. This does not depend on the
+/// Disables core dumps and debuggers, because this process holds keys. Works with and without the
 /// sandbox.
 pub fn holds_keys() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
@@ -109,7 +109,7 @@ pub fn holds_keys() {
     }
 }
 
-/// Returns the active restrictions. Most of them are queried from the kernel.
+/// Returns the active restrictions, as far as possible from the kernel itself.
 pub fn seen() -> Confinement {
     let given_up = GIVEN_UP.get();
     let paths = |paths: &Vec<PathBuf>| paths.iter().map(|it| it.display().to_string()).collect();
@@ -125,7 +125,7 @@ pub fn seen() -> Confinement {
     }
 }
 
-/// Adds to the error of a refused access that the sandbox may be the cause.
+/// If the sandbox may have caused this error, adds which paths it allows.
 pub fn explained(problem: String) -> String {
     let allowed = GIVEN_UP.get().and_then(|given_up| given_up.allowed.as_ref());
     let is_refusal = ["ermission denied", "may not be"].iter().any(|part| problem.contains(part));
@@ -142,13 +142,13 @@ pub fn explained(problem: String) -> String {
     }
 }
 
-/// Whether the parent process installed a filter of system calls. Such a filter may kill the
-/// process for a call that the filter does not know.
+/// Whether the parent process installed a filter of system calls. Such a filter may kill this
+/// process for an unknown call, for example of Landlock.
 fn is_filtered() -> bool {
     status("Seccomp").is_some_and(|mode| mode != "0")
 }
 
-/// Returns a value of the kernel's status of this thread, which inherited it from the first thread.
+/// Returns a value from `/proc/thread-self/status`. Every thread inherited it from the first one.
 fn status(name: &str) -> Option<String> {
     let text = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const INSIDE: &str = "FARBLOCK_TEST_INSIDE";
 
-/// Runs `check` of the test `name` in another process.
+/// Runs `check` in a new process: starts this test binary again with only the test `name`.
 fn apart(name: &str, check: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return check();
@@ -22,14 +22,14 @@ fn apart(name: &str, check: impl FnOnce()) {
     assert!(done.status.success() && said.contains("1 passed"), "{said}{why}");
 }
 
-/// Performs operations that every target needs after it has dropped its rights.
+/// Performs the operations that a target still needs after it has dropped its rights.
 fn lives() {
     let thread = std::thread::spawn(|| std::thread::sleep(Duration::from_millis(1)));
     thread.join().expect("the sandbox allows threads");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("the sandbox allows sockets");
     std::net::TcpStream::connect(listener.local_addr().expect("bound"))
         .expect("the sandbox allows connections");
-    assert!(std::net::ToSocketAddrs::to_socket_addrs("localhost:1").is_ok(), "name resolution");
+    assert!(std::net::ToSocketAddrs::to_socket_addrs("localhost:1").is_ok(), "no name resolution");
     UnixDatagram::unbound().expect("the sandbox allows Unix sockets");
     let traced = std::backtrace::Backtrace::force_capture().to_string();
     assert!(traced.contains("sandbox::tests"), "{traced}");
@@ -41,8 +41,8 @@ fn is_filtered() -> bool {
     status("Seccomp").is_some_and(|mode| mode != "0")
 }
 
-/// Checks that a filter that the parent process installed is not reported as farblock's. Such a
-/// filter may kill this process for unusual calls, so this test makes none.
+/// Checks the report if the parent process has installed a filter of system calls. That filter may
+/// kill this process for an unusual call, so this function makes none.
 fn another_filter_stays() {
     enter(None).expect("no path is restricted");
     lives();

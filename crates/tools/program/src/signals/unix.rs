@@ -1,5 +1,5 @@
 //! Unix signals. SIGINT and SIGTERM stop a process, and SIGHUP stops an interactive command. A
-//! process ignores SIGUSR1 and SIGUSR2, and a server also SIGHUP.
+//! server survives SIGHUP, SIGUSR1 and SIGUSR2.
 
 use super::EXIT_CODE;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A request to stop the process, made by a signal.
+/// Tells whether a signal has requested a stop of this process.
 #[derive(Clone)]
 pub struct Stop {
     flag: Arc<AtomicBool>,
@@ -34,8 +34,8 @@ impl Stop {
         let flag = Arc::new(AtomicBool::new(false));
         let (read, write) = UnixStream::pair()?;
         for &signal in signals {
-            // Register in this order: at the first signal, the shutdown finds the flag unset, and
-            // then the second handler sets it.
+            // Register in this order. At the first signal, the conditional shutdown finds the flag
+            // unset, and then the second handler sets the flag. The next signal shuts down.
             signal_hook::flag::register_conditional_shutdown(signal, EXIT_CODE, Arc::clone(&flag))?;
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
@@ -60,7 +60,7 @@ impl Stop {
     }
 }
 
-/// Whether the process started with this signal ignored. Returns true if unknown.
+/// Whether the parent process made this process ignore the signal. True if that is unknown.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -68,8 +68,8 @@ fn is_ignored(signal: i32) -> bool {
     mask.is_none_or(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Calls `heard` for each stop signal, on a thread. Also ignores SIGHUP, SIGUSR1 and SIGUSR2:
-/// killing this process would remove its disk.
+/// Calls `heard` on a thread for each SIGINT and SIGTERM. Ignores SIGHUP, SIGUSR1 and SIGUSR2,
+/// which would kill this process and so remove the disk that it attached.
 #[cfg(target_os = "linux")]
 pub fn on_each(mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
     for signal in [SIGHUP, SIGUSR1, SIGUSR2] {
@@ -88,8 +88,8 @@ pub fn on_each(mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
 }
 
-/// Makes SIGHUP, SIGUSR1 and SIGUSR2 harmless, so that closing a terminal or rotating logs does not
-/// stop a target. The returned value receives SIGHUPs.
+/// Prevents SIGHUP, SIGUSR1 and SIGUSR2 from killing a target, for example when a terminal closes
+/// or a tool rotates logs. The returned value receives the SIGHUPs.
 pub fn outlive_others() -> io::Result<Hangup> {
     for signal in [SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::default())?;
@@ -105,7 +105,7 @@ pub struct Hangup(UnixStream);
 impl Hangup {
     /// Calls `heard` for each SIGHUP, on a thread.
     pub fn on_each(mut self, mut heard: impl FnMut() + Send + 'static) -> io::Result<()> {
-        // If the pipe is full, the kernel drops the byte, but an earlier signal is still pending.
+        // Each signal writes a byte to the pipe. A full pipe loses only repeated signals.
         let answer = move || {
             while self.0.read(&mut [0; 64]).is_ok_and(|count| count > 0) {
                 heard();

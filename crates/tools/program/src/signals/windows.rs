@@ -1,11 +1,11 @@
-//! Windows console events: Ctrl-C, Ctrl-Break, and the end of the window or the session. After the
-//! last two, Windows kills the process at once, so commands without an answer may be incomplete.
+//! Windows console events: Ctrl-C, Ctrl-Break, a closed window, and the end of the session. After
+//! the last two, Windows kills the process at once, so unanswered NVMe commands may be incomplete.
 
 use super::EXIT_CODE;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A request to stop the process, made by a console event.
+/// Tells whether a console event has requested a stop of this process.
 #[derive(Clone)]
 pub struct Stop {
     shared: Arc<SignalShared>,
@@ -39,7 +39,7 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Does the same as `try_install`: the console events include the end of the window.
+    /// Does the same as `try_install`, which also handles a closed window.
     pub(super) fn try_install_with_hangup() -> io::Result<Stop> {
         Stop::try_install()
     }
