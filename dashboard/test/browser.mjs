@@ -1,4 +1,5 @@
-// browser.mjs: code that the tests of the page share. It starts the browser, and checks any page.
+// browser.mjs: shared code of the page's tests, which starts the browser and checks a page's speed
+// and accessibility.
 import { readdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { chromium } from "playwright-core";

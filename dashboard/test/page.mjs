@@ -307,7 +307,7 @@ async function sizes(page, base, state) {
   await page.getByRole("button", { name: "Undo…" }).click();
   await page.getByText("Resize it to 32 MiB again?").waitFor();
   await answer(page, "Undo now", /^Undone: /);
-  hold((await bytes()) === 32 << 20, "undo restores the size after a question", await bytes());
+  hold((await bytes()) === 32 << 20, "undo asks before it shrinks a namespace, and restores its size", await bytes());
   await close(page);
   const { size: before } = (await state())[NQN].namespaces[2];
   await resize("0.015625");
@@ -527,7 +527,7 @@ async function before(browser, base, wrongs, url) {
   const since = 1000 * (newest - series[0].length + 1);
   // Times have whole seconds, and come from two clocks that are read one after the other.
   await page.waitForFunction((since) => Math.abs(Date.parse(document.querySelector(".hint time").dateTime) - since) <= 2000, since);
-  hold(since < opened - 2000, "a page shows the history from before it opened", [since, opened]);
+  hold(since < opened - 2000, "a new page shows the history from before it was opened", [since, opened]);
   // The earlier history is in the middle of the chart by now, the present at its end.
   await page.waitForFunction(() => {
     const canvas = document.querySelector(".chart canvas");

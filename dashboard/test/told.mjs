@@ -1,5 +1,5 @@
-// told.mjs SCREENSHOTS: tests the page with fake targets: silent targets, hostile names, thousands
-// of events, a token that is no longer valid, a page that was suspended.
+// told.mjs SCREENSHOTS: tests the page with fake targets, which are silent, have hostile names,
+// send thousands of events, or refuse the token. Also tests a page that was suspended.
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { accessible, hold, launch, memory, once, open, PATIENCE_MS, pause, rises, smooth, takesLess, tile, watching } from "./browser.mjs";

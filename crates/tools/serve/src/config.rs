@@ -131,12 +131,12 @@ struct NamespaceConfig {
     eui64: Option<Spanned<Eui64>>,
 }
 
-/// The disk of a namespace, to be opened.
+/// The disk of a namespace in the file, not yet open.
 struct Disk {
     spec: Spec,
     block_size: u32,
     read_only: bool,
-    /// The other settings of the namespace.
+    /// The settings of the namespace that do not concern its disk.
     terms: Namespace,
     span: Range<usize>,
     key: String,
@@ -166,7 +166,7 @@ pub(super) fn load<'a>(
     Ok((shares, Box::new(opening)))
 }
 
-/// Returns the group of a configuration file.
+/// Returns the section `[group]` of a configuration file, as options of the command line.
 #[cfg(target_os = "linux")]
 pub(super) fn group_of(path: &Path, text: &str) -> Result<Option<crate::args::GroupArgs>> {
     let source = Source { path, text };
@@ -176,7 +176,8 @@ pub(super) fn group_of(path: &Path, text: &str) -> Result<Option<crate::args::Gr
     group.transpose().map_err(Failure::Usage)
 }
 
-/// Shares a placeholder for each disk: only the leader of the group opens the disk itself.
+/// Shares a placeholder for each disk, for a member of a group: only the group's leader opens the
+/// disk itself.
 fn absent(source: &Source<'_>, mut shares: Shares, disks: Vec<Disks>) -> Result<Shares> {
     for (index, disks) in disks.into_iter().enumerate() {
         for (nsid, disk) in disks {
@@ -216,10 +217,11 @@ fn open(
     Ok(shares)
 }
 
-/// Checks the whole document for conflicts between its entries.
+/// Checks that the entries of the document do not contradict each other.
 fn check_whole(path: &Path, document: &Document) -> Result<(), String> {
     let mut whole = document.clone();
-    // The check refuses port 0, with which the target binds a free port. So check with port 1.
+    // `Document::check` refuses port 0, which is valid here and selects a free port. So replace it
+    // by port 1.
     let any = |(address, listener): (&Entrance, &Listener)| {
         (address.with_port(address.port().max(1)), listener.clone())
     };
@@ -227,7 +229,7 @@ fn check_whole(path: &Path, document: &Document) -> Result<(), String> {
     whole.check().map_err(|problem| format!("{}: {problem}", path.display()))
 }
 
-/// Returns the document of a configuration file. Opens no disk.
+/// Returns the state that a configuration file describes, without opening its disks.
 pub(super) fn document(path: &Path) -> Result<Document> {
     let text = configuration::read(path)?;
     let source = Source { path, text: &text };
@@ -244,7 +246,7 @@ pub(super) fn document(path: &Path) -> Result<Document> {
 /// A checked configuration, with the disks and hosts of each subsystem.
 type Checked = (TargetConfig, Vec<Disks>, Vec<keys::Hosts>);
 
-/// Checks everything without opening a disk, and reads the hosts' keys.
+/// Checks the whole file without opening a disk, and reads the hosts' keys.
 fn checked(source: &Source<'_>, path: &Path, parsed: &FileConfig) -> Result<Checked, String> {
     let directory = directory(path);
     let (mut config, disks) = check(source, directory, parsed)?;
@@ -335,7 +337,7 @@ fn parse(source: &Source<'_>) -> Result<FileConfig, String> {
 
 type Disks = BTreeMap<NamespaceId, Disk>;
 
-/// Checks the settings that need no open files.
+/// Checks the settings, as far as this is possible without opening a disk.
 fn check(
     source: &Source<'_>,
     directory: &Path,
@@ -405,7 +407,7 @@ fn check(
     Ok((config, disks))
 }
 
-/// Checks the group, and refuses settings that the group determines.
+/// Checks the section `[group]`, and refuses settings that a member gets from its group.
 fn check_group(source: &Source<'_>, file: &FileConfig) -> Result<(), String> {
     if let Some(group) = &file.group {
         group.as_ref().check(source)?;

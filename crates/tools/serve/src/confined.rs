@@ -13,7 +13,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The error for a keyring key that a host or disk names only after the target's start.
+/// The error if a host or disk that is added at run time is the first with a key in the keyring.
 const NO_KEYRING: &str = "a target without keyring keys gives up access to the kernel's keyring at \
                           its start: restart it with this host or disk, or name a key file";
 
@@ -21,7 +21,7 @@ const NO_KEYRING: &str = "a target without keyring keys gives up access to the k
 const RDMA_DEVICES: &str = "/dev/infiniband";
 
 /// Drops all rights that the command line and the configuration do not need. A target calls this
-/// once it has read both.
+/// after it has read both.
 pub(super) fn confine(args: &ServeArgs, written: Option<&str>) -> Result<()> {
     if args.sandbox.no_sandbox {
         return Ok(());
@@ -58,8 +58,8 @@ fn wants_rdma(args: &ServeArgs, written: Option<&str>) -> bool {
     args.listen.iter().any(by_rdma) || mentions(args, written, names_rdma)
 }
 
-/// Whether `is_it` holds for a disk of the command line, or for the text of the configuration or of
-/// the saved state.
+/// Whether `is_it` returns true for a disk of the command line, for the text of the configuration,
+/// or for the saved state.
 fn mentions(args: &ServeArgs, written: Option<&str>, is_it: fn(&str) -> bool) -> bool {
     // Ignore errors here: the target reports them when it loads the saved state.
     let kept = args.persist.as_ref().and_then(|path| Store::new(path).text().ok()?);
@@ -96,7 +96,7 @@ fn paths(args: &ServeArgs, given: &[PathBuf], written: Option<&str>) -> Result<P
         // Ignore an error here: the server of the control socket reports it.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     }
-    // Resolve a link: the sandbox must allow the folder of the link's destination.
+    // If the path is a link, the sandbox must allow the folder of its destination.
     let persist = args.persist.as_ref();
     let persist = persist.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
     let own = [&args.control, &persist, &args.spdk_rpc].map(Option::as_ref);
@@ -124,7 +124,7 @@ fn paths(args: &ServeArgs, given: &[PathBuf], written: Option<&str>) -> Result<P
     Ok(Paths { shared, own: own.collect(), read: read.collect() })
 }
 
-/// Returns the folder of a file: replacing a file needs access to its folder.
+/// Returns the folder of a file, to which the process needs access to replace the file.
 fn folder(path: &Path) -> PathBuf {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder.to_owned(),
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rdma_is_found_in_specifications_and_configurations() {
+    fn rdma_is_found_in_disk_names_and_configurations() {
         for text in [
             "mirror:a.img,nvme+rdma://h/n?ns=1",
             "listeners = [\"rdma:192.0.2.7\"]",
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn keyring_keys_are_found_in_specifications_and_configurations() {
+    fn keyring_keys_are_found_in_disk_names_and_configurations() {
         for text in [
             "mirror:a.img,nvme+tcp://h/n?ns=1&tls-key=keyring:",
             r#"path = "mirror:a.img,nvme+tcp://h/n?tls-key=keyring%3A12""#,

@@ -1,4 +1,4 @@
-//! `farblock serve --ui`: the address and the token of the dashboard.
+//! The address and the token of the dashboard, for `farblock serve --ui` and other commands.
 
 use crate::args::UiArgs;
 use crate::error::{Failure, Result, os};
@@ -15,7 +15,7 @@ const TOKEN_BYTES: usize = 16;
 /// The maximum number of bytes to read from a token file.
 const FILE_BYTES: u64 = 1024;
 
-/// A dashboard that the options request, and the fragment of its URL with the token.
+/// A dashboard that the options request, and the fragment of its URL, which contains the token.
 pub struct Wanted {
     /// The dashboard to serve.
     pub ui: Ui,
@@ -48,7 +48,7 @@ pub struct Place {
     pub options: [&'static str; 2],
     /// The address to listen on.
     pub address: SocketAddr,
-    /// Whether a certificate protects the address.
+    /// Whether the dashboard uses HTTPS.
     pub is_secure: bool,
 }
 

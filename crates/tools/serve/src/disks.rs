@@ -44,8 +44,8 @@ pub fn parse_os(text: &OsStr) -> Result<Spec, String> {
     text.to_str().map_or_else(|| Ok(Spec::File(text.into())), parse)
 }
 
-/// Opens a disk. Does not determine its identity. `given` is a UUID from the configuration. `note`
-/// receives messages for the user.
+/// Opens a disk, and leaves its identity empty. `given` is the namespace's UUID from the
+/// configuration. `note` receives messages for the user.
 pub(super) fn open(
     spec: &Spec,
     given: Option<Uuid>,
@@ -100,9 +100,9 @@ fn open_now(
 }
 
 /// Announces a disk's files to the other targets of this machine, until the returned value is
-/// dropped. If two targets open the same files at once, at least one of them sees the other. Does
-/// not announce files with a configured UUID, since several files may have the same configured
-/// UUID.
+/// dropped. If two targets open files with the same identity at once, at least one of them fails.
+/// Does not announce files with a configured UUID, because several files may legitimately have the
+/// same one.
 fn announce(
     spec: &Spec,
     given: Option<Uuid>,
@@ -169,7 +169,8 @@ fn told(error: &OpenError, way: &str) -> String {
     }
 }
 
-/// Returns the disk name that a file's name, such as `miror:a,b`, may be a misspelling of.
+/// Returns the disk name that the user may have misspelled as this file name: `mirror:a,b` for
+/// `miror:a,b`.
 fn meant(path: &Path) -> Option<String> {
     let (kind, rest) = path.to_str()?.split_once(':')?;
     let meant = alike(kind, farblock_backends::KINDS)?;
@@ -186,10 +187,10 @@ pub(super) fn explained(problem: String) -> String {
     problem
 }
 
-/// Returns the identity of a disk: unique across machines, and stable over restarts. An identity
-/// that is stored with the data is a UUID. A RAM disk gets a new identity at each start, so that a
-/// host that reconnects does not mistake the empty disk for the old one. `note` receives messages
-/// for the user.
+/// Returns the identity of a disk: unique across machines, and stable over restarts. It is a UUID
+/// if it is stored with the data, and otherwise a text with the disk's path. A RAM disk gets a new
+/// identity at each start, so that a host that reconnects does not mistake the empty disk for the
+/// old one. `note` receives messages for the user.
 pub(crate) fn identity(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
     slow::named(&name(spec), || identity_now(spec, note))
 }
@@ -212,7 +213,7 @@ fn identity_now(spec: &Spec, note: &mut dyn FnMut(String)) -> String {
 fn reservations(spec: &Spec, given: Option<Uuid>) -> Option<Arc<dyn ReservationStore>> {
     let lasting = || match forgets(spec) {
         true => None,
-        // An identity that is not stored with the data is not a UUID, so parsing it fails.
+        // Only an identity that is stored with the data parses as a UUID.
         false => {
             given.or_else(|| identity_now(spec, &mut |text| tracing::info!("{text}")).parse().ok())
         }
@@ -254,7 +255,7 @@ fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
             }
             Some(Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()))
         }
-        // Explicit sizes do not change the identity of a concatenation.
+        // In a concatenation, `SIZE@PATH` has the same identity as `PATH`.
         Spec::Front { inner, .. } => kept(inner, note),
         Spec::Range { offset_bytes, bytes, inner } => {
             let text = format!("range {offset_bytes} {bytes}\n{}", kept(inner, note)?);
@@ -268,7 +269,7 @@ fn kept(spec: &Spec, note: &mut dyn FnMut(String)) -> Option<Uuid> {
 }
 
 fn of_file(path: &Path, note: &mut dyn FnMut(String)) -> Option<Uuid> {
-    // Check this before storing an identity, which may allocate a block.
+    // Check for an empty file first: storing an identity may allocate a block.
     let was_empty = is_empty(path);
     let found = identity::of(path)?;
     tell(path, &found, was_empty, note);
@@ -301,10 +302,9 @@ fn is_empty(path: &Path) -> bool {
     std::fs::metadata(path).map(blocks).is_ok_and(|blocks| blocks == 0)
 }
 
-/// Returns the default NQN of a subsystem with these disks. The NQN depends only on the first disk,
-/// so the user can add other disks. The NQN is as stable as the first disk's identity. `note`
-/// receives messages for the user. This call may store a new identity in the disk, which later
-/// calls then find.
+/// Returns the default NQN of a subsystem with these disks. It derives only from the identity of
+/// the first disk, so it stays the same if the user adds disks. If necessary, stores a new identity
+/// in that disk. `note` receives messages for the user.
 pub(crate) fn default_nqn(specs: &[Spec], note: &mut dyn FnMut(String)) -> String {
     let first = &specs[0];
     let name = slow::named(&name(first), || match kept(first, note) {
@@ -314,9 +314,8 @@ pub(crate) fn default_nqn(specs: &[Spec], note: &mut dyn FnMut(String)) -> Strin
     format!("{UUID_NQN_PREFIX}{}", Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()))
 }
 
-/// Gives each namespace another identity if one disk is shared as several namespaces: hosts treat
-/// the namespaces of two subsystems as two disks. Identities from the configuration (`given`) do
-/// not change.
+/// If one disk is shared as several namespaces, gives each namespace its own identity, because to
+/// hosts they are different disks. Identities from the configuration (`given`) do not change.
 pub(crate) fn distinguish(subsystems: &mut [Subsystem], given: &dyn Fn(&str, NamespaceId) -> bool) {
     let mut seen = std::collections::BTreeSet::new();
     for subsystem in &*subsystems {
@@ -328,8 +327,8 @@ pub(crate) fn distinguish(subsystems: &mut [Subsystem], given: &dyn Fn(&str, Nam
         let nqn = &subsystem.config.nqn;
         for (nsid, export) in &mut subsystem.exports {
             if !given(nqn, *nsid) && !seen.insert(export.identity.clone()) {
-                // Append a text: the identity is no longer a UUID, so the subsystem and the
-                // namespace ID make it unique.
+                // With this suffix the identity is no UUID. Then the target derives the UUID for
+                // hosts also from the subsystem and the namespace ID.
                 export.identity.push_str(" once more");
                 // Only one namespace can store its reservations with the disk.
                 subsystem.reservations.remove(nsid);
@@ -361,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_with_an_unknown_url_scheme_is_refused() {
+    fn a_url_that_is_no_disk_is_refused() {
         let error = parse("http://x").unwrap_err();
         assert!(error.contains("is a URL") && !error.contains("truncate"), "{error}");
         assert!(parse("file:http://x").is_ok() && parse("a:b//c").is_ok());
@@ -379,7 +378,8 @@ mod tests {
         }
     }
 
-    /// If the file system of an existing disk is not mounted, advice to create the disk costs data.
+    /// A missing file may be a disk whose file system is not mounted. A user who then creates a new
+    /// disk loses data.
     #[test]
     #[cfg(unix)]
     fn only_a_plain_missing_file_gets_advice_to_create_it() {
@@ -413,7 +413,8 @@ mod tests {
         }
     }
 
-    /// Both legs have the mirror's record, so both have the same identity at two places.
+    /// Each leg contains the mirror's record, so the mirror has the same identity in two files. The
+    /// target must not report the second file as a copy.
     #[test]
     fn a_removed_mirror_can_be_added_with_its_legs_in_another_order() {
         let folder = tempfile::tempdir().unwrap();
@@ -430,7 +431,8 @@ mod tests {
         if cfg!(target_os = "linux") {
             assert!(mirror.announcement.is_some());
         }
-        // Keep a file open without announcing it: in a sandbox every announced file counts as open.
+        // Keep the file open: if the announcement outlived the mirror, the file would count as in
+        // use by another disk.
         let _open = std::fs::File::open(path("a.img")).unwrap();
         drop(mirror);
         drop(opened("b.img", "a.img").unwrap());
@@ -438,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_paths_of_a_specification_start_at_the_given_directory() {
+    fn relative_paths_in_a_disk_name_start_at_the_given_directory() {
         let seen = crate::names::seen_from(
             &spec("limit:9/s,stripe:64KiB,a.img,/b.img"),
             Path::new("/etc"),

@@ -1,4 +1,5 @@
-//! The initial state of a target, as a document and as a [`TargetConfig`].
+//! The initial state of a target, as a [`Document`] (the form in which a target saves its state)
+//! and as a [`TargetConfig`].
 
 use super::{disks, names};
 use crate::args::ServeArgs;
@@ -12,25 +13,25 @@ use farblock_target::{Export, Subsystem, TargetConfig, TlsPolicy};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// The initial state of a target: its configuration, its document, and its open disks.
+/// The initial state of a target, in both forms, and its open disks.
 #[derive(Default)]
 pub(super) struct Shares {
     pub(super) config: TargetConfig,
     pub(super) document: Document,
     pub(super) disks: Disks,
-    /// The disks of a member of a group, by subsystem and namespace ID. Only the leader opens them.
+    /// The disks that only the leader of a group opens, by subsystem and namespace ID.
     pub(super) led: BTreeMap<(String, u32), Led>,
 }
 
-/// A disk that only the leader of a group opens.
+/// A disk that a group shares: only the group's leader opens it.
 pub(super) struct Led {
     pub(super) spec: Spec,
     pub(super) block_size: u32,
     pub(super) read_only: bool,
 }
 
-/// The function that opens the planned disks. If a saved state replaces the plan, the target does
-/// not call it, because a disk that was removed at run time may no longer exist.
+/// A function that opens the disks of the configuration. A target with a saved state does not call
+/// it: a disk that was removed at run time may no longer exist.
 pub(super) type Opening<'a> =
     Box<dyn FnOnce(Shares, &mut dyn FnMut(String)) -> Result<Shares> + 'a>;
 
@@ -124,9 +125,9 @@ pub(super) fn of(config: &TargetConfig) -> Document {
     }
 }
 
-/// Returns a listener for each address, with the ANA states of `access`. Its TLS policy is `tls`,
-/// or else the policy of that address in `before`. A new address gets the strictest policy in
-/// `before`.
+/// Returns a listener for each address, with the ANA states of `access`. Each gets the TLS policy
+/// `tls`. If that is `None`, it keeps its policy in `before`, and a new address gets the strictest
+/// policy in `before`.
 pub(super) fn listeners(
     addresses: &[Entrance],
     before: &BTreeMap<Entrance, Listener>,
@@ -147,15 +148,15 @@ pub(super) fn tls(args: &ServeArgs) -> Option<Tls> {
     args.tls.or_else(|| (!args.tls_key.is_empty()).then_some(Tls::Required))
 }
 
-/// Returns the ANA states of a configuration, which all its listeners share. `ana` from the command
-/// line overrides the state.
+/// Returns the ANA states that all listeners of a configuration have. `ana`, from the command line,
+/// overrides the state for the whole listener.
 pub(super) fn common_access(document: &Document, ana: Option<Ana>) -> Listener {
     let mut access = document.listeners.values().next().cloned().unwrap_or_default();
     access.ana = ana.unwrap_or(access.ana);
     access
 }
 
-/// Returns the document's listeners, with the ports that the target bound.
+/// Returns the document's listeners at the addresses that the target bound, so without port 0.
 #[cfg(unix)]
 pub(super) fn bound(document: &Document, addresses: &[Entrance]) -> BTreeMap<Entrance, Listener> {
     let listener = |address: &Entrance| {

@@ -1,4 +1,5 @@
-//! `serve --group`: the target as a member of a group.
+//! `serve --group`: the target as a member of a group, whose targets share the same disks. For each
+//! disk, one member at a time is the leader, which alone does I/O on it.
 //!
 //! Each disk of the command line has its own ANA group, whose number is the namespace ID. The
 //! subsystem's NQN and the namespaces' UUIDs are derived from the group's name and these numbers,
@@ -40,16 +41,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// The time for handing over all ANA groups before the target stops.
+/// The time limit for handing all ANA groups to other members before the target stops.
 const LEAVE_LIMIT: Duration = Duration::from_secs(20);
-/// The interval at which a member tells the others about its hosts.
+/// The interval at which a member publishes its connected hosts to the other members.
 const HOSTS_EVERY: Duration = Duration::from_secs(1);
-/// The time limit for leaving the group again after a failure to join.
+/// The time limit for leaving the group after an attempt to join failed.
 const JOIN_FAILED_LIMIT: Duration = Duration::from_secs(2);
 /// The interval at which a starting target checks whether it has joined its group.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The group that the command line asks to join.
+/// A request of the command line to join a group.
 pub(super) struct Wished {
     group: String,
     member: String,
@@ -150,7 +151,7 @@ pub(super) fn nqn(args: &ServeArgs) -> Option<String> {
     Some(format!("{UUID_NQN_PREFIX}{}", uuid(group, "subsystem")))
 }
 
-/// The UUID of a part of a group, such as a namespace. Every member computes the same UUID.
+/// The UUID of the group's subsystem or of a namespace. Every member computes the same UUID.
 pub(super) fn uuid(group: &str, part: &str) -> Uuid {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("farblock group\n{group}\n{part}").as_bytes())
 }
@@ -166,7 +167,7 @@ pub(super) fn described(
     farblock_state::Namespace { uuid, ana_group: nsid, ..namespace }
 }
 
-/// Shares a placeholder ([`Absent`]) for a disk: only the leader opens the disk itself.
+/// Shares a placeholder ([`Absent`]) for a disk, which this member opens only while it leads.
 pub(super) fn absent(shares: &mut Shares, at: (usize, NamespaceId), disk: Led) -> Result<()> {
     let (index, nsid) = at;
     let name = names::name(&disk.spec);
@@ -180,7 +181,7 @@ pub(super) fn absent(shares: &mut Shares, at: (usize, NamespaceId), disk: Led) -
     Ok(())
 }
 
-/// Reads the size of a disk without a lock, since another member may use it.
+/// Reads the size of a disk without locking it, since another member may use it.
 fn geometry(disk: &Led) -> Result<Geometry> {
     let (block_size, read_only) = (disk.block_size, disk.read_only);
     let name = names::name(&disk.spec);
@@ -297,7 +298,8 @@ pub(super) fn join(
     };
     let events: Arc<OnceLock<Events>> = Arc::default();
     let answers = Arc::clone(&events);
-    // The member's thread sets `events` before it sends the first order to the disks.
+    // No answer is lost: `start` sets `events` before the member sends its first order to the
+    // disks.
     let sink = Arc::new(move |answer| match (answers.get(), answer) {
         (Some(events), LeadingAnswer::Event(event)) => events.send(event),
         (Some(events), LeadingAnswer::Parked { group, epoch }) => events.parked(group, epoch),
@@ -327,7 +329,7 @@ pub(super) fn join(
     Ok((config, Some(Member { service, handle, restarts: Arc::default() })))
 }
 
-/// Waits until this member has joined and has its range of controller identifiers.
+/// Waits until this member has joined. Returns the controller identifiers that the group assigned.
 fn controller_ids(
     service: &Service,
     group: &str,
@@ -366,7 +368,7 @@ fn shares_the_same(seen: &GroupStatus, own: &BTreeMap<u32, Vec<String>>) -> Resu
         let group = seen.ana_groups.iter().find(|group| group.number == *number);
         let Some(group) = group.filter(|it| !it.namespaces.is_empty()) else { return Ok(false) };
         if group.namespaces != *own {
-            // Without other live members, this member soon replaces the list.
+            // If no other member is alive, this member will replace the list: wait for that.
             if !has_others {
                 return Ok(false);
             }
@@ -389,7 +391,7 @@ fn watchdog() -> Result<Watchdog> {
     })
 }
 
-/// The namespaces whose disks the leaders open.
+/// Returns the group's namespaces, each with the function that opens its disk for a leader.
 fn led_namespaces(
     mut disks: BTreeMap<(String, u32), Led>,
     config: &TargetConfig,
@@ -414,8 +416,8 @@ fn led_namespaces(
                     cache::check_direct(path, file)?;
                 }
                 let namespace = opened.namespace;
-                // The lock of a read-only disk is shared, so it does not prove that no other
-                // process writes.
+                // Report only an exclusive lock: the lock of a read-only disk is shared, so another
+                // process may write.
                 let locked = match &disk.spec {
                     Spec::File(path) if !disk.read_only => Some(path.as_path()),
                     _ => None,
@@ -439,7 +441,7 @@ fn led_namespaces(
 
 impl Member {
     /// Connects the member to this target. From then on, the member can make the target lead ANA
-    /// groups, and reports the other members to it.
+    /// groups, and tells it the addresses of the other members.
     pub(super) fn attach(&self, target: &Target) {
         self.handle.attach(target.control(), target.addresses().to_vec());
         let (service, control) = (Arc::downgrade(&self.service), target.control());
@@ -470,7 +472,7 @@ impl Member {
     }
 }
 
-/// Keeps the target's knowledge of the other members up to date, until the member leaves.
+/// Reports every change of the other members to the target, until this member leaves the group.
 fn follow_members(service: &Weak<Joined>, control: &Control, restarts: &AtomicBool) {
     let (mut known, mut listed, mut ended) = (Vec::new(), false, Vec::new());
     let changes = |it: Arc<Joined>| Some(it.lock().as_ref()?.changes());
@@ -512,9 +514,7 @@ fn follow_members(service: &Weak<Joined>, control: &Control, restarts: &AtomicBo
 }
 
 /// Returns the addresses of other members with their PORTIDs, and whether all host names could be
-/// resolved.
-///
-/// A name may have several addresses, and they may change.
+/// resolved. A name may have several addresses.
 fn resolved(members: &[(Vec<String>, (u16, u16))]) -> (BTreeMap<SocketAddr, u16>, bool) {
     let (mut peers, mut all_known) = (BTreeMap::new(), true);
     for (addresses, (first, last)) in members {
@@ -542,11 +542,11 @@ fn publish_hosts(joined: &Joined, control: &Control) {
     }
 }
 
-/// Returns the controller identifiers of the members that execute no more commands.
+/// Returns the controller identifiers of the members that certainly execute no more commands.
 ///
-/// Such a member has no lease, and other members lead all ANA groups after an effective fence. If
-/// it returns, it disconnects its hosts before it leads again, since commands of these hosts may
-/// still be in flight.
+/// Such a member has lost its lease, and other members have fenced it and lead all ANA groups. If
+/// it returns, it disconnects its hosts before it leads again, since their old commands may still
+/// be in flight.
 fn ended_controllers(seen: &GroupStatus) -> Vec<RangeInclusive<u16>> {
     let is_out = |member: &&MemberStatus| {
         let is_settled = |group: &AnaGroupStatus| {
@@ -556,14 +556,14 @@ fn ended_controllers(seen: &GroupStatus) -> Vec<RangeInclusive<u16>> {
         };
         !member.alive && seen.ana_groups.iter().all(is_settled)
     };
-    // A member that is cut off from etcd does not know whether another one has returned.
+    // Without etcd, this member does not know whether another one has returned.
     let is_current = seen.joined && seen.store.reachable;
     let others = seen.members.iter().filter(|it| is_current && it.name != seen.member);
     let gone = others.filter(is_out);
     gone.filter_map(|member| member.controller_ids).map(|(first, last)| first..=last).collect()
 }
 
-/// Passes the orders of the member's thread to the disks.
+/// Passes the orders of the group service to the disks of this target.
 struct Orders(Leading);
 
 impl Disks for Orders {
@@ -601,15 +601,15 @@ impl Disks for Orders {
 
     fn report(&mut self, report: &Report) {
         if *report == Report::LeaseLost {
-            // Disconnect the hosts: other members may have told them that this member executes no
-            // more commands.
+            // Other members may already have told the hosts that this member executes no more
+            // commands. So let no command in.
             self.0.disconnect_hosts();
         }
         tracing::info!("group: {report}");
     }
 }
 
-/// Runs the watchdog of a member.
+/// Runs the watchdog process, which kills the member at the end of its permission to do I/O.
 pub fn run_watchdog() -> std::process::ExitCode {
     watchdog::run()
 }

@@ -1,4 +1,4 @@
-//! The section `[group]` of `farblock.toml`. Each key means the same as an option of `serve`.
+//! The section `[group]` of `farblock.toml`. Each key corresponds to an option of `serve`.
 
 use super::located::Source;
 #[cfg(target_os = "linux")]

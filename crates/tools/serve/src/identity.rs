@@ -31,7 +31,7 @@ pub(super) enum Origin {
     Known,
     /// The file had no identity, and got a new one.
     Made,
-    /// The file had the identity of its original, and got a new one.
+    /// The file is a copy with the identity of its original, and got a new one.
     Copied,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn of(path: &Path) -> Option<Kept> {
     by_device(&metadata).map(|text| known(&text))
 }
 
-/// A stand-in for the announcement, which exists only on Linux.
+/// A stub: only Linux announces files to other targets.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Announced;
 
@@ -56,7 +56,7 @@ pub(super) fn announce(_: &Path, _: Uuid) -> Result<Option<Announced>, String> {
     Ok(None)
 }
 
-/// A stand-in for the files of a starting target: only Linux compares their identities.
+/// A stub: only Linux compares the identities of files that several targets share.
 #[cfg(not(target_os = "linux"))]
 pub(super) struct Gathering;
 
@@ -116,7 +116,8 @@ fn kept(file: &File) -> Option<Kept> {
     if is_moved && !is_set {
         return None; // A read-only snapshot still has its original's identity.
     }
-    // Store the place last: a copy must never have the original's identity with its own place.
+    // Store the place after the identity. Otherwise a copy could have its own place with the
+    // original's identity, and the next start would not detect it.
     set_place();
     let (uuid, of) = read()?;
     (of == number).then_some(Kept { uuid, origin })
@@ -146,8 +147,8 @@ fn parse(text: &str) -> Option<(Uuid, u64)> {
     Some((uuid.parse().ok()?, number.parse().ok()?))
 }
 
-/// Returns the identity of a file without attributes. It derives from the inode number, which
-/// survives renaming, and the birth time, which distinguishes a later file with the same number.
+/// Derives an identity for a file without attributes from its inode number, which survives
+/// renaming, and its birth time, which distinguishes a later file with the same number.
 #[cfg(unix)]
 fn by_number(file: &File) -> Option<Kept> {
     use std::os::unix::fs::MetadataExt;
@@ -213,7 +214,7 @@ mod tests {
         let Some(first) = uuid("a") else { return };
         assert_eq!(uuid("a"), Some(first));
         std::fs::rename(path("a"), path("b")).unwrap();
-        assert_eq!(uuid("b"), Some(first), "a renamed file");
+        assert_eq!(uuid("b"), Some(first), "renaming changed the identity");
         std::fs::write(path("a"), "a").unwrap();
         assert_ne!(uuid("a"), Some(first), "a new file at the old path has the old identity");
         std::fs::write(path("c"), "c").unwrap();
@@ -253,13 +254,14 @@ mod tests {
             return; // The file system has no extended attributes.
         }
         removexattr(&path, PLACE).unwrap();
-        assert_eq!(of(&path).unwrap().uuid, first.uuid, "an identity of an earlier version");
-        // A snapshot has its own inode number and the place of its original.
+        assert_eq!(of(&path).unwrap().uuid, first.uuid, "a file without a place lost its identity");
+        // A snapshot has the inode number of its original, and its attribute records the original's
+        // place.
         setxattr(&path, PLACE, b"born=1 subvolume=1 system=1", XattrFlags::REPLACE).unwrap();
         let second = of(&path).unwrap();
         assert_eq!(second.origin, Origin::Copied);
         assert_ne!(second.uuid, first.uuid);
-        assert_eq!(of(&path).unwrap().uuid, second.uuid, "the identity changed");
+        assert_eq!(of(&path).unwrap().uuid, second.uuid, "the new identity was not stored");
         assert_eq!(of(&path).unwrap().origin, Origin::Known);
     }
 }

@@ -40,7 +40,7 @@ pub(super) struct HostConfig {
 /// Hosts with keys or limits, as entries of a document.
 pub(super) type Hosts = BTreeMap<String, Host>;
 
-/// Reads a key file on a helper thread, with a timeout for network shares that do not answer.
+/// Reads a key file on a helper thread with a timeout, because a network share may hang.
 fn read<T: Send + 'static>(path: &Path, by: fn(&Path) -> Result<T, String>) -> Result<T, String> {
     let (what, path) = (format!("the key file {}", path.display()), path.to_owned());
     OpenTimeouts::default().with(Aside::Key, &what, move || by(&path))
@@ -88,7 +88,7 @@ fn or_all<T: Clone>(listed: Vec<T>, all: &[T]) -> Vec<T> {
     if listed.is_empty() { all.to_vec() } else { listed }
 }
 
-/// Returns the name of a key: an absolute path for a file, and any other reference unchanged.
+/// Makes the path of a key file absolute. Returns other references, such as `keyring:`, unchanged.
 pub fn reference(path: &Path) -> String {
     let text = path.to_string_lossy().into_owned();
     if !key_file::is_file(path) {
@@ -236,8 +236,8 @@ fn twice(nqn: &str) -> Failure {
     ))
 }
 
-/// Adds the keys of `--tls-key` that no subsystem has: with a configuration file all of them,
-/// otherwise the keys of hosts that may also connect without TLS.
+/// Adds the keys of `--tls-key` that belong to no subsystem's host. With a configuration file these
+/// are all keys of `--tls-key`.
 pub(super) fn add_tls(args: &ServeArgs, config: &mut TargetConfig) -> Result<()> {
     let is_listed = |nqn: &String| {
         args.config.is_none() && config.subsystems.iter().any(|one| one.keys.contains_key(nqn))
@@ -265,7 +265,8 @@ fn for_all(path: &Path, host: &str, subsystems: &[Subsystem]) -> Result<Vec<TlsK
             Err(reason) => problem = Some(reason),
         }
     }
-    // The keyring returns a key for discovery once for each subsystem.
+    // Remove duplicates: the keyring returns a key for the discovery subsystem for each
+    // `subsystem`.
     let mut keys: Vec<TlsKey> = Vec::new();
     found.into_iter().for_each(|key| {
         if !keys.contains(&key) {
@@ -283,8 +284,8 @@ fn for_all(path: &Path, host: &str, subsystems: &[Subsystem]) -> Result<Vec<TlsK
     }
 }
 
-/// Returns the newest secret, which is first in the file: the target authenticates itself with only
-/// one.
+/// Returns the newest secret, which is the first in the file. The target authenticates itself only
+/// with that one.
 fn first(mut secrets: Vec<Secret>) -> Secret {
     secrets.swap_remove(0)
 }

@@ -60,7 +60,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 
-/// Runs the command.
+/// Runs the target until a signal stops it.
 pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let sockets = handed_over()?;
     args.listen.extend(sockets.iter().flat_map(TcpListener::local_addr).map(Entrance::from));
@@ -76,12 +76,11 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     configure(&mut args, written)?;
     let args = &args;
     let wished = group::prepare(args)?;
-    // Confine the process before it starts a thread: threads started earlier would keep their
-    // rights.
+    // Drop rights before any thread starts: earlier threads would keep theirs.
     #[cfg(target_os = "linux")]
     confined::confine(args, written)?;
-    // Install the handler early, so that a signal also stops the process cleanly while it opens
-    // disks.
+    // Install the handler before opening disks, so that a signal stops the process cleanly
+    // meanwhile.
     let stop = stopped_by(args)?;
     let hangup = signals::outlive_others().map_err(|error| {
         Failure::run(format_args!("cannot handle signals: {}", crate::error::os(&error)))
@@ -117,8 +116,8 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
     let manager = Notifier::from_environment();
     #[cfg(target_os = "linux")]
     manager.ready(&sharing(&target, &config));
-    // Drop the configuration, which also holds the disks. Otherwise the file of a disk that is
-    // removed at run time would stay open.
+    // The configuration holds the disks, too. Drop it, so that removing a disk at run time closes
+    // its file.
     drop(config);
     stop.wait();
     #[cfg(target_os = "linux")]
@@ -136,7 +135,7 @@ fn start_again() -> Failure {
     Failure::StartAgain(sentence.to_owned())
 }
 
-/// Copies the settings of the group from the configuration file to the options.
+/// Copies the section `[group]` of the configuration file to the options.
 #[cfg(target_os = "linux")]
 fn configure(args: &mut ServeArgs, written: Option<&str>) -> Result<()> {
     let (Some(path), Some(text)) = (args.config.clone(), written) else { return Ok(()) };
@@ -158,7 +157,7 @@ fn configure(args: &mut ServeArgs, written: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Completes the accepted commands, and stops the target.
+/// Stops the target, which first completes the accepted commands.
 fn finish(target: Target, global: &Global) -> Result<()> {
     if !global.quiet {
         say_what_is_finished(target.connections());
@@ -266,8 +265,7 @@ fn rdma_listeners(all: &[Entrance]) -> Result<Option<RdmaListeners>> {
     RdmaListeners::here(addresses).map(Some).map_err(Failure::run)
 }
 
-/// Returns the status line for the service manager, with the number of namespaces and the
-/// addresses.
+/// Returns the status line for systemd: the number of namespaces, and the addresses.
 #[cfg(target_os = "linux")]
 fn sharing(target: &Target, config: &TargetConfig) -> String {
     let namespaces: usize = config.subsystems.iter().map(|it| it.exports.len()).sum();
@@ -374,7 +372,8 @@ fn check_listeners(listeners: &[Entrance]) -> Result<()> {
     Ok(())
 }
 
-/// Plans one subsystem with a namespace for each path. Without paths, plans no subsystem.
+/// Plans one subsystem, with a namespace for each path of the command line. Without paths, plans
+/// none.
 fn from_paths<'a>(
     args: &'a ServeArgs,
     note: &mut dyn FnMut(String),

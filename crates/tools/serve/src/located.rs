@@ -1,4 +1,4 @@
-//! Error messages for a configuration file: file, line, key, problem, and an example.
+//! Formats errors about a configuration file: file, line, key, problem, and an example.
 
 use crate::configuration::in_words;
 use farblock_proto::controller::limits;
@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
-/// An example for each key.
+/// An example line for each key, which error messages show.
 const EXAMPLES: [(&str, &str); 37] = [
     ("engine", "engine = \"auto\""),
     ("spin", "spin = \"balanced\""),
@@ -138,7 +138,7 @@ fn key_path(path: &serde_path_to_error::Path) -> String {
     text
 }
 
-/// Returns the valid range of a number if its type does not imply the range.
+/// Returns the valid range of a key's number, if its type alone does not imply the range.
 fn allowed(key: &str) -> Option<String> {
     match key.rsplit('.').next() {
         Some("nsid") => Some(format!("a whole number from 1 to {}", limits::MAX_NAMESPACE_ID)),

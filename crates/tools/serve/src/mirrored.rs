@@ -28,8 +28,8 @@ struct Local {
 }
 
 impl Local {
-    /// Opens the leg. Fails if another process uses it. Such a leg is not merely missing: the other
-    /// process may write to this mirror, and starting without the leg would make the legs diverge.
+    /// Opens the leg. Fails if another process uses it. A mirror can start without a missing leg,
+    /// but not without a leg in use: the other process may write to it, and the legs would diverge.
     fn new(spec: &Spec, block_size: u32) -> Result<Local, OpenError> {
         use FileProblem::{Busy, InUse, Locked};
         let first = match elsewhere::open(spec, block_size, false) {
@@ -64,7 +64,7 @@ impl LegSource for Local {
 /// The stop signal of this process, set before it opens disks.
 static STOP: OnceLock<Stop> = OnceLock::new();
 
-/// Sets the signal that ends a mirror's wait for a leg at its start.
+/// Makes this signal end a mirror's wait for its legs at the start of the target.
 pub(super) fn end_with(stop: &Stop) {
     let _ = STOP.set(stop.clone());
 }
@@ -119,8 +119,8 @@ impl LegSource for Remote {
     }
 
     fn open(&self) -> Opening {
-        // While controllers of a killed process remain, the mirror only reads the leg. So the
-        // journal needs no entry for the leg's new controllers.
+        // While controllers of a killed process remain, the mirror only reads the leg. The journal
+        // needs entries only for controllers that write.
         let is_settled = self.orphans().is_empty();
         let journal = if is_settled { journal::begin(&self.url)? } else { None };
         let opened = match journal {
@@ -158,7 +158,8 @@ pub(super) fn open(
     Ok(Arc::new(mirror.map_err(|error| OpenError::Mirror(error.to_string()))?))
 }
 
-/// The status and commands of a mirror, for the management API. Does not keep the mirror open.
+/// The status and commands of a mirror, for the management API. The mirror closes even while this
+/// value exists.
 struct Watched(Weak<Mirror>);
 
 impl Mirrored for Watched {
@@ -252,8 +253,8 @@ pub(super) fn identity(legs: &[Spec]) -> Option<Uuid> {
     record(legs).map(|(_, mirror)| mirror)
 }
 
-/// Returns a warning about a mirror whose UUID depends on its URLs and their order. Another
-/// derivation would change the identity of existing mirrors.
+/// Returns a warning about a mirror whose UUID derives from its URLs in their order. Sorting the
+/// URLs now would change the UUIDs of existing mirrors.
 pub(super) fn doubt(legs: &[Spec]) -> Option<String> {
     let is_remote = |leg: &Spec| matches!(leg, Spec::Remote(_));
     legs.iter().all(is_remote).then(|| {

@@ -1,4 +1,4 @@
-//! Names of disks, with absolute paths and without keys.
+//! Formats disk names with absolute paths and without key files.
 
 use farblock_backends::Spec;
 use farblock_host::key_file;

@@ -1,14 +1,14 @@
-//! Chooses nearby cores. On a NUMA machine these are the cores of the node to which all disks and
-//! network cards of the target are attached.
+//! Chooses the cores of a target on a NUMA machine: the cores of the node to which all its disks
+//! and network cards are attached.
 //!
 //! If a target runs on two nodes, every byte crosses between them. So without `--cores`, if all
 //! known disks and cards are on one node, the target uses that node's processors, with one thread
 //! on each. If they are on several nodes, or no node is known, the target uses all processors. An
 //! operator with disks on each node starts one target per node.
 //!
-//! The kernel describes the nodes (Documentation/ABI/stable/sysfs-devices-node,
-//! testing/sysfs-bus-pci `numa_node`). Its routing tables name the card for an address
-//! (`/proc/net/route`, `/proc/net/ipv6_route`).
+//! Sources: the node of a device is in sysfs (Documentation/ABI/stable/sysfs-devices-node,
+//! testing/sysfs-bus-pci `numa_node`). The network card of an address is in the kernel's routing
+//! tables (`/proc/net/route`, `/proc/net/ipv6_route`).
 
 use super::disks;
 use farblock_backends::{Spec, nodes};
@@ -16,10 +16,10 @@ use farblock_host::url::Url;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// The kernel's description of the machine.
+/// The NUMA nodes and devices of the machine, as the kernel describes them in `/sys`.
 pub(super) struct Machine(nodes::Machine);
 
-/// A node, and its processors that this process may use.
+/// A NUMA node, with the processors that this process may use there.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Near {
     pub(super) node: usize,
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_one_numa_node_gets_no_placement() {
+    fn on_a_machine_with_one_numa_node_no_node_is_chosen() {
         let made = Made::new("0\n");
         assert_eq!(made.near("mem:1MiB", &["10.0.1.7:4420"]), None);
         assert_eq!(made.near(&made.file("0\n"), &[]), None);

@@ -1,10 +1,10 @@
 //! Stores reservations, so that they survive a power loss. The reservations of a file are in an
-//! extended attribute of the file: they move with the data, so a fenced host stays fenced,
-//! whichever machine serves the file. The reservations of other disks are in the target's state
-//! folder, if it has one.
+//! extended attribute, which moves with the file. So a fenced host stays fenced, whichever machine
+//! serves the file. The reservations of other disks are in the target's state folder, if it has
+//! one.
 //!
-//! The attribute contains the file's inode number, so a copy of the file has no reservations. An
-//! update of one attribute is atomic, as part of the file's metadata.
+//! The attribute contains the file's inode number, so a copy of the file has no reservations. The
+//! file system updates an attribute atomically.
 
 mod folder;
 
@@ -31,7 +31,7 @@ fn with(path: &Path) -> Option<Arc<dyn ReservationStore>> {
     use std::os::unix::fs::MetadataExt;
     let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let attribute = attribute::Attribute::new(std::fs::File::open(path).ok()?, metadata.ino());
-    // Some file systems have no attributes, and some files are read-only.
+    // A file system may lack extended attributes, and a file may be read-only.
     attribute.is_usable().then(|| Arc::new(attribute) as Arc<dyn ReservationStore>)
 }
 
@@ -101,7 +101,7 @@ mod attribute {
 
     impl ReservationStore for Attribute {
         fn load(&self) -> io::Result<String> {
-            // An empty attribute remains if power fails during the write test of `is_usable`.
+            // `is_usable` writes an empty attribute as a test, which remains if power fails then.
             let Some(value) = self.read()?.filter(|value| !value.is_empty()) else {
                 return Ok(String::new());
             };

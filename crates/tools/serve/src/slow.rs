@@ -4,8 +4,8 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// The delay before the warning. It is longer than the attempts to lock a file, which have their
-/// own message, and shorter than the timeout of an unanswered connection.
+/// The delay before the warning. It is longer than the wait for a file lock, which has its own
+/// message, and shorter than the timeout of a connection.
 const SOON: Duration = Duration::from_secs(4);
 
 /// Runs `work`, which uses the disk `name`, and logs a warning if it takes longer than [`SOON`].

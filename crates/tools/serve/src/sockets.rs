@@ -1,5 +1,5 @@
-//! Listening sockets that a service manager passes to the target (`$LISTEN_FDS`). The service
-//! manager keeps them open, so that hosts can connect while the target restarts.
+//! Listening sockets that systemd passes to the target (`$LISTEN_FDS`). systemd keeps them open, so
+//! that hosts can connect while the target restarts.
 
 use crate::error::{Failure, Result};
 use listenfd::ListenFd;

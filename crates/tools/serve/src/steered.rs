@@ -1,4 +1,5 @@
-//! Changes a running target: restores saved changes, serves the control socket, and handles SIGHUP.
+//! Manages a target at run time: restores saved changes, serves the control socket, and handles
+//! SIGHUP.
 
 use super::dashboard::{self, Wanted};
 use super::document::{self, Opening, Shares};
@@ -72,7 +73,8 @@ impl Open for Opener {
     }
 }
 
-/// Returns the initial state: the configuration's, or the saved state with its run-time changes.
+/// Returns the initial state: the saved state with its run-time changes if there is one, or else
+/// the configuration's.
 pub(super) fn resumed(
     args: &ServeArgs,
     shares: Shares,
@@ -165,7 +167,7 @@ fn referral(address: &SocketAddr) -> Referral {
     }
 }
 
-/// The state that the management API of a running target needs.
+/// The parts of a running target that its management API needs.
 pub(super) struct Begun {
     pub(super) disks: Disks,
     pub(super) keys: Keys,
@@ -200,7 +202,7 @@ pub(super) fn begin(
     hangup: Hangup,
 ) -> Result<Sockets> {
     let Begun { disks, keys, mut document, configured, store, group } = begun;
-    // Replace requested ports by the ports that the target bound.
+    // Replace port 0 by the ports that the target bound.
     document.listeners = document::bound(&document, &target.entrances());
     let again = args.config.clone().map(|path| {
         let listen = (!args.listen.is_empty()).then(|| args.listen.clone());

@@ -9,7 +9,7 @@ use farblock_host::readable::Readable;
 use std::io::Read;
 use std::path::Path;
 
-/// Returns the management API that the options request.
+/// Returns the address, tokens and certificate of the management API that the options request.
 pub(super) fn wanted(args: &ApiArgs) -> Result<Option<Remote>> {
     let (Some(address), Some(file)) = (args.api, &args.api_tokens) else { return Ok(None) };
     if !address.ip().to_canonical().is_loopback() && args.https_cert.is_none() {
@@ -42,7 +42,8 @@ pub(super) fn certificate(args: &ServeArgs) -> Result<Option<Certificate>> {
     certified(api.https_cert.as_deref(), api.https_key.as_deref())
 }
 
-/// Returns a certificate with its key, and with the function that reads a renewed certificate.
+/// Reads a certificate and its key. The result also contains the function that reads them again
+/// after a renewal.
 pub fn certified(file: Option<&Path>, key: Option<&Path>) -> Result<Option<Certificate>> {
     let (Some(file), Some(key)) = (file, key) else { return Ok(None) };
     let (file, key) = (file.to_owned(), key.to_owned());

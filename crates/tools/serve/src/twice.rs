@@ -5,8 +5,8 @@ use farblock_backends::Spec;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Finds the first file that is named twice, by two disks or by one. Returns the later disk and
-/// both names of the file. The `bool` of each disk says whether it is read-only: only read-only
+/// Finds the first file that two disks name, or that one disk names twice. Returns the later disk
+/// and both names of the file. The `bool` of each disk says whether it is read-only: read-only
 /// disks may share a file.
 pub(super) fn find<'a, T>(
     disks: impl Iterator<Item = (T, &'a Spec, bool)>,
@@ -31,7 +31,7 @@ enum NamedFile {
     /// Device and inode number.
     #[cfg(unix)]
     Inode(u64, u64),
-    /// The number of a block device, which may have several special files.
+    /// The number of a block device, which may have several names in `/dev`.
     #[cfg(unix)]
     Device(u64),
     /// The absolute path, if the file does not exist or the system has no inode numbers.
@@ -53,8 +53,8 @@ impl NamedFile {
     }
 }
 
-/// Returns the files that a disk uses exclusively. Ranges are left out, since several of them may
-/// share a file.
+/// Returns the files that a disk uses as a whole. Omits files of ranges (`range:`), because several
+/// ranges may share a file.
 fn whole_files(spec: &Spec) -> Vec<&Path> {
     match spec {
         Spec::File(path) => vec![path],

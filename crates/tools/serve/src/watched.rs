@@ -1,4 +1,5 @@
-//! Polls the TLS keys in the kernel's keyrings, which do not report changes.
+//! Reads the TLS keys in the kernel's keyrings at intervals, because the kernel does not report
+//! changes.
 //!
 //! A connection with an unknown key does not trigger a poll: otherwise unauthenticated peers could
 //! make the target query the kernel as often as they like.
@@ -14,7 +15,7 @@ use std::time::Duration;
 /// The interval between polls, and so the longest delay until a new key works.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// The last error for each host whose keys could not be read, by subsystem and host name.
+/// The last error of each host whose keys could not be read, by the NQNs of subsystem and host.
 type Troubles = HashMap<(String, String), String>;
 
 /// Polls until the target is dropped. A host whose keys cannot be read keeps its old keys.
@@ -32,7 +33,7 @@ pub(super) fn watch(steering: Weak<Steering>) {
     }
 }
 
-/// Reads each host's keys again, logs new errors, and returns all errors.
+/// Reads each host's keys again, logs the errors that are not in `before`, and returns all errors.
 fn look_again(steering: &Steering, before: &Troubles) -> Troubles {
     let mut troubles = Troubles::new();
     for names in steering.hosts(in_keyring) {
@@ -57,8 +58,8 @@ fn look_again(steering: &Steering, before: &Troubles) -> Troubles {
     troubles
 }
 
-/// Returns the warning for a key that cannot be read again. Without it, an administrator who
-/// revoked the key would believe that the host can no longer connect.
+/// Returns the warning for a key that can no longer be read. An administrator may have removed it
+/// to lock the host out, but the target keeps the old key.
 fn sentence(nqn: &str, host: &str, why: &str) -> String {
     format!(
         "{host} can still connect with its old key, because its key could not be read again \

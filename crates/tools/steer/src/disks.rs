@@ -43,7 +43,7 @@ pub(super) fn replace(client: &Client, nqn: &str, nsid: u32, disk: &DiskArgs) ->
         let found = ask(client, "GET", &uri, None, None)?;
         let mut namespace = found.json();
         store(&mut namespace, disk)?;
-        // Only mirrors have a copy speed; other disks refuse one.
+        // Only mirrors have a copy speed. The target refuses it for other disks.
         let path = namespace["path"].as_str();
         if !path.is_some_and(|path| path.starts_with("mirror:")) {
             namespace["copy_bytes_per_second"] = Value::Null;
@@ -56,7 +56,8 @@ pub(super) fn replace(client: &Client, nqn: &str, nsid: u32, disk: &DiskArgs) ->
     }
 }
 
-/// Sets the disk and its identifiers. The target resolves the path on its own machine.
+/// Writes the disk and its identifiers into the namespace's JSON. The path is a path on the
+/// target's machine.
 fn store(namespace: &mut Value, disk: &DiskArgs) -> Result<()> {
     let spec = parse_disk(&disk.path).map_err(Failure::Usage)?;
     namespace["path"] = json!(disk_name(&spec));

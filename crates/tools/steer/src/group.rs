@@ -46,7 +46,8 @@ pub(super) fn shown(client: &Client) -> String {
     group.as_ref().map(text).unwrap_or_default()
 }
 
-/// Returns one line for the group, each member, each ANA group and each of the last events.
+/// Formats the group as lines: one for the group itself, then one for each member, ANA group and
+/// recent event.
 fn text(group: &Value) -> String {
     let said = |value: &Value| match value {
         Value::String(text) => text.clone(),
@@ -98,7 +99,7 @@ fn text(group: &Value) -> String {
     text
 }
 
-/// Returns the number of hosts that are connected to a member.
+/// Describes how many hosts are connected to a member.
 fn hosts(hosts: &Value) -> String {
     match hosts.as_array().map(Vec::len) {
         None => "not ready for hosts".to_owned(),

@@ -32,7 +32,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The HTTP status code of a conditional request whose object another client has changed.
+/// The HTTP status code 412: another client changed the object after this client had read it.
 const STALE: u16 = 412;
 /// Moves the terminal's cursor to the corner, and clears the rest of the screen.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
@@ -48,7 +48,8 @@ fn meant(control: Option<&Path>, remote: &RemoteArgs) -> Result<Client> {
         (None, None) => client(control),
         (Some(url), Some(file)) => {
             let text = farblock_host::key_file::text(file).map_err(Failure::Run)?;
-            // In the target's token file, a name and a role precede the token.
+            // The user may name the target's own token file, where a name and a role precede the
+            // token.
             let token = text.split_whitespace().next_back().unwrap_or_default();
             let trust = remote.api_ca.as_deref().map(tokens::trust).transpose()?;
             Client::remote(url, token, trust.as_ref()).map_err(Failure::Usage)
@@ -57,7 +58,7 @@ fn meant(control: Option<&Path>, remote: &RemoteArgs) -> Result<Client> {
     }
 }
 
-/// Resolves `--control`, which is a socket's path or an address that `farblock status` lists.
+/// Returns the path of the socket that `--control` names, directly or by an address of its target.
 fn named_socket(given: &Path) -> PathBuf {
     let address = given.to_str().and_then(|text| text.parse::<SocketAddr>().ok());
     let place = address.filter(|_| !given.exists()).and_then(|address| default_socket(&address));
@@ -194,7 +195,7 @@ pub fn reload(args: &ReloadArgs) -> Result<()> {
     say(&ask(&client, "POST", "/v1/reload", None, None)?, "the configuration has not changed\n")
 }
 
-/// Returns a running target's state, or `None` if the target does not answer.
+/// Returns a running target's state as JSON, or `None` if no target answers.
 #[must_use]
 pub fn state(control: Option<&Path>) -> Option<Value> {
     let answer = client(control).ok()?.ask("GET", "/v1/state", None, None).ok()?;
@@ -389,8 +390,8 @@ fn allowed(args: &AllowHostArgs, found: &Answer) -> Value {
     host
 }
 
-/// Changes the object at `uri` with `method`, or creates it. If another client changes the object
-/// in between, retries: the user's request does not depend on the old version.
+/// Changes the object at `uri` with `method`, or creates it. `wanted` returns the new object from
+/// the present one. If another client changes the object meanwhile, starts again.
 fn changed(
     client: &Client,
     method: &str,
@@ -419,8 +420,7 @@ fn namespace_at(nqn: &str, nsid: u32) -> String {
     format!("{}/namespaces/{nsid}", subsystem_at(nqn))
 }
 
-/// Limits a listed host. Refuses an unlisted host, since adding an entry would let the host
-/// connect.
+/// Limits a host that the subsystem lists. Refuses another host: to list it would let it connect.
 fn limit_host(client: &Client, nqn: &str, host: &str, limits: &LimitArgs) -> Result<()> {
     let uri = host_at(nqn, host);
     changed(client, "PATCH", &uri, |found| match found.is_success() {
@@ -432,7 +432,7 @@ fn limit_host(client: &Client, nqn: &str, host: &str, limits: &LimitArgs) -> Res
     })
 }
 
-/// Converts limits to the target's JSON; `null` removes a limit.
+/// Converts the limits of the command to the target's JSON, in which `null` removes a limit.
 fn of(limits: &LimitArgs) -> Value {
     json!({
         "iops": limits.iops, "read_iops": limits.read_iops, "write_iops": limits.write_iops,

@@ -78,7 +78,7 @@ fn told(mirror: &MirrorStatus) -> Result<()> {
     )))
 }
 
-/// Returns the first block and the number of blocks of each range, and merges adjacent ranges.
+/// Merges adjacent ranges. Returns the first block and the number of blocks of each merged range.
 fn joined(differences: &[Difference]) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for next in differences {
@@ -90,7 +90,7 @@ fn joined(differences: &[Difference]) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// Explains why some bytes were not compared, with advice.
+/// Says why the mirror could not compare some bytes, and what the user can do.
 fn uncompared(mirror: &MirrorStatus) -> String {
     let bytes = Size(mirror.uncompared_bytes);
     match &mirror.unread_legs[..] {

@@ -5,7 +5,7 @@ use farblock_admin_api::{IoStats, Latency, Stats};
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// The subject of the table's rows.
+/// The kind of object that each row of the table describes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum View {
     Cores,
@@ -13,7 +13,7 @@ pub(super) enum View {
     Hosts,
 }
 
-/// The columns of figures, from left to right.
+/// The titles of the columns of figures, from left to right.
 pub(super) const COLUMNS: [&str; 8] =
     ["READ/s", "WRITE/s", "READ MiB/s", "WRITE MiB/s", "READ µs", "WRITE µs", "ERR/s", "BUSY %"];
 
@@ -107,7 +107,7 @@ impl Between<'_> {
             let before = self.before.subsystems.iter().find(|it| it.nqn == subsystem.nqn);
             let before = before.map_or(&[][..], |it| &it.namespaces);
             for namespace in &subsystem.namespaces {
-                // Put the number first: narrow columns cut off the end of a name.
+                // Put the namespace ID first, because a narrow column cuts off the end of a name.
                 let name = format!("{} {}", namespace.nsid, subsystem.nqn);
                 let before = before.iter().find(|it| it.nsid == namespace.nsid);
                 rows.push(Row::new(&name, &namespace.io, before.map(|it| &it.io), self));
@@ -141,7 +141,7 @@ pub(super) mod tests {
         })
     }
 
-    /// Returns counters after `uptime_ms` milliseconds. The second namespace has twice the reads of
+    /// Makes counters after `uptime_ms` milliseconds. The second namespace has twice the reads of
     /// the first.
     pub(crate) fn stats(uptime_ms: u64, reads: u64) -> Stats {
         let names = ["nqn.2014-08.org.example:busy", "nqn.2014-08.org.example:gone"];
@@ -161,7 +161,7 @@ pub(super) mod tests {
                 "namespaces": [space(1), space(2)] }],
             "hosts": [host(0), host(1)]
         });
-        serde_json::from_value(made).expect("valid figures")
+        serde_json::from_value(made).expect("the counters are valid")
     }
 
     #[test]

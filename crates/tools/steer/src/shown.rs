@@ -1,4 +1,4 @@
-//! A target's status as text.
+//! Formats a target's status as text.
 
 use super::rates::{COLUMNS, View, errors, mean_us, rows};
 use super::terms;
@@ -189,7 +189,7 @@ fn namespaces(subsystem: &SubsystemStatus) -> String {
 fn troubles(subsystem: &SubsystemStatus) -> String {
     let mut text = String::new();
     for NamespaceStatus { nsid, trouble, last_failure, legs, .. } in &subsystem.namespaces {
-        // A remote leg reports its trouble in its own line.
+        // Omit the trouble of a remote leg, which has its own line.
         let is_of_a_part = legs.iter().any(|leg| leg.reason == *trouble);
         if let Some(sentence) = trouble.as_ref().filter(|_| !is_of_a_part) {
             let _ = writeln!(text, "  trouble of namespace {nsid}: {}", printable(sentence));
@@ -217,7 +217,7 @@ fn legs(subsystem: &SubsystemStatus) -> String {
     text
 }
 
-/// Describes the current or last resync or comparison of a mirror.
+/// Describes the resync or comparison that a mirror does, or the result of the last one.
 fn doing(namespace: &NamespaceStatus, mirror: &MirrorStatus) -> Option<String> {
     let verified = Size(mirror.verified_bytes);
     let mut faults = match mirror.differing_bytes {

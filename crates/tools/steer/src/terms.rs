@@ -1,4 +1,4 @@
-//! Describes for the user which hosts may use a target's namespaces, and under which conditions.
+//! Describes which hosts may use a target's namespaces, and with which keys and limits.
 
 use crate::table::printable;
 use farblock_admin_api::{Status, SubsystemStatus};

@@ -26,8 +26,8 @@ fn fitting_width(figures: usize) -> u16 {
     u16::try_from(figures).unwrap_or(u16::MAX).saturating_mul(FIGURE_COLUMNS + 1)
 }
 
-/// Shortens a long name. The leading number stays, and `..` replaces the characters after it: names
-/// of one target differ at their ends.
+/// Shortens a long name. Keeps a leading number and the end of the name, where the names of one
+/// target differ. `..` replaces the characters between them.
 fn its_end(name: &str, columns: usize) -> String {
     let over = name.chars().count().saturating_sub(columns);
     if over == 0 {
@@ -42,7 +42,7 @@ fn its_end(name: &str, columns: usize) -> String {
     }
 }
 
-/// The current view and samples.
+/// The selected view, and the two samples of the counters that it compares.
 struct Shown {
     view: View,
     /// The column to sort by, largest value first; `None` sorts by name.

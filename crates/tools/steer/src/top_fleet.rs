@@ -16,7 +16,8 @@ use std::time::Duration;
 
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Shows the only running fleet until the fleet ends or the user quits.
+/// Shows the running fleet until it ends or the user quits. Fails if no fleet or several fleets
+/// run.
 pub(super) fn run(fleets: &[PathBuf]) -> Result<()> {
     let [path] = fleets else {
         return Err(Failure::run(match fleets {

@@ -1,7 +1,8 @@
 //! `farblock ctl group upgrade`: restarts one member of a group after the other.
 //!
-//! When the upgrade starts, etcd records the incarnation of each member, a number that grows at
-//! each restart. So the user can continue an interrupted upgrade through any member.
+//! When the upgrade starts, etcd records the incarnation of each member: a number that grows with
+//! each restart. So etcd shows which members have restarted, and the user can continue an
+//! interrupted upgrade through any member.
 //!
 //! ```text
 //!   drain --> leads nothing --> hosts have other paths --> restart --> ready
@@ -25,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// The interval at which the command says what it waits for.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// The group as a member sees it.
+/// The state of the group, as reported by the member that answers this command.
 #[derive(Deserialize, Debug)]
 struct Seen {
     member: String,
@@ -70,7 +71,7 @@ impl Seen {
         self.upgrade.as_ref()?.get(name)
     }
 
-    /// Whether the process of the member is a later one than at the start of the upgrade.
+    /// Whether the member has restarted since the start of the upgrade.
     fn has_restarted(&self, name: &str) -> bool {
         let now = self.member(name).filter(|member| member.alive).map(|it| it.incarnation);
         now > self.before(name).map(|before| before.incarnation)
@@ -82,9 +83,9 @@ impl Seen {
         now.zip(before).is_none_or(|(now, before)| now.duty == before.duty)
     }
 
-    /// The next member to restart: first a member that an interrupted command has not finished.
-    /// Then the members that lead the fewest ANA groups, so that leadership moves seldom. The
-    /// member that answers is the last.
+    /// The next member to restart. First comes a member with which an interrupted command had
+    /// begun. Then members that lead few ANA groups, so that leadership moves seldom. The member
+    /// that answers this command is the last.
     fn next(&self) -> Option<String> {
         let upgrade = self.upgrade.iter().flat_map(BTreeMap::keys);
         let open = upgrade.filter(|name| !self.has_restarted(name) || !self.has_its_duty(name));
@@ -95,7 +96,7 @@ impl Seen {
         open.min_by_key(rank).cloned()
     }
 
-    /// The reason why the group still needs the member as a leader.
+    /// The reason why the group still needs the member as a leader; `None` if it does not.
     fn needs(&self, name: &str) -> Option<String> {
         let is_settled = |group: &&AnaGroup| {
             let leader = group.leader.as_deref();
@@ -111,7 +112,7 @@ impl Seen {
         others.flat_map(|member| &member.hosts).flatten().map(String::as_str).collect()
     }
 
-    /// A host without another path than this member.
+    /// Returns a host whose only path leads to this member; `None` if there is none.
     fn stranded(&self, name: &str) -> Option<&str> {
         let elsewhere = self.elsewhere(name);
         let hosts = self.member(name).into_iter().flat_map(|member| &member.hosts).flatten();
@@ -164,7 +165,8 @@ impl Upgrade<'_> {
         ask(self.client, "POST", GROUP, None, Some(&json!(order))).map(drop)
     }
 
-    /// Repeats an order while the member that answers restarts or looks for etcd.
+    /// Sends an order to the group. Repeats it while the member that answers restarts or cannot
+    /// reach etcd.
     fn order_until_done(&self, order: &GroupOrder) -> Result<()> {
         let begin = Instant::now();
         loop {
@@ -182,8 +184,8 @@ impl Upgrade<'_> {
         })
     }
 
-    /// Waits until `missing` returns `None`. `missing` returns the unmet condition as a sentence.
-    /// The member that answers may restart meanwhile.
+    /// Waits until `missing` returns `None`. Until then, `missing` returns the unmet condition as a
+    /// sentence. The member that answers may restart meanwhile.
     fn until(&self, what: &str, missing: impl Fn(&Seen) -> Option<String>) -> Result<Seen> {
         let begin = Instant::now();
         let mut said = Instant::now();
@@ -245,7 +247,7 @@ impl Upgrade<'_> {
             self.until(&format!("the hosts have returned to {name}"), |seen| {
                 let back = seen.member(name)?.hosts.as_ref()?;
                 let others = seen.elsewhere(name);
-                // Do not wait for a host that has left all members.
+                // Do not wait for a host that is connected to no member any more.
                 let is_missing =
                     |host: &&String| !back.contains(*host) && others.contains(host.as_str());
                 let host = hosts.iter().find(is_missing)?;
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_member_of_an_interrupted_upgrade_is_next_and_the_one_that_answers_is_last() {
+    fn an_unfinished_member_is_upgraded_first_and_the_answering_member_last() {
         let at = |a: (u64, &str), b: (u64, &str), c: (u64, &str)| {
             let all = [("a", a), ("b", b), ("c", c)];
             let all = all.map(|(name, (incarnation, duty))| member(name, incarnation, duty, &[]));
@@ -346,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_another_path_and_a_group_without_another_leader_are_named() {
+    fn the_host_and_the_ana_group_that_still_need_a_member_are_named() {
         let members = json!([
             member("a", 1, "serve", &["one", "two"]),
             member("b", 1, "serve", &["one"]),

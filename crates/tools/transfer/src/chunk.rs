@@ -3,7 +3,7 @@
 use farblock_reactor::Buffer;
 use std::ops::Range;
 
-/// A buffer with data, or a hole.
+/// A piece of data: a buffer with the range of its valid bytes, or a hole.
 pub(super) enum Chunk {
     Data(Buffer, Range<usize>),
     /// The length in bytes of a run of zeroes.

@@ -135,7 +135,7 @@ fn report(what: &str, summary: &Summary, json: bool, global: &Global) -> Result<
     }
     if !global.quiet {
         let Summary { bytes, seconds, mib_per_second, .. } = summary;
-        // A rate for so few bytes would be meaningless.
+        // Below 1 MiB, the rate would measure only the overhead.
         let rate =
             if *bytes >= 1 << 20 { format!(" ({mib_per_second:.0} MiB/s)") } else { String::new() };
         let before = match summary.resumed_from {

@@ -42,8 +42,8 @@ impl FileSink {
     pub(super) fn new(stored: Stored, name: String, done: u64) -> Result<FileSink> {
         let sink = FileSink { stored, name, position: done, durable: done };
         let mut file = sink.stored.file();
-        // Truncate the file: bytes after `done` may not be durable, and a hole must not expose old
-        // data.
+        // Truncate the temporary file of an earlier attempt after the durable bytes. Otherwise its
+        // old data would appear where this attempt leaves holes.
         let length = if sink.is_new() { file.set_len(done) } else { Ok(()) };
         let begun = length.and_then(|()| file.seek(SeekFrom::Start(done)));
         begun.map_err(|error| sink.failure(&error))?;

@@ -24,7 +24,8 @@ pub(super) struct Job<'a> {
 
 impl Job<'_> {
     pub(super) fn run(mut self) -> Result<Summary> {
-        // Install the handler only after connecting: until then, a signal may kill the process.
+        // `input` and `output` are connected by now. Until here, a signal may simply kill the
+        // process.
         let stop = Stop::install_with_hangup()?;
         if self.opener.options.verify && (!self.input.is_repeatable() || self.output.is_stream()) {
             return Err(Failure::usage(
@@ -106,8 +107,8 @@ impl Job<'_> {
             return Err(self.cannot_resume(&self.output.name));
         };
         let path = self.map_path(&destination)?;
-        // Remove the record if an earlier process renamed the new file into place, but ended before
-        // it removed the record.
+        // Remove the record of a complete transfer: an earlier process renamed the new file into
+        // place, but ended before it removed the record.
         if resume::read(&path)?.is_some_and(|old| self.output.has_become(&old.destination)) {
             resume::forget(&path);
         }

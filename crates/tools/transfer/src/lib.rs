@@ -44,7 +44,7 @@ const PIECE_BYTES: usize = 512 << 10;
 const DEPTH: usize = 32;
 /// The longest wait for a chunk before the writer checks for signals and completions.
 const TICK: Duration = Duration::from_millis(50);
-/// The interval between flushes. A resumed transfer repeats about this much work at most.
+/// The interval between flushes. A resumed transfer repeats the work of about this time at most.
 const CHECKPOINT: Duration = Duration::from_secs(1);
 /// The time limit for making the written data durable after an interruption or a failure.
 const GRACE: Duration = Duration::from_secs(5);

@@ -23,9 +23,9 @@ const CHECKPOINT: u64 = u64::MAX - 1;
 /// A namespace as a destination, with up to [`DEPTH`] operations in flight. The token of a write is
 /// the offset of its first byte.
 ///
-/// The sink writes chunks of whole blocks directly. Other chunks pass through `staging`, which
-/// always begins at a block boundary. At both edges of the range, the sink reads the rest of the
-/// block first.
+/// The sink writes chunks of whole blocks directly. It collects other chunks in `staging`, a buffer
+/// that begins at a block boundary. If the range starts or ends inside a block, the sink first
+/// reads the rest of that block.
 pub(super) struct NamespaceSink {
     // Declared first: the queue must be dropped before its reactor.
     queue: Box<dyn Queue>,
@@ -40,7 +40,7 @@ pub(super) struct NamespaceSink {
     start: u64,
     /// The offset of the next byte to write.
     position: u64,
-    /// The buffer of the next write, while it is not full, and the number of its filled bytes.
+    /// The partly filled buffer of the next write, and the number of its filled bytes.
     staging: Option<(Buffer, usize)>,
     /// The writes in order of submission, starting with the oldest incomplete one: the offset of
     /// each write, and whether it is complete.
@@ -49,7 +49,7 @@ pub(super) struct NamespaceSink {
     flushing: Option<u64>,
     /// Everything before this offset is durable.
     durable: u64,
-    /// The failed operation with the lowest offset, until it is reported.
+    /// The failed operation with the lowest offset, until `poll` returns the failure.
     failed: Option<(u64, BlockError)>,
     done: Vec<Completion>,
     ready: Vec<TaskId>,
@@ -118,7 +118,7 @@ impl NamespaceSink {
         Ok(())
     }
 
-    /// Writes zeroes. Whole blocks need no data: a Write Zeroes operation covers them.
+    /// Writes zeroes: with a Write Zeroes operation for whole blocks, and as data in the others.
     fn write_hole(&mut self, mut length: u64, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         let block = self.block();
         while length > 0 {
@@ -162,7 +162,8 @@ impl NamespaceSink {
         Ok(())
     }
 
-    /// Returns a new staging buffer. It starts with the old bytes of the block before the position.
+    /// Returns a new staging buffer. If the position is inside a block, the buffer starts with the
+    /// old bytes of this block.
     fn stage(&mut self) -> Result<(Buffer, usize)> {
         let block = self.block();
         let start = self.position / block * block;
@@ -181,8 +182,7 @@ impl NamespaceSink {
     /// Starts a flush of the completed writes, unless one is in flight.
     pub(super) fn checkpoint(&mut self) {
         let staged = self.staging.as_ref().map_or(0, |(_, filled)| *filled as u64);
-        // The staging buffer may start with old bytes of the namespace, before the transfer's
-        // start.
+        // `max`: the staging buffer may start with old bytes from before the transfer's start.
         let unsent = self.position.saturating_sub(staged).max(self.durable);
         let complete = self.window.front().map_or(unsent, |(first, _)| *first);
         if self.flushing.is_none() && complete > self.durable {
@@ -216,7 +216,7 @@ impl NamespaceSink {
     /// Like [`finish`](Self::finish) with a short deadline, after a failure or a signal.
     pub(super) fn wind_up(&mut self) {
         self.deadline = Some(Instant::now() + GRACE);
-        // Ignore all failures here: the sink reports only data that are known to be durable.
+        // Ignore failures: they only mean that the sink reports fewer durable bytes.
         self.settle();
         if self.window.is_empty() {
             let _ = self.finish();
@@ -276,7 +276,7 @@ impl NamespaceSink {
         Ok(last)
     }
 
-    /// Processes the events of at most one `TICK`. Fails if `is_over`.
+    /// Processes events for at most one [`TICK`]. Fails after a signal or the deadline.
     fn wait(&mut self, free: &mut dyn FnMut(Buffer)) -> Result<()> {
         match self.is_over() {
             true => Err(Failure::Interrupted(String::new())),
@@ -284,7 +284,7 @@ impl NamespaceSink {
         }
     }
 
-    /// With a deadline: whether the deadline has passed. Without: whether a signal has arrived.
+    /// Whether the sink must stop: at the deadline if there is one, and otherwise after a signal.
     fn is_over(&self) -> bool {
         match self.deadline {
             Some(deadline) => Instant::now() >= deadline,

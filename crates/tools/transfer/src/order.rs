@@ -1,5 +1,5 @@
-//! Tests with a disk that completes operations in reverse order and fails all operations from one
-//! offset on. A transfer must report the lowest offset that failed, whatever was in flight.
+//! Tests with a disk that completes operations in reverse order, and fails all operations beyond an
+//! offset. A transfer must report the lowest offset that failed, not the failure that came first.
 
 use super::namespace_sink::NamespaceSink;
 use super::source::{Next, Source};

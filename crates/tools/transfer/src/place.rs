@@ -47,7 +47,7 @@ pub(super) enum TransferPlace {
 
 impl TransferPlace {
     pub(super) fn parse(text: &OsStr) -> Result<TransferPlace> {
-        // A name that is not UTF-8 can only be a file's.
+        // Only a file can have a name that is not UTF-8.
         let Some(text) = text.to_str() else { return Ok(TransferPlace::of_path(Path::new(text))) };
         if is_url(text) {
             let url: Url = text.parse().map_err(|error: UrlError| Failure::usage(error))?;
@@ -57,7 +57,7 @@ impl TransferPlace {
             return Ok(TransferPlace::Pipe);
         }
         match Spec::parse(text) {
-            // A raw disk accepts only whole sectors. The namespace backend handles this.
+            // A raw disk accepts only whole sectors, so open it as a block device, not as a file.
             Ok(Spec::File(path)) if !is_raw_disk(&path) => Ok(TransferPlace::File(path)),
             Ok(other) => Ok(TransferPlace::Local(other)),
             Err(error) => Err(Failure::usage(error)),
@@ -102,7 +102,7 @@ pub(super) struct Input {
 enum InputKind {
     Namespace(Arc<dyn Namespace>),
     File(File),
-    /// A pipe; `None` once a [`Source`] reads it.
+    /// A pipe; `None` after a [`Source`] has taken it.
     Stream(Option<Box<dyn Read + Send>>),
 }
 
@@ -111,8 +111,7 @@ impl Input {
         !matches!(self.kind, InputKind::Stream(_))
     }
 
-    /// Starts reading `range`. A pipe is read from its current position, for the length of the
-    /// range.
+    /// Starts reading `range`. From a pipe, reads the next bytes, as many as the range has.
     pub(super) fn start(&mut self, engine: EngineKind, range: Range<u64>) -> Result<Source> {
         let name = self.name.clone();
         match &mut self.kind {
@@ -149,7 +148,7 @@ pub(super) struct Output {
 
 enum OutputKind {
     Namespace(Arc<dyn Namespace>),
-    /// A new regular file next to the old one; `None` once writing starts.
+    /// A new regular file next to the old one; `None` after writing has started.
     Regular(Option<Replacement>),
     Device(File),
     Stream(Option<File>),
@@ -185,7 +184,7 @@ impl Output {
         }
     }
 
-    /// The path of a file next to a regular destination, with a suffix for `kind`.
+    /// The path of a helper file next to a regular destination, whose name ends with `kind`.
     pub(super) fn beside(&self, kind: &str) -> Option<PathBuf> {
         match &self.kind {
             OutputKind::Regular(Some(new)) => Some(new.beside(kind)),
@@ -278,8 +277,8 @@ impl Opener<'_> {
         let usual = DiskOptions::default();
         let timeout = self.options.ctrl_loss_timeout;
         let options = DiskOptions {
-            // A transfer has many large operations in flight, perhaps on a slow network. Long
-            // timeouts are safe here, since keep-alive detects a dead target.
+            // Many large operations in flight may take long on a slow network. A long timeout is
+            // safe, because keep-alive detects a dead target earlier.
             connection: Options { io_timeout: PIECE_TIME, ..connection },
             ctrl_loss_timeout: timeout.map_or(usual.ctrl_loss_timeout, |timeout| timeout.0),
             denied_timeout: timeout.map_or(Some(DENIED_TIMEOUT), |timeout| timeout.0),
@@ -415,7 +414,7 @@ fn file_output(path: &Path, options: &TransferArgs) -> Result<Output> {
         return Err(Failure::run(format_args!("{name} is a directory: name a file in it")));
     }
     let special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
-    // Names in /dev and /proc may stand for open files, which cannot be renamed over.
+    // Do not replace names in /dev and /proc: they may stand for files that are already open.
     if !special && !path.starts_with("/dev") && !path.starts_with("/proc") {
         let new = Replacement::begin(path, options.resume)?;
         let identity = new.old().map_or(Identity::Unknown, file_identity);
@@ -442,7 +441,7 @@ fn open_in_place(path: &Path, verify: bool) -> io::Result<File> {
     #[cfg(target_os = "linux")]
     if std::fs::metadata(path).is_ok_and(|found| is_block_device(found.file_type())) {
         use std::os::unix::fs::OpenOptionsExt;
-        // Open it for reading too: only then can this process lock its bytes against QEMU.
+        // Also open it for reading, which the locks against QEMU need.
         options.read(true).custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
     }
     options.open(path)
@@ -488,8 +487,8 @@ fn file_state(file: &File) -> Option<String> {
     Some(format!("{} of {}", file_number(file)?, changed(&metadata)?))
 }
 
-/// Returns the time of the inode's last change. Programs that restore files reset the modification
-/// time, but cannot reset this time.
+/// Returns the time of the inode's last change (ctime). Unlike the modification time, no program
+/// can set it back.
 #[cfg(unix)]
 fn changed(metadata: &Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;

@@ -12,10 +12,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// The file extension of records in the state folder, which are not next to the destination.
+/// The file extension of records in the user's state folder. Records of regular files are next to
+/// the file instead.
 const EXTENSION: &str = "farblock-map";
 
-/// A source or destination, which must be unchanged to resume.
+/// A source or destination. A transfer resumes only if neither has changed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct End {
     pub(super) name: String,
@@ -52,14 +53,15 @@ impl Record {
     }
 }
 
-/// A record in a file.
+/// A record, and the file that contains it.
 pub(super) struct Map {
     path: PathBuf,
     record: Record,
 }
 
 impl Map {
-    /// Continues the transfer recorded at `path`, or starts a new `record`.
+    /// Returns the record at `path` if it describes the same transfer as `record`. Without a file,
+    /// starts with `record`.
     pub(super) fn open(path: PathBuf, record: Record) -> Result<Map> {
         match read(&path)? {
             None => {

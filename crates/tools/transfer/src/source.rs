@@ -1,8 +1,9 @@
 //! Reads a transfer's source on a thread that reads ahead and delivers chunks in order.
 //!
 //! At most [`DEPTH`] chunks are in flight or wait for the receiver. The thread that reads a
-//! namespace never blocks on the receiver. It sleeps in its event loop, and the receiver wakes it.
-//! Otherwise a slow receiver would delay completions until they look like timeouts.
+//! namespace never blocks until the receiver takes a chunk: meanwhile it could not process
+//! completions, and they would look like timeouts. It sleeps in its event loop, and the receiver
+//! wakes it.
 
 use super::{Chunk, DEPTH, PIECE_BYTES};
 use crate::error::{Failure, Result};
@@ -133,7 +134,7 @@ impl Source {
     pub(super) fn next(&mut self, time: Duration) -> Result<Next> {
         match self.chunks.recv_timeout(time) {
             Ok(chunk) => {
-                // The channel has room for another chunk now.
+                // Wake the thread, because the channel has room for another chunk now.
                 self.wake();
                 chunk.map(Next::Chunk)
             }
@@ -161,8 +162,8 @@ impl Source {
 
 impl Drop for Source {
     fn drop(&mut self) {
-        // The thread stops when it notices that the receiver is dropped. Do not join a thread that
-        // may block on a pipe.
+        // Dropping the receiver stops the thread. Join only a thread with a waker: one without may
+        // block on a pipe.
         (_, self.chunks) = mpsc::sync_channel(0);
         (self.used, _) = mpsc::channel();
         self.wake();
@@ -212,7 +213,7 @@ fn hole(file: &File, range: &Range<u64>) -> Option<u64> {
     use rustix::fs::SeekFrom;
     let data = match rustix::fs::seek(file, SeekFrom::Data(range.start)) {
         Ok(data) => data.min(range.end),
-        // There is no more data: the hole extends to the file's end.
+        // ENXIO: no data follows, so the hole extends to the file's end.
         Err(rustix::io::Errno::NXIO) => file.metadata().ok()?.len().min(range.end),
         // This is a device, or a file system that does not report holes.
         Err(_) => return None,

@@ -15,7 +15,7 @@ struct End {
     used: u64,
 }
 
-/// The next bytes of a source.
+/// The next bytes to compare: data, or a run of zeroes.
 enum VerifiedPart<'a> {
     Bytes(&'a [u8]),
     Zeroes,

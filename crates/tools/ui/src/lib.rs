@@ -65,7 +65,7 @@ pub(crate) fn node(text: &str) -> Result<Named, String> {
     }
 }
 
-/// Runs the command.
+/// Serves the dashboard until a signal arrives.
 ///
 /// # Errors
 /// The options contradict each other, or the dashboard cannot listen.
@@ -128,7 +128,7 @@ fn nodes(args: &ClusterArgs) -> Result<Vec<Node>> {
     }
 }
 
-/// Refuses `--steer` for a target whose requests would cross a network unencrypted.
+/// Refuses `--steer` for a target if requests and tokens would cross a network unencrypted.
 fn is_steered_in_secret(named: &Named) -> Result<()> {
     let Where::Address(address) = &named.place else { return Ok(()) };
     let (host, _) = values::host_and_port(address).map_err(Failure::Usage)?;
@@ -142,8 +142,8 @@ fn is_steered_in_secret(named: &Named) -> Result<()> {
     }
 }
 
-/// Returns all targets of this user on this machine. Fails if there is no target, unless `besides`
-/// is true or a fleet runs.
+/// Returns all targets of this user on this machine. The list may be empty only if a fleet runs, or
+/// if `besides` says that the page also shows something else.
 fn here(besides: bool) -> Result<Vec<Node>> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let sockets = places::living().unwrap_or_default();

@@ -3,8 +3,8 @@
 //! them, which libraries can handle. The list excludes calls that start programs, control other
 //! processes, change namespaces, load modules, debug, or use keyrings.
 //!
-//! The filter does not see the requests inside an io_uring ring. That is safe: such requests can do
-//! nothing that the list excludes.
+//! The filter does not see the requests inside an io_uring ring. That is safe: the operations of a
+//! ring are also on this list.
 
 use libc::c_long;
 use seccompiler::{

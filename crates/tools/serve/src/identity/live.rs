@@ -1,14 +1,14 @@
-//! Detects two disks with one identity that targets of this machine share at the same time.
+//! Detects two files with the same identity that targets of this machine share at the same time.
 //!
 //! The attributes of a file do not show that its whole file system is a copy (`dd`, a snapshot of a
 //! storage array). Therefore each target announces the identity and the place (device and inode
 //! number) of each of its files: it binds a socket whose name, in the abstract namespace, contains
-//! both. The kernel lists these names for every user. The open disk owns the socket, so both close
-//! together.
+//! both. The kernel lists these names for every user. The open disk owns the socket, so closing the
+//! disk ends the announcement.
 //!
-//! **Not covered.** Targets of other machines or network namespaces, and disks with a UUID from the
-//! configuration. Two places may legitimately have the same configured UUID (DRBD, a cluster file
-//! system).
+//! It does not see targets of other machines or network namespaces. It ignores disks with a UUID
+//! from the configuration, because two files may legitimately have the same one (DRBD, a cluster
+//! file system).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -28,11 +28,11 @@ static SOCKETS: Mutex<BTreeMap<String, Socket>> = Mutex::new(BTreeMap::new());
 struct Socket {
     /// The bound socket; `None` if the kernel refused to bind it.
     _bound: Option<UnixDatagram>,
-    /// The number of open disks that use the file. It is two for a moment while a disk is reopened.
+    /// The number of open disks that use the file; 2 while the target reopens a disk.
     disks: usize,
 }
 
-/// An announcement. While this value exists, other targets see that an open disk uses the file.
+/// An announced file. While this value exists, other targets see that an open disk uses the file.
 pub(crate) struct Announced {
     name: String,
 }
@@ -191,8 +191,8 @@ fn shared_elsewhere(places: &[(&str, u32)], own: &str) -> Option<(String, u32)> 
     open.next()
 }
 
-/// Returns the name of the file at this place if the process has it open, and `None` if not. The
-/// sandbox of a target may hide the files of other processes: then the file counts as open.
+/// Returns the name of the file at this place if the process has it open, and `None` if not. If the
+/// kernel hides the open files of that process from a sandboxed target, the file counts as open.
 fn open_file(process: u32, at: &str) -> Option<String> {
     let wanted = at.split('-').nth(1)?;
     let unseen = || {
@@ -259,10 +259,9 @@ mod tests {
         assert!(remedy(&a, kept.uuid).contains("setfattr -x user.farblock.identity"));
     }
 
-    /// The announcement ends even if the file stays open: in a sandbox every file seems to stay
-    /// open.
+    /// The test keeps the file open, so only the end of the announcement frees the identity.
     #[test]
-    fn the_identity_is_free_again_after_the_last_disk_closes() {
+    fn another_file_may_use_the_identity_after_the_last_disk_closes() {
         let (_folder, a, b, uuid) = two_files();
         let _open = File::open(&a).unwrap();
         let first = announce(&a, uuid).unwrap();

@@ -1,8 +1,8 @@
 //! The place of a file: facts that differ between a file and its copies, and survive restarts.
 //!
-//! An inode number is not enough. A snapshot of btrfs or ZFS has the inode numbers and birth times
-//! of its original. The first file of a new file system often has the same inode number as in the
-//! old file system. A place contains no device number, since device numbers change at a restart.
+//! The inode number alone does not distinguish a copy. A snapshot of btrfs or ZFS has the inode
+//! numbers and birth times of its original. The first file of every new file system often has the
+//! same number. Device numbers do not help either, because they change at a restart.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -26,7 +26,7 @@ const OVERLAYFS: i64 = 0x794c_7630;
 pub(super) struct FilePlace {
     /// The birth time in nanoseconds since 1970. A copy by `cp`, `rsync` or `tar` has a later one.
     born: Option<String>,
-    /// The number of the subvolume in its file system.
+    /// The number of the file's subvolume in its file system.
     subvolume: Option<String>,
     /// The identifier of the file system or snapshot.
     system: Option<String>,
@@ -37,8 +37,7 @@ pub(super) struct FilePlace {
 impl FilePlace {
     pub(super) fn of(file: &File) -> FilePlace {
         let Ok(metadata) = file.metadata() else { return FilePlace::default() };
-        // `f_type` is 32 bits wide, but the width and sign of the field differ between
-        // architectures.
+        // The kernel's value has 32 bits, but the type of `f_type` depends on the architecture.
         let kind = fstatfs(file).ok().map(|it| i64::from(it.f_type as u32));
         let born = metadata.created().ok().filter(|_| kind != Some(OVERLAYFS));
         let born = born.and_then(|born| born.duration_since(UNIX_EPOCH).ok());
@@ -66,8 +65,8 @@ impl FilePlace {
             || (!has_subvolumes && differ(&self.system, &other.system))
     }
 
-    /// Returns the fact that distinguishes a snapshot from its original, for a file without
-    /// attributes.
+    /// Returns the identifier that distinguishes a snapshot from its original, even if the file has
+    /// no attributes.
     pub(super) fn snapshot(&self) -> Option<&str> {
         self.subvolume.as_deref().or(self.system.as_deref()).or(self.volume.as_deref())
     }

@@ -2,7 +2,8 @@
 //! and Ceph images. The target's state folder has one file for each disk, named by the disk's
 //! identity.
 //!
-//! The file also contains the identity, so a copied or renamed file counts as damaged.
+//! The file also contains that identity. A file that was copied or renamed therefore counts as
+//! damaged.
 
 use crate::error::{Failure, Result, os};
 use farblock_state::{Stage, remove_file, replace_file};
@@ -16,7 +17,7 @@ use uuid::Uuid;
 
 /// The size limit of a file in bytes.
 const MOST_BYTES: u64 = 16 << 10;
-/// The time limit for locking the folder: the lock of a killed target outlives it for a moment.
+/// The time limit for locking the folder: the kernel may release a killed target's lock late.
 const LOCK_TIME: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -25,7 +26,7 @@ static FOLDER: OnceLock<(PathBuf, File)> = OnceLock::new();
 /// Returns the state folder: from the command line, or from systemd for a service.
 pub(crate) fn wanted(asked_for: Option<&Path>) -> Option<PathBuf> {
     asked_for.map(Path::to_owned).or_else(|| {
-        // Take the first of several folders. Paths from systemd are absolute.
+        // systemd separates several folders by colons. Use the first.
         let all = std::env::var_os("STATE_DIRECTORY")?;
         std::env::split_paths(&all).next().filter(|path| path.is_absolute())
     })
@@ -114,7 +115,7 @@ impl ReservationStore for Kept {
         file.take(MOST_BYTES).read_to_end(&mut bytes)?;
         let text = String::from_utf8(bytes).map_err(|_| self.damaged())?;
         let whose = |text: &str| text.parse::<Uuid>().is_ok_and(|uuid| uuid == self.identity);
-        // No reservations means no file, so an empty file is damaged.
+        // A disk without reservations has no file. So an empty file is damaged.
         match text.split_once('\n') {
             Some((identity, text)) if whose(identity) && !text.is_empty() => Ok(text.to_owned()),
             _ => Err(self.damaged()),
