@@ -17,7 +17,7 @@ use support::on_both_engines;
 const BLOCK_SIZE: u32 = 512;
 
 fn refused() -> OpenError {
-    OpenError::from(Spec::parse("").expect_err("an invalid name"))
+    OpenError::from(Spec::parse("").expect_err("the name was accepted"))
 }
 
 /// Waits until the device is open. It polls instead of watching for a change, because a watch that

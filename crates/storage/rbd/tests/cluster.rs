@@ -156,7 +156,7 @@ fn deallocated_blocks_use_no_space_in_the_cluster() {
     disk.write_zeroes(0, (4 * MIB / 512) as u32, false).expect("write zeroes succeeds");
     assert_eq!(used(&image), 2, "write zeroes freed an object");
     disk.deallocate(0, (4 * MIB / 512) as u32).expect("deallocate succeeds");
-    disk.write_zeroes(4 * MIB / 512, (4 * MIB / 512) as u32, true).expect("another");
+    disk.write_zeroes(4 * MIB / 512, (4 * MIB / 512) as u32, true).expect("write zeroes succeeds");
     assert_eq!(used(&image), 0);
 }
 

@@ -94,7 +94,7 @@ fn the_simulation_finds_common_mistakes_quickly() {
 }
 
 #[test]
-#[ignore = "minutes; cargo test --release -p farblock-volumes --test lives -- --ignored"]
+#[ignore = "takes minutes: cargo test --release -p farblock-volumes --test lives -- --ignored"]
 fn the_simulation_finds_each_mistake() {
     let only = std::env::var("MIRROR_MISTAKE").unwrap_or_default();
     for mistake in MISTAKES.into_iter().filter(|mistake| mistake.contains(&only)) {

@@ -297,7 +297,7 @@ fn a_flush_failure_seen_by_the_keeper_is_reported_to_the_user_once() {
     assert_eq!(disk.flush(), Ok(()));
 }
 
-/// Polls a queue for some rounds, or until it has completed an operation.
+/// Polls a queue until it has completed an operation, at most `rounds` times.
 fn completes(reactor: &Reactor, queue: &mut dyn Queue, rounds: usize) -> Option<Completion> {
     let mut done = Vec::new();
     for _ in 0..rounds {

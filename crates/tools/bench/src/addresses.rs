@@ -124,14 +124,14 @@ mod tests {
     #[test]
     fn ios_above_the_namespace_limit_become_several_operations() {
         let geometry = Geometry { max_blocks: 3, ..Geometry::new(512, 100) };
-        let span = Span::new(&geometry, &pattern(Rw::Read, 1), None).expect("a valid size");
+        let span = Span::new(&geometry, &pattern(Rw::Read, 1), None).expect("the size is valid");
         assert_eq!((span.op_blocks, span.ops_per_io()), (3, 3));
     }
 
     #[test]
     fn a_pattern_that_does_not_fit_is_refused() {
         let why = |geometry: &Geometry, rw, jobs, size| {
-            Span::new(geometry, &pattern(rw, jobs), size).expect_err("too large a size")
+            Span::new(geometry, &pattern(rw, jobs), size).expect_err("the size was accepted")
         };
         let small = Geometry::new(512, 8);
         assert!(why(&Geometry::new(8192, 100), Rw::Read, 1, None).contains("not a whole number"));

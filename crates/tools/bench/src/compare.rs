@@ -88,7 +88,7 @@ impl<'a> Under<'a> {
         }
     }
 
-    /// The phases of a run on this subject, derived from the phases on a disk.
+    /// The phases of a run on this disk or floor, derived from the phases on a disk.
     fn times(self, disk: Times) -> Times {
         match self {
             Under::Disk(_) => disk,
@@ -345,7 +345,7 @@ impl Session<'_> {
     }
 }
 
-/// The load of one run, on any subject.
+/// The load of one run, on a disk or the floor.
 struct Load<'a> {
     plan: &'a Plan,
     pattern: &'a Pattern,

@@ -446,7 +446,8 @@ mod tests {
             meters: &meters,
         };
         let namespace: Arc<dyn Namespace> = Arc::new(Hangs);
-        run(&namespace, &spec, cancel, &mut |_| {}).expect_err("no operation completes")
+        run(&namespace, &spec, cancel, &mut |_| {})
+            .expect_err("the run succeeded without completions")
     }
 
     #[test]
@@ -488,7 +489,8 @@ mod tests {
             meters: &meters,
         };
         let namespace: Arc<dyn Namespace> = Arc::new(Hangs);
-        let error = run(&namespace, &spec, &Cancel::new(), &mut |_| {}).expect_err("too late");
+        let error = run(&namespace, &spec, &Cancel::new(), &mut |_| {})
+            .expect_err("the run started after its start time");
         assert!(matches!(error, RunError::Late(_)), "{error}");
     }
 
@@ -499,6 +501,10 @@ mod tests {
         assert_eq!(rate.update(start + Duration::from_secs(2), 1000), 500.0);
         assert_eq!(rate.update(start + Duration::from_secs(3), 1100), 100.0);
         let soon = start + Duration::from_secs(3) + Duration::from_millis(1);
-        assert_eq!(rate.update(soon, 9999), 100.0, "too early for a rate");
+        assert_eq!(
+            rate.update(soon, 9999),
+            100.0,
+            "a second update within moments changed the rate"
+        );
     }
 }

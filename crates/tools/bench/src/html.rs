@@ -374,19 +374,26 @@ mod tests {
         let mut report = testing::report();
         report.patterns.truncate(1);
         let page = render(&report);
-        let rule = page.lines().find(|line| line.starts_with("svg {")).expect("a rule");
+        let rule = page
+            .lines()
+            .find(|line| line.starts_with("svg {"))
+            .expect("the style sheet has the rule");
         assert!(rule.contains("max-width: 440px"), "{rule}");
     }
 
     #[test]
     fn the_page_has_charts_and_tables() {
         let page = render(&testing::report());
-        assert_eq!(page.matches("<svg").count(), 9, "three metrics by three block sizes");
+        assert_eq!(
+            page.matches("<svg").count(),
+            9,
+            "the number of charts: three metrics, three block sizes"
+        );
         assert_eq!(page.matches("<table").count(), 4);
         assert_eq!(
             page.matches(r#"tabindex="0"><table"#).count(),
             4,
-            "the keyboard can scroll each table"
+            "a table cannot be scrolled with the keyboard"
         );
         assert_eq!(page.matches("<title id=").count(), 9);
         assert_eq!(page.matches("<desc id=").count(), 9);
@@ -397,7 +404,11 @@ mod tests {
     #[test]
     fn the_page_shows_the_floor() {
         let page = render(&testing::with_floor(testing::report()));
-        assert_eq!(page.matches("<i class=\"floor\">").count(), 3, "each legend has the floor");
+        assert_eq!(
+            page.matches("<i class=\"floor\">").count(),
+            3,
+            "the number of legends with the floor"
+        );
         assert_eq!(page.matches("<th scope=\"col\">remote, % of floor</th>").count(), 3);
         assert!(page.contains("<rect class=\"floor\""), "the floor has no bar");
         assert!(page.contains("<dt>Floor</dt><dd>bare sockets"), "{page}");
@@ -469,7 +480,7 @@ mod tests {
     #[test]
     fn write_a_page_for_a_visual_check() {
         if let Some(path) = std::env::var_os("FARBLOCK_BENCH_PAGE") {
-            std::fs::write(path, render(&testing::report())).expect("a writable path");
+            std::fs::write(path, render(&testing::report())).expect("the file is written");
         }
     }
 }

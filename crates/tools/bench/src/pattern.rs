@@ -280,7 +280,8 @@ mod tests {
 
     #[test]
     fn invalid_patterns_are_refused() {
-        let why = |text: &str| text.parse::<Pattern>().expect_err("a bad pattern").to_string();
+        let why =
+            |text: &str| text.parse::<Pattern>().expect_err("the pattern was accepted").to_string();
         assert!(why("trim").contains("rw is one of randread"));
         assert!(why("read,bs").contains("key=value"));
         assert!(why("read,bs=4x").contains("4k or 1m"));

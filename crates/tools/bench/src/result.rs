@@ -399,7 +399,7 @@ mod tests {
     fn runs_are_averaged() {
         let pattern = Pattern::new(Rw::Read, 1 << 20, 1, 1);
         let samples = [sample(1000, 10, 100), sample(4000, 20, 400)];
-        let figures = Figures::average(&pattern, &samples).expect("two runs");
+        let figures = Figures::average(&pattern, &samples).expect("there are enough runs");
         assert_eq!((figures.iops, figures.mib_per_second), (150.0, 150.0));
         assert_eq!(figures.latency.mean_ns, 250_000.0, "the mean of the runs' means");
         assert_eq!(figures.latency.max_ns, 400_000);
@@ -417,7 +417,8 @@ mod tests {
     fn a_figure_that_some_runs_lack_is_not_averaged() {
         let pattern = Pattern::new(Rw::Read, 4096, 1, 1);
         let without = Sample { host_cpu: None, sleeps: None, ..sample(10, 1, 1) };
-        let figures = Figures::average(&pattern, &[sample(10, 1, 1), without]).expect("two runs");
+        let figures = Figures::average(&pattern, &[sample(10, 1, 1), without])
+            .expect("there are enough runs");
         assert_eq!((figures.host_cpu, figures.sleeps_per_io), (None, None));
     }
 
@@ -427,7 +428,7 @@ mod tests {
         // 0.359 ms.
         let local = figures(5_696_000.0, 4096, 359_000.0, None);
         let remote = figures(5_540_879.0, 4096, 369_000.0, None);
-        let percent = Percent::new(&local, &remote).expect("both measured");
+        let percent = Percent::new(&local, &remote).expect("both sides were measured");
         assert_eq!(format!("{:.1} {:.1}", percent.iops, percent.mean_latency), "97.3 102.8");
         assert!((percent.iops - percent.throughput).abs() < 1e-9);
         let nothing = figures(0.0, 4096, 0.0, None);
@@ -452,7 +453,7 @@ mod tests {
     fn processor_time_includes_both_ends() {
         let local = figures(1000.0, 4096, 1000.0, Some((2.0, None)));
         let remote = figures(1000.0, 4096, 1000.0, Some((5.0, Some(4.0))));
-        let percent = Percent::new(&local, &remote).expect("both measured");
+        let percent = Percent::new(&local, &remote).expect("both sides were measured");
         assert_eq!(percent.cpu_per_io, Some(450.0));
     }
 
@@ -465,7 +466,7 @@ mod tests {
             report
         );
         let newer = text.replacen("\"schema\": 1", "\"schema\": 2", 1);
-        let error = Report::from_json(&newer).expect_err("a newer schema");
+        let error = Report::from_json(&newer).expect_err("the newer schema was accepted");
         assert!(error.to_string().contains("schema 2 is newer than 1"), "{error}");
         insta::assert_snapshot!(text);
     }

@@ -218,7 +218,9 @@ mod tests {
         assert_eq!(shape, [(0, 0, 3), (1, 3, 3), (2, 6, 2), (3, 40, 3), (4, 43, 3), (5, 46, 2)]);
         let mut finished = 0;
         for op in held.drain(..).rev() {
-            finished += u32::from(slots.complete(op.complete(Ok(()))).expect("good").is_some());
+            finished += u32::from(
+                slots.complete(op.complete(Ok(()))).expect("the operation succeeds").is_some(),
+            );
         }
         assert_eq!((finished, slots.in_flight()), (2, 0));
         slots.submit(&mut |op| held.push(op), Command::Read, 1, &mut random, Instant::now());
@@ -234,7 +236,7 @@ mod tests {
         let (mut slots, mut random) = slots(Rw::Write, span);
         let mut held = Vec::new();
         slots.submit(&mut |op| held.push(op), Command::Write, 2, &mut random, Instant::now());
-        let last = held.pop().expect("three parts");
+        let last = held.pop().expect("three operations are held");
         let failed = slots.complete(last.complete(Err(BlockError::NoSpace)));
         let expected =
             Failed { command: Command::Write, lba: 22, blocks: 2, error: BlockError::NoSpace };
@@ -252,11 +254,11 @@ mod tests {
             slots.submit(&mut |op| held.push(op), Command::Write, 0, &mut random, Instant::now());
             let op = held.pop().expect("an operation is held");
             for page in op.buffer.as_deref().expect("a write has data").chunks(4096) {
-                assert!(pages.insert(page.to_vec()), "a page was written twice");
+                assert!(pages.insert(page.to_vec()), "two written pages are equal");
                 let zeroes = page.iter().filter(|byte| **byte == 0).count();
                 assert!(zeroes < 100, "{zeroes} zeroes do not look random");
             }
-            slots.complete(op.complete(Ok(()))).expect("good");
+            slots.complete(op.complete(Ok(()))).expect("the operation succeeds");
         }
     }
 
@@ -268,7 +270,7 @@ mod tests {
         slots.submit(&mut |op| held.push(op), Command::Read, 0, &mut random, Instant::now());
         let mut read = held.pop().expect("an operation is held");
         read.buffer.as_deref_mut().expect("the operation has a buffer").fill(0);
-        slots.complete(read.complete(Ok(()))).expect("good");
+        slots.complete(read.complete(Ok(()))).expect("the operation succeeds");
         slots.submit(&mut |op| held.push(op), Command::Write, 0, &mut random, Instant::now());
         let write = held.pop().expect("an operation is held");
         assert!(

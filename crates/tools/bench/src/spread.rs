@@ -99,7 +99,7 @@ mod tests {
         while done.len() < count {
             spread.poll(&mut done);
             // This disk completes at once, so the loop need not wait.
-            reactor.poll(Some(Duration::ZERO), &mut ready).expect("the loop works");
+            reactor.poll(Some(Duration::ZERO), &mut ready).expect("the event loop works");
             ready.drain(..).for_each(|task| spread.ready(task));
         }
         done
@@ -109,7 +109,7 @@ mod tests {
     fn a_completed_operation_is_replaced_on_its_own_queue() {
         let reactor = Reactor::new(&Config::default()).expect("the reactor starts");
         let namespace = Null::new(512, 1 << 20).expect("the size is valid");
-        let mut spread = Spread::open(&namespace, &reactor, 3).expect("queues");
+        let mut spread = Spread::open(&namespace, &reactor, 3).expect("the queues open");
         let read = |token| Op::read(0, 1, reactor.buffers().take(512), token);
         (0..6).for_each(|token| spread.submit(read(token)));
         let done = complete(&mut spread, &reactor, 6);
@@ -117,7 +117,7 @@ mod tests {
         let places: Vec<usize> = spread.refill.iter().copied().collect();
         let mut sorted = places.clone();
         sorted.sort_unstable();
-        assert_eq!(sorted, [0, 0, 1, 1, 2, 2], "each queue had its share");
+        assert_eq!(sorted, [0, 0, 1, 1, 2, 2], "the queues of the six operations");
         for (token, place) in places.into_iter().enumerate() {
             assert_eq!(spread.refill.front(), Some(&place));
             spread.submit(read(token as u64));

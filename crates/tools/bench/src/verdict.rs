@@ -353,9 +353,11 @@ mod tests {
 
     #[test]
     fn scattered_rates_give_a_wide_ratio_interval() {
-        let [low, high] = ratio_interval(&[100.0, 100.0], &[90.0, 90.0]).expect("two runs each");
+        let [low, high] =
+            ratio_interval(&[100.0, 100.0], &[90.0, 90.0]).expect("there are enough runs");
         assert!((low - 90.0).abs() < 1e-9 && (high - 90.0).abs() < 1e-9, "{low} {high}");
-        let [low, high] = ratio_interval(&[50.0, 100.0], &[60.0, 90.0]).expect("two runs each");
+        let [low, high] =
+            ratio_interval(&[50.0, 100.0], &[60.0, 90.0]).expect("there are enough runs");
         assert!(low < 50.0 && high > 200.0, "{low} {high}");
         assert_eq!(ratio_interval(&[100.0], &[90.0]), None);
         assert_eq!(ratio_interval(&[0.0, 1.0], &[1.0, 1.0]), None);
@@ -397,7 +399,7 @@ mod tests {
         let change = first(&slower);
         assert_eq!((change.metric, change.verdict), (Metric::Iops, Verdict::Worse));
         assert!((change.percent + 10.0).abs() < 0.1, "{change:?}");
-        let [low, high] = change.interval_percent.expect("three runs");
+        let [low, high] = change.interval_percent.expect("there are enough runs");
         assert!(low < -10.0 && (-10.0..0.0).contains(&high), "{low} {high}");
         let latency = &slower.loads[0].changes[1];
         assert_eq!((latency.metric, latency.verdict), (Metric::MeanLatencyUs, Verdict::Worse));
@@ -458,7 +460,7 @@ mod tests {
         let zero = with_runs(&[0.0, 1.0]);
         let metrics: Vec<Metric> =
             Comparison::of(&a, &zero).loads[0].changes.iter().map(|c| c.metric).collect();
-        assert!(!metrics.contains(&Metric::Iops), "a ratio to zero: {metrics:?}");
+        assert!(!metrics.contains(&Metric::Iops), "a metric was compared with zero: {metrics:?}");
         assert_eq!(median(&[]), 0.0);
         assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0])), (2.0, 2.5));
         assert_eq!(

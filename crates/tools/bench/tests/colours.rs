@@ -24,7 +24,9 @@ const PAIRS: [(&str, &str); 12] = [
 fn colours(path: &str) -> [BTreeMap<String, String>; 2] {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let text = std::fs::read_to_string(&path).expect("a file of the repository");
-    let (light, rest) = text.split_once("prefers-color-scheme: dark").expect("both colour schemes");
+    let (light, rest) = text
+        .split_once("prefers-color-scheme: dark")
+        .expect("the style sheet has both color schemes");
     let dark = rest.split_once("}\n}").map_or(rest, |(dark, _)| dark);
     [light, dark].map(|text| {
         let lines = text.lines().filter_map(|line| {

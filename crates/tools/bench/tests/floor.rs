@@ -35,13 +35,13 @@ fn measured(server: &Server, mut load: Drive) -> Figures {
             Err(RunError::NothingMeasured) if load.runtime < Duration::from_secs(60) => {
                 load.runtime *= 4;
             }
-            result => return result.expect("an answer"),
+            result => return result.expect("the load succeeds"),
         }
     }
 }
 
 fn server() -> Server {
-    Server::start("127.0.0.1:0", 1, &[]).expect("a free port")
+    Server::start("127.0.0.1:0", 1, &[]).expect("the server starts")
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_peer_with_invalid_data_is_disconnected_and_disturbs_no_other() {
 #[test]
 fn a_missing_or_wrong_floor_server_is_reported() {
     let load = load(Pattern::new(Rw::RandRead, 4096, 1, 1));
-    let error = drive(NOBODY, &load, &Cancel::new()).expect_err("nobody listens");
+    let error = drive(NOBODY, &load, &Cancel::new()).expect_err("a server answered");
     assert!(error.to_string().contains("no program listens"), "{error}");
 
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
@@ -108,9 +108,9 @@ fn a_missing_or_wrong_floor_server_is_reported() {
         let (peer, _) = listener.accept().expect("a client connects");
         drop(peer);
     });
-    let error = drive(address, &load, &Cancel::new()).expect_err("an invalid answer");
+    let error = drive(address, &load, &Cancel::new()).expect_err("the answer was accepted");
     assert!(error.to_string().contains("is no"), "{error}");
-    let error = drive(address, &load, &Cancel::new()).expect_err("the server closes");
+    let error = drive(address, &load, &Cancel::new()).expect_err("the load succeeded");
     assert!(error.to_string().contains("closed"), "{error}");
     web.join().expect("the thread does not panic");
 }
@@ -176,7 +176,7 @@ fn a_comparison_includes_the_floor() {
         let floor = pattern.floor.as_ref().expect("the pattern was measured");
         assert_eq!((floor.reads > 0, floor.writes > 0), (true, pattern.pattern.rw.writes()));
         assert_eq!(floor.runs.len(), 2);
-        let percent = pattern.remote_percent_of_floor.expect("both measured").iops;
+        let percent = pattern.remote_percent_of_floor.expect("both sides were measured").iops;
         let remote = pattern.remote.as_ref().expect("the pattern was measured");
         assert!((percent - remote.iops / floor.iops * 100.0).abs() < 1e-6, "{percent}");
         if pattern.pattern.rw == Rw::RandRw {
@@ -211,10 +211,11 @@ fn unsupported_floor_plans_are_refused_before_the_first_io() {
         let side = Side::new(Arc::new(Mem::new(512, 64 << 20).expect("the size is valid"))).fill();
         let side = side.scratch();
         let error = compare(&plan, Some(&side), None, &Cancel::new(), &mut progress);
-        let error = error.expect_err("an invalid plan").to_string();
+        let error = error.expect_err("the plan was accepted").to_string();
         assert!(error.contains(part), "{error}");
     }
-    let error = compare(&good, None, None, &Cancel::new(), &mut Silent).expect_err("no disk");
+    let error = compare(&good, None, None, &Cancel::new(), &mut Silent)
+        .expect_err("a plan without a disk was accepted");
     assert!(error.to_string().contains("neither"), "{error}");
 }
 

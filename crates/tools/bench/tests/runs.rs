@@ -160,7 +160,7 @@ fn an_error_ends_only_its_own_run() {
     let (local, remote) = (Side::new(mem(1 << 20)).scratch(), Side::new(broken).scratch());
     let report = run(&plan, Some(&local), Some(&remote)).expect("the plan is valid");
     assert!(report.has_errors() && !report.interrupted);
-    let [reads, writes] = &report.patterns[..] else { panic!("two patterns") };
+    let [reads, writes] = &report.patterns[..] else { panic!("not two patterns") };
     let failure = &reads.errors[0];
     assert_eq!((reads.errors.len(), failure.side, failure.run), (1, SideName::Remote, 0));
     assert!(failure.message.contains("a read of 8 blocks at LBA"), "{}", failure.message);
@@ -174,18 +174,20 @@ fn an_error_ends_only_its_own_run() {
 fn writes_without_permission_are_refused() {
     let plan = plan(vec![Pattern::new(Rw::Read, 4096, 1, 1), Pattern::new(Rw::Rw, 4096, 1, 1)], 10);
     let precious = Side::new(mem(1 << 20));
-    let error = run(&plan, Some(&precious), None).expect_err("the disk may hold data");
+    let error =
+        run(&plan, Some(&precious), None).expect_err("a disk that may hold data was written");
     assert!(matches!(error, BenchError::WritesRefused { .. }));
     let text = error.to_string();
     assert!(text.contains("--allow-writes") && text.contains("4k sequential mixed"), "{text}");
     assert!(run(&Plan { allow_writes: true, ..plan.clone() }, Some(&precious), None).is_ok());
     assert!(run(&plan, Some(&precious.clone().scratch()), None).is_ok());
     let scratch = precious.clone().scratch();
-    let error = run(&plan, Some(&scratch), Some(&precious)).expect_err("each side must allow it");
+    let error =
+        run(&plan, Some(&scratch), Some(&precious)).expect_err("the second disk was written");
     assert!(matches!(error, BenchError::WritesRefused { .. }));
     let reads = Plan { patterns: vec![plan.patterns[0].clone()], ..plan };
     assert!(run(&reads, Some(&precious), None).is_ok());
-    let error = run(&reads, Some(&precious.fill()), None).expect_err("filling writes, too");
+    let error = run(&reads, Some(&precious.fill()), None).expect_err("the disk was filled");
     assert!(error.to_string().starts_with("filling it with data would overwrite"), "{error}");
 }
 
@@ -193,7 +195,7 @@ fn writes_without_permission_are_refused() {
 fn a_read_only_namespace_is_never_written() {
     let (_, side) = fake(Geometry { read_only: true, ..Geometry::new(512, 800) }, When::AtOnce);
     let plan = Plan { allow_writes: true, ..plan(vec![Pattern::new(Rw::Write, 4096, 1, 1)], 1) };
-    let error = run(&plan, Some(&side), None).expect_err("read-only");
+    let error = run(&plan, Some(&side), None).expect_err("a read-only disk was accepted");
     assert!(matches!(error, BenchError::ReadOnly { .. }), "{error}");
 }
 
@@ -201,8 +203,11 @@ fn a_read_only_namespace_is_never_written() {
 fn invalid_plans_are_refused_before_any_io() {
     let (fake, side) = fake(Geometry::new(512, 800), When::AtOnce);
     let good = plan(vec![Pattern::new(Rw::Read, 4096, 1, 1)], 1);
-    let refused = |plan: Plan| run(&plan, Some(&side), None).expect_err("refused").to_string();
-    assert!(run(&good, None, None).expect_err("refused").to_string().contains("neither"));
+    let refused =
+        |plan: Plan| run(&plan, Some(&side), None).expect_err("the plan was accepted").to_string();
+    assert!(
+        run(&good, None, None).expect_err("the plan was accepted").to_string().contains("neither")
+    );
     assert!(refused(Plan { patterns: Vec::new(), ..good.clone() }).contains("it has no patterns"));
     assert!(refused(Plan { runs: 0, ..good.clone() }).contains("number of runs"));
     let no_time = Plan { runtime: Duration::ZERO, io_size: None, ..good.clone() };
@@ -253,7 +258,8 @@ fn a_cancelled_run_keeps_the_results_of_finished_patterns() {
     assert!(report.interrupted && !report.has_errors());
     assert_eq!(report.patterns.len(), 1);
     let mut at_once = |_: &Snapshot<'_>| cancel.cancel();
-    let error = compare(&plan, Some(&side), None, &cancel, &mut at_once).expect_err("no run");
+    let error = compare(&plan, Some(&side), None, &cancel, &mut at_once)
+        .expect_err("a plan without a run was accepted");
     assert!(matches!(error, BenchError::Cancelled));
 }
 

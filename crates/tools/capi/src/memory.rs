@@ -182,7 +182,7 @@ mod tests {
     /// If `Loans` is dropped before one of its buffers, the process aborts. So this test runs in
     /// its own process.
     #[test]
-    fn memory_that_is_not_given_back_ends_the_process() {
+    fn dropping_loans_with_lent_memory_aborts_the_process() {
         const CHILD: &str = "FARBLOCK_TEST_KEEPS_A_LOAN";
         if std::env::var_os(CHILD).is_some() {
             let (loans, mut memory) = (Loans::default(), [0_u8; 16]);
@@ -193,8 +193,10 @@ mod tests {
             drop(kept);
             return;
         }
-        let test = "memory::tests::memory_that_is_not_given_back_ends_the_process";
-        let mut child = std::process::Command::new(std::env::current_exe().expect("a path"));
+        let test = "memory::tests::dropping_loans_with_lent_memory_aborts_the_process";
+        let mut child = std::process::Command::new(
+            std::env::current_exe().expect("the test knows its program"),
+        );
         child.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
         let ended = child.output().expect("the program runs");
         let told = String::from_utf8_lossy(&ended.stderr).into_owned();

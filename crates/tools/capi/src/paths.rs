@@ -134,7 +134,8 @@ mod tests {
     fn long_errors_are_cut_between_characters() {
         let text = |array: &[c_char]| {
             let bytes: Vec<u8> = array.iter().map(|&byte| byte as u8).collect();
-            let end = bytes.iter().position(|&byte| byte == 0).expect("a zero byte");
+            let end =
+                bytes.iter().position(|&byte| byte == 0).expect("the text ends with a zero byte");
             String::from_utf8(bytes[..end].to_vec()).expect("the text is UTF-8")
         };
         assert_eq!(text(&array("")), "");

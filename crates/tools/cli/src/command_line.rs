@@ -155,7 +155,7 @@ mod tests {
             let error = Cli::command().try_get_matches_from(["farblock", other]);
             let sentence = known_otherwise(&error.expect_err("the command has another name"));
             assert!(sentence.is_some_and(|it| it.contains(name)), "{other}");
-            let ours = name.split(' ').next().expect("a name");
+            let ours = name.split(' ').next().expect("the text has a name");
             assert!(command.find_subcommand(ours).is_some(), "{name}");
         }
     }
@@ -163,7 +163,8 @@ mod tests {
     #[test]
     fn suggestions_omit_hidden_commands_and_options() {
         let said = |typed: &[&str]| {
-            let error = Cli::command().try_get_matches_from(typed).expect_err("unknown");
+            let error =
+                Cli::command().try_get_matches_from(typed).expect_err("the option was accepted");
             without_hidden(error, &Cli::command()).format(&mut Cli::command()).to_string()
         };
         for (typed, hidden) in [

@@ -102,7 +102,7 @@ struct Initiator(TcpStream, u32);
 
 impl Initiator {
     fn new(url: &str) -> Initiator {
-        let target = url.split('/').nth(3).expect("a target");
+        let target = url.split('/').nth(3).expect("the URL names a subsystem");
         let keys = format!(
             "InitiatorName=iqn.2026-11.org.example:it\0TargetName={target}\0SessionType=Normal\0\
              AuthMethod=None\0HeaderDigest=None\0DataDigest=None\0"
@@ -111,7 +111,7 @@ impl Initiator {
         // Send two immediate Login requests: from the security stage to the operational stage, and
         // from there to the full feature phase.
         let (mut stages, mut text) =
-            (0x81, keys.split_at(keys.find("HeaderDigest").expect("a key")));
+            (0x81, keys.split_at(keys.find("HeaderDigest").expect("the list has the key")));
         for _ in 0..2 {
             let mut header = [0; 48];
             (header[0], header[1]) = (0x43, stages);

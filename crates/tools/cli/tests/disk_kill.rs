@@ -81,5 +81,5 @@ fn a_disk_survives_kills_and_restarts_of_its_target() {
     });
     assert!(disk.paths()[0].reconnects >= 3);
     drop(disk);
-    server.expect("a running process").stop();
+    server.expect("the process runs").stop();
 }

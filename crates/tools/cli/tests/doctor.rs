@@ -43,7 +43,7 @@ fn problem(scratch: &Scratch, url: &str, options: &[&str]) -> (String, String) {
     let last =
         report["findings"].as_array().and_then(|all| all.last()).expect("the report has a finding");
     assert_eq!(last["verdict"], "problem", "{report}");
-    let text = |name: &str| last[name].as_str().expect("text").to_owned();
+    let text = |name: &str| last[name].as_str().expect("the JSON contains the text").to_owned();
     (text("check"), format!("{} -> {}", text("what"), text("advice")))
 }
 

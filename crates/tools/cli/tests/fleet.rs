@@ -121,7 +121,7 @@ fn a_built_in_plan_runs() {
 #[test]
 fn the_failover_plan_loses_no_data() {
     let scratch = Scratch::new();
-    let plan = Plan::named("failover", 2).expect("a built-in plan");
+    let plan = Plan::named("failover", 2).expect("the plan is built in");
     let is_root = support::is_root();
     let mut faults: Vec<_> = plan.faults.iter().map(|fault| fault.name()).collect();
     if !is_root {

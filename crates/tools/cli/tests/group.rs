@@ -139,13 +139,14 @@ impl Group {
             found = self.leader(seen_by).filter(|index| is_it(*index));
             found.is_some()
         });
-        found.expect("found just now")
+        found.expect("the name was found above")
     }
 
     fn incarnations(&self, seen_by: usize) -> Vec<u64> {
         let seen = self.seen_by(seen_by);
         let all = seen["members"].as_array().expect("the JSON contains the list").iter();
-        all.map(|member| member["incarnation"].as_u64().expect("a number")).collect()
+        all.map(|member| member["incarnation"].as_u64().expect("the JSON contains the number"))
+            .collect()
     }
 
     /// Starts a rolling upgrade through this member.

@@ -233,7 +233,7 @@ fn a_group_from_configuration_files_works_with_passwords_and_certificates() {
         .expect("the JSON contains the object")
         .keys()
         .next()
-        .expect("one");
+        .expect("the list has an entry");
     let set = [&ana[..], &[address.as_str(), "optimized"]].concat();
     let refused = stage.scratch.run([&set[..set.len() - 1], &["inaccessible"]].concat());
     refused.fails_in_a_line(1, &["member of a group", "group move"]);
@@ -299,7 +299,7 @@ fn every_wrong_setting_of_the_group_is_named() {
         assert_ne!(text, config, "{from}");
         let file = stage.scratch.file("bad.toml", text.as_bytes());
         let outcome = stage.scratch.run(["serve", "--config", &file]);
-        let code = outcome.code.expect("an exit code");
+        let code = outcome.code.expect("the process ended with an exit code");
         outcome.fails_in_a_line(code, &parts);
     }
     let file = stage.scratch.file("good.toml", config.as_bytes());

@@ -56,7 +56,10 @@ fn a_target_stopped_during_a_write_keeps_every_acknowledged_block() {
         let output = support::wait(child);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");
-        let error = stderr.lines().find(|line| line.starts_with("error: ")).expect("an error");
+        let error = stderr
+            .lines()
+            .find(|line| line.starts_with("error: "))
+            .expect("the output has an error");
         assert!(error.contains("failed") || error.contains("lost"), "{error}");
         // Every block has either its old or its new content.
         let mut written = 0;

@@ -121,7 +121,7 @@ fn a_client_accepts_only_a_certificate_of_the_given_authority_and_name() {
     status(&scratch, &plain, "ours.pem").fails_in_a_line(2, &["write https://"]);
     // Silent clients and clients without TLS must not block others.
     let silent: Vec<_> = (0..80)
-        .map(|_| TcpStream::connect(format!("127.0.0.1:{port}")).expect("a free connection"))
+        .map(|_| TcpStream::connect(format!("127.0.0.1:{port}")).expect("the connection opens"))
         .collect();
     status(&scratch, &url, "ours.pem").ok();
     drop(silent);

@@ -87,7 +87,8 @@ impl Watch {
             | WatchFlags::MODIFY
             | WatchFlags::CLOSE_WRITE
             | WatchFlags::MOVED_TO;
-        inotify::add_watch(&watch, scratch.path("kept"), events).expect("a folder");
+        inotify::add_watch(&watch, scratch.path("kept"), events)
+            .expect("the folder can be watched");
         Watch(watch)
     }
 
@@ -127,14 +128,18 @@ fn ask(client: &Client, state: &Document) -> Option<u16> {
 /// Returns the target's state, and checks that its namespaces agree with it.
 fn shared(client: &Client) -> Document {
     let said = client.ask("GET", "/v1/state", None, None).expect("the target answers").body;
-    let document = Document::parse(&said).expect("a state");
+    let document = Document::parse(&said).expect("the state is valid");
     let status = client.ask("GET", "/v1/status", None, None).expect("the target answers").json();
     let mut found = BTreeSet::new();
     for subsystem in status["subsystems"].as_array().expect("the JSON contains the list") {
         let nqn = subsystem["nqn"].as_str().expect("the JSON contains the name");
         for namespace in subsystem["namespaces"].as_array().expect("the JSON contains the list") {
             let bytes = namespace["bytes"].as_u64();
-            found.insert((nqn.to_owned(), namespace["nsid"].as_u64().expect("a number"), bytes));
+            found.insert((
+                nqn.to_owned(),
+                namespace["nsid"].as_u64().expect("the JSON contains the number"),
+                bytes,
+            ));
         }
     }
     let mut said = BTreeSet::new();
@@ -150,14 +155,14 @@ fn shared(client: &Client) -> Document {
 
 /// Kills a target at this moment of a change. Returns whether the change must have been saved.
 fn kill_at(moment: Moment, scratch: &Scratch, server: Server, new: &Document) -> bool {
-    let pid = Pid::from_raw(server.id.cast_signed()).expect("a process");
+    let pid = Pid::from_raw(server.id.cast_signed()).expect("the process id is positive");
     let kill = || kill_process(pid, Signal::KILL).expect("the process still runs");
     let watch = Watch::new(scratch);
     let client = client(scratch);
     let answered = std::thread::scope(|scope| {
         if let Moment::Half = moment {
             let limit = Rlimit { current: Some(HALF), maximum: Some(HALF) };
-            prlimit(Some(pid), Resource::Fsize, limit).expect("our own process");
+            prlimit(Some(pid), Resource::Fsize, limit).expect("the limit is set");
         }
         let asked = scope.spawn(|| ask(&client, new));
         match moment {
@@ -184,7 +189,8 @@ fn kill_at(moment: Moment, scratch: &Scratch, server: Server, new: &Document) ->
 
 /// Returns the saved state. Fails if the file is damaged.
 fn kept(scratch: &Scratch) -> Document {
-    let text = std::fs::read_to_string(scratch.path("kept/state.json")).expect("a state");
+    let text = std::fs::read_to_string(scratch.path("kept/state.json"))
+        .expect("the state file is readable");
     let kept: Kept = serde_json::from_str(&text).unwrap_or_else(|e| panic!("torn: {e}: {text}"));
     kept.shared
 }

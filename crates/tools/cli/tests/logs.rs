@@ -67,7 +67,8 @@ fn a_host_that_keeps_reconnecting_logs_a_few_lines_and_a_count() {
     let server = scratch.serve(["-v", "mem:1MiB"]);
     let url: farblock_host::Url = server.url(1).parse().expect("the URL is valid");
     for _ in 0..40 {
-        farblock_host::Controller::connect_url(&url, &Default::default()).expect("admitted");
+        farblock_host::Controller::connect_url(&url, &Default::default())
+            .expect("the controller admits the host");
     }
     let stderr = server.stop().stderr;
     assert!(stderr.lines().count() < 40 && stderr.contains(" connected to "), "{stderr}");
@@ -145,7 +146,7 @@ fn a_host_suspects_another_protocol_if_the_server_closes_the_connection() {
     let address = listener.local_addr().expect("the socket has an address");
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let mut stream = stream.expect("a client");
+            let mut stream = stream.expect("a client connects");
             // Close the connection without an answer, as to a malformed request.
             let _ = stream.read_exact(&mut [0; 16]);
         }
@@ -212,7 +213,7 @@ fn the_journal_format_is_chosen_if_stderr_is_the_journal() {
     let scratch = Scratch::new();
     let run = |journal: &std::fs::File| {
         let log = std::fs::File::create(scratch.path("log")).expect("the file is created");
-        let found = journal.metadata().expect("a file");
+        let found = journal.metadata().expect("the file exists");
         let mut command = scratch.command(["serve", "missing.img"]);
         command.env("JOURNAL_STREAM", format!("{}:{}", found.dev(), found.ino())).stderr(log);
         assert_eq!(command.status().expect("the program runs").code(), Some(1));

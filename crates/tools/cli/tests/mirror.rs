@@ -137,7 +137,7 @@ fn verify_names_an_unreadable_leg() {
     let mirror = format!("mirror:{one},{}?create", leg.url(1));
     let server = scratch.serve([mirror.as_str(), "--control", control.as_str()]);
     until("the second leg is filled", || standings(&one) == [1, 1]);
-    let nqn = server.subsystem_url().rsplit('/').next().expect("a name").to_owned();
+    let nqn = server.subsystem_url().rsplit('/').next().expect("the text has a name").to_owned();
     let verify = || scratch.run(["ctl", "--control", &control, "verify", &nqn, "1"]);
     verify().ok();
     let file = std::fs::File::options().write(true).open(&data).expect("the file opens");
@@ -301,7 +301,8 @@ fn a_mirror_survives_the_loss_of_each_leg_in_turn() {
             until("the leg is in sync again", || standings(&images[1 - leg]) == [1, 1]);
         }
         more("writes are done");
-        let nqn = server.subsystem_url().rsplit('/').next().expect("a name").to_owned();
+        let nqn =
+            server.subsystem_url().rsplit('/').next().expect("the text has a name").to_owned();
         compares(&scratch, &nqn, &images[1], || more("writes continue"));
         stop.store(true, Ordering::Relaxed);
     });

@@ -91,7 +91,7 @@ impl Mirror<'_> {
     }
 
     fn write(&self, value: u8) {
-        write(&self.server.url(1), value).expect("written");
+        write(&self.server.url(1), value).expect("the write succeeds");
     }
 
     fn kill(self) {
@@ -198,7 +198,7 @@ fn a_mirror_waits_for_delayed_writes_if_the_target_cannot_cancel_them() {
     let second = Mirror::start(&scratch, &legs, "");
     second.write(3);
     // The target executes the delayed write now.
-    let late = held.lock().unwrap().take().expect("a held write");
+    let late = held.lock().unwrap().take().expect("a write is held");
     far.overwrite(LBA as usize * 512, &late);
     until("the leg is in sync again", || second.is_whole());
     second.verify();

@@ -102,7 +102,7 @@ fn whoami_prints_the_host_nqn_that_a_target_must_allow() {
     let text = scratch.run(["whoami"]).ok().out();
     let name = said["host_nqn"].as_str().expect("the JSON contains the name");
     let id = said["host_id"].as_str().expect("the JSON contains the identifier");
-    let folder = said["kept_in"].as_str().expect("a folder");
+    let folder = said["kept_in"].as_str().expect("the JSON contains the folder");
     assert!([name, id, folder].iter().all(|part| text.contains(part)), "{text}");
     let server = scratch.serve(["mem:1MiB", "--allow-host", name]);
     scratch.run(["id", &server.url(1)]).ok();

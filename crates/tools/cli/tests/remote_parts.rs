@@ -166,7 +166,9 @@ fn a_new_target_cancels_the_controllers_of_its_dead_predecessor() {
             std::fs::read_dir(scratch.path("kept/controllers")).expect("the folder is readable");
         let mut paths = files.map(|it| it.expect("the entry is readable").path());
         // Skip a temporary file, which may exist as well.
-        paths.find(|path| path.extension().is_some_and(|it| it == "json")).expect("a file")
+        paths
+            .find(|path| path.extension().is_some_and(|it| it == "json"))
+            .expect("the folder has the file")
     };
     let lives = || {
         let lives: serde_json::Value =

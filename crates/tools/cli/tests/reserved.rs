@@ -81,10 +81,11 @@ impl Host {
         sqe.cdw11 = REPORT_EXTENDED.into();
         let answer = self.io.run(sqe, Transfer::FromController(LENGTH), &[]);
         assert_eq!(answer.status, Status::SUCCESS);
-        let head = ReservationStatus::parse(&answer.data).expect("enough bytes");
+        let head = ReservationStatus::parse(&answer.data).expect("the structure is complete");
         let entries = answer.data[ReservationStatus::LEN..].chunks(Registrant::LEN);
         let entries = entries.take(head.regctl.get().into());
-        let keys = entries.map(|entry| Registrant::parse(entry).expect("whole").rkey.get());
+        let keys = entries
+            .map(|entry| Registrant::parse(entry).expect("the entry is complete").rkey.get());
         (head.rtype, head.ptpls == 1, keys.collect())
     }
 }

@@ -99,7 +99,10 @@ fn io_pauses_during_a_restart_with_a_passed_socket() {
         }
         goes_on();
         stop.store(true, Ordering::Relaxed);
-        (load.join().expect("the thread does not panic"), others.join().expect("no refusal"))
+        (
+            load.join().expect("the thread does not panic"),
+            others.join().expect("the thread does not panic"),
+        )
     });
     assert!(connected > 0);
     // The machine may be busy, so the limit is generous. `--nocapture` prints the measured time.
@@ -131,7 +134,7 @@ fn a_passed_descriptor_that_is_no_listening_socket_is_refused() {
     let scratch = Scratch::new();
     let connected = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let connected = TcpStream::connect(connected.local_addr().expect("the socket has an address"))
-        .expect("a connection");
+        .expect("the connection opens");
     for third in [Stdio::null(), OwnedFd::from(connected).into()] {
         let outcome = finish(handed(&scratch, third, &["mem:1MiB"]), b"");
         outcome.fails_in_a_line(2, &["$LISTEN_FDS", "socket 1", "ListenStream=ADDR:PORT"]);

@@ -111,7 +111,7 @@ fn a_command_with_a_key_writes_no_core_dump() {
         // The command reads its key before it sends its first byte.
         peer.read_exact(&mut [0]).expect("the peer sends a byte");
         let file = format!("/proc/{}/environ", child.id());
-        let owner = std::fs::metadata(file).expect("a running process").uid();
+        let owner = std::fs::metadata(file).expect("the process runs").uid();
         child.kill().expect("the process still runs");
         child.wait().expect("the command exits");
         assert_eq!(owner == 0, root, "{options:?}: {owner}");

@@ -709,7 +709,8 @@ fn top_shows_io_and_restores_the_terminal() {
     screen.shows("NAMESPACE");
     let script = screen.script.id();
     let children = support::read(format!("/proc/{script}/task/{script}/children"));
-    let top = String::from_utf8(children).unwrap().trim().parse().expect("one child");
+    let top =
+        String::from_utf8(children).unwrap().trim().parse().expect("the process has one child");
     support::signal(top, "TERM");
     screen.shows("\u{1b}[?1049l");
     screen.shows("a signal stopped top");

@@ -45,7 +45,7 @@ fn add_namespace_accepts_every_option() {
     let disk = scratch.disk("disk.img", 1 << 20);
     let named = ["--uuid", UUID, "--nguid", NGUID, "--size", "2MiB", "--ana-group", "7"];
     scratch.ctl(&[&["add-namespace", NQN, &disk], &named[..]].concat()).ok();
-    assert_eq!(std::fs::metadata(&disk).expect("a file").len(), 2 << 20);
+    assert_eq!(std::fs::metadata(&disk).expect("the file exists").len(), 2 << 20);
     let seen = &scratch.id(&server.url(2))["namespaces"][0];
     assert_eq!((&seen["uuid"], &seen["nguid"]), (&json!(UUID), &json!(NGUID)), "{seen}");
     assert_eq!(seen["bytes"], 2 << 20, "{seen}");
@@ -82,8 +82,10 @@ fn replacing_the_disk_of_a_namespace_keeps_old_and_new_data_apart() {
         Disk::connect(&[url], &options).expect("the disk connects")
     };
     let (stays, goes) = (disk(1), disk(2));
-    let mut blocks =
-        [Blocking::new(&stays).expect("the queue opens"), Blocking::new(&goes).expect("one")];
+    let mut blocks = [
+        Blocking::new(&stays).expect("the queue opens"),
+        Blocking::new(&goes).expect("the queue opens"),
+    ];
     blocks.iter_mut().for_each(|one| one.write(0, &[7; 512]).expect("the write succeeds"));
     scratch.ctl(&["limit", NQN, "2", "--iops", "100000"]).ok();
     let before = scratch.id(&server.url(2))["namespaces"][0]["uuid"].clone();
@@ -252,7 +254,8 @@ impl Watcher {
         loop {
             let pending = std::mem::take(&mut self.0.pending);
             let mut input = &pending[..];
-            if let Some(Event::Completed { cqe, .. }) = self.0.end.next(&mut input).expect("a PDU")
+            if let Some(Event::Completed { cqe, .. }) =
+                self.0.end.next(&mut input).expect("the PDU is valid")
             {
                 assert_eq!(cqe.status(), Status::SUCCESS);
                 return cqe.result();

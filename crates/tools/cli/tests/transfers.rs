@@ -60,7 +60,7 @@ fn wait_for_record(scratch: &Scratch, folder: &str, transfer: &mut Child) -> std
         if let Some(status) = transfer.try_wait().expect("the process can be waited for") {
             let mut said = String::new();
             let stderr = transfer.stderr.as_mut().expect("the stream is a pipe");
-            std::io::Read::read_to_string(stderr, &mut said).expect("UTF-8");
+            std::io::Read::read_to_string(stderr, &mut said).expect("the output is UTF-8");
             panic!("the transfer has ended, {status}: {said}");
         }
         found = std::fs::read_dir(scratch.path(folder)).ok().and_then(|mut entries| {

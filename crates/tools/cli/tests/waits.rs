@@ -105,7 +105,10 @@ fn serve_names_the_leg_that_it_waits_for() {
     let mut line = String::new();
     while !(line.contains(&leg) && line.contains("has not answered for")) {
         line.clear();
-        assert!(log.read_line(&mut line).expect("UTF-8") > 0, "the output ended too early");
+        assert!(
+            log.read_line(&mut line).expect("the output is UTF-8") > 0,
+            "the output ended too early"
+        );
     }
     child.kill().expect("the process can be killed");
     child.wait().expect("the process can be waited for");

@@ -355,13 +355,15 @@ mod tests {
     #[test]
     fn the_advice_to_remove_the_layout_is_omitted_while_files_are_in_use() {
         let Some(disks) = Disks::new() else { return };
-        disks.open("stripe:a,c").expect("a new layout");
-        let open = |name| FileDisk::open(disks.path(name), &FileOptions::new(512)).expect("open");
+        disks.open("stripe:a,c").expect("the new layout is accepted");
+        let open = |name| {
+            FileDisk::open(disks.path(name), &FileOptions::new(512)).expect("the disk opens")
+        };
         let users = [open("a"), open("c")];
-        let error = disks.open("stripe:c,a").expect_err("another order");
+        let error = disks.open("stripe:c,a").expect_err("the other order was accepted");
         assert!(error.contains("in use") && !error.contains("setfattr"), "{error}");
         drop(users);
-        let error = disks.open("stripe:c,a").expect_err("another order");
+        let error = disks.open("stripe:c,a").expect_err("the other order was accepted");
         assert!(error.contains("setfattr"), "{error}");
     }
 

@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn doctor_probes_the_address_of_a_lost_path() {
         let found = examine(&attachment("reconnecting", Some("reconnecting")), WAIT_LIMIT);
-        let last = found.last().expect("some");
+        let last = found.last().expect("the list is not empty");
         assert!(last.what.contains("nothing listens at 127.0.0.1:1"), "{found:?}");
         let well = Examined { trouble: None, ..attachment("live", Some("live")) };
         let found = examine(&well, WAIT_LIMIT);

@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_file_lock_shows_a_writer_readers_or_no_user() {
-        let file = tempfile::NamedTempFile::new().expect("a file");
+        let file = tempfile::NamedTempFile::new().expect("the temporary file is created");
         let held = |lock: fn(&File) -> Result<(), TryLockError>| {
             let other = File::open(file.path()).expect("the file opens");
             lock(&other).expect("the file is not locked");
@@ -239,7 +239,7 @@ mod tests {
         input.write_all(b"read 0 512\n").expect("the program reads commands");
         let mut lines =
             BufReader::new(machine.stdout.take().expect("the stream is a pipe")).lines();
-        assert!(lines.any(|line| line.expect("text").contains("read 512/512")));
+        assert!(lines.any(|line| line.expect("the line is UTF-8").contains("read 512/512")));
         assert_eq!(open(&image).expect("the file opens").2, Hold::Writer);
         drop(input);
         machine.wait().expect("the process exits");

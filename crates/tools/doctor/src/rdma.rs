@@ -241,8 +241,9 @@ mod tests {
 
         fn write(&self, file: &str, text: &str) {
             let path = self.0.path().join("mlx5_0/ports/1").join(file);
-            std::fs::create_dir_all(path.parent().expect("the folder is created")).expect("ours");
-            std::fs::write(path, text).expect("ours");
+            std::fs::create_dir_all(path.parent().expect("the folder is created"))
+                .expect("the folder is created");
+            std::fs::write(path, text).expect("the file is written");
         }
 
         fn examine(&self, library: Result<(), String>, locked_bytes: Option<u64>) -> Vec<Finding> {

@@ -79,7 +79,7 @@ mod tests {
         let address = to.parse().expect("the address is valid");
         let hints = of_controller(info, options, address, trip);
         assert!(hints.iter().all(|it| (it.check, it.verdict) == (CHECK, Verdict::Hint)));
-        hints.into_iter().map(|hint| hint.advice.expect("some")).collect()
+        hints.into_iter().map(|hint| hint.advice.expect("the finding has advice")).collect()
     }
 
     #[track_caller]

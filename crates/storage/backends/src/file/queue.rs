@@ -118,7 +118,7 @@ impl FileQueue {
             Command::Flush => Next::Step(Step::Sync),
             _ if op.blocks == 0 => Next::Complete(Ok(())),
             Command::Read | Command::Write => {
-                let buffer = op.buffer.as_ref().expect("checked above");
+                let buffer = op.buffer.as_ref().expect("the operation has a buffer");
                 let aligned = buffer.is_aligned(self.shared.memory_alignment);
                 Next::Step(if aligned { Step::Transfer } else { Step::Copy })
             }

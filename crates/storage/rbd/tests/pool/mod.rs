@@ -1,6 +1,6 @@
 //! Helpers for images of the cluster under test.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, reason = "no test uses all helpers")]
 
 use std::process::Command;
 use std::sync::Arc;

@@ -56,14 +56,14 @@ enum Shown {
 
 impl Keeper {
     /// Registers that a leg has the record of the present generation. `doubts` is the value of
-    /// [`Leg::doubts`](super::shared::Leg::doubts) before the write. If the count has grown since,
-    /// another disk may have got the record. Then false means that the mirror has put the leg out.
+    /// [`Leg::doubts`](super::shared::Leg::doubts) before the write. If it has grown since, another
+    /// disk may have got the record. Returns false if the mirror has put such a leg out.
     pub(crate) fn has_record(&mut self, leg: usize, doubts: u64) -> bool {
         let slot = self.slots[leg];
         self.slots[leg] = 1 - slot;
         if self.shared.legs[leg].doubts() != doubts {
-            // The doubt count has grown, so the record may be on another disk and proves nothing.
-            // The leg must show the previous record, which it still has in the other slot.
+            // The record may be on another disk, so it proves nothing. The next audit must find the
+            // previous record, which the leg still has in the other slot.
             self.audit.misled |= bit(leg);
             return self.shared.written() & bit(leg) != 0;
         }
@@ -86,8 +86,8 @@ impl Keeper {
         self.audit.misled & bit(leg) != 0
     }
 
-    /// Trusts the record of the leg again. The bitmap now lists all regions in which the leg may
-    /// lack data.
+    /// Trusts the record of the leg again, because the bitmap now lists all regions in which the
+    /// leg may lack data.
     pub(crate) fn vouches_again(&mut self, leg: usize) {
         self.audit.misled &= !bit(leg);
     }

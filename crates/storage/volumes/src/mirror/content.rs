@@ -104,7 +104,7 @@ mod tests {
             std::fs::write(&image, []).unwrap();
             let mut tool = std::process::Command::new("/usr/sbin/mke2fs");
             tool.args(["-q", "-F", "-t", kind, "-b", "1024"]).arg(&image).arg(kib.to_string());
-            let made = tool.status().expect("mke2fs of e2fsprogs");
+            let made = tool.status().expect("mke2fs (of e2fsprogs) runs");
             assert!(made.success(), "{kind}");
             assert_eq!(bytes(&std::fs::read(&image).unwrap()), Some(kib << 10), "{kind}");
         }

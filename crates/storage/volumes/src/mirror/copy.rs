@@ -18,7 +18,7 @@ use super::regions::Regions;
 use super::shared::{Difference, LegState, bit, lock, members};
 use crate::limits::{CHUNK_BYTES, DIFFERENCES};
 
-/// The reason to process a chunk.
+/// The reason to copy or compare a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Why {
     Suspect,
@@ -46,14 +46,16 @@ pub(crate) enum Job {
 pub(crate) struct Copying {
     pub(crate) read_first: Vec<usize>,
     pub(crate) suspects: BTreeSet<usize>,
-    /// The time until which late writes may still change suspect regions.
+    /// The time until which writes of an earlier process or a dropped queue may still change
+    /// suspect regions.
     pub(crate) settled: Instant,
     /// The next region to copy to the legs that catch up.
     pub(crate) cursor: Option<usize>,
     pub(crate) verify: Option<usize>,
     /// The region in progress: the reason, the region, and the first block of the next chunk.
     current: Option<(Why, usize, u64)>,
-    /// The end time of the last chunk that was not suspect, and the number of its bytes.
+    /// The end time of the last chunk that was not suspect, and the number of its bytes. They
+    /// determine when the speed limit permits the next chunk.
     last: Option<(Instant, u64)>,
 }
 
@@ -337,13 +339,17 @@ mod tests {
         copying.current = Some((Why::Suspect, 1, 8));
         regions.close(1);
         copying.begin_again(&[0], &regions);
-        assert_eq!(copying.current, Some((Why::Suspect, 1, 8)), "the copy works on another region");
+        assert_eq!(
+            copying.current,
+            Some((Why::Suspect, 1, 8)),
+            "marking another region restarted the copy"
+        );
         copying.begin_again(&[1], &regions);
         assert_eq!(copying.current, None);
         assert_eq!(
             regions.enter(1..2, &mut Vec::new()),
             Entry::Wait,
-            "the region is closed to writes"
+            "the restarted region is still closed to writes"
         );
     }
 }

@@ -33,8 +33,8 @@ impl Read {
     }
 }
 
-/// Reads the reserved part of a leg. The caller must have registered the leg's namespace in the
-/// panel's shared state.
+/// Reads the reserved part of a leg. The caller must first install the leg's namespace in the
+/// state that the mirror's threads share.
 pub(crate) fn read(
     panel: &mut Panel,
     leg: usize,

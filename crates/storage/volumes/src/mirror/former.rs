@@ -108,7 +108,11 @@ mod tests {
 
     #[test]
     fn a_disk_without_a_record_has_no_former_size() {
-        assert_eq!(found(17 * MIB, 17 * MIB, Search::Far), None, "a torn record is accepted");
+        assert_eq!(
+            found(17 * MIB, 17 * MIB, Search::Far),
+            None,
+            "a record at the present end counts as a former one"
+        );
         for now in [MIB + 512, 2 * MIB, 40 * GIB] {
             assert_eq!(size(now, 512, Search::Far, |_, bytes| Some(vec![0; bytes as usize])), None);
         }

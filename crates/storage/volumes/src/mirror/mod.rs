@@ -149,7 +149,7 @@ pub struct MirrorStatus {
     /// The limit in bytes per second for copies to legs that catch up, and for verify. `None` means
     /// no limit.
     pub copy_bytes_per_second: Option<u64>,
-    /// The number of completed verifies.
+    /// The number of completed runs of [`Mirror::verify`].
     pub verifies: u64,
 }
 

@@ -29,10 +29,11 @@ struct Whole {
     /// The legs that are out and still execute the operation. The mirror lets none of them in
     /// before the operation ends.
     late: LegSet,
-    /// The legs that have not answered yet. The next two fields are the legs that have answered,
-    /// with success or with an error.
+    /// The legs that have not answered yet.
     pending: LegSet,
+    /// The legs that have executed the operation.
     succeeded: LegSet,
+    /// The legs that have answered with an error.
     failed: LegSet,
     error: Option<BlockError>,
     /// For a read: the token of the operation on the leg whose data the caller gets.
@@ -74,7 +75,8 @@ pub(crate) struct MirrorQueue {
     ways: Vec<Way>,
     wholes: Slab<Whole>,
     parts: Slab<LegOperation>,
-    /// The value of the shared epoch when the queue last checked all of its operations.
+    /// The shared change count ([`Shared::epoch`]) when the queue last checked all of its
+    /// operations.
     seen: u64,
     /// The number of reads sent to legs.
     turn: u64,
@@ -338,7 +340,7 @@ impl MirrorQueue {
                 // meanwhile may have lost data before it answered.
                 (Ok(()), Some(read)) if self.shared.trusted() & bit(leg) != 0 => {
                     let op = whole.op.as_mut().expect("the operation has not completed");
-                    op.buffer.as_deref_mut().expect("checked at submission").copy_from_slice(read);
+                    op.buffer.as_deref_mut().expect("a read has a buffer").copy_from_slice(read);
                     self.finish(key, Ok(()));
                 }
                 (Ok(()), _) if self.shared.unproven() & bit(leg) != 0 => self.begin_read(key),

@@ -211,7 +211,7 @@ impl Record {
         }
         let record = Record {
             version: short(8),
-            mirror: Uuid::from_slice(&bytes[32..48]).expect("sixteen"),
+            mirror: Uuid::from_slice(&bytes[32..48]).expect("the slice has 16 bytes"),
             generation: long(48),
             block_size: short(16),
             blocks: long(56),
@@ -418,7 +418,10 @@ mod tests {
         one.advance(13);
         assert!(one.descends_from(&old) && !one.descends_from(&other));
         (0..2 * HISTORY as u64).for_each(|number| one.advance(number));
-        assert!(!one.descends_from(&old), "the history does not reach that far");
+        assert!(
+            !one.descends_from(&old),
+            "a generation older than the history counts as an ancestor"
+        );
         let mut bytes = vec![0; RECORD_BYTES];
         one.emit(&mut bytes);
         assert_eq!(Record::parse(&bytes), Ok(one));
@@ -434,15 +437,15 @@ mod tests {
         beside.advance(11);
         (12..20).for_each(|number| here.advance(number));
         assert!(here.went_past(&beside) && !here.descends_from(&beside));
-        assert!(!beside.went_past(&here), "the mirror continued there without the second leg");
+        assert!(!beside.went_past(&here), "the record of the leg that continued was ignored");
         // The power may fail repeatedly.
         beside.advance(21);
         assert!(here.went_past(&beside));
         let known = Record { had: vec![2, 3], ..beside.clone() };
-        assert!(!here.went_past(&known), "the first leg is an older copy");
+        assert!(!here.went_past(&known), "a record that all legs had was ignored");
         let alone =
             Record { standings: vec![Standing::Behind, Standing::InSync], ..beside.clone() };
-        assert!(!here.went_past(&alone), "both legs continued alone");
+        assert!(!here.went_past(&alone), "the record of a leg that continued alone was ignored");
         let unrelated = Record { history: vec![1, 2, 3], ..beside };
         assert!(!here.went_past(&unrelated));
     }
@@ -476,10 +479,13 @@ mod tests {
         let older = Record { generation: 7, ..other.clone() };
         assert!(
             here.outlived(&older) && here.is_newer_than_leg(&older),
-            "the leg is an older copy"
+            "the leg was not recognized as an older copy"
         );
         let recent = Record { generation: here.generation - 1, ..other };
-        assert!(!here.outlived(&recent), "the history shows a later state");
+        assert!(
+            !here.outlived(&recent),
+            "a record within the history counts as older than the history"
+        );
     }
 
     #[test]

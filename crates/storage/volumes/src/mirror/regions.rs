@@ -23,7 +23,7 @@ const CLOSED: u32 = 1 << 30;
 const SUSPECT: u32 = 1 << 29;
 /// A write has entered the region since the last call of [`Regions::forget_touches`].
 const TOUCHED: u32 = 1 << 28;
-/// A write waits until the region is dirty. It has asked the keeper to mark the region.
+/// A write waits until the region is dirty, and has asked the keeper to mark the region.
 const WANTED: u32 = 1 << 27;
 const COUNT: u32 = WANTED - 1;
 /// While one of these bits is set, the region must stay in the bitmap.
@@ -179,14 +179,17 @@ mod tests {
         let (regions, mut wanted) = (Regions::new(4), Vec::new());
         assert_eq!(regions.enter(1..3, &mut wanted), Entry::Wait);
         assert_eq!(regions.enter(2..4, &mut wanted), Entry::Wait);
-        assert_eq!(wanted, [1, 2, 3], "the caller must mark each region once");
+        assert_eq!(wanted, [1, 2, 3], "not each region was listed once");
         wanted.iter().for_each(|&region| regions.set_dirty(region));
         assert!(regions.are_dirty(1..4) && !regions.is_dirty(0));
         regions.close(2);
         assert_eq!(regions.enter(1..4, &mut wanted), Entry::Closed);
-        assert!(!regions.leave(1..3), "another write is in the region");
-        assert!(regions.leave(2..4), "the last write leaves the closed region");
-        assert!((0..4).all(|region| regions.is_empty(region)), "the refused write is in no region");
+        assert!(!regions.leave(1..3), "a region with another write counts as free");
+        assert!(regions.leave(2..4), "the last write left the closed region unreported");
+        assert!(
+            (0..4).all(|region| regions.is_empty(region)),
+            "the refused write entered a region"
+        );
         regions.open(2);
         assert_eq!(regions.enter(1..4, &mut wanted), Entry::Go);
     }
@@ -196,12 +199,15 @@ mod tests {
         let (regions, mut wanted) = (Regions::new(2), Vec::new());
         regions.enter(0..1, &mut wanted);
         regions.set_dirty(0);
-        assert!(!regions.forget_touches() && !regions.clear_if_idle(0), "a write is in the region");
+        assert!(
+            !regions.forget_touches() && !regions.clear_if_idle(0),
+            "a region with a write became clean"
+        );
         regions.leave(0..1);
-        assert!(!regions.clear_if_idle(0), "the region was written since the flush");
+        assert!(!regions.clear_if_idle(0), "a region written since the flush became clean");
         assert!(regions.forget_touches());
         regions.suspect(0);
-        assert!(!regions.clear_if_idle(0), "the region is suspect");
+        assert!(!regions.clear_if_idle(0), "a suspect region became clean");
         regions.trust(0);
         assert!(regions.clear_if_idle(0) && !regions.is_dirty(0));
     }

@@ -5,7 +5,7 @@
 //! the mirror acknowledges no write that the leg lacks.
 //!
 //! ```text
-//!            a write fails, it is unavailable          it returns
+//!            failed or unavailable                 available again
 //!   InSync -----------------------------> Out ---------------------------> Catching up
 //!     ^                                    ^                                  |   |
 //!     |                                    +----------------------------------+   |
@@ -286,8 +286,8 @@ impl Shared {
         self.having(|state| state == LegState::InSync)
     }
 
-    /// The legs in sync that the mirror may use: all except the legs whose last record the keeper
-    /// must find first.
+    /// The legs in sync that the mirror may use: all except the legs on which the keeper must
+    /// first find their last record.
     pub(crate) fn trusted(&self) -> LegSet {
         self.in_sync() & !self.unproven()
     }

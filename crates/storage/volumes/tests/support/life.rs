@@ -178,7 +178,7 @@ impl Run {
         let status = life.mirror.status();
         let state = |leg: &Arc<Leg>| {
             let found = status.legs.iter().find(|found| found.name == leg_name(leg));
-            found.expect("a known leg").state
+            found.expect("the status lists the leg").state
         };
         let all_well = self.legs.iter().all(|leg| state(leg) == LegState::InSync);
         if all_well && self.world.elapsed() > self.quiet + Duration::from_secs(5) {

@@ -1,6 +1,6 @@
 //! Shared helpers of the tests.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, reason = "no test uses all helpers")]
 
 pub(crate) mod legs;
 pub(crate) mod life;
@@ -56,7 +56,7 @@ pub(crate) fn is_whole(mirror: &Mirror) -> bool {
 pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds() {
-        assert!(Instant::now() < deadline, "the condition is not true in time");
+        assert!(Instant::now() < deadline, "the condition did not become true in time");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

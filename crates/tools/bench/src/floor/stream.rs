@@ -238,14 +238,22 @@ mod tests {
     #[test]
     fn frames_are_found_however_the_stream_is_split() {
         let all = [1, 0, 2, 3, 9, 9, 9, 3, 1, 200, 4, 0];
-        assert_eq!(frames(&[&all]).expect("good"), [1, 2, 3, 4]);
+        assert_eq!(frames(&[&all]).expect("the headers are valid"), [1, 2, 3, 4]);
         for cut in 0..all.len() {
             let (first, second) = all.split_at(cut);
-            assert_eq!(frames(&[first, second]).expect("good"), [1, 2, 3, 4], "cut at {cut}");
+            assert_eq!(
+                frames(&[first, second]).expect("the headers are valid"),
+                [1, 2, 3, 4],
+                "cut at {cut}"
+            );
         }
         let single: Vec<&[u8]> = all.chunks(1).collect();
-        assert_eq!(frames(&single).expect("good"), [1, 2, 3, 4]);
-        assert_eq!(frames(&[&all[..5]]).expect("good"), [1], "the second frame lacks data");
+        assert_eq!(frames(&single).expect("the headers are valid"), [1, 2, 3, 4]);
+        assert_eq!(
+            frames(&[&all[..5]]).expect("the headers are valid"),
+            [1],
+            "the second frame lacks data"
+        );
         assert!(frames(&[&[1, 0, 200, 0]]).is_err());
     }
 
@@ -255,7 +263,7 @@ mod tests {
         let socket = TcpStream::connect(listener.local_addr().expect("the socket has an address"))
             .expect("the server listens");
         let (mut peer, _) = listener.accept().expect("a client connects");
-        let mut stream = Stream::new(socket).expect("a socket");
+        let mut stream = Stream::new(socket).expect("the socket is created");
         let memory: Vec<u8> = (0..100_000_u32).map(|at| at as u8).collect();
         let mut expected = Vec::new();
         for index in 0..1000_u32 {
@@ -277,7 +285,10 @@ mod tests {
             waited |= stream.unsent() > 0;
         }
         assert!(waited, "the socket accepted 18 MB at once");
-        assert!(reader.join().expect("the thread does not panic").expect("all bytes") == expected);
+        assert!(
+            reader.join().expect("the thread does not panic").expect("the peer reads all bytes")
+                == expected
+        );
         assert!(stream.heads.is_empty());
     }
 }

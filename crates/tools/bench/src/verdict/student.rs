@@ -48,7 +48,7 @@ mod tests {
     fn the_margin_follows_welchs_t_test() {
         // The means are 2 and 5, the variances of the means 1/3 and 4/3. That gives 2.94 degrees of
         // freedom, and t for 2 degrees is 4.303.
-        let margin = margin_95(&[1.0, 2.0, 3.0], &[3.0, 5.0, 7.0]).expect("three values each");
+        let margin = margin_95(&[1.0, 2.0, 3.0], &[3.0, 5.0, 7.0]).expect("there are enough runs");
         assert!((margin - 4.303 * (5.0_f64 / 3.0).sqrt()).abs() < 1e-9, "{margin}");
     }
 

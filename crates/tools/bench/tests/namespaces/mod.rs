@@ -1,6 +1,6 @@
 //! Namespaces that record the operations of the load generator.
 
-#![allow(dead_code, reason = "each test binary uses some of them")]
+#![allow(dead_code, reason = "no test uses all helpers")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

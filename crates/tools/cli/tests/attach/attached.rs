@@ -198,12 +198,13 @@ pub(crate) struct Load(Option<Child>);
 const SECONDS: &str = "600";
 
 fn catches_sigint(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let status =
+        std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process exists");
     let caught = status
         .lines()
         .find_map(|line| line.strip_prefix("SigCgt:"))
         .expect("the status has the line");
-    let mask = u64::from_str_radix(caught.trim(), 16).expect("a number");
+    let mask = u64::from_str_radix(caught.trim(), 16).expect("the text is hexadecimal");
     mask & 1 << (2 - 1) != 0
 }
 
@@ -260,7 +261,7 @@ impl Drop for Load {
 pub(crate) fn progress(device: &str) -> u64 {
     let name = Path::new(device).file_name().expect("the path has a file name");
     let text = std::fs::read_to_string(Path::new("/sys/block").join(name).join("stat"));
-    let text = text.expect("statistics");
+    let text = text.expect("the target reports statistics");
     let numbers: Vec<u64> =
         text.split_whitespace().map(|it| it.parse().expect("the text is a number")).collect();
     numbers[2] + numbers[6]

@@ -202,7 +202,10 @@ fn successors_of_killed_fuse_servers_and_brokers_are_confined() {
             // Kill them together, because a server without its broker would stop anyway.
             let killed: Vec<String> = killed.iter().map(u64::to_string).collect();
             let kill = Command::new("kill").arg("-KILL").args(&killed).status();
-            assert!(victims == "both" || kill.expect("kill").success(), "{victims}");
+            assert!(
+                victims == "both" || kill.expect("the program kill runs").success(),
+                "{victims}"
+            );
             attachments.wait_for_successor("fb0", server);
             until("the broker has exited", || !runs(broker));
             assert_eq!(run("sha256sum", &[&used]), sum, "after the end of the {victims}");

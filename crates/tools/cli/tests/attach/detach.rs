@@ -282,10 +282,13 @@ fn detach_unmount_detaches_a_loop_device_in_another_mount_namespace() {
     let made = || fs::read_to_string(path("made")).unwrap_or_default();
     until("the loop device exists", || made().ends_with('\n'));
     let backing = |device: &str| {
-        let name = device.trim().strip_prefix("/dev/").expect("a device");
+        let name = device.trim().strip_prefix("/dev/").expect("the path starts with /dev/");
         fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"))
     };
-    assert_eq!(backing(&other).expect("a path"), backing(&made()).expect("a path"));
+    assert_eq!(
+        backing(&other).expect("the loop device has a file"),
+        backing(&made()).expect("the loop device has a file")
+    );
     attachments.run(["detach", "fb0", "--unmount"]).ok();
     assert!(backing(&made()).is_err(), "the loop device still has a file");
     assert!(backing(&other).is_ok(), "a loop device on another file was detached");

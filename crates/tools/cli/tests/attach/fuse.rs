@@ -91,7 +91,8 @@ fn io_continues_after_a_killed_server_is_replaced() {
     // commands.
     let controller = || {
         let file = std::fs::read(attachments.folder("fb0").join("controllers.json"));
-        let lives: Value = serde_json::from_slice(&file.expect("the file opens")).expect("JSON");
+        let lives: Value =
+            serde_json::from_slice(&file.expect("the file opens")).expect("the text is JSON");
         assert_eq!(lives.as_array().map(Vec::len), Some(1), "{lives}");
         assert!(lives[0]["name"].is_array(), "{lives}");
         lives[0]["name"].clone()
@@ -343,7 +344,7 @@ fn sigterm_detaches_the_disk_after_its_last_user_closes_it() {
     let pid = u32::try_from(
         attachments.status("fb0")["pid"].as_u64().expect("the status contains the process id"),
     );
-    signal(pid.expect("a pid"), "TERM");
+    signal(pid.expect("the signal is sent"), "TERM");
     until("the log names the mount", || attachments.log("fb0").contains("is mounted at"));
     fs::write(mounted.file("still"), noise(1, 1 << 20)).expect("the mount still works");
     run("sync", &["-f", &mounted.file("still")]);

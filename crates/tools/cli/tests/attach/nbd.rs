@@ -97,7 +97,9 @@ fn the_server_and_its_supervisor_ignore_sighup_and_sigusr() {
     let before = attachments.status("fb0");
     for process in ["pid", "server_pid"] {
         let pid = before[process].as_u64().and_then(|pid| u32::try_from(pid).ok());
-        ["HUP", "USR1", "USR2"].iter().for_each(|name| signal(pid.expect("a pid"), name));
+        ["HUP", "USR1", "USR2"]
+            .iter()
+            .for_each(|name| signal(pid.expect("the signal is sent"), name));
     }
     // By then, a signal would have killed the process.
     std::thread::sleep(std::time::Duration::from_millis(500));

@@ -162,7 +162,7 @@ fn a_killed_service_continues_with_the_descriptor_that_systemd_keeps() {
     let mut child = in_foreground(&attachments, &["--restore", "data"]);
     let (told, kept) = systemd.is_given("FDSTORE=1");
     assert_eq!(told, "FDSTORE=1\nFDNAME=farblock-connection");
-    let kept = kept.expect("a descriptor");
+    let kept = kept.expect("systemd passed the descriptor");
     systemd.is_told("READY=1");
     let device = attachments.status("data")["use"]["path"]
         .as_str()
@@ -208,7 +208,7 @@ fn forced_detach_removes_a_disk_that_systemd_keeps() {
     let file = format!("urls = [{:?}]\nas = 'fuse'\nno-device = true\n", target.url());
     restored(&attachments, "data", &file);
     let child = in_foreground(&attachments, &["--restore", "data"]);
-    let kept = systemd.is_given("FDSTORE=1").1.expect("a descriptor");
+    let kept = systemd.is_given("FDSTORE=1").1.expect("systemd passed the descriptor");
     systemd.is_told("READY=1");
     kill_both(&attachments, child);
     let refused = attachments.run(["detach", "data"]);

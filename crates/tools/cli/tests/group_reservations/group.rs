@@ -79,7 +79,7 @@ impl Group {
             found = self.leader(seen_by).filter(|index| is_it(*index));
             found.is_some()
         });
-        found.expect("found just now")
+        found.expect("the name was found above")
     }
 
     /// Asks for a move. Returns whether a member accepted the order.

@@ -58,7 +58,7 @@ fn open(address: SocketAddr) -> Option<Queue> {
             return None;
         }
         let mut input = &queue.pending[..];
-        if let Some(Event::Initialized) = queue.end.next(&mut input).expect("well formed") {
+        if let Some(Event::Initialized) = queue.end.next(&mut input).expect("the PDU is valid") {
             queue.pending.clear();
             return Some(queue);
         }
@@ -198,10 +198,10 @@ impl Node {
         let transfer = Transfer::FromController(LENGTH);
         let answer = self.with(member, |link| link.io.try_run(sqe, transfer, &[]));
         assert_eq!(answer.status, Status::SUCCESS);
-        let head = ReservationStatus::parse(&answer.data).expect("enough bytes");
+        let head = ReservationStatus::parse(&answer.data).expect("the structure is complete");
         let entries = answer.data[ReservationStatus::LEN..].chunks(Registrant::LEN);
         let registrants = entries.take(head.regctl.get().into()).map(|entry| {
-            let entry = Registrant::parse(entry).expect("whole");
+            let entry = Registrant::parse(entry).expect("the entry is complete");
             (entry.rkey.get(), entry.rcsts & Registrant::RCSTS_HOLDS != 0)
         });
         (head.rtype, head.ptpls == 1, registrants.collect())
@@ -233,7 +233,9 @@ impl Node {
             assert!(io.receive(), "the member closed the connection");
             let pending = std::mem::take(&mut io.pending);
             let mut input = &pending[..];
-            if let Some(Event::Completed { cqe, .. }) = io.end.next(&mut input).expect("valid") {
+            if let Some(Event::Completed { cqe, .. }) =
+                io.end.next(&mut input).expect("the PDU is valid")
+            {
                 return cqe.status();
             }
             io.pending = pending;

@@ -10,7 +10,7 @@ pub fn threads(process: u64, name: &str) -> Vec<String> {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         Some(line.trim().to_owned())
     };
-    tasks.filter_map(|task| value(task.expect("an entry"))).collect()
+    tasks.filter_map(|task| value(task.expect("the entry has the value"))).collect()
 }
 
 pub fn children(process: u64) -> Vec<u64> {

@@ -30,7 +30,7 @@ pub fn signal(id: u32, name: &str) {
     if name == "KILL" {
         return kill(id);
     }
-    let mut presser = Command::new(std::env::current_exe().expect("a test"));
+    let mut presser = Command::new(std::env::current_exe().expect("the test knows its program"));
     presser.args(["--ignored", "--exact", "support::console::press_ctrl_c"]);
     presser.env(WHOSE, id.to_string()).creation_flags(CREATE_NO_WINDOW);
     let status = presser.stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -54,7 +54,10 @@ const PRESSED: i32 = 42;
 #[test]
 #[ignore = "not a test: signal() starts it"]
 fn press_ctrl_c() {
-    let id = std::env::var(WHOSE).expect("signal() sets the variable").parse().expect("a process");
+    let id = std::env::var(WHOSE)
+        .expect("signal() sets the variable")
+        .parse()
+        .expect("the text is a process id");
     // SAFETY: plain calls with numbers, and a handler without state of its own.
     let done = unsafe {
         SetConsoleCtrlHandler(Some(heard), 1);

@@ -11,7 +11,7 @@ pub fn put(file: &str, host: &str, subsystem: &str) -> Kept {
     let text = std::fs::read_to_string(file).expect("the key file is readable");
     let key = TlsKey::parse(text.trim()).expect("a key for TLS");
     let psk = key.psk(host, subsystem, IdentityForm::Digest, Derivation::Specified);
-    let psk = psk.expect("valid names");
+    let psk = psk.expect("the names are valid");
     let session = KeyRing::from_special_id(KeyRingIdentifier::Session, false)
         .expect("the session keyring exists");
     Kept(session.add_key(&psk.identity, &psk.key[..]).expect("room for a key"))

@@ -233,7 +233,7 @@ pub fn wait(child: Child) -> Output {
         let _ = sender.send(child.wait_with_output());
     });
     match receiver.recv_timeout(WAIT_LIMIT) {
-        Ok(output) => output.expect("an exit status"),
+        Ok(output) => output.expect("the program runs"),
         Err(_) => {
             signal(id, "KILL");
             panic!("process {id} did not end within {WAIT_LIMIT:?}");
@@ -275,7 +275,8 @@ impl Reserved {
     pub fn at(ip: impl Into<IpAddr>) -> Reserved {
         let any = SocketAddr::new(ip.into(), 0);
         let domain = socket2::Domain::for_address(any);
-        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).expect("a socket");
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)
+            .expect("the socket is created");
         socket.set_reuse_address(true).expect("the address can be shared");
         socket.bind(&any.into()).expect("a port is free");
         let address = socket

@@ -157,12 +157,15 @@ mod tests {
     #[test]
     fn doctor_explains_why_io_uring_is_unavailable() {
         let denied = || Err(io::Error::new(ErrorKind::PermissionDenied, "io_uring is forbidden"));
-        let advice = |disabled: &str| io_uring(&denied(), disabled).advice.expect("some");
+        let advice =
+            |disabled: &str| io_uring(&denied(), disabled).advice.expect("the finding has advice");
         assert!(advice("2").contains("kernel.io_uring_disabled=0"));
         assert!(advice("1").contains("kernel.io_uring_group"));
         assert!(advice("0").contains("container"));
         let full = Err(io::Error::new(ErrorKind::OutOfMemory, "no memory"));
-        assert!(io_uring(&full, "0").advice.expect("some").contains("LimitMEMLOCK"));
+        assert!(
+            io_uring(&full, "0").advice.expect("the finding has advice").contains("LimitMEMLOCK")
+        );
         assert_eq!(io_uring(&Ok(()), "0").verdict, Verdict::Ok);
     }
 
@@ -173,7 +176,10 @@ mod tests {
         let missing = || {
             let findings = drivers(&Places { modules: &modules, devices: &devices });
             assert!(findings.iter().all(|one| one.verdict == Verdict::Hint), "{findings:?}");
-            findings.into_iter().map(|one| (one.check, one.advice.expect("some"))).collect()
+            findings
+                .into_iter()
+                .map(|one| (one.check, one.advice.expect("the finding has advice")))
+                .collect()
         };
         let make = |path: &Path| std::fs::create_dir_all(path).expect("the folder is created");
         let all: Vec<(&str, String)> = missing();
@@ -188,7 +194,7 @@ mod tests {
         make(&devices.join("ublk-control"));
         assert_eq!(missing(), []);
         // Built-in drivers show only their device nodes.
-        std::fs::remove_dir_all(&modules).expect("ours");
+        std::fs::remove_dir_all(&modules).expect("the folder is removed");
         make(&devices.join("nvme-fabrics"));
         assert_eq!(missing(), []);
     }
@@ -201,7 +207,7 @@ mod tests {
             (MountError::DeviceDenied, "may not open", "chmod 666"),
             (MountError::NoHelper, "fusermount3", "install the package fuse3"),
         ] {
-            let found = fuse(&Err(error)).expect("a hint");
+            let found = fuse(&Err(error)).expect("the error leads to a hint");
             assert_eq!((found.check, found.verdict), ("fuse", Verdict::Hint), "{found:?}");
             assert!(found.what.contains(what), "{found:?}");
             assert!(found.advice.as_ref().is_some_and(|it| it.contains(advice)), "{found:?}");
