@@ -319,7 +319,7 @@ fn a_killed_server_is_replaced_at_the_same_address() {
         .as_u64()
         .expect("the status contains the process id");
     signal(u32::try_from(pid).expect("the process id has 32 bits"), "KILL");
-    until("a successor", || {
+    until("another process serves the disk", || {
         attachments.status("fb0")["server_pid"].as_u64().is_some_and(|other| other != pid)
     });
     let status = attachments.status("fb0");

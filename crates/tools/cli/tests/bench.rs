@@ -30,7 +30,11 @@ fn bench_without_disks_measures_both_sides_and_leaves_no_files() {
         let own = ["bench", "--engine", engine, "--runtime", runtime, "--html", &html];
         let outcome = scratch.run(own.into_iter().chain(options.split(' '))).ok();
         assert!(outcome.stderr.contains("64 MiB in "), "{}", outcome.stderr);
-        assert!(!outcome.stderr.contains("was deleted"), "its own file: {}", outcome.stderr);
+        assert!(
+            !outcome.stderr.contains("was deleted"),
+            "a warning about the benchmark's own file: {}",
+            outcome.stderr
+        );
         let report = outcome.json();
         assert_eq!(patterns(&report).len(), 6);
         for pattern in patterns(&report) {
@@ -79,7 +83,7 @@ fn bench_accepts_one_pattern_in_fio_options() {
     let options = "--rw randrw --rwmixread 70 --bs 8k --iodepth 4 --numjobs 3 --size 16M --json -";
     let args: Vec<&str> = ["mem:32MiB"].into_iter().chain(options.split(' ')).collect();
     let report = bench(&scratch, &args).ok().json();
-    let [pattern] = patterns(&report).as_slice() else { panic!("one pattern") };
+    let [pattern] = patterns(&report).as_slice() else { panic!("not one pattern") };
     let wanted = &pattern["pattern"];
     assert_eq!((&wanted["rw"], &wanted["rwmixread"]), (&"randrw".into(), &70.into()));
     assert_eq!((&wanted["block_size_bytes"], &wanted["iodepth"]), (&8192.into(), &4.into()));

@@ -4,7 +4,7 @@
 
 mod support;
 
-#[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
+#[allow(dead_code, unreachable_pub, reason = "these tests use a part of the module")]
 #[path = "../../../ends/nvmf-target/tests/rig/scripted.rs"]
 mod scripted;
 
@@ -47,17 +47,25 @@ fn both_members_have_the_same_reservations_and_notify_their_hosts() {
     let (mut one, mut two) = (Node::new(1, &group), Node::new(2, &group));
     for member in 0..2 {
         let (oncs, rescap) = one.identify(member);
-        assert_eq!((oncs >> 5 & 1, rescap), (1, 0xff), "member {member} offers reservations");
+        assert_eq!(
+            (oncs >> 5 & 1, rescap),
+            (1, 0xff),
+            "the reservation support of member {member}"
+        );
         assert_eq!(one.report(member), (0, false, vec![]));
     }
     assert_eq!(one.register(1 - leader), OK);
-    assert_eq!(one.register_as(leader, 9), CONFLICT, "the host has another key");
+    assert_eq!(one.register_as(leader, 9), CONFLICT, "registering a second key");
     assert_eq!(two.register(leader), OK);
     assert_eq!(one.acquire(leader, SHARED), OK);
     let (key, other) = (one.key, two.key);
     is_seen_at_both(&mut [&mut one, &mut two], &(3, true, vec![(key, true), (other, false)]));
     assert_eq!((one.write(leader, 1), two.write(leader, 2)), (OK, OK));
-    assert_eq!(one.write(1 - leader, 1), Status::ANA_INACCESSIBLE, "only the leader writes");
+    assert_eq!(
+        one.write(1 - leader, 1),
+        Status::ANA_INACCESSIBLE,
+        "a write through the other member"
+    );
 
     // The member that does not lead fences the second host. Both members notify that host.
     assert_eq!(one.preempt(1 - leader, other, SHARED), OK);
@@ -68,7 +76,7 @@ fn both_members_have_the_same_reservations_and_notify_their_hosts() {
         assert_eq!((log[0], log[8]), (1, NotificationType::REGISTRATION_PREEMPTED.0));
         assert_eq!(one.log(member, LogPageId::RESERVATION_NOTIFICATION)[0], 0);
     }
-    assert_eq!(two.preempt(1 - leader, key, SHARED), CONFLICT, "the host is not registered");
+    assert_eq!(two.preempt(1 - leader, key, SHARED), CONFLICT, "a preempt by an unregistered host");
     assert_eq!(one.clear(1 - leader), OK);
     is_seen_at_both(&mut [&mut one, &mut two], &(0, true, vec![]));
     assert_eq!(two.write(leader, 5), OK);
@@ -102,7 +110,7 @@ fn a_command_waits_while_etcd_does_not_answer() {
     node.connect(1 - leader);
     support::signal(group.etcd.id(), "STOP");
     node.begin_to_register(1 - leader);
-    assert_eq!(node.write(leader, 2), OK, "the leader may still write");
+    assert_eq!(node.write(leader, 2), OK, "a write through the leader");
     assert!(!node.has_answer(1 - leader), "the answer came before etcd stored the key");
     support::signal(group.etcd.id(), "CONT");
     assert_eq!(node.wait_for_answer(1 - leader), OK);
@@ -127,20 +135,24 @@ fn windows_cluster_validation_passes_through_alternating_members() {
         let [first, second, third] = &mut nodes;
         assert_eq!(first.register(a), OK);
         first.key += 1 << 16;
-        assert_eq!(first.register(b), OK, "an old key is replaced");
-        assert_eq!(second.acquire(a, rtype), CONFLICT, "the node is not registered");
+        assert_eq!(first.register(b), OK, "replacing an old key");
+        assert_eq!(second.acquire(a, rtype), CONFLICT, "an acquire by an unregistered node");
         assert_eq!((first.acquire(b, rtype), first.acquire(a, rtype)), (OK, OK));
         assert_eq!(second.report(b), (rtype.0, true, vec![(first.key, true)]));
         assert_eq!((second.register(a), second.write(leader, 2)), (OK, OK));
-        assert_eq!(second.acquire(b, rtype), CONFLICT, "the first node holds the reservation");
-        assert_eq!(second.release(a, rtype), OK, "a node that holds nothing may release");
+        assert_eq!(second.acquire(b, rtype), CONFLICT, "an acquire of a held reservation");
+        assert_eq!(second.release(a, rtype), OK, "a release by a node that holds nothing");
         assert_eq!(third.write(leader, 3), CONFLICT);
-        assert_eq!(third.preempt(b, first.key, rtype), CONFLICT, "the node is not registered");
+        assert_eq!(
+            third.preempt(b, first.key, rtype),
+            CONFLICT,
+            "a preempt by an unregistered node"
+        );
         assert_eq!(second.preempt(a, first.key, rtype), OK);
         assert_eq!(third.report(b), (rtype.0, true, vec![(second.key, true)]));
         assert_eq!(first.write(leader, 1), CONFLICT);
         assert_eq!((first.release(a, rtype), first.acquire(b, rtype)), (CONFLICT, CONFLICT));
-        assert_eq!(second.preempt(b, first.key, rtype), CONFLICT, "no node has this key");
+        assert_eq!(second.preempt(b, first.key, rtype), CONFLICT, "a preempt of an unknown key");
         assert_eq!((first.register(a), second.release(b, rtype)), (OK, OK));
         assert_eq!(first.report(a).0, 0);
         for node in [first, second] {
@@ -292,7 +304,7 @@ fn disturb(group: &mut Group, random: &mut Random) {
             std::thread::sleep(Duration::from_millis(random.below(5_000)));
             support::signal(id, "CONT");
             std::thread::sleep(Duration::from_millis(200));
-            // The watchdog may have killed it.
+            // The watchdog may have killed the member.
             group.members[member] = None;
             group.start(member);
         }

@@ -227,7 +227,9 @@ fn a_running_target_uses_a_renewed_certificate() {
     scratch.file("cert.pem", b"-----BEGIN CERT");
     status(&scratch, &url, "old.pem").ok();
     certify(&scratch, &params(&["127.0.0.1"]), &new);
-    until("the new certificate", || status(&scratch, &url, "new.pem").code == Some(0));
+    until("the target uses the new certificate", || {
+        status(&scratch, &url, "new.pem").code == Some(0)
+    });
     status(&scratch, &url, "old.pem").fails_in_a_line(1, &["no certificate in the file of"]);
     assert!(server.stop().stderr.contains("new connections use the new certificate"));
 }

@@ -212,7 +212,9 @@ fn a_configuration_with_keys_is_reloaded_and_persisted() {
     // SIGHUP makes the target read the key files again.
     put_together(&[&other], &key);
     server.signal("HUP");
-    until("the new key", || scratch.connect(&server, HOST, Some(&other)).code == Some(0));
+    until("the host connects with the new key", || {
+        scratch.connect(&server, HOST, Some(&other)).code == Some(0)
+    });
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o644)).unwrap();
     scratch.run(["reload"]).fails(1, &["farblock.toml", "chmod 600"]);
     scratch.connect(&server, HOST, None).fails(1, &["--dhchap-secret"]);

@@ -241,7 +241,7 @@ mod tests {
 
         fn write(&self, file: &str, text: &str) {
             let path = self.0.path().join("mlx5_0/ports/1").join(file);
-            std::fs::create_dir_all(path.parent().expect("the folder is created"))
+            std::fs::create_dir_all(path.parent().expect("the path has a folder"))
                 .expect("the folder is created");
             std::fs::write(path, text).expect("the file is written");
         }

@@ -57,7 +57,7 @@ impl Attachments {
 
     /// Waits until another process serves the attachment.
     pub(crate) fn wait_for_successor(&self, name: &str, of: u64) {
-        until("a successor", || {
+        until("another process serves the disk", || {
             let pid = self.status(name)["server_pid"].as_u64();
             pid.is_some_and(|pid| pid != of)
         });
@@ -261,7 +261,7 @@ impl Drop for Load {
 pub(crate) fn progress(device: &str) -> u64 {
     let name = Path::new(device).file_name().expect("the path has a file name");
     let text = std::fs::read_to_string(Path::new("/sys/block").join(name).join("stat"));
-    let text = text.expect("the target reports statistics");
+    let text = text.expect("the device has statistics");
     let numbers: Vec<u64> =
         text.split_whitespace().map(|it| it.parse().expect("the text is a number")).collect();
     numbers[2] + numbers[6]
@@ -270,5 +270,5 @@ pub(crate) fn progress(device: &str) -> u64 {
 #[track_caller]
 pub(crate) fn wait_for_progress(device: &str) {
     let before = progress(device);
-    until(&format!("{device} does something"), || progress(device) > before + 64);
+    until(&format!("the load uses {device}"), || progress(device) > before + 64);
 }

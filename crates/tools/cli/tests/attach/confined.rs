@@ -179,7 +179,8 @@ fn a_server_with_a_key_writes_no_core_dump() {
     }
 }
 
-/// The broker creates and removes the mount and its loop device.
+/// The broker, a helper process with root's rights, creates and removes the mount and its loop
+/// device.
 #[test]
 fn successors_of_killed_fuse_servers_and_brokers_are_confined() {
     let attachments = Attachments::new();
@@ -199,7 +200,7 @@ fn successors_of_killed_fuse_servers_and_brokers_are_confined() {
                 "broker" => &[broker],
                 _ => &[broker, server],
             };
-            // Kill them together, because a server without its broker would stop anyway.
+            // Kill both at once, because a server without its broker would stop anyway.
             let killed: Vec<String> = killed.iter().map(u64::to_string).collect();
             let kill = Command::new("kill").arg("-KILL").args(&killed).status();
             assert!(

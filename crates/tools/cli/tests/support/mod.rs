@@ -1,5 +1,5 @@
 //! Runs the binary as a user would, and starts targets.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, reason = "no test uses all helpers")]
 #![allow(unreachable_pub, reason = "a module of each test file")]
 
 #[cfg(target_os = "linux")]

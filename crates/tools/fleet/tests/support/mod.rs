@@ -1,5 +1,5 @@
 //! A small plan, and listening agents.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, reason = "no test uses all helpers")]
 #![allow(unreachable_pub, reason = "a module of each test file")]
 
 use farblock_bench::Cancel;
