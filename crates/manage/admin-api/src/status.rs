@@ -13,7 +13,7 @@ pub struct Status {
     /// The TLS policy of each address: `plain`, `allowed` or `required`.
     #[serde(default)]
     pub tls: BTreeMap<String, String>,
-    /// The ANA states and groups, by address.
+    /// The ANA states at each listener, by its address.
     #[serde(default)]
     pub ana: BTreeMap<String, AnaStatus>,
     /// The process ID.
@@ -39,7 +39,7 @@ pub struct Status {
     pub budget: Option<BudgetStatus>,
     /// The shared subsystems.
     pub subsystems: Vec<SubsystemStatus>,
-    /// The controllers of hosts.
+    /// The controllers to which hosts are connected.
     pub controllers: Vec<ControllerStatus>,
 }
 
@@ -69,7 +69,7 @@ pub struct SubsystemStatus {
     pub nqn: String,
     /// Whether hosts that are not listed may connect.
     pub allow_any_host: bool,
-    /// The listed hosts.
+    /// The NQNs of the listed hosts.
     pub hosts: Vec<String>,
     /// The hosts that must authenticate, with the fingerprints of their valid secrets.
     #[serde(default)]

@@ -146,7 +146,7 @@ impl<L: Listener> Listener for Bounded<L> {
     }
 }
 
-/// A connection of the listener.
+/// A client's connection, with the time limits of its listener.
 pub struct Connection<S> {
     stream: S,
     activity: Activity,

@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 /// The maximum number of pages that read events at the same time.
 const READERS: usize = 8;
 
-/// The options of a request.
+/// The query parameters of a snapshot request.
 #[derive(Deserialize)]
 struct Options {
     /// Whether to include the document of each target.

@@ -93,7 +93,7 @@ impl Happening {
         Self { subsystem: Some(subsystem.to_owned()), nsid: Some(nsid), ..self }
     }
 
-    /// The name and the data of an event.
+    /// Converts a target's event to its name and its data on the stream.
     fn of(event: &Event) -> (&'static str, Self) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);

@@ -35,7 +35,7 @@ impl Token {
         }
     }
 
-    /// The value of the `Authorization` header.
+    /// The value of an `Authorization` header with this token.
     pub(crate) fn bearer(&self) -> String {
         format!("Bearer {}", self.0)
     }
@@ -78,7 +78,7 @@ pub(crate) fn host(request: &Request<Body>) -> Option<&str> {
     request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default())
 }
 
-/// The answer to a request for another server name.
+/// The answer to a request whose `Host` header names another server.
 pub(crate) fn misdirected() -> Response {
     let detail = "use this machine's address, or localhost: the target refuses other host names, \
         because an attacker could point another name to this address\n";

@@ -112,7 +112,7 @@ impl Ring {
     }
 }
 
-/// The history of one target or of the sum.
+/// The history of one target, or of the sum of all targets.
 struct Past([Ring; LEVELS.len()]);
 
 impl Past {
@@ -154,7 +154,7 @@ impl History {
         Some(text)
     }
 
-    /// The route of the history, for the page.
+    /// The route at which the page reads the history.
     pub(crate) fn router(self) -> Router {
         Router::new().route("/history.json", get(answer)).with_state(self)
     }
@@ -237,10 +237,10 @@ async fn answer(State(history): State<History>, Query(asked): Query<Asked>) -> R
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-/// The rates in one second.
+/// Rates per second, between two samples.
 #[derive(Default)]
 struct Pace {
-    /// Reads, writes, bytes read, and bytes written.
+    /// Reads, writes, bytes read, and bytes written, per second.
     done: [f64; 4],
     /// The number of reads and writes in each latency bucket.
     latency: Vec<f64>,

@@ -17,7 +17,7 @@ pub trait Mirrored: Send + Sync {
     fn order(&self, order: &MirrorOrder);
 }
 
-/// The parts of the disk of one namespace.
+/// A disk with parts, which a namespace uses.
 pub type Legs = Arc<dyn Mirrored>;
 
 /// The parts of all disks that have parts, by subsystem and namespace.
@@ -25,7 +25,7 @@ pub type Legs = Arc<dyn Mirrored>;
 pub(crate) struct AllLegs(Arc<Mutex<BTreeMap<(String, u32), Legs>>>);
 
 impl AllLegs {
-    /// Sets or removes the parts of a namespace's disk.
+    /// Sets or removes the disk with parts that a namespace uses.
     pub(crate) fn set(&self, nqn: &str, nsid: u32, legs: Option<&Legs>) {
         let key = (nqn.to_owned(), nsid);
         match legs {

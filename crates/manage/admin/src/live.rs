@@ -42,7 +42,7 @@ pub(crate) struct Live {
     removals: Vec<Removal>,
 }
 
-/// The data to roll a step back.
+/// The data with which to roll a step back.
 pub(crate) enum Undo {
     Step(Box<Step>),
     /// The changed or removed host, with its previous keys and limits.

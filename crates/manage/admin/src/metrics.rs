@@ -58,7 +58,7 @@ impl EncodeLabelSet for Escaped<'_> {
     }
 }
 
-/// A function that selects a counter.
+/// Selects one of the I/O counters.
 type Count = fn(&IoStats) -> u64;
 
 /// The data of one scrape.

@@ -161,7 +161,7 @@ mod tests {
     use axum::{Json, Router};
     use serde_json::{Value, json};
 
-    /// A target with these answers.
+    /// A target whose HTTP answers come from `router`.
     async fn target(router: Router) -> Node {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();

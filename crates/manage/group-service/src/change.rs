@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// The number of attempts at a change. An attempt fails if another change of the group comes first.
 pub(crate) const ATTEMPTS: u32 = 5;
 
-/// A change of the group.
+/// A change of the group's records that an operator requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
     Declare { ana_group: u32, fences: Vec<FenceKind>, namespaces: Vec<String>, member: String },

@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(3);
 /// The pause before another attempt at a transaction.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// The disks of the ANA groups.
+/// The disks of the member, by ANA group.
 pub(crate) type Disks = BTreeMap<u32, Vec<Disk>>;
 
 /// Waits for proof that the operations of the member have ended, and releases its leaderships.

@@ -13,7 +13,7 @@ use std::path::Path;
 /// The number of processes that the file lists.
 const LISTED: usize = 8;
 
-/// The lock, until it is dropped.
+/// The lock of a state folder. Dropping this releases the lock.
 #[derive(Debug)]
 pub(crate) struct FolderLock {
     file: File,
@@ -34,7 +34,7 @@ impl FolderLock {
         Ok(Self { file, before: text.lines().filter_map(number).collect() })
     }
 
-    /// Adds the number of this process.
+    /// Writes the random number of this process to the locked file.
     pub(crate) fn note(&mut self, process: u64) -> io::Result<()> {
         let first = (self.before.len() + 1).saturating_sub(LISTED);
         let all = self.before[first..].iter().chain([&process]);

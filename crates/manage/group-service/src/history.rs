@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// The number of events in [`GroupStatus::history`](crate::GroupStatus::history).
 const ENTRIES: usize = 32;
 
-/// The last events.
+/// The last events of the group, as this member has seen them.
 #[derive(Default)]
 pub(crate) struct History {
     entries: VecDeque<HistoryEntry>,

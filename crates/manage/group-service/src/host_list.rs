@@ -25,7 +25,7 @@ enum ListState {
     Written,
 }
 
-/// The list of hosts.
+/// The list of connected hosts, and whether etcd has it.
 #[derive(Default)]
 pub(crate) struct HostList {
     hosts: Vec<String>,

@@ -63,7 +63,7 @@ pub struct AnaGroupStatus {
     pub reason: Option<Reason>,
     /// The time of the last change on the wall clock of its author, in milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// The kinds of fences of the disks.
+    /// The ways in which the disks refuse an earlier leader.
     pub fences: Vec<FenceKind>,
     /// The namespaces with their identities.
     pub namespaces: Vec<String>,

@@ -256,7 +256,7 @@ struct Ward {
 }
 
 impl Ward {
-    /// Takes all messages that have arrived.
+    /// Reads all messages that have arrived.
     fn receive(&mut self) {
         let mut bytes = vec![0; MAX_BYTES];
         loop {
@@ -288,7 +288,7 @@ impl Ward {
         }
     }
 
-    /// The member has ended: releases what it led.
+    /// Releases the leaderships of the member, whose process has ended.
     fn settle(mut self) -> io::Result<()> {
         self.receive();
         let Some(member) = self.member.filter(|_| !self.says_farewell) else { return Ok(()) };

@@ -13,11 +13,11 @@ use farblock_proto::time::Instant;
 pub struct Permit {
     /// The epoch of the leadership.
     pub epoch: u64,
-    /// The end of the permission.
+    /// The time at which the permission ends.
     pub until: Instant,
 }
 
-/// An order to the driver.
+/// An order of a member to its driver, which does all I/O.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Send a request to the store.
@@ -29,7 +29,7 @@ pub enum Action {
         group: u32,
         /// The epoch of the new leadership.
         epoch: u64,
-        /// The earlier leaders.
+        /// The earlier leaders that may still do I/O.
         victims: Vec<Holder>,
     },
     /// Wait until the storage client for the new leadership's I/O has the OSD map of epoch
@@ -55,7 +55,7 @@ pub enum Action {
     Publish {
         /// The ANA group.
         group: u32,
-        /// The permit.
+        /// The new permit.
         permit: Option<Permit>,
     },
     /// Report the group as inaccessible, stop its I/O and close its disks. Answer:
@@ -69,7 +69,7 @@ pub enum Action {
     /// Enforce the reservations of a namespace. Answer: [`MemberEvent::Applied`], when every core
     /// enforces them and all commands that they forbid have ended.
     Apply {
-        /// The namespace.
+        /// The name of the namespace in the store.
         namespace: String,
         /// The reservations after the last change.
         record: Box<ReservationRecord>,
@@ -78,7 +78,7 @@ pub enum Action {
     Answer {
         /// The number of the proposal.
         proposal: u64,
-        /// The result.
+        /// The result of the proposal or question.
         outcome: Outcome,
     },
     /// An event for the log and the dashboard.
@@ -104,12 +104,12 @@ pub enum Outcome {
     Unreadable,
 }
 
-/// An event for people.
+/// An event for the log and the dashboard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
     /// The member joined, with this incarnation.
     Joined {
-        /// The incarnation.
+        /// The number of this process; it grows with each start.
         incarnation: u64,
     },
     /// The store deleted this member's `alive` key when its lease ended. The member joins again.
@@ -125,7 +125,7 @@ pub enum Report {
         group: u32,
         /// The new epoch.
         epoch: u64,
-        /// The reason.
+        /// The reason for the takeover.
         reason: Reason,
     },
     /// No hard fence exists for an earlier leader, or it covers only writes. The member waits until
@@ -133,21 +133,21 @@ pub enum Report {
     WaitsOut {
         /// The ANA group.
         group: u32,
-        /// The end of the wait.
+        /// The time at which the wait ends.
         until: Instant,
     },
     /// The member leads an ANA group.
     Leads {
         /// The ANA group.
         group: u32,
-        /// The epoch.
+        /// The epoch of the leadership.
         epoch: u64,
     },
     /// The member does not lead an ANA group any more.
     Left {
         /// The ANA group.
         group: u32,
-        /// The reason.
+        /// The reason why the leadership ended.
         reason: Reason,
     },
     /// The store has no quorum. I/O continues on disks with complete hard fences; on others it
@@ -155,14 +155,14 @@ pub enum Report {
     HoldsOver {
         /// The ANA group.
         group: u32,
-        /// The end of the permit so far.
+        /// The time at which the current permit ends.
         until: Instant,
     },
     /// The program cannot read a record: it is damaged, or of a version that is too new.
     Unreadable(Key),
 }
 
-/// An input.
+/// An input of a member.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MemberEvent {
     /// An answer of the store.
@@ -202,7 +202,7 @@ pub enum MemberEvent {
     },
     /// Every core enforces the reservations up to this change.
     Applied {
-        /// The namespace.
+        /// The name of the namespace in the store.
         namespace: String,
         /// The number of the change.
         index: u64,
@@ -215,7 +215,7 @@ pub enum MemberEvent {
         /// The caller's number, which [`Action::Answer`] repeats. No proposal may have the same
         /// number.
         proposal: u64,
-        /// The namespace.
+        /// The name of the namespace in the store.
         namespace: String,
         /// The ANA group of the namespace.
         group: u32,
@@ -229,13 +229,13 @@ pub enum MemberEvent {
 pub struct Proposed {
     /// The caller's number, which [`Action::Answer`] repeats.
     pub proposal: u64,
-    /// The namespace.
+    /// The name of the namespace in the store.
     pub namespace: String,
     /// The ANA group of the namespace.
     pub group: u32,
     /// The number of the last change that `state` includes; 0: none.
     pub base: u64,
-    /// The reservations after the change.
+    /// The reservations after the change, as in [`ReservationRecord::state`].
     pub state: String,
     /// The notifications for hosts.
     pub notices: Vec<NoticeRecord>,

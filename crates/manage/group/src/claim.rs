@@ -11,7 +11,7 @@ use crate::view::View;
 use farblock_proto::time::Instant;
 use std::time::Duration;
 
-/// A possible takeover.
+/// A takeover that this member may attempt.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
     /// The state of the store that makes the claim possible. If it changes, the wait starts again.

@@ -37,7 +37,7 @@ pub(crate) enum FenceState {
     Effective,
 }
 
-/// The fence of a takeover.
+/// The progress of the fence that a takeover requires.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Fencing {
     state: FenceState,

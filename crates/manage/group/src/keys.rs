@@ -17,7 +17,7 @@
 
 use crate::limits::{MAX_ANA_GROUPS, MAX_NAME};
 
-/// A key, without the beginning that all keys of the group have.
+/// A key, without the group's prefix.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Key {
     /// A member.
@@ -54,7 +54,7 @@ pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= MAX_NAME && name.bytes().all(is_letter)
 }
 
-/// The beginning of all keys of a group.
+/// The key prefix of a group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeySpace {
     prefix: String,
@@ -71,25 +71,25 @@ impl KeySpace {
         Self { prefix: format!("farblock/{group}/") }
     }
 
-    /// The beginning of all keys.
+    /// Returns the prefix of all keys of the group.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The beginning of the leadership records.
+    /// Returns the prefix of the leadership records.
     #[must_use]
     pub fn leaders(&self) -> String {
         format!("{}leader/", self.prefix)
     }
 
-    /// The beginning of the reservation records.
+    /// Returns the prefix of the reservation records.
     #[must_use]
     pub fn reservations(&self) -> String {
         format!("{}reservation/", self.prefix)
     }
 
-    /// The whole key.
+    /// Returns the whole key, with the group's prefix.
     #[must_use]
     pub fn name(&self, key: &Key) -> String {
         let prefix = &self.prefix;

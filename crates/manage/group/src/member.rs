@@ -75,7 +75,7 @@ impl Member {
         self.wall_ms = wall_ms;
     }
 
-    /// The properties of the member.
+    /// Returns the settings of the member.
     #[must_use]
     pub fn config(&self) -> &MemberConfig {
         &self.config

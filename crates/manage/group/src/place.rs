@@ -8,7 +8,7 @@
 
 use farblock_random::Random;
 
-/// The bits after the point of a logarithm.
+/// The number of fractional bits of a logarithm.
 const FRACTION: u32 = 32;
 
 /// Returns -log2(bits / 2^64), times 2^[`FRACTION`].

@@ -33,7 +33,7 @@ pub trait Record: Serialize + DeserializeOwned {
     }
 }
 
-/// A member.
+/// The record of a member.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MemberRecord {
     /// The version of the document's format.

@@ -24,7 +24,7 @@ use crate::timing::Timing;
 use crate::view::View;
 use farblock_proto::time::Instant;
 
-/// The properties of a member.
+/// The settings of a member.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberConfig {
     /// The name of the group.
@@ -200,7 +200,7 @@ impl Session {
         }
     }
 
-    /// Takes the reply to a refutation.
+    /// Handles the reply to a refutation.
     pub(crate) fn refuted(&mut self, now: Instant, is_failure: bool) {
         if is_failure {
             self.refute_at = Some(now.saturating_add(RETRY));
@@ -265,7 +265,7 @@ impl Session {
         out.txn(now, Purpose::Register { lease }, registration(lease, &record, config, keys, view));
     }
 
-    /// Takes the reply to a registration. `view` contains what the transaction read.
+    /// Handles the reply to a registration. `view` contains what the transaction read.
     pub(crate) fn registered(
         &mut self,
         now: Instant,
@@ -290,7 +290,7 @@ impl Session {
         }
     }
 
-    /// Takes a successful proof. `view` contains what it read.
+    /// Handles a successful proof. `view` contains what it read.
     pub(crate) fn proved(
         &mut self,
         now: Instant,

@@ -23,7 +23,7 @@ pub type Revision = u64;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u64);
 
-/// The store's number of a lease.
+/// The store's ID of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LeaseId(pub i64);
@@ -106,9 +106,9 @@ pub enum StoreRequest {
     /// Watches all keys that begin with `prefix`, from this revision on. A new watch replaces the
     /// previous one. The store answers with [`WatchEvent`]s.
     Watch {
-        /// The beginning of the keys.
+        /// The prefix of the keys to watch.
         prefix: String,
-        /// The first revision.
+        /// The first revision to report.
         from: Revision,
     },
 }
@@ -136,7 +136,7 @@ pub enum StoreTrouble {
 /// The reply to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreReply {
-    /// The lease exists.
+    /// The new lease.
     Granted(LeaseId),
     /// Whether the lease exists, and so was renewed.
     Renewed(bool),

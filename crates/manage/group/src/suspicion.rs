@@ -40,7 +40,7 @@ pub(crate) struct Suspicions {
 }
 
 impl Suspicions {
-    /// Notes the time of new suspicions.
+    /// Records the time at which this member learned of each new suspicion.
     pub(crate) fn observe(&mut self, now: Instant, view: &View) {
         for (name, suspect) in &view.suspects {
             let known = self.seen.entry(name.clone()).or_insert((suspect.revision, now));

@@ -23,7 +23,7 @@ pub struct Seen<T> {
 
 type Table<K, T> = BTreeMap<K, Seen<T>>;
 
-/// The records for an operator's work on members.
+/// The records with which an operator manages members.
 #[derive(Default, Debug)]
 pub struct Upkeep {
     /// The operator's orders by member.
@@ -65,7 +65,7 @@ pub struct View {
     pub reservations: Table<String, ReservationRecord>,
     /// The applied reservation changes by namespace.
     pub acks: Table<String, AckRecord>,
-    /// The records for an operator's work on members.
+    /// The records with which an operator manages members.
     pub upkeep: Upkeep,
     /// The keys whose values this version cannot read. The member does not change these objects.
     pub unreadable: BTreeSet<Key>,

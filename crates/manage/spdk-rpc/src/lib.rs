@@ -70,7 +70,7 @@ struct Table {
     /// The transports, with the parameters of the calls that created them.
     transports: BTreeMap<Transport, serde_json::Map<String, serde_json::Value>>,
     subsystems: BTreeMap<String, Extra>,
-    /// The listeners that calls have opened.
+    /// The listeners that SPDK clients have opened.
     opened: BTreeSet<Entrance>,
     /// The key files, by the names that clients gave them.
     keys: BTreeMap<String, String>,

@@ -86,7 +86,7 @@ impl RpcError {
         Self::new(INTERNAL_ERROR, "Internal error")
     }
 
-    /// Adds a sentence for people.
+    /// Adds a sentence for people, as the error's `data`.
     pub(super) fn because(mut self, sentence: impl ToString) -> Self {
         self.data = Some(sentence.to_string());
         self

@@ -22,7 +22,7 @@ pub trait Running {
     fn take_back(&mut self, undo: Self::Undo) -> Result<(), String>;
 }
 
-/// The error of a change of a target.
+/// A failed change of a target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failed {
     /// The step that failed.

@@ -23,7 +23,7 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
-    /// The configuration at the time of storing.
+    /// The configuration file's content when the state was stored.
     pub configured: Document,
     /// The document of the target.
     pub shared: Document,

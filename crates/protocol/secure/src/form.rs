@@ -13,7 +13,7 @@ const CRC_BYTES: usize = 4;
 
 /// The text form of one kind of key.
 pub(crate) struct Form {
-    /// The prefix.
+    /// The prefix of the text.
     pub(crate) prefix: &'static str,
     /// The valid values of `hh` besides `00`, which means no hash.
     pub(crate) hashes: &'static [Hash],
@@ -24,7 +24,7 @@ pub(crate) struct Form {
 /// A key, and the hash (`hh`) in its text.
 pub(crate) type Key = (Zeroizing<Vec<u8>>, Option<Hash>);
 
-/// The error in the text of a key.
+/// The reason why the text of a key is invalid.
 pub(crate) enum Problem {
     /// The text has a different prefix.
     Prefix,

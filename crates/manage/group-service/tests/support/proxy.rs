@@ -9,9 +9,9 @@ use std::time::Duration;
 
 #[derive(Clone, Default)]
 pub(crate) struct Cut {
-    /// The proxy forwards no requests.
+    /// While true, the proxy forwards no requests.
     pub(crate) requests: Arc<AtomicBool>,
-    /// The proxy forwards no replies.
+    /// While true, the proxy forwards no replies.
     pub(crate) replies: Arc<AtomicBool>,
 }
 

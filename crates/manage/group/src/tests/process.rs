@@ -15,7 +15,7 @@ pub(super) enum Condition {
     Dead,
 }
 
-/// The working connections of a machine.
+/// The connections of a machine that work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Links {
     pub(super) to_store: bool,

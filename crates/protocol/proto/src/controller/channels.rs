@@ -51,7 +51,7 @@ impl HostChannel {
     }
 }
 
-/// The settings of secure channels.
+/// The channel security of each listener and host.
 #[derive(Default, Debug)]
 pub(super) struct Channels {
     ports: BTreeMap<PortId, ChannelSecurity>,

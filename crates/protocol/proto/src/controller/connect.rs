@@ -72,7 +72,7 @@ pub struct Connected {
     pub host_id: HostId,
     /// The host's current rights in the namespaces that other hosts have reserved.
     pub restrictions: Vec<(NamespaceId, Rights)>,
-    /// The target must mark this value whenever commands arrive.
+    /// Records traffic for the keep-alive timer. The target must mark it whenever commands arrive.
     pub traffic: Arc<Traffic>,
     /// Whether completions report the submission queue's head (CATTR bit 2 is clear). If false,
     /// SQHD is `0xffff`.

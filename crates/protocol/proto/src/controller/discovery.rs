@@ -30,7 +30,7 @@ struct Address<'a> {
     address: &'a str,
     service: &'a str,
     port: PortId,
-    /// PORTID.
+    /// The port identifier (PORTID).
     number: u16,
     security: ChannelSecurity,
 }

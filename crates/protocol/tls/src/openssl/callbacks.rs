@@ -37,7 +37,7 @@ pub(super) enum Side {
 pub(super) struct State {
     functions: &'static Functions,
     side: Side,
-    /// The key in use.
+    /// The key that the connection uses.
     pub(super) chosen: Option<Arc<Named>>,
     /// The identities that a refused peer offered, and the identity forms that the server knows for
     /// the peer's host and subsystem.
