@@ -108,7 +108,7 @@ fn is_authority(other: &rustls::OtherError) -> bool {
     other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity)
 }
 
-/// Whether the reason is that no trusted certificate signed the certificate.
+/// Whether WebPKI refused the certificate because no trusted certificate signed it.
 fn is_strange(reason: &CertificateError) -> bool {
     match reason {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => true,

@@ -3,9 +3,8 @@
 //! Each event contains the name of its node: `{"node": "left", "data": …}`. A `document` event
 //! contains the whole document, and a `gone` event the reason why the node does not answer.
 //!
-//! Each node has its own task, so no node delays another. Some nodes send no status, because they
-//! run an older version. Others have too many readers already. Such nodes are polled once a second
-//! instead.
+//! Each node has its own task, so no node delays another. A node that already has too many readers,
+//! or whose old version sends no status, is polled once a second instead.
 
 use crate::attached::LastAttached;
 use crate::events::{Happening, SLOWEST, json, written};

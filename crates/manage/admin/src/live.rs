@@ -93,7 +93,7 @@ impl Live {
         self.patience.with(Aside::Key, &what, read)
     }
 
-    /// The steps for those hosts selected by `concerns` whose key files have changed.
+    /// The steps for the hosts that `concerns` selects and whose key files have changed.
     pub(crate) fn keys_changed(
         &self,
         document: &Document,

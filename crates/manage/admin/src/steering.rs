@@ -160,7 +160,7 @@ struct Inner {
 type Shown = Arc<Mutex<Arc<Document>>>;
 
 impl Steering {
-    /// Manages a target that shares `shared`, whose storage is in `disks`.
+    /// Manages a target that shares the objects in `shared`. `disks` has their open storage.
     pub fn new(control: Control, opener: Arc<dyn Open>, shared: Document, disks: Disks) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let live = Live::new(control.clone(), opener, disks);

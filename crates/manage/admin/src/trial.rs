@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const MEM_BYTES: u64 = 1 << 20;
 
-/// An opener that opens files, and uses memory for everything else.
+/// An opener that opens files, and opens all other storage in memory.
 pub struct Opener;
 
 impl Open for Opener {

@@ -16,8 +16,8 @@
 //!
 //! **Restart.** A process that ends without [`Service::leave`] keeps its leadership in etcd. Its
 //! successor with the same state folder continues at once. The watchdog releases the leadership of
-//! a process that has ended, and the others take over one second later. Without the watchdog, they
-//! take over when the lease in etcd has ended.
+//! a process that has ended, and other members take over one second later. Without the watchdog,
+//! they take over when the lease in etcd has ended.
 //!
 //! **Building** needs `protoc` and its standard files: `etcd-client` compiles etcd's interface.
 

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The largest message, in bytes. The certificates for etcd fit.
+/// The maximum size of a message, in bytes. Usual certificates for etcd fit.
 pub(crate) const MAX_BYTES: usize = 128 << 10;
 
 /// A message. The byte 0 alone is no message: it only wakes the watchdog.

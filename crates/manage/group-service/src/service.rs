@@ -178,7 +178,7 @@ impl Service {
         self.change(Change::Order { member: member.to_owned(), duty })
     }
 
-    /// Starts a rolling upgrade, or continues the one that has not ended.
+    /// Starts a rolling upgrade, or continues an unfinished one.
     ///
     /// # Errors
     /// A sentence for the user: no such member, other changes came first, or etcd did not answer in

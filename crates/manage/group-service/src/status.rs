@@ -99,7 +99,7 @@ pub struct GroupStatus {
     pub incarnation: Option<u64>,
     /// Whether this member has a lease in etcd.
     pub joined: bool,
-    /// Whether this member has handed everything over and ended its lease.
+    /// Whether this member has handed over its ANA groups and ended its lease.
     pub left: bool,
     /// The connection to etcd.
     pub store: StoreStatus,

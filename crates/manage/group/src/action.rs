@@ -114,7 +114,7 @@ pub enum Report {
     },
     /// The store deleted this member's `alive` key when its lease ended. The member joins again.
     LeaseLost,
-    /// Another process has taken this member's name. This member stops for good.
+    /// Another process has taken this member's name. This member stops, and never joins again.
     Superseded,
     /// All ranges of controller identifiers are assigned: remove a member that does not exist any
     /// more.
@@ -150,7 +150,7 @@ pub enum Report {
         /// The reason why the leadership ended.
         reason: Reason,
     },
-    /// The store has no quorum. I/O continues on disks with complete hard fences; on others it
+    /// The store has no quorum. I/O continues on disks with complete hard fences. On other disks it
     /// continues until the time `until`, and then waits for the store. Changes wait.
     HoldsOver {
         /// The ANA group.

@@ -65,7 +65,7 @@ impl Fencing {
         self.state
     }
 
-    /// The end of the wait in state WaitingOut.
+    /// The time at which the state WaitingOut ends.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         (self.state == FenceState::WaitingOut).then_some(self.stopped_at)
     }

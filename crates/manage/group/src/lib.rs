@@ -48,10 +48,10 @@
 //!
 //! The lease ([`limits::LEASE`], and up to half a second until etcd notices) ends before this sum.
 //!
-//! **A lease is not part of this argument.** The lease in etcd only tells members that another one
-//! is probably dead. In etcd a stale leader may revoke a renewed lease, or confirm the renewal of a
-//! revoked one (etcd issue 15247). Such an error costs a takeover, but never data. Neither do wall
-//! clocks matter: records contain their time for people only.
+//! **A lease is not part of this argument.** The lease in etcd only tells members that another
+//! member is probably dead. In etcd a stale leader may revoke a renewed lease, or confirm the
+//! renewal of a revoked one (etcd issue 15247). Such an error costs a takeover, but never data.
+//! Wall clocks do not matter either: records contain their time for people only.
 //!
 //! **The driver's duties.** `now` counts the time in which the machine is suspended
 //! (`CLOCK_BOOTTIME`). Cores compare it with the permit before each submission, without a message
@@ -71,7 +71,7 @@
 //! | `None` | nothing | *H* + *F* |
 //!
 //! The first two are *complete*. A record lists all earlier leaders whose fence has not completed.
-//! If a new leader dies while it fences, the next one fences all of them.
+//! If a new leader dies while it fences, the next leader fences all of them.
 //!
 //! An RBD image refuses a victim lazily: an OSD that no operation of the new leader has reached may
 //! still execute a victim's write. No host can notice: it looks as if this write had been executed

@@ -20,8 +20,8 @@ pub const MAX_LOG: usize = 16;
 /// The maximum length of the name of a member, in bytes.
 pub const MAX_NAME: usize = 63;
 
-/// The maximum number of hosts that a member lists for the others. Names have up to 223 bytes, and
-/// etcd limits a request to 1.5 MiB.
+/// The maximum number of hosts that a member lists for other members. Names have up to 223 bytes,
+/// and etcd limits a request to 1.5 MiB.
 pub const MAX_HOSTS: usize = 4096;
 
 /// The number of ranges of controller identifiers. It exceeds [`MAX_MEMBERS`], because a range

@@ -20,7 +20,7 @@ use crate::view::View;
 use farblock_proto::time::Instant;
 use std::collections::BTreeMap;
 
-/// The state that makes a takeover possible, and the time since which it exists.
+/// The state of the store that makes a takeover possible, and the time since which it exists.
 type Wait = ((u64, u64), Instant);
 
 /// One member of a group.
@@ -174,7 +174,7 @@ impl Member {
         self.tick(now);
     }
 
-    /// Does everything that is due.
+    /// Does the work that is due: requests, takeovers and hand-overs.
     pub fn tick(&mut self, now: Instant) {
         self.next = None;
         let all = (&self.keys, &self.view);
@@ -301,8 +301,8 @@ impl Member {
         seat.observe(now, view.leaders.get(&group), stopped_at, me, &mut self.out);
     }
 
-    /// Reacts to changed records. The reservations come first, because a leader must know those
-    /// that changed before it took over.
+    /// Reacts to changed records. The reservations come first, because a leader must know all
+    /// reservations that changed before it took over.
     fn news(&mut self, now: Instant, news: Vec<Key>) {
         let is_reservation = |key: &Key| matches!(key, Key::Reservation(_));
         let (reservations, others): (Vec<_>, Vec<_>) = news.into_iter().partition(is_reservation);

@@ -227,7 +227,7 @@ pub struct AnaGroupRecord {
     pub version: u32,
     /// The kinds of fences of all disks in the ANA group, each once.
     pub fences: Vec<FenceKind>,
-    /// The namespaces with their identities, in order. All members share the same.
+    /// The namespaces with their identities, in order. All members share the same namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<String>,
     /// Fields of later versions.

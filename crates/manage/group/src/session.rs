@@ -156,7 +156,7 @@ impl Session {
             self.next_beat = now.saturating_add(config.timing.beat());
             self.prove(now, config, keys, out);
             // Stop renewing the lease if no answers arrive: this member cannot lead its groups, and
-            // others must take them.
+            // other members must take them.
             let hears = now.saturating_duration_since(self.answered) <= config.timing.hold
                 || crate::has_mistake("a renewed lease permits I/O");
             if let SessionState::Joined { lease } = self.state

@@ -1,4 +1,5 @@
-//! The document. Each level is a map by name, so that each object has one place and one URL.
+//! The configuration document of a target. Each level is a map by name, so that each object has one
+//! place and one URL.
 
 use crate::eui64::Eui64;
 use farblock_proto::controller::{Entrance, USUAL_ANA_GROUP};

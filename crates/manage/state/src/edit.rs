@@ -16,7 +16,7 @@ pub fn pointer<'a>(document: &'a mut Value, names: &[&str]) -> Option<&'a mut Va
 /// The first listener or host that would lose the setting.
 pub fn keys_kept(old: &Document, new: &Value) -> Result<(), Problem> {
     for (address, _) in old.listeners.iter().filter(|(_, one)| one.tls == Tls::Required) {
-        // An address can be written in several ways.
+        // Compare parsed addresses, because an address can be written in several ways.
         let is_it = |text: &str| text.parse() == Ok(*address);
         let mut listeners = new["listeners"].as_object().into_iter().flatten();
         if listeners.any(|(text, entry)| is_it(text) && entry.get("tls").is_none()) {

@@ -3,8 +3,8 @@
 //! **Overview.** A [`Document`] describes all that a running target can share: listeners,
 //! referrals, and subsystems with their hosts and namespaces. [`steps`] lists the changes from one
 //! document to another. [`reconcile`] applies these steps to a running target. If a step fails,
-//! `reconcile` rolls the others back. [`merge`] combines a changed configuration file with changes
-//! made at run time. A [`Store`] keeps a document through crashes.
+//! `reconcile` rolls the earlier steps back. [`merge`] combines a changed configuration file with
+//! changes made at run time. A [`Store`] keeps a document through crashes.
 //!
 //! **Contract.** A document that passes [`Document::check`] is consistent. But it may name a disk
 //! that cannot be opened, or an address that cannot be bound: that shows only when the target

@@ -178,7 +178,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// The steps from one document to another, in order. The list is empty if both are the same.
+/// The steps from one document to another, in order. The list is empty if the documents are equal.
 pub fn steps(from: &Document, to: &Document) -> Vec<Step> {
     let mut steps = Vec::new();
     let kept = kept_subsystems(from, to);

@@ -122,7 +122,7 @@ impl Store {
                 Err(TryLockError::WouldBlock) => {
                     return Err(StoreError::Claimed(self.path.clone()));
                 }
-                // Some file systems have no locks. Use the state anyway.
+                // Some file systems have no locks. Use the state without a lock.
                 Err(TryLockError::Error(_)) => return Ok(()),
                 Ok(()) => break,
             }

@@ -95,9 +95,9 @@ impl DataPointer {
 /// Returns the place of an SGL segment in a capsule's data, which is `data_bytes` long.
 ///
 /// # Errors
-/// Invalid SGL Segment Descriptor for a length that is no number of descriptors. Invalid Number of
-/// SGL Descriptors for more than MSDBD. SGL Offset Invalid for a segment that is not entirely in
-/// the capsule.
+/// Invalid SGL Segment Descriptor for a length that is not a whole number of descriptors. Invalid
+/// Number of SGL Descriptors for more than MSDBD. SGL Offset Invalid for a segment that is not
+/// entirely in the capsule.
 pub fn segment_range(dptr: &SglDescriptor, data_bytes: usize) -> Result<Range<usize>, Status> {
     let bytes = dptr.length.get() as usize;
     if bytes == 0 || !bytes.is_multiple_of(SglDescriptor::LEN) {

@@ -427,7 +427,7 @@ fn a_replaced_namespace_is_reported_twice() {
     assert_eq!(drain(&mut registry), told(11), "the host may have seen only the removal");
     assert_eq!(list(&mut registry), 1);
     assert_eq!(drain(&mut registry), []);
-    // If the host has read that the namespace was removed, another one with the same identifier
+    // If the host has read that the namespace was removed, a namespace that reuses its identifier
     // counts as new.
     registry.remove_namespace(subsystem, NamespaceId(1)).unwrap();
     assert_eq!(drain(&mut registry)[1..], told(12));

@@ -58,7 +58,8 @@ pub(crate) fn shown(identity: &[u8]) -> String {
     text.chars().take(limits::NAMED_CHARACTERS).map(plain).collect()
 }
 
-/// Reads a two-byte length, and as many bytes after it. Returns these bytes and the rest.
+/// Reads a two-byte length, and as many bytes after it. Returns these bytes and the remaining
+/// bytes.
 fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<2>()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))

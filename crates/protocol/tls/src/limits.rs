@@ -32,8 +32,8 @@ pub const UNASKED_BYTES: usize = 16 << 10;
 pub const KEYS_PER_HOST: usize = 8;
 
 /// For discovery, the server tries this many keys of a host at a time. All keys of the host, for
-/// any subsystem, are valid there. The limit applies to an identity without a digest, which may
-/// stand for each of these keys. An identity with a digest selects one key.
+/// any subsystem, are valid for discovery. The limit applies to an identity without a digest, which
+/// may stand for each of these keys. An identity with a digest selects one key.
 pub const DISCOVERY_KEYS: usize = 8;
 
 /// The server checks at most this many of the identities that a client offers.

@@ -180,7 +180,7 @@ fn a_group_that_no_member_can_fence_stays_without_leader() {
 }
 
 /// The leader stops between a check of its permit and a system call. Each other member takes the
-/// group, and fails to fence. Later one of them succeeds, and then the old leader continues.
+/// group, and fails to fence. Later one member succeeds, and then the old leader continues.
 pub(super) fn a_fence_fails_and_the_next_succeeds() -> (Option<String>, u64) {
     let mut world = world(&[HARD]);
     let (number, _) = world.leader(1).expect("a leader");

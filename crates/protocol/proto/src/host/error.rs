@@ -35,7 +35,7 @@ pub enum ConnectError {
     Io(String),
     /// A failure specific to TCP.
     Tcp(TcpRefusal),
-    /// A failure that is specific to RDMA; the sentence says why.
+    /// A failure specific to RDMA. The text is the reason.
     Rdma(String),
     /// The controller violated the protocol.
     Protocol(&'static str),

@@ -26,7 +26,7 @@ pub enum InfoError {
     DiscoveryController,
     /// The namespace identifier is not active.
     NoSuchNamespace,
-    /// The namespace uses an LBA format that it does not have.
+    /// The namespace's current LBA format (FLBAS) is not in its list of formats.
     FormatOutOfRange,
     /// The host does not support the block size, 2 to the power `shift`.
     BlockSize {

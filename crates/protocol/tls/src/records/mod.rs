@@ -150,7 +150,7 @@ impl Records {
                 Err(error) => return (filled, Some(error)),
             }
         }
-        // Store the rest: it is an incomplete record, or `plain` has no room for it.
+        // Store the remaining bytes: they are an incomplete record, or `plain` has no room for it.
         self.input.add(sealed);
         (filled, None)
     }

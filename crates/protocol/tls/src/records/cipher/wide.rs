@@ -111,7 +111,7 @@ impl Key {
         let (sealed, tag) = body.split_at(body.len().checked_sub(TAG_BYTES)?);
         let plain = plain.get_mut(..sealed.len())?;
         // SAFETY: the context is valid, and every other pointer is a slice with its length. `plain`
-        // does not overlap the others and is as long as the opened bytes.
+        // does not overlap the other slices and is as long as the opened bytes.
         let is_opened = unsafe {
             EVP_AEAD_CTX_open_gather(
                 self.0.as_ptr(),
