@@ -19,7 +19,7 @@ pub struct Stats {
     pub latency_bounds_us: Vec<u64>,
     /// The counts of accepted and refused connections.
     pub connections: ConnectionStats,
-    /// The number of changes of the ANA states of listeners and of the ANA groups of namespaces.
+    /// The number of changes of listeners' ANA states and of namespaces' ANA groups.
     #[serde(default)]
     pub ana_changes: u64,
     /// The number of failed I/O commands by the name of their status. Statuses that never occurred

@@ -3,8 +3,8 @@
 //!
 //! A connection is busy while the server answers an authorized request ([`Activity::begin`]). The
 //! listener closes any other connection after some time, or at once when a new client needs its
-//! place. So clients that send nothing or guess tokens lock no other client out. The listener also
-//! closes a busy connection after a long time without progress.
+//! place. So clients that send nothing or guess tokens cannot lock other clients out. The listener
+//! also closes a busy connection after a long time without progress.
 
 use axum::serve::Listener;
 use std::io;

@@ -1,4 +1,4 @@
-//! The changes that a target refuses while it is a member of a group: the group decides about ANA
+//! The changes that a target refuses while it is a member of a group. The group decides about ANA
 //! states, disks and listeners, so that all members agree.
 
 use farblock_state::{Namespace, Step};

@@ -1,11 +1,11 @@
 //! The interface on TCP, for clients with a token. Each token has a role, and a name for the audit
 //! log.
 //!
-//! Tokens are too long to guess. The server nevertheless limits the cost of wrong tokens: it
-//! answers each after a second, and answers "too many requests" to an address that has sent many.
-//! It accepts a valid token even from such an address, because all users of a machine, tunnel or
-//! proxy share one address and must not lock each other out. The server refuses requests from pages
-//! of other sites, because browsers send the origin of the page.
+//! Tokens are too long to guess. The server nevertheless limits the cost of wrong tokens. It
+//! answers a wrong token after a second. If an address has sent many, it answers "too many
+//! requests". All users of a machine, tunnel or proxy share one address and must not lock each
+//! other out, so the server accepts a valid token even from such an address. The server refuses
+//! requests from pages of other sites: browsers send the origin of the page.
 
 use crate::api;
 use crate::audit::{self, AUDIT};

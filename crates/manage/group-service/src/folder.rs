@@ -1,9 +1,8 @@
 //! The lock of a member's state folder.
 //!
-//! A process that holds the lock knows that all processes that held it before have ended. The file
-//! contains the random numbers of the last few of these processes. The member compares them with
-//! the number in the group's records, because a process with this name may have used another
-//! folder.
+//! While a process holds the lock, all processes that held it before have ended. The file contains
+//! the random numbers of the last few of these processes. The member compares them with the number
+//! in the group's records, because a process with this name may have used another folder.
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};

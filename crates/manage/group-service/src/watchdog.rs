@@ -10,9 +10,10 @@
 //! renewal. No core takes part. The watchdog sleeps until the end that it read last, and then reads
 //! the file again. A byte through a socket wakes it only when the end became earlier.
 //!
-//! **After the end of the target**, however it ended, the watchdog waits until no operation of the
-//! target is in flight any more (`proof.rs`), and then releases its leaderships in etcd. So other
-//! members need not wait until its lease and permits end and its slowest operation must have ended.
+//! **After the end of the target**, whatever its cause, the watchdog waits until no operation of
+//! the target is in flight (`proof.rs`). Then it releases the target's leaderships in etcd. Without
+//! this release, other members wait until the lease and the permits have ended, and then for the
+//! slowest operation.
 //! The watchdog ignores the signals that a supervisor sends to all processes of a service.
 //!
 //! **Limits.** The freezer of control groups (`docker pause`) and a hypervisor stop the watchdog
@@ -49,7 +50,7 @@ use std::time::{Duration, Instant as Clock};
 /// The value of the memory file while the target has no permit.
 const DISARMED: u64 = u64::MAX;
 
-/// The offset in the memory file of the end of the permit, and of the process identifier.
+/// Offsets in the memory file: the end of the permit, and the process identifier.
 const END: u64 = 0;
 const PROCESS: u64 = 8;
 

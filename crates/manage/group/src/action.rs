@@ -32,9 +32,9 @@ pub enum Action {
         /// The earlier leaders that may still do I/O.
         victims: Vec<Holder>,
     },
-    /// Wait until the storage client for the new leadership's I/O has the OSD map of epoch
-    /// `barrier`, which contains the fence, and register this member at the disks. Do no I/O yet.
-    /// Answer: [`MemberEvent::Entered`] or [`MemberEvent::FenceFailed`].
+    /// Register this member at the disks, after the storage client for the new leadership's I/O has
+    /// the OSD map of epoch `barrier`, which contains the fence. Do no I/O yet. Answer:
+    /// [`MemberEvent::Entered`] or [`MemberEvent::FenceFailed`].
     Enter {
         /// The ANA group.
         group: u32,

@@ -1,9 +1,9 @@
 //! The release of the leaderships of a process that has ended, by the watchdog on its machine.
 //!
-//! The watchdog outlives the process. When it has proof that no operation of the process is in
-//! flight at the disks of an ANA group, it makes the leadership vacant, as the process does when it
-//! hands over. So the next leader needs no fence and does not wait. For ANA groups without proof,
-//! the record keeps its holder, and the watchdog only confirms that the process has ended.
+//! The watchdog outlives the process. Once no operation of the process is in flight at the disks of
+//! an ANA group, the watchdog makes the leadership vacant, as the process does when it hands over.
+//! So the next leader needs no fence and does not wait. If operations may be in flight, the record
+//! keeps its holder, and the watchdog only confirms that the process has ended.
 //!
 //! The transaction compares the member's own record and its `alive` record. A process that starts
 //! with the same name changes both before it can lead, so a late release never affects it.

@@ -39,8 +39,8 @@ pub struct MemberConfig {
     pub weight: u32,
     /// The version of the program.
     pub program: String,
-    /// The random numbers of earlier processes that have certainly ended: they held the lock that
-    /// this process now holds, of a state folder on the same machine.
+    /// The random numbers of earlier processes that have certainly ended: they held the lock of a
+    /// state folder on this machine, and this process holds it now.
     pub predecessors: Vec<u64>,
     /// The time limits and intervals.
     pub timing: Timing,

@@ -6,7 +6,7 @@
 //! [`Compare`] uses it. A watch delivers all changes after a revision in order, perhaps late.
 //!
 //! A key with a lease disappears some time after the lease was renewed last. The group relies on
-//! this only to notice a dead member, never for safety: in etcd a stale leader may revoke a renewed
+//! this only to notice a dead member, never for safety. In etcd a stale leader may revoke a renewed
 //! lease too early, or renew a lease that another leader has revoked (etcd issue 15247).
 //!
 //! A request that fails may have been executed, or may be executed later.

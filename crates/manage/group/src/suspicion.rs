@@ -11,7 +11,7 @@
 //! last much longer than this takes.
 //!
 //! A takeover that compares the revision of a suspicion shows: from the suspicion to the takeover
-//! the leader had no proof. So its last proof was sent before the suspicion was committed, and each
+//! the leader had no proof. So its last proof was sent before the suspicion was committed. Each
 //! member may count the hold from the time at which it received the suspicion, on its own clock.
 //! Two rules complete this:
 //!

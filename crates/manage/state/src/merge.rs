@@ -79,7 +79,7 @@ fn merge_hosts(
     merged
 }
 
-/// Keeps the keys of `current` that are neither in the new file nor were in the old one.
+/// Keeps the keys of `current` that neither file contains.
 fn keep_keys(old: Option<&Host>, current: &Host, merged: &mut Host) {
     let stays = |key: fn(&Host) -> &Option<String>, merged: &Host| {
         let is_said = key(merged).is_some() || old.is_some_and(|old| key(old).is_some());

@@ -7,8 +7,8 @@
 //!   return the old leader's own leg, as it was.
 //! - None: the disk refuses nothing.
 //!
-//! The oracle fails the run at a write of an earlier leader after a new one has begun, at a write
-//! that undoes an acknowledged one, and at a write of a host that a reservation excludes.
+//! The oracle fails the run at three kinds of writes: by an earlier leader after a new one has
+//! begun, over an acknowledged newer value, and by a host that a reservation excludes.
 
 use crate::FenceKind;
 use std::collections::{BTreeMap, BTreeSet};

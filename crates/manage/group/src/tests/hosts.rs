@@ -1,9 +1,8 @@
 //! Hosts: each writes its own blocks and reads all. A block holds the number of its last write.
 //!
-//! A host sends a write again only when its last attempt has certainly ended, as a farblock host
-//! does: it has an answer, its process is dead, or a later leader has begun. The oracle fails the
-//! run at a read that returns less than was acknowledged before the read, or more than was ever
-//! written.
+//! Like a farblock host, a host repeats a write only when its last attempt has certainly ended: it
+//! has an answer, its process is dead, or a later leader has begun. The oracle fails the run at a
+//! read that returns less than was acknowledged before the read, or more than was ever written.
 
 use super::disk::{BLOCKS, DiskOp};
 use super::process::{Condition, Process};

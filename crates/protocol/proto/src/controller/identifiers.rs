@@ -46,7 +46,7 @@ pub enum NotIts {
 const NONE: HostId = [0; 16];
 
 impl Registry {
-    /// Checks that a host may use its identifier in a subsystem: no other host with a proved name
+    /// Checks that a host may use its identifier in a subsystem. No other host with a proved name
     /// may own the identifier, and this host may own at most [`limits::MAX_IDENTIFIERS`]
     /// identifiers.
     ///

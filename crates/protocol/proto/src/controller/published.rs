@@ -39,8 +39,8 @@ pub(super) enum Queued {
     /// The action to return.
     Action(Action),
     /// [`Action::Namespaces`] of a subsystem, with the table of this version. If the table has a
-    /// later version by now, the registry skips this entry: the queue contains another entry for
-    /// the later version, behind the actions that set the access rights in added namespaces.
+    /// later version by now, the registry skips this entry. The queue then contains another entry,
+    /// behind the actions that set the access rights in added namespaces.
     Table(SubsystemId, u64),
 }
 

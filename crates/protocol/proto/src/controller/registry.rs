@@ -148,7 +148,7 @@ pub enum Action {
         proposal: SharedProposal,
     },
     /// Report to the group of targets that every core of this target enforces all changes from
-    /// [`Registry::apply_shared`] up to this one, and that all commands that they forbid have
+    /// [`Registry::apply_shared`] up to this one. All commands that these changes forbid have
     /// ended.
     SharedApplied {
         /// The subsystem.

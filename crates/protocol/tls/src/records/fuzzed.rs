@@ -16,8 +16,8 @@ const MESSAGES_BYTES: usize = limits::HANDSHAKE_BYTES + 4 + limits::RECORD_BYTES
 /// Runs one fuzz input.
 ///
 /// # Panics
-/// Panics if an end reads data that was not sent or was changed in transit, does not read valid
-/// data, or keeps more memory than the limit.
+/// Panics if an end reads data that was not sent or was changed in transit. Also panics if an end
+/// does not read valid data, or keeps more memory than the limit.
 pub fn records(data: &[u8]) {
     let mut input = data.iter().copied();
     let mut way = Way::new(input.next().unwrap_or(0));
