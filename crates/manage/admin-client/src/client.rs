@@ -198,7 +198,7 @@ impl Client {
         Ok(Self { place: ClientPlace::Tcp(address, bearer(token)?), patience: ANSWER_TIMEOUT })
     }
 
-    /// The name of the target in an error.
+    /// The socket path or URL of the target, for errors.
     fn name(&self) -> PathBuf {
         match &self.place {
             ClientPlace::Socket(path) => path.clone(),

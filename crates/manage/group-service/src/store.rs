@@ -1,4 +1,4 @@
-//! The client of etcd: the contract of [`farblock_group::store`].
+//! The client of etcd. It fulfils the contract of [`farblock_group::store`].
 //!
 //! Each endpoint has a connection of its own. A request goes to the endpoint that answered last. If
 //! the answer is late, the request goes to the next endpoint as well, and the first answer counts.

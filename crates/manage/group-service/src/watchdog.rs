@@ -13,8 +13,8 @@
 //! **After the end of the target**, whatever its cause, the watchdog waits until no operation of
 //! the target is in flight (`proof.rs`). Then it releases the target's leaderships in etcd. Without
 //! this release, other members wait until the lease and the permits have ended, and then for the
-//! slowest operation.
-//! The watchdog ignores the signals that a supervisor sends to all processes of a service.
+//! slowest operation. The watchdog ignores the signals that a supervisor sends to all processes of
+//! a service.
 //!
 //! **Limits.** The freezer of control groups (`docker pause`) and a hypervisor stop the watchdog
 //! together with the target. Such machines need disks with complete hard fences, or a watchdog

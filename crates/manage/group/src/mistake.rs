@@ -5,7 +5,7 @@ thread_local! {
     static MISTAKE: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 
-/// Whether the code of this thread contains a mistake. Always `false` outside of tests.
+/// Whether this thread runs with this deliberate mistake.
 #[cfg(test)]
 pub(crate) fn has_mistake(mistake: &str) -> bool {
     MISTAKE.get() == Some(mistake)

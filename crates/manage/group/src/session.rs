@@ -229,7 +229,8 @@ impl Session {
         }
     }
 
-    /// Writes the member's records, if no other process has the name.
+    /// Handles the reply with all records: writes the member's records, if no other process has the
+    /// name.
     pub(crate) fn read(
         &mut self,
         now: Instant,

@@ -8,7 +8,7 @@
 //! - None: the disk refuses nothing.
 //!
 //! The oracle fails the run at three kinds of writes: by an earlier leader after a new one has
-//! begun, over an acknowledged newer value, and by a host that a reservation excludes.
+//! begun, over an acknowledged newer value, and by an excluded host.
 
 use crate::FenceKind;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,8 +48,8 @@ pub(super) struct Disk {
     pub(super) begun: u64,
     /// The hosts that may not write, because a member has answered a preempt of them.
     excluded: BTreeSet<usize>,
-    /// The last answered reservation change. Also, for each host, the base of the last change that
-    /// may admit the host again.
+    /// The last answered reservation change. Also, for each host, the number of the change on which
+    /// the last change that may admit the host again builds.
     pub(super) reserved: (u64, BTreeMap<usize, u64>),
     map: u64,
     listed: BTreeMap<String, u64>,
