@@ -41,7 +41,8 @@ impl Change {
             match value {
                 Some(value) => txn.writes.push(Write::Put { key: name, value, lease: None }),
                 None if revision != 0 => txn.writes.push(Write::Delete { key: name }),
-                // The comparison ensures that the record does not appear meanwhile.
+                // The record does not exist. The transaction compares this, so the record cannot
+                // appear meanwhile.
                 None => {}
             }
         }

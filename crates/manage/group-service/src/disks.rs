@@ -14,9 +14,9 @@ pub trait Disks: Send {
     /// Answer: [`MemberEvent::FencePlaced`] or [`MemberEvent::FenceFailed`].
     fn fence(&mut self, group: u32, epoch: u64, victims: Vec<Holder>);
 
-    /// Waits until the storage client of the new leadership has the fence's epoch `barrier`, and
-    /// registers this member at the disks. Does no I/O yet. Answer: [`MemberEvent::Entered`] or
-    /// [`MemberEvent::FenceFailed`].
+    /// Registers this member at the disks, after the storage client for the new leadership's I/O
+    /// has the OSD map of epoch `barrier`, which contains the fence. Does no I/O yet. Answer:
+    /// [`MemberEvent::Entered`] or [`MemberEvent::FenceFailed`].
     fn enter(&mut self, group: u32, epoch: u64, barrier: Option<u64>);
 
     /// Opens the disks of an ANA group under the permit, and reports the group as optimized. The

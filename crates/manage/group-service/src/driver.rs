@@ -29,7 +29,7 @@ pub(crate) struct Declared {
     pub(crate) namespaces: BTreeMap<u32, Vec<String>>,
 }
 
-/// Whether the member has the order to leave its group, and whether it has left.
+/// The progress of the member's departure from its group.
 #[derive(Default)]
 struct Departure {
     is_ordered: bool,

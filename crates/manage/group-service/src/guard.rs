@@ -60,7 +60,8 @@ impl Guard {
         false
     }
 
-    /// The time from which the cores park an ANA group: one stop margin before the permit ends.
+    /// The time from which the cores park an ANA group: one stop margin (`Timing::margin`) before
+    /// the permit ends.
     fn parks_at(&self, group: &Running) -> Instant {
         let margin = u64::try_from(self.timing.margin.as_nanos()).unwrap_or(u64::MAX);
         Instant(group.permit.until.0.saturating_sub(margin))

@@ -21,7 +21,8 @@ pub(crate) enum Input {
     Snapshot(SyncSender<GroupStatus>),
     /// Change the group. Answer: `None` or the reason.
     Change { change: Change, attempts: u32, answer: Option<SyncSender<Result<(), String>>> },
-    /// The hosts that are connected to this member, which is ready for hosts.
+    /// The hosts that are connected to this member. The first such message marks the member as
+    /// ready for hosts.
     Hosts(Vec<String>),
     /// Whether etcd has the list of hosts.
     HostsWritten(bool),

@@ -114,7 +114,7 @@ pub struct GroupStatus {
 }
 
 impl HistoryEntry {
-    /// The entry of a report; `None`: it is no event for this list.
+    /// Converts a report to an entry; `None`: the list does not show such reports.
     pub(crate) fn of(report: &Report, at_unix_ms: u64) -> Option<Self> {
         let ana_group = match report {
             Report::Takes { group, .. }

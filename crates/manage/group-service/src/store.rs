@@ -27,7 +27,8 @@ use tokio::sync::Notify;
 use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
-/// The largest reply: the records of 1,000 namespaces with their reservations fit many times.
+/// The maximum size of a reply, in bytes. The records of 1,000 namespaces with their reservations
+/// fit many times.
 const MAX_REPLY_BYTES: usize = 64 << 20;
 
 /// The time limit to connect to an endpoint and to sign in. etcd makes the check of a password slow

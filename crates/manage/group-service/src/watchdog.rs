@@ -88,7 +88,8 @@ pub fn spawn(command: &[OsString]) -> io::Result<Watchdog> {
     Ok(Watchdog { file, socket: Arc::new(socket), child, end: DISARMED })
 }
 
-/// Waits for the packet with the byte 0. A program may print text before it calls [`run`].
+/// Waits for the packet with the byte 0, which [`run`] sends. A program may print other text
+/// before.
 fn await_ready(socket: &OwnedFd) -> io::Result<()> {
     let end = Clock::now() + START_LIMIT;
     loop {
@@ -146,7 +147,7 @@ impl Watchdog {
         self.reporter().send(&Notice::Enlist(Box::new(enlisted)))
     }
 
-    /// The member has closed the disks of an ANA group.
+    /// Reports that the member has closed the disks of an ANA group.
     pub(crate) fn closed(&self, group: u32) {
         // Ignore an error: the next permit notices that the watchdog has ended.
         let _ = self.reporter().send(&Notice::Closed { group });
@@ -183,7 +184,7 @@ fn word(file: &File, offset: u64) -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Opens the target, which is the parent process, for [`kill`]. While the parent lives, no other
+/// Opens a pidfd of the target, which is the parent process. While the parent lives, no other
 /// process can have its process ID.
 fn target(file: &File) -> io::Result<OwnedFd> {
     let number = i32::try_from(word(file, PROCESS)?).ok().and_then(Pid::from_raw);
@@ -237,7 +238,7 @@ fn watch() -> io::Result<()> {
     }
 }
 
-/// Waits for one of the files. A signal may end the wait early only if it is not blocked.
+/// Waits for one of the files. Only a signal that is not blocked ends the wait early.
 fn poll_once(files: &mut [PollFd<'_>]) -> io::Result<()> {
     loop {
         match poll(files, None) {

@@ -32,8 +32,8 @@ pub const CONTROLLER_RANGES: u16 = 32;
 pub const CONTROLLERS_PER_RANGE: u16 = 2047;
 
 /// The default time for which a leader may do I/O after a request by which the store confirms its
-/// leadership. [`STOP_MARGIN`] and the drift are subtracted. It exceeds the duration of elections
-/// in the store, 1 to 2 seconds.
+/// leadership. The permit is shorter by [`STOP_MARGIN`] and the clock drift. This time exceeds the
+/// duration of elections in the store, 1 to 2 seconds.
 pub const HOLD: Duration = Duration::from_millis(2_500);
 
 /// The default TTL of a member's lease in the store, in whole seconds. etcd allows 2 and more. It

@@ -11,7 +11,7 @@ pub(crate) fn has_mistake(mistake: &str) -> bool {
     MISTAKE.get() == Some(mistake)
 }
 
-/// Whether the code contains a mistake: never outside of tests.
+/// Always `false` outside of tests.
 #[cfg(not(test))]
 pub(crate) const fn has_mistake(_mistake: &str) -> bool {
     false

@@ -69,7 +69,7 @@ pub(crate) struct Session {
     last_proof: Option<Instant>,
     /// The time of the last registration or successful proof.
     answered: Instant,
-    /// The time at which to read everything again, after the etcd watch has ended.
+    /// The time at which to read all records again, after the etcd watch has ended.
     pub(crate) resync_at: Option<Instant>,
     /// The time before the last request to which the store answered that it has no quorum.
     pub(crate) no_quorum: Option<Instant>,
