@@ -31,16 +31,19 @@ use std::time::Duration;
 /// closed.
 const CONTROL_CONNECTIONS: usize = 64;
 const CONTROL_IDLE: Duration = Duration::from_secs(60);
-/// The same limits for the metrics address, which requires no token.
+/// The maximum number of connections to the metrics address, which requires no token, and the time
+/// after which an idle one is closed.
 const METRICS_CONNECTIONS: usize = 16;
 const METRICS_IDLE: Duration = Duration::from_secs(30);
 /// The interval of checks whether clients still request latencies. The target stops measuring them
 /// if no client has requested any since the last check.
 const ASKED_FOR: Duration = Duration::from_secs(120);
-/// The limits for the dashboard. A page uses up to six connections.
+/// The maximum number of connections to the dashboard, and the time after which an idle one is
+/// closed. A page uses up to six connections.
 const UI_CONNECTIONS: usize = 64;
 const UI_IDLE: Duration = Duration::from_secs(15);
-/// The limits for the interface on TCP.
+/// The maximum number of connections to the interface on TCP, and the time after which an idle one
+/// is closed.
 const API_CONNECTIONS: usize = 64;
 const API_IDLE: Duration = Duration::from_secs(10);
 /// The interval of checks for a new certificate.

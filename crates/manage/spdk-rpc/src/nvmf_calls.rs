@@ -484,7 +484,7 @@ struct AddHost {
 }
 
 impl AddHost {
-    /// Adds a host without keys.
+    /// Returns the parameters that add a host without keys.
     fn named(nqn: &str, host: &str) -> Self {
         Self {
             nqn: nqn.to_owned(),

@@ -119,7 +119,7 @@ pub(super) unsafe fn choose_suite(functions: &Functions, ssl: *mut Ssl, hash: Ha
 /// This crate created the `SSL`, which is in a callback, so nothing else accesses its state.
 unsafe fn state<'a>(ssl: *mut Ssl) -> Option<&'a mut State> {
     let library = super::Library::load(&CALLBACKS).ok()?;
-    // SAFETY: each `SSL` got its state before it could call back.
+    // SAFETY: each `SSL` has its state before OpenSSL can run a callback for it.
     unsafe {
         let state = (library.functions.SSL_get_ex_data)(ssl, STATE_INDEX);
         state.cast::<State>().as_mut()
