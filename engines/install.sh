@@ -10,7 +10,8 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/../Cargo.toml" | head -n 1)
 for file in libfarblock.so libfarblock.a; do
     [ -f "$release/$file" ] || { echo "install.sh: no $release/$file: cargo build --release -p farblock-capi" >&2; exit 2; }
 done
-# Below version 1, the second number changes with incompatible changes, so it is part of the ABI.
+# Below version 1.0, an incompatible change increases the second number of the version. So the
+# library's name contains the first two numbers.
 case $version in 0.*) abi=$(cut -d. -f1,2 <<<"$version") ;; *) abi=${version%%.*} ;; esac
 install -D -m 755 "$release/libfarblock.so" "$root/lib/libfarblock.so.$version"
 ln -sf "libfarblock.so.$version" "$root/lib/libfarblock.so.$abi"

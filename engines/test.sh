@@ -80,13 +80,13 @@ serve_file() {
 }
 
 # survives LABEL NAME COMMAND...: runs a command that takes some seconds. Meanwhile kills and
-# restarts its target, the last one of serve_file NAME, twice. The command must succeed.
+# restarts twice the target that `serve_file NAME` started last. The command must succeed.
 survives() {
     local label=$1 name=$2 running cut try
     shift 2
     "$@" >"$work/output" 2>&1 &
     running=$!
-    # On a busy machine, the command may connect and write late.
+    # Wait before the first kill: on a busy machine, the command may connect and write late.
     for ((try = 0; try < 300 && $(stat --format=%b "$work/$name") < 256; try++)); do sleep 0.1; done
     for cut in 1 2; do
         sleep 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the tests need, and opens FUSE to all users. Does nothing
-# and prints nothing if all is in place.
+# Installs the Debian packages that the tests need, and opens FUSE to all users. Prints nothing if
+# all of this is already done.
 set -euo pipefail
 
 needed=(gcc libc6-dev shellcheck jq e2fsprogs mount util-linux procps qemu-utils qemu-block-extra

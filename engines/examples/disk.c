@@ -55,18 +55,18 @@ static void transfer(fb_queue *queue, uint32_t kind, unsigned char *data, size_t
 	}
 }
 
-/* Fails at the first byte that differs from the expected one. */
+/* Exits with an error at the first byte that differs from the expected one. */
 static void compare(const unsigned char *read, const unsigned char *there)
 {
 	for (size_t i = 0; i < BYTES; i++) {
 		if (read[i] != there[i]) {
-			fprintf(stderr, "offset %zu: the disk returned other data than was written\n", i);
+			fprintf(stderr, "offset %zu: the disk returned different data than was written\n", i);
 			exit(1);
 		}
 	}
 }
 
-/* Fills the disk with data that differs each turn, and reads it back with both interfaces. */
+/* Fills the disk with data that depends on `turn`, and reads it back with both interfaces. */
 static void turn(fb_disk *disk, fb_queue *queue, unsigned char *data, unsigned char *read,
 		 unsigned int number)
 {

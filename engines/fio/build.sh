@@ -21,7 +21,8 @@ command -v fio >/dev/null || die "fio is not installed"
 get() {
     local work
     work=$(mktemp -d "$cache/get.XXXXXX")
-    # Use separate package lists: the machine's lists may lack source packages, and must not change.
+    # Use separate package lists: the machine's own lists may lack source packages, and must not
+    # change.
     mkdir -p "$work/lists/partial"
     cat >"$work/fio.sources" <<EOF
 Types: deb-src

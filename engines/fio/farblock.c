@@ -162,7 +162,7 @@ struct job {
 	fb_completion *events;
 };
 
-/* A time in the library's unit. 0 would mean the default, so it becomes the shortest time. */
+/* Converts a time to milliseconds. The library takes 0 as its default, so 0 becomes 1 ms. */
 static uint32_t farblock_ms(int seconds)
 {
 	if (seconds < 0)
@@ -359,7 +359,7 @@ static enum fio_q_status farblock_queue(struct thread_data *td, struct io_u *io_
 		io_u->error = fb_status_errno(status);
 		return FIO_Q_COMPLETED;
 	}
-	/* If this fails, getevents fails too, and reports the error. */
+	/* Ignore an error here: getevents will fail in the same way, and reports it. */
 	if (farblock_may_sleep(td))
 		fb_poll(job->queue, NULL, 0, 0, 0);
 	return FIO_Q_QUEUED;
@@ -392,7 +392,7 @@ static struct io_u *farblock_event(struct thread_data *td, int event)
 	return io_u;
 }
 
-/* Nothing to do: init has connected the files already. */
+/* Does nothing: init has already connected the job's files. */
 static int farblock_open_file(struct thread_data *td, struct fio_file *f)
 {
 	return 0;
@@ -403,7 +403,7 @@ static int farblock_close_file(struct thread_data *td, struct fio_file *f)
 	return 0;
 }
 
-/* The engine has no cache to drop. */
+/* Does nothing: the engine has no cache to drop. */
 static int farblock_invalidate(struct thread_data *td, struct fio_file *f)
 {
 	return 0;

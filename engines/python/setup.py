@@ -44,7 +44,7 @@ class WithLibrary(Distribution):
 
 
 commands = {"build_py": BuildWithLibrary}
-# setuptools has bdist_wheel since 70.1; before, the package wheel has it.
+# bdist_wheel is in setuptools since 70.1. For older versions, the package wheel has it.
 try:
     from setuptools.command.bdist_wheel import bdist_wheel
 except ImportError:

@@ -84,7 +84,7 @@ guide() {
         PATH=$logs/guide/bin:$PATH FARBLOCK_RUNTIME_DIR=$logs/guide/runtime timeout 60 \
             bash run.sh >said 2>&1
     ) || fail "a command of docs/ceph.md failed"
-    # Once the target has closed the image, the image has no watcher.
+    # Check that no client watches the image, because the target has closed it.
     ! rbd status rbd/disk | grep -F watcher= >/dev/null ||
         fail "the image is still open after its target has exited"
 }
@@ -134,14 +134,14 @@ logs=$(mktemp -d "${TMPDIR:-/tmp}/farblock-ceph.XXXXXX")
 trap ends EXIT
 mkdir "$logs/ceph"
 begins_cluster "$logs/ceph"
-# fio leaves files in the working folder.
+# Change to the logs, because fio leaves files in its working folder.
 cd "$logs"
 echo "ceph: the cluster is up"
 is_told "the image does not exist" "$farblock" serve rbd:rbd/none
 is_told "names no image" "$farblock" serve rbd:none
 guide
 echo "ceph: all commands of docs/ceph.md work"
-# `make unit` uses the same build options, so cargo has built these tests already.
+# Use the build options of `make unit`, so that cargo need not build these tests again.
 (cd "$here/../.." && "$cargo" test --locked --quiet --workspace --all-features --test cluster \
     --test older -- --include-ignored --test-threads 4)
 faults

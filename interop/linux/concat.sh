@@ -2,7 +2,7 @@
 # concat.sh FARBLOCK: tests secure channel concatenation (TLS from an authentication, TP 8018)
 # against the newest Linux kernel for the guest, in both directions: the kernel's host with
 # 'farblock serve', and farblock's host with the kernel's target (jobs/concat.sh). Covers hosts that
-# demand the controller's authentication and hosts that do not, wrong secrets, and hosts that try to
+# also authenticate the controller and hosts that do not, wrong secrets, and hosts that try to
 # continue without TLS. Linux 6.18 is the first kernel that derives keys as specified. FARBLOCK is
 # the binary. Runs setup.sh first. Exit code: 0 success, 1 a test failed, 2 misuse.
 set -Eeuo pipefail

@@ -116,7 +116,7 @@ kill_a() {
     wait "$node_a" || true
 }
 
-# farblock's own host uses the disk over both nodes. Its range lies beside the range of the kernel.
+# farblock's own host uses the disk over both nodes, in another part of it than the kernel's host.
 ours_begins() {
     "$farblock" attach "nvme+tcp://127.0.0.1:4421/$nqn?ns=1" "nvme+tcp://127.0.0.1:4422/$nqn?ns=1" \
         --as nbd --socket "$logs/ours.sock" --keep-alive 3s --foreground >attach.log 2>&1 </dev/null &
@@ -134,12 +134,12 @@ ours_ends() {
     touch enough
     wait "$load"
     [ ! -e wrong ] || { cat attach.log fio.log fio.json; return 1; }
-    # A run of fio for each phase of the test, at least.
+    # fio must have run at least once in each phase of the test.
     [ "$(wc -l <waits)" -ge 5 ]
     kill "$ours"
     wait "$ours" || true
 }
-# Both disks must hold the data that the kernel read last. The rest of each disk is DRBD's metadata.
+# Both disks must hold the data that the kernel read last, and after it only DRBD's metadata.
 same_on_both() {
     local bytes sum node
     read -r bytes sum <share/sum

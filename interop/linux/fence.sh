@@ -54,7 +54,7 @@ ask() {
 answered() {
     local answer=$1/share/${asked[$1]}
     until [ -e "$answer.done" ]; do
-        kill -0 "${guests[$1]}" 2>/dev/null || fail "the guest of $1 is gone"
+        kill -0 "${guests[$1]}" 2>/dev/null || fail "the guest of node $1 has exited"
         sleep 0.1
     done
     said=$(cat "$answer.out")
@@ -96,7 +96,7 @@ b_is_refused() {
 share_it server
 begins a
 begins b
-# There is no reservation yet, so both nodes can write.
+# Without a reservation, both nodes can write.
 agent b 0 status b
 agent a 1 off b
 for node in a b; do

@@ -55,7 +55,7 @@ nothing_left() {
         [ -n "$(qemu_of)" ] || break
         sleep 0.1
     done
-    [ -z "$(qemu_of)" ] || fail "guests are left: $(qemu_of)"
+    [ -z "$(qemu_of)" ] || fail "these QEMU processes still run: $(qemu_of)"
     [ -z "$(find "$work" -maxdepth 1 -name 'farblock-fleet-*')" ] || fail "a folder is left"
 }
 

@@ -108,7 +108,7 @@ code=$(tr -dc '0-9' <"$scratch/exit-code")
 if [ "$status" = 124 ] || [ "$status" = 137 ]; then
     # A guest with systemd may have completed its job, but hang in its shutdown.
     code=124
-    echo "guest.sh: the guest did not end within $timeout s." >&2
+    echo "guest.sh: the guest's job did not end within $timeout s." >&2
 elif [ -z "$code" ]; then
     code=125
     echo "guest.sh: the guest died before the job ended." >&2

@@ -11,19 +11,19 @@ chmod 755 "$build" # a job may run as another user than root
 trap 'rm -rf "$build"' EXIT
 
 modules=(
-    # the peers: host and target over TCP, and the PCI host for QEMU's own emulated disk
+    # NVMe: host and target over TCP, and the PCI host for QEMU's own emulated disk
     nvme-tcp nvmet-tcp nvme tls
-    # disks to serve
+    # disks that the kernel's target serves
     null_blk brd loop
     # the guest's own devices
     virtio_net virtio_blk virtio-rng 9p 9pnet_virtio qemu_fw_cfg
     # file systems
     ext4 fuse
-    # ways to attach a namespace as a disk
+    # drivers with which farblock attaches a namespace as a disk
     ublk_drv nbd iscsi_tcp sd_mod dm-multipath dm-round-robin dm-service-time
-    # two guests with the same disk
+    # DRBD, with which two guests replicate a disk
     drbd
-    # soft-RoCE, with the peers over RDMA
+    # soft-RoCE, and NVMe host and target over RDMA
     rdma_rxe ib_uverbs rdma_ucm nvme-rdma nvmet-rdma
     # a network of the guest whose cable a job can pull
     veth bridge

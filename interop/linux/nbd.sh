@@ -57,7 +57,7 @@ serve read-only --read-only
 
 # Strip debug information, so that the copy to the guest takes less time.
 strip -o "$work/nbd_kernel" "$programs/nbd_kernel"
-# Copies of job files are slow. So share this large file instead.
+# Copying a file into the guest is slow, so share this large program through SHARE instead.
 mkdir "$work/share"
 strip -o "$work/share/farblock" "$farblock"
 SHARE=$work/share TIMEOUT=900 "$linux_dir/guest.sh" "$linux_dir/jobs/nbd.sh" \

@@ -11,8 +11,8 @@ set -Eeuo pipefail
 [ -x "$1" ] || die "there is no program $1; build farblock."
 farblock=$(realpath -- "$1")
 nqn=nqn.2026-11.org.farblock:shutdown
-# Each name stands for a namespace, an attachment and a service. The position in this list is the
-# namespace's number.
+# Each name is the name of an attachment and of its service. Its position in this list is the ID of
+# the attached namespace.
 disks=(lvm raid1 raid2 luks plain direct apart file)
 "$linux_dir/setup.sh" --systemd
 stand

@@ -28,7 +28,8 @@ units=$root/etc/systemd/system
 mkdir -p "$units"/{default.target.wants,sysinit.target.wants}
 ln -sf /usr/lib/systemd/system/multi-user.target "$units/default.target"
 ln -sf ../job.service "$units/default.target.wants/"
-# Jobs need none of these services. They take time under emulation: udev would load all drivers.
+# Disable services that jobs do not need: they take time under emulation. udev would load all
+# drivers.
 for name in systemd-udev-trigger.service systemd-tpm2-setup.service \
     systemd-tpm2-setup-early.service systemd-random-seed.service systemd-firstboot.service \
     systemd-hwdb-update.service systemd-journal-flush.service \

@@ -64,7 +64,7 @@ for block in 512 4096; do
     echo "$block ${address#*:} $nqn-$block" >>"$work/targets"
 done
 
-# Strip debug information. Share the files, since copies of job files are slow.
+# Share the programs, without debug information, because copying files into the guest is slow.
 mkdir "$work/share"
 for program in ublk_serve nvme_attach; do
     strip -o "$work/share/$program" "$programs/$program"

@@ -94,7 +94,7 @@ class Target:
 
 
 class Raw:
-    """A client that sends any bytes."""
+    """A client that sends arbitrary bytes to the target's RPC socket."""
 
     def __init__(self, target):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -174,7 +174,7 @@ def parameters_are_the_packages():
 TUNING = {"bdev_nvme_set_options", "bdev_nvme_set_hotplug", "bdev_iscsi_set_options",
           "bdev_raid_set_options", "framework_set_scheduler", "fsdev_set_opts"}
 
-# SPDK's parameters that its command line does not send, or not with these values.
+# SPDK's parameters that its command line never sends, or not in the way that SPDK documents.
 UNSENT = {
     "nvmf_create_transport": {"num_shared_buffers", "io_unit_size", "buf_cache_size"},
     "nvmf_subsystem_add_ns": {"namespace.hide_metadata"},
@@ -372,7 +372,7 @@ def reached_and_limited(target, port):
 
 
 def used_and_counted(target, port):
-    """The I/O of hosts is counted."""
+    """Checks that the target counts the I/O of hosts."""
     counted = {one["name"]: one for one in target.rpc("bdev_get_iostat")["bdevs"]}
     wrote = [counted[name]["bytes_written"] for name in ("M0", "A0", "Raid", "N0")]
     assert wrote == [1 << 20] * 3 + [0], wrote

@@ -4,7 +4,8 @@
 #
 #   calls.sh [SECONDS [ROUNDS]]
 #
-# The result includes the time of Wine's server, since it executes the calls. Runs setup.sh first.
+# The result includes the processor time of Wine's server, which executes the system calls. Runs
+# setup.sh first.
 set -Eeuo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 die() {

@@ -27,7 +27,7 @@ environment=$("$here/setup.sh" --env)
 # a compiler in nightly mode rebuilds the macros, and so all crates that this system's tests have
 # built.
 export CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/windows
-# This compiler is a copy without clippy.
+# Do not check with clippy: this copy of the compiler lacks it.
 unset RUSTC_WORKSPACE_WRAPPER
 # insta would run cargo to find the workspace, but Wine cannot run cargo.
 export INSTA_WORKSPACE_ROOT=$PWD INSTA_UPDATE=no
@@ -188,7 +188,7 @@ secured() {
         ! "run_$host" id "$url" --tls-key other.key >out 2>&1 || die "$name: a wrong key works"
         grep -q "refuses TLS" out || die "$name: with another key, the host says: $(cat out)"
         ! "run_$host" id "$url" >out 2>&1 || die "$name: a host without a key is admitted"
-        ok "$name: write, read, with the key and no other ($hash)"
+        ok "$name: write and read with the key; a wrong key and no key are refused ($hash)"
         stop_servers
     done
     rm -f host.key
@@ -251,7 +251,7 @@ service() {
     grep -q "net start farblock" out || die "service install says: $(cat out)"
     ! run_windows service install 2>out || die "the service is registered twice"
     grep -q "already registered" out || die "service install says: $(cat out)"
-    ok "the service is registered, once"
+    ok "the service is registered, and a second registration is refused"
     printf 'urls = ["%s"]\nas = "iscsi"\nlisten = "127.0.0.1:0"\n' "$url" >"$folder/attach.d/boot.toml"
     echo 'url = 1' >"$folder/attach.d/wrong.toml"
     # Wine starts the service at its own start, as Windows does at boot.

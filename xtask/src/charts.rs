@@ -83,7 +83,7 @@ impl Spec {
     }
 }
 
-/// The words before the first comma or semicolon, so that the line below a chart is short enough.
+/// Shortens a text for the line below a chart: keeps the words before the first comma or semicolon.
 fn short(text: &str) -> &str {
     text.split([';', ',']).next().unwrap_or_default()
 }

@@ -213,7 +213,8 @@ mod tests {
 
     fn data() -> Data {
         let head = Head::parse("# reads | a machine | 2026-11-26 | medians | `xtask`");
-        let mut data = Data::new(head.expect("five columns"), &["load, depth", "p50 µs"]);
+        let mut data =
+            Data::new(head.expect("the source line has five parts"), &["load, depth", "p50 µs"]);
         data.remarks.push("the \"floor\" is missing".to_owned());
         data.push(vec!["4k, \"QD\" 1".to_owned(), "10.3".to_owned()]);
         data.push(vec!["# 64k".to_owned()]);
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_round_trips_through_its_file() {
+    fn a_written_table_parses_to_the_same_table() {
         let text = data().csv();
         assert_eq!(Data::parse(&text), Ok(data()), "{text}");
         assert!(text.starts_with("# reads | a machine | 2026-11-26 | medians | `xtask`\n# the"));

@@ -32,7 +32,8 @@ pub(crate) struct Options {
     farblock: PathBuf,
 }
 
-/// Runs rounds, and reports how often each fault passed.
+/// Causes all faults again and again, for the given hours. Reports how often the test of each fault
+/// passed.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     if !(0.0..=10_000.0).contains(&options.hours) {
         return Err(format!("{} is not a valid number of hours: use 0 to 10000", options.hours));
@@ -74,7 +75,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Runs a script once. The script reports its own failures.
+/// Runs a script once, which prints its own failures. Returns whether it passed.
 fn round(script: &str, farblock: &Path) -> Result<bool, String> {
     let mut command = Command::new(script);
     command.arg(farblock);

@@ -62,7 +62,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Runs a script. The script reports its own failures.
+/// Runs a script, which prints its own failures. Returns whether it passed.
 fn passes(script: &str, farblock: &Path) -> Result<bool, String> {
     let status = Command::new(script).arg(farblock).status().map_err(|error| {
         format!("cannot start {script}: {error}; run this in the repository's root folder")

@@ -1,5 +1,5 @@
-//! Opens more connections to one target than the target grants to one controller. Then leaves them
-//! idle, or reads through each of them.
+//! Opens many connections to one target, more than the queues that the target grants to one
+//! controller. Then leaves them idle, or reads through each of them.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! Developer commands besides the tests: `cargo run --release -p xtask -- COMMAND`, or
 //! `cargo xtask COMMAND` for commands that do not measure.
 //!
-//! `bench-peers` is the measuring stand, and `sim` the simulation. The other `bench-` commands are
-//! further comparisons. `floor-serve`, `floor-drive` and `hold` are processes that the stand
-//! starts. All commands run on Linux only, like the peers.
+//! `bench-peers` compares farblock with other products, and `sim` runs the simulation. The other
+//! `bench-` commands are further comparisons. `bench-peers` starts `floor-serve`, `floor-drive` and
+//! `hold` as processes. All commands run on Linux only.
 
 #![forbid(unsafe_code)]
 

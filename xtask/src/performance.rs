@@ -29,7 +29,8 @@ use crate::grid;
 
 const MARK: &str = "<!-- from ";
 const END: &str = "<!-- end -->";
-/// The map of block sizes, which `bench-peers --map` measures. It is drawn only if the file exists.
+/// The data of the map of block sizes, which `bench-peers --map` measures. Without this file, the
+/// map is not drawn.
 const MAP: &str = "performance/block-size-map.csv";
 const PAGES: [&str; 2] = ["performance.md", "performance/README.md"];
 /// The maximum length of a line of prose.

@@ -31,7 +31,7 @@ pub(crate) struct Chart {
     pub(crate) source: String,
 }
 
-/// Draws the chart as SVG. The colors suit the white background that this function draws.
+/// Draws the chart as SVG, on a white background, so that its colors suit dark pages, too.
 pub(crate) fn draw(chart: &Chart) -> String {
     let bottom = TOP + ROW * chart.bars.len() as f64;
     let height = bottom + 44.0;
@@ -80,7 +80,7 @@ fn draw_bar(y: f64, bar: &Bar, unit_length: f64, svg: &mut String) {
     );
 }
 
-/// A text that describes the picture.
+/// A description of the chart for screen readers: its title and the label of each bar.
 fn words(chart: &Chart) -> String {
     let each = chart.bars.iter().map(|bar| format!("{} {}", bar.name, bar.label));
     format!("{}. {}", chart.title, each.collect::<Vec<_>>().join(", "))

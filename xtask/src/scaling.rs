@@ -1,9 +1,9 @@
 //! A model of how the IOPS of the target would grow with its cores. The output says that it is a
 //! model.
 //!
-//! The model takes the processor time of an I/O from the tables of the stand. It measures by
+//! The model takes the processor time of an I/O from the tables of `bench-peers`. It measures by
 //! how much a write becomes slower if another processor writes to the same cache line (the bounce).
-//! The bandwidths of the network and of the memory that all cores share are assumptions.
+//! The bandwidths of the network and of the memory are assumptions; all cores share both.
 //!
 //! ```text
 //! time of an I/O on a core      its processor time + shared writes × bounce × (n - 1) / n
@@ -47,14 +47,14 @@ pub(crate) struct Options {
     shared_writes: f64,
 }
 
-/// A load of the stand to which the model applies.
+/// A load in the tables of `bench-peers` to which the model applies.
 struct Load {
     /// The name of the load in the tables.
     name: &'static str,
     bytes: f64,
-    /// The number of times that each byte of data crosses the memory bus of the target. For a read,
-    /// the kernel's copy crosses it twice, and the network card once. For a write, the card and two
-    /// copies cross it.
+    /// The number of times that each byte of data crosses the memory bus of the target. For a read:
+    /// twice for the kernel's copy, and once for the network card. For a write: once for the card,
+    /// and twice for each of two copies.
     passes: f64,
 }
 

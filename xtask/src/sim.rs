@@ -51,8 +51,8 @@ fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// Like [`run`], but for mirrors: repeats the test of mirrors, each time with further seeds. The
-/// process of the test reports how to repeat its first failure, and stops there.
+/// Like [`run`], but for mirrors: repeats the test of mirrors, each time with other seeds. At its
+/// first failure, the test stops and prints how to repeat it.
 fn run_mirrors(options: &Options) -> Result<(), String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let from = options.from.unwrap_or(now.as_secs() << 20);

@@ -63,7 +63,7 @@ fn table(reports: &[Report]) -> Data {
             vec![pattern.name.clone(), pattern.numjobs.to_string(), pattern.iodepth.to_string()];
         row.extend((0..FIGURES).map(|field| {
             let value = median(runs.iter().filter_map(|run| run[field]).collect());
-            // Processor times have a decimal place.
+            // Only the processor times, which follow the first three figures, have a decimal place.
             let decimals = usize::from(field > 2);
             value.map_or(String::new(), |value| format!("{value:.decimals$}"))
         }));

@@ -127,7 +127,7 @@ class ReconnectTest(unittest.TestCase):
                 disk.flush,
             ]:
                 self.assertIsInstance(self.interrupt(call), KeyboardInterrupt)
-            # The calls no longer hold the buffer, so the program can resize it.
+            # Resizing proves that the failed calls have released the buffer.
             buffer.extend(b"more")
             # The call continues, unless a handler raises an exception: then the call raises it.
             heard = []

@@ -119,8 +119,8 @@ file_system() {
 
 # --- The kernel's host. These functions find controllers and devices by the subsystem's NQN.
 
-# Starting a process is slow on an emulated processor, so these functions read sysfs without
-# processes, and return their result in 'found'. Files may vanish meanwhile, because other jobs
+# These functions read sysfs with the shell alone, because starting a process is slow on an emulated
+# processor. They return their result in 'found'. Files may vanish meanwhile, because other jobs
 # connect and disconnect.
 
 # first_line FILE: sets 'line' to the file's first line, or to an empty string.

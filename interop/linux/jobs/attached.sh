@@ -11,7 +11,7 @@ mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 share /host
 cp /host/farblock /usr/bin/farblock
 cp farblock-attach@.service /etc/systemd/system/
 mkdir -p /etc/systemd/system/farblock-attach@.service.d /etc/farblock/attach.d
-# Each service reports to the outer script how it stopped.
+# Each service reports to shutdown.sh, outside of the guest, how it stopped.
 cat >/etc/systemd/system/farblock-attach@.service.d/log.conf <<'UNIT'
 [Unit]
 RequiresMountsFor=/host
@@ -39,5 +39,5 @@ check "the disks are attached" systemctl start $(printf 'farblock-attach@%s ' $d
 device() { sed -n 's/.*"path": *"\([^"]*\)".*/\1/p' "/run/farblock/$1/state.json" | head -n 1; }
 
 # The file systems that the job makes on the disks, and the places of their data.
-# shellcheck disable=SC2034 # the job's
+# shellcheck disable=SC2034 # the job uses this
 places="lvm raid luks plain inner direct apart inner-apart file"

@@ -1,6 +1,6 @@
 # Guest job of ceph-multipath.sh: the kernel's host connects to two targets at 10.0.2.2, over the
 # two ports in the file "ports". The targets share one Ceph image. The kernel's own multipath keeps
-# the disk usable while the outer script kills the targets in turn.
+# the disk usable while ceph-multipath.sh, outside of the guest, kills the targets in turn.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh

@@ -78,7 +78,7 @@ say "the device mapper"
 modprobe dm-mod
 check "dmsetup" dmsetup create whole --table "0 65536 linear $disk 0"
 has "a disk under a device-mapper device" $disk "in use by the system: $disk is a part of /dev/dm-[0-9]"
-# Does the work of udev, which this guest lacks.
+# This guest has no udev, so create the device's link here.
 mkdir -p /dev/mapper
 ln -sf ../dm-0 /dev/mapper/whole
 check "mkfs.ext4" mkfs.ext4 -q -F /dev/mapper/whole

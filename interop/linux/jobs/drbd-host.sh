@@ -92,7 +92,7 @@ goes_on "the primary role moved to a again"
 rounds_end
 outside ours_ends
 
-say "the data on the disks"
+say "the data on both disks are compared"
 [[ $(dmesg) != *"I/O error, dev ${disk##*/}"* ]] || fail "I/O failed: $(dmesg)"
 echo "$(blockdev --getsize64 "$disk") $(sum_of "$disk")" >/host/sum
 check "disconnect" nvme disconnect -n $nqn

@@ -1,6 +1,6 @@
-# Guest job: the kernel's iSCSI initiator. The file "targets" lists farblock's iSCSI targets
-# outside, one per line: BLOCK_SIZE PORT NAME. The lines "DO kill", "DO cut" and "DO detach" are
-# requests to the script outside.
+# Guest job: the kernel's iSCSI initiator. The file "targets" lists farblock's iSCSI targets outside
+# of the guest, one per line: BLOCK_SIZE PORT NAME. With the lines "DO kill", "DO cut" and "DO
+# detach" the job makes requests to iscsi.sh, which runs outside.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh

@@ -9,7 +9,7 @@
 #            feature-status copy
 #   lane     the job checks targets of one lane one after the other, and lanes in parallel
 # Prints "ok: ..." for each success, and "data: LABEL NSID SHA256" for each namespace's final
-# contents, so that the script with the backing files can compare. Ends at the first failure.
+# contents, which run.sh compares with the targets' files. Ends at the first failure.
 # shellcheck shell=bash disable=SC2016 # the dollars in single quotes are jq's
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -43,7 +43,7 @@ json() {
 
 # --- Connections
 
-# These commands read all of /sys/class/nvme, so run one at a time.
+# These commands read all of /sys/class/nvme, so the lanes run them one at a time.
 alone() { flock /run/alone "$@"; }
 
 connect_only() {

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by jobs with requests to the outer script. The outer script reads a request from
-# /host/N.ask, and answers in /host/N.done (answer_guest of stand.sh).
+# Sourced by jobs that make requests to the script that started the guest. That script reads a
+# request from /host/N.ask, and answers in /host/N.done (answer_guest of stand.sh).
 
 requests=0
 

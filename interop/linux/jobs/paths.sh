@@ -56,8 +56,8 @@ round_of_load() {
     echo "${line:-0}"
 }
 
-# goes_on TEXT: waits until a round succeeds that started after this call. Prints the longest
-# duration of an operation since the last call, in ms.
+# goes_on TEXT: checks that the load continues: waits until a round succeeds that started after this
+# call. Prints the longest duration of an operation since the last call, in ms.
 goes_on() {
     local from waits try
     from=$(round_of_load)

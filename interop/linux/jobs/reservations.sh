@@ -1,6 +1,7 @@
 # Guest job: two hosts (with their own names, identifiers and keys) share a namespace of the target
-# at 10.0.2.2, whose port is in the file "port", and use nvme-cli's resv-* commands. Once, the
-# job requests that the outer script kill the target (a line KILL), and waits for /host/restarted.
+# at 10.0.2.2, whose port is in the file "port", and use nvme-cli's resv-* commands. Once, the job
+# requests that reservations.sh, outside of the guest, kill the target (a line KILL), and waits for
+# /host/restarted.
 # shellcheck shell=bash disable=SC2016 # the dollars in single quotes are jq's
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -40,7 +41,7 @@ acquire() { nvme resv-acquire "${device[$1]}" --crkey="$1" --rtype="$2" "${@:3}"
 report() {
     local output
     output=$(nvme resv-report "${device[$2]}" --eds --output-format=json) || fail "$1: $output"
-    jq -e "$3" <<<"$output" >/dev/null || fail "$1: '$3' does not hold for $output"
+    jq -e "$3" <<<"$output" >/dev/null || fail "$1: '$3' is false for $output"
     ok "$1"
 }
 # put HOST BYTE, get HOST: writes and reads block 0.

@@ -47,7 +47,7 @@ make_file_system inner "$loop"
 say "a loop device on the disk itself"
 loop_on "$(device direct)"
 make_file_system direct "$loop"
-# A busy emulated server may answer late.
+# Retry, because a busy emulated server may answer late.
 is_listed() { farblock list --json | grep -F "$loop is a loop device on $(device direct)" >/dev/null; }
 eventually "farblock list names the loop device" is_listed
 
@@ -92,7 +92,7 @@ SCRIPT
 check "the unit writer starts" systemd-run --quiet --unit=writer bash /run/writer.sh
 eventually "a write is acknowledged" test -s /host/acknowledged
 
-say "data, half of which only the page cache has"
+say "write data, and sync only half of them"
 for place in $places; do
     case $place in
     *apart) cp "/run/sum-$place" /host/ ;;

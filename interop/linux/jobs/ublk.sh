@@ -1,7 +1,7 @@
 # Guest job: block devices by ublk, devices of the Linux kernel's own NVMe host, and both by
 # `farblock attach`. /host has the programs. The file "targets" lists targets outside, one per line:
-# BLOCK_SIZE PORT NQN. With the line "DO cut" the job requests that the outer script kill and
-# restart these targets; "DO pause" and "DO continue" suspend and resume the first target.
+# BLOCK_SIZE PORT NQN. With the line "DO cut" the job requests that ublk.sh, outside of the guest,
+# kill and restart these targets; "DO pause" and "DO continue" suspend and resume the first target.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh
@@ -33,8 +33,8 @@ start() {
     local name=$1 try line
     shift
     [ -p "$name.in" ] || mkfifo "$name.in"
-    # Empty the file before the process starts. Otherwise the next test would read the output of the
-    # previous process.
+    # Empty the file before the process starts, so that the checks below do not read the output of
+    # the previous process.
     : >"$name.out"
     ./ublk_serve "$@" <>"$name.in" >>"$name.out" 2>&1 &
     server=$!
@@ -232,7 +232,7 @@ end_load() {
 # ask_for_cut: requests that the outer script kill and restart the targets, and waits for that.
 ask_for_cut() {
     echo "DO cut"
-    until_true "the targets are gone" is_gone "${ports[512]}" "${ports[4096]}"
+    until_true "the targets are closed" is_gone "${ports[512]}" "${ports[4096]}"
     until_true "the first target is back" connects "${ports[512]}"
     until_true "the second target is back" connects "${ports[4096]}"
 }
@@ -305,7 +305,7 @@ stop files
 
 say "a user other than root"
 chmod 666 /dev/ublk-control
-# Does the work of the udev rule, because the guest has no udev.
+# The guest has no udev, so set the permissions here that the udev rule would set.
 give() { until chown 1000:1000 /dev/ublkc0 2>/dev/null; do sleep 0.1; done; }
 give &
 mkfifo own.in

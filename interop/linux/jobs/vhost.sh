@@ -1,6 +1,6 @@
 # Guest job: the Linux kernel's virtio-blk driver and farblock's vhost-user back end. Its disks are
-# /dev/vd*, identified by their serial numbers. Lines that begin with "DO" are requests to the
-# script outside.
+# /dev/vd*, identified by their serial numbers. With lines that begin with "DO" the job makes
+# requests to vhost.sh, which runs outside of the guest.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=../guest/lib.sh
 . /lib.sh

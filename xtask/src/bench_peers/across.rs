@@ -2,8 +2,8 @@
 //! pair between two network namespaces, with added latency.
 //!
 //! Loopback is not a real network: the sender's processor also receives the data, within the send
-//! call. Here frames pass through the queue of a device. A forwarder ([`delay`]) adds the latency
-//! of a network to another rack or building. This needs root.
+//! call. Over the veth pair, frames pass through the queue of a device. A forwarder ([`delay`])
+//! adds the latency of a network to another rack or building. This needs root.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
@@ -26,20 +26,21 @@ const TARGET: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const HOST: &str = "192.0.2.2/30";
 const TARGET_DEVICE: &str = "fb-target";
 const HOST_DEVICE: &str = "fb-host";
-/// The names of the entrants with added latency, and the latency to add to each round trip.
+/// The measured configurations with added latency: the name, and the latency to add to each round
+/// trip.
 const DELAYS: [(&str, Duration); 2] =
     [("veth + 100 µs", Duration::from_micros(100)), ("veth + 500 µs", Duration::from_micros(500))];
-/// The warm-up time of each entrant, which is enough for farblock.
+/// The warm-up time of each measurement. It is short, because only farblock runs here.
 const RAMP: Duration = Duration::from_millis(300);
 
-/// A network namespace. It exists as long as the process `keeper`, which exits when its input is
-/// closed.
+/// A network namespace on the other side of the veth pair. The process `keeper` keeps it alive, and
+/// exits when its input is closed.
 struct Beyond {
     keeper: Child,
 }
 
 impl Beyond {
-    /// Creates a network namespace, and a device that leads to it.
+    /// Creates the network namespace, and the veth pair that leads to it.
     fn create() -> Result<Beyond, String> {
         let mut command = Command::new("unshare");
         command.args(["--net", "--", "sh", "-c", "echo there; exec cat"]);
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_rows_with_all_words_are_chosen() {
+    fn only_rows_whose_names_have_all_words_are_chosen() {
         assert_eq!(rows(&[]).len(), 10);
         let few = rows(&["64k".to_owned()]);
         assert!(few.len() == 2 && few.iter().all(|row| row.load.block_bytes == 64 << 10));

@@ -1,7 +1,7 @@
 //! Compares the ways to attach a disk, with 4k random reads of a memory disk at depths 1 and 32.
 //!
-//! The servers are Cargo examples of `farblock-attach`. There is no network, so the comparison
-//! measures only the attachment.
+//! The servers are Cargo examples of `farblock-attach`, and serve memory without a network. So the
+//! comparison shows only the cost of each way to attach.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
-//! Compares clients and their servers, for comparisons outside of the measuring stand ([`super`]).
+//! Compares *entrants* (a client with its server), for measurements other than `bench-peers`
+//! ([`super`]).
 //!
-//! The rules are the same as in the stand. For each row, all entrants run one after the other in
-//! each round. Each round starts with the entrant that was second in the round before. Clients and
+//! The rules are the same as there. For each row, all entrants run one after the other in each
+//! round. Each round starts with the entrant that was second in the round before. Clients and
 //! servers have one processor each. Results are medians.
 
 use std::time::Duration;
@@ -30,10 +31,11 @@ const COLUMNS: [&str; 9] = [
 /// its full load. SPDK's client needs a second.
 const RAMP: Duration = Duration::from_millis(1500);
 
-/// The name of the entrant with which all others are compared, if it is present.
+/// The name of the entrant without a server, which uses the disk locally. All others are compared
+/// with it, if it takes part.
 pub(super) const LOCAL: &str = "local";
 
-/// A client with its server.
+/// A client with its server; without a server, the client uses the disk locally.
 pub(super) struct Entrant<'a> {
     pub(super) name: &'static str,
     pub(super) server: Option<&'a Process>,
@@ -66,9 +68,9 @@ pub(super) fn times(options: &Options) -> Result<Times, String> {
     Ok(Times { ramp: RAMP, runtime })
 }
 
-/// The window in which processor time is measured. It opens when the slowest entrant has started,
-/// and closes before the fastest entrant finishes. A slow entrant may still be warming up, but with
-/// the same load.
+/// The window in which processor time is measured, the same for all entrants. It opens when the
+/// slowest entrant has started its load, and closes before the fastest entrant finishes. A slow
+/// entrant may still be in its warm-up then, which runs the same load.
 fn window(times: Times) -> Window {
     let load = times.ramp + times.runtime;
     let length = load.saturating_sub(times.ramp).mul_f64(0.9);
@@ -196,10 +198,13 @@ mod tests {
         for runtime in [1.0, 1.5, 3.0] {
             let times = Times { ramp: RAMP, runtime: Duration::from_secs_f64(runtime) };
             let window = window(times);
-            assert!(window.start >= RAMP, "the window starts before the slowest entrant");
+            assert!(
+                window.start >= RAMP,
+                "the window opens before the slowest entrant has started"
+            );
             assert!(
                 window.start + window.length < times.ramp + times.runtime,
-                "the window ends after the first entrant"
+                "the window closes after the fastest entrant has finished"
             );
             assert!(window.length > Duration::ZERO);
         }

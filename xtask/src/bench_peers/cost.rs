@@ -26,7 +26,7 @@ const TABLE: (&str, &str) = ("cost", "targets with one feature each, and a targe
 const NQN: &str = "nqn.2026-11.org.farblock:cost";
 /// Limits far above the real rates, so that only checking the limits takes time.
 const LIMITS: &str = "{ iops = 1000000000, read_bytes = 1000000000000, write_iops = 1000000000 }";
-/// The number of namespaces of the targets with many namespaces.
+/// The number of namespaces of [`TargetKind::Many`] and [`TargetKind::ManyLimited`].
 const MANY: u32 = 1000;
 /// The duration of the idle measurement of targets with many namespaces.
 const IDLE: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ enum TargetKind {
     Plain,
     /// Limits on the namespace that the load never reaches.
     Limited,
-    /// Limits and a weight on the host.
+    /// Limits that the load never reaches, and a weight, on the host.
     LimitedHost,
     /// An ANA state that is not the default.
     Ana,
@@ -129,7 +129,7 @@ struct Served {
     kind: TargetKind,
     process: Process,
     endpoint: Endpoint,
-    /// The targets of the remote legs, on the processor of the host.
+    /// The targets that serve the remote legs of a mirror. They run on the host's processor.
     _legs: Vec<Process>,
 }
 
@@ -162,8 +162,8 @@ impl Served {
         Entrant { name: self.name, server, polls: false, client: Box::new(client) }
     }
 
-    /// A remark about the memory and processor time of this target when idle, to compare many
-    /// namespaces with one.
+    /// Measures the memory and processor time of the idle target, to compare many namespaces with
+    /// one. `None` for other kinds.
     fn idle(&self) -> Option<String> {
         if !matches!(self.kind, TargetKind::Plain | TargetKind::Many | TargetKind::ManyLimited) {
             return None;
@@ -200,7 +200,7 @@ impl HostNames {
     }
 }
 
-/// The argument of `farblock serve` for a kind, and the targets that this kind needs.
+/// The disk of a kind, as `farblock serve` names it, and the targets that serve its remote legs.
 fn stored(
     means: &Means,
     folder: &Folder,

@@ -22,8 +22,7 @@ use super::{DiskFile, Options};
 const TABLE: (&str, &str) =
     ("counters", "targets and attached disks with and without readers of their metrics");
 
-/// The interval at which a client polls the counters. It is shorter than Prometheus' usual
-/// interval.
+/// The interval at which a client polls the counters, shorter than Prometheus' usual 15 s or more.
 const PERIOD: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
@@ -64,7 +63,8 @@ const TARGETS: [(&str, bool, bool); 3] = [
     ("target with a scrape each second", true, true),
 ];
 
-/// The attached disks: the name, and whether `list --metrics` was run before.
+/// The attached disks: the name, and whether `list --metrics` ran before, which starts the
+/// measurement of latencies.
 const DISKS: [(&str, bool); 2] =
     [("attached disk, latencies not read", false), ("attached disk, latencies read", true)];
 
@@ -73,7 +73,7 @@ struct Served {
     name: &'static str,
     process: Process,
     endpoint: Endpoint,
-    // The client polls until this is dropped.
+    // A thread polls the counters until this is dropped.
     _asking: Option<Sender<()>>,
 }
 

@@ -1,7 +1,7 @@
 //! A TCP forwarder that forwards each byte after a fixed delay.
 //!
-//! It also wakes two more threads and copies the data twice in each direction. The latencies that
-//! `across` reports include this.
+//! In each direction, it also wakes two more threads and copies the data twice. The latencies that
+//! `across` reports include this overhead.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// The maximum size of one read, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The maximum number of delayed chunks in one direction of a connection. Above it, the sender
-/// waits.
+/// The maximum number of chunks that wait in one direction of a connection. At this limit, the
+/// forwarder stops receiving, so the sender waits.
 const MOST_CHUNKS: usize = 1024;
 
 /// The time at which to send data, and the data.

@@ -31,8 +31,8 @@ struct Served {
 }
 
 const ONE: &[&str] = &["127.0.0.1:0"];
-/// Two addresses, so that the connections also come from two addresses: a target gives at most half
-/// of its connections to one client address.
+/// Two addresses. The client then has two addresses, too: a target gives at most half of its
+/// connections to one client address.
 const TWO: &[&str] = &["127.0.0.1:0", "[::1]:0"];
 
 type Measure = fn(&Means, &Served) -> Result<f64, String>;
@@ -107,7 +107,7 @@ pub(crate) fn measure(means: &Means, only: &[String]) -> Vec<Fact> {
     QUESTIONS.iter().filter(asked).map(|question| answer(means, question)).collect()
 }
 
-/// All names, for `--list`.
+/// The names of all facts, for `--list`.
 pub(crate) fn names() -> impl Iterator<Item = String> {
     QUESTIONS.iter().map(|question| format!("fact {}: {}", question.name, question.what))
 }

@@ -1,4 +1,4 @@
-//! The goals, which are ratios of results within one run, and whether the run meets them.
+//! The goals for farblock, each a ratio of two results of one run, and whether the run meets them.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::measure::Figures;
 use super::report::RowReport;
 use super::sides::{self, Side};
 
-/// Whether a larger or a smaller value is better.
+/// Whether a larger or a smaller ratio is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Better {

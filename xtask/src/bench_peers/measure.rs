@@ -1,4 +1,5 @@
-//! One run of one side, and the resources that its processes use.
+//! Measures one run of one side (a pair of target and host), and the resources that its processes
+//! use.
 
 use std::fs;
 use std::thread;
@@ -80,7 +81,8 @@ fn run_awake(
     let endpoint = server.map(|server| &server.endpoint);
     let client = means.client(side.host, endpoint, row.backend, &row.load, times);
     let process = server.map(|server| &server.process);
-    // The window is well within the measured time, even if the measured time starts a little late.
+    // Measure processor time only in the middle of the run, because the host may start a little
+    // late.
     let window = Window {
         start: times.ramp + times.runtime.mul_f64(0.2),
         length: times.runtime.mul_f64(0.6),

@@ -1,9 +1,10 @@
-//! The measuring stand: compares farblock and its peers in one run on one machine.
+//! The command `bench-peers`, the *measuring stand*: compares farblock and other products (its
+//! peers) in one run on one machine.
 //!
-//! **Order.** The stand measures row by row, and each row in rounds. In a round all *sides* (pairs
-//! of target and host) run one after the other. Each round starts with the side that was second in
-//! the round before. So a machine that becomes slower during the measurement affects all sides
-//! alike. Results are medians of the rounds.
+//! **Order.** The stand measures row by row (a load on a kind of disk), and each row in rounds. In
+//! a round all *sides* (pairs of target and host) run one after the other. Each round starts with
+//! the side that was second in the round before. So a machine that becomes slower during the
+//! measurement affects all sides alike. Results are medians of the rounds.
 //!
 //! **Fairness.** Every target is pinned to one processor, and every host to another. A target is
 //! stopped (SIGSTOP) while other targets run, since some targets poll when they are idle. All disks
@@ -241,8 +242,8 @@ struct Stand<'a> {
     means: &'a Means,
     times: Times,
     rounds: u32,
-    /// The targets on the current backend, or the reason why a target could not start. `None` for a
-    /// side without a target.
+    /// The targets that were started, or the reason why one could not start. `None` for a side
+    /// without a target.
     servers: HashMap<(Target, Backend), Result<Option<Server>, String>>,
     missing: Vec<String>,
     done: usize,

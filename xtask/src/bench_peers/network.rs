@@ -1,9 +1,9 @@
 //! The network namespace of the measuring stand.
 //!
-//! Linux has TCP settings per network namespace. In its own namespace the stand gives every side
-//! the congestion control that farblock requests on loopback, which is cubic. bbr, which is common,
-//! paces and transfers a fifth less data. The rest of the machine keeps its settings and its
-//! traffic.
+//! Linux has TCP settings per network namespace. In its own namespace the stand sets cubic as the
+//! congestion control, so that every side uses it, as farblock does on loopback. With bbr, which
+//! many machines use, a side would transfer a fifth less data. Settings and traffic of the rest of
+//! the machine do not change.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

@@ -1,5 +1,5 @@
-//! The processes of the stand. Each is pinned at its start, paused between its turns, and killed at
-//! the end.
+//! The targets and hosts that the measuring stand starts. Each process is pinned to a processor,
+//! paused while another side runs, and killed at the end.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};

@@ -1,4 +1,4 @@
-//! The results, as tables for people and as JSON for programs.
+//! Formats the results of the measuring stand as tables for people and as JSON for programs.
 
 use std::time::SystemTime;
 
@@ -108,7 +108,7 @@ impl Report {
     }
 
     pub(crate) fn json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("plain data") + "\n"
+        serde_json::to_string_pretty(self).expect("every report can be written as JSON") + "\n"
     }
 
     /// The tables, with the names of their files.

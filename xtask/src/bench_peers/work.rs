@@ -50,7 +50,7 @@ impl Load {
         Load { rw, block_bytes, depth, connections, rate: None, digests: false }
     }
 
-    /// The load of a pattern, with one connection for each job.
+    /// The load of a pattern of `farblock bench`, with one connection for each job.
     pub(crate) fn of(pattern: &Pattern) -> Load {
         let Pattern { rw, block_size_bytes, numjobs, iodepth, .. } = *pattern;
         Load::new(rw, block_size_bytes, numjobs * iodepth, numjobs)
@@ -154,8 +154,8 @@ pub(crate) fn all() -> Vec<Row> {
     rows
 }
 
-/// The maximum number of bytes in flight in the map. Beyond it, the map would measure the machine's
-/// memory.
+/// The maximum number of bytes in flight in the map of block sizes. With more, the speed of the
+/// machine's memory would decide the result.
 const MAP_BYTES_IN_FLIGHT: u64 = 128 << 20;
 const MAP_DEPTHS: [u32; 5] = [1, 4, 8, 32, 128];
 

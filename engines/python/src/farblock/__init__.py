@@ -143,7 +143,7 @@ def _milliseconds(what, seconds):
 
 
 def _text(what, value):
-    """Converts a text for the library. Refuses zero characters, which would end the text in C."""
+    """Encodes a text for the library. Refuses zero characters, which would end the text in C."""
     if not isinstance(value, str):
         raise TypeError(f"the {what} is {value!r}: it must be a str")
     if "\0" in value:
@@ -152,7 +152,7 @@ def _text(what, value):
 
 
 def _options(connect_timeout, hostnqn, hostid):
-    """Returns the options, and the texts that must live as long as the options."""
+    """Returns the options, and the texts to which they point: keep them as long as the options."""
     options = _ffi.new("fb_options *")
     options.size = _ffi.sizeof("fb_options")
     options.waiting = _waiting
@@ -320,7 +320,7 @@ class Disk:
         if self._forks != _Process.forks:
             if self._handle is None:
                 raise ValueError("the disk is closed")
-            # The library's error says to connect again.
+            # In a forked child, let the library report its error, which says to connect again.
             return _check(function(self._handle, *arguments))
         with self._idle:
             handle = self._handle

@@ -1,4 +1,4 @@
-//! farblock, as users run it.
+//! Starts farblock's target and host with the commands that users run.
 
 use std::process::Command;
 
@@ -73,7 +73,7 @@ pub(in crate::bench_peers) fn serving(
     listen: &[String],
 ) -> Result<Command, String> {
     let disk = match backend {
-        // farblock locks the disk file, so it gets its own copy.
+        // Use a copy for farblock, which locks the file that it shares.
         Backend::File => format!("file:{}", means.file_for("farblock")?.display()),
         _ => disk(means, backend),
     };

@@ -1,4 +1,5 @@
-//! The floor (bare sockets), with a process at each end.
+//! The floor: the same transfers over bare sockets, without a protocol or a disk, with a process at
+//! each end.
 
 use std::process::Command;
 

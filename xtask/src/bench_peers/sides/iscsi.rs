@@ -15,7 +15,7 @@ const BLOCK_BYTES: u32 = 512;
 pub(super) fn serve(means: &Means) -> Result<Server, String> {
     let file = means.file_in_memory("iscsi")?;
     let address = free_address()?;
-    // The name of tgt's control socket contains this number, which must be small.
+    // tgt's control socket has this number in its name, and tgt accepts only small numbers.
     let control = (address.port() % 32_768).to_string();
     let mut command = Command::new("tgtd");
     command.args(["-f", "-C", &control, "--iscsi", &format!("portal={address}")]);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::process::Process;
 use super::work::{Backend, Load};
 
-/// The end that serves the disk.
+/// The program that serves the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
     /// No target: the host uses the backend without a network.
@@ -34,7 +34,7 @@ pub(crate) enum Target {
     Nbdkit,
 }
 
-/// The end that generates the load.
+/// The program that generates the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Host {
     Floor,
@@ -109,7 +109,7 @@ impl Side {
         let plain = load.rate.is_none() && !load.digests;
         match *self {
             FLOOR => plain && backend != Backend::File,
-            // Polling saves wake-ups, which matter only with a single I/O in flight.
+            // Polling saves wake-ups, whose cost shows only with a single I/O in flight.
             POLLING => plain && load.depth == 1 && backend == Backend::Mem,
             TLS => plain && load.depth > 1 && backend == Backend::Mem,
             ISCSI => plain && backend == Backend::Mem && !load.rw.writes(),
@@ -121,7 +121,7 @@ impl Side {
     }
 }
 
-/// The programs, files and processors of the stand.
+/// The programs, files and processors that the measurements use.
 pub(crate) struct Means {
     pub(crate) farblock: PathBuf,
     pub(crate) xtask: PathBuf,
@@ -191,7 +191,7 @@ pub(crate) fn key_of(file: &Path) -> PathBuf {
 impl Means {
     /// Copies the disk file for one side.
     fn file_for(&self, whose: &str) -> Result<PathBuf, String> {
-        assert!(FILE_COPIES.contains(&whose), "the cleanup removes only listed copies");
+        assert!(FILE_COPIES.contains(&whose), "{whose} is not in FILE_COPIES: the copy would stay");
         let copy = copy_of(&self.file, whose);
         std::fs::copy(&self.file, &copy)
             .and_then(|_| std::fs::File::open(&copy)?.sync_all())
@@ -201,7 +201,7 @@ impl Means {
 
     /// Copies the disk file to a memory file system.
     fn file_in_memory(&self, whose: &str) -> Result<PathBuf, String> {
-        assert!(FILE_COPIES.contains(&whose), "the cleanup removes only listed copies");
+        assert!(FILE_COPIES.contains(&whose), "{whose} is not in FILE_COPIES: the copy would stay");
         let copy = memory_copy_of(&self.file, whose);
         std::fs::copy(&self.file, &copy)
             .map_err(|error| format!("cannot create {}: {error}", copy.display()))?;

@@ -71,7 +71,7 @@ pub(in crate::bench_peers) fn parse(output: &str, load: &Load) -> Result<Measure
     }
     let of = |kind: &str| job[kind]["iops"].as_f64().unwrap_or(0.0);
     let iops = of("read") + of("write");
-    // For a mixed load, use the percentiles of the reads, which are the majority.
+    // fio has separate percentiles of reads and writes. Of a mixed load, most I/Os are reads.
     let kind = if of("read") > 0.0 { "read" } else { "write" };
     let us = |percentile: &str| {
         job[kind]["clat_ns"]["percentile"][percentile].as_f64().map(|ns| ns / 1000.0)

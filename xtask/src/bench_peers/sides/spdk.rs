@@ -30,8 +30,8 @@ pub(super) fn serve(means: &Means, backend: Backend, zero_copy: bool) -> Result<
     command
         .args(["-m", &format!("{:#x}", 1_u64 << means.target_cpu)])
         .args(["-s", &(OWN_MIB + disk_mib).to_string(), "-u", "--no-huge", "--wait-for-rpc"])
-        // Without this option no second target can start on this processor, even while the first
-        // target is stopped.
+        // Without this option, a target refuses a processor on which another SPDK target is running
+        // or stopped.
         .args(["--disable-cpumask-locks", "-r"])
         .arg(&rpc.path);
     let process = Process::start(command, means.target_cpu)?;
@@ -149,7 +149,8 @@ struct Rpc {
 }
 
 impl Rpc {
-    /// The RPC socket of the target at this address, whether or not the target is running.
+    /// Returns the RPC socket of the target at this address. Does not connect, so the target need
+    /// not run.
     fn of(address: SocketAddr) -> Rpc {
         let name = format!("farblock-spdk-{}-{}.sock", std::process::id(), address.port());
         Rpc { path: std::env::temp_dir().join(name) }
