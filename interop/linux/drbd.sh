@@ -139,7 +139,7 @@ ours_ends() {
     kill "$ours"
     wait "$ours" || true
 }
-# Both disks must hold the data that the kernel read last, and after it only DRBD's metadata.
+# Both disks must begin with the data that the kernel read last. DRBD's metadata follow.
 same_on_both() {
     local bytes sum node
     read -r bytes sum <share/sum

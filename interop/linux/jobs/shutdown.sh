@@ -92,7 +92,7 @@ SCRIPT
 check "the unit writer starts" systemd-run --quiet --unit=writer bash /run/writer.sh
 eventually "a write is acknowledged" test -s /host/acknowledged
 
-say "write data, and sync only half of them"
+say "a file on each file system; only two of the files are synced"
 for place in $places; do
     case $place in
     *apart) cp "/run/sum-$place" /host/ ;;

@@ -305,7 +305,7 @@ stop files
 
 say "a user other than root"
 chmod 666 /dev/ublk-control
-# The guest has no udev, so set the permissions here that the udev rule would set.
+# The guest has no udev, so change the owner here, as the udev rule would.
 give() { until chown 1000:1000 /dev/ublkc0 2>/dev/null; do sleep 0.1; done; }
 give &
 mkfifo own.in
