@@ -157,13 +157,13 @@ mod tests {
 
     fn data(text: &str) -> Data {
         Data::parse(&format!("# w | a machine | 2026-11-26T01:02:03Z | m; more | c\n{text}"))
-            .expect("a table")
+            .expect("the table is valid")
     }
 
     #[test]
     fn a_chart_names_its_source() {
         let data = data("load,farblock ÷ SPDK\n4k read,2.43\n");
-        let svg = CHARTS[1].draw(&data).expect("a chart");
+        let svg = CHARTS[1].draw(&data).expect("the data are complete");
         assert!(svg.contains(">a machine, 2026-11-26: m</text>"), "{svg}");
         assert!(svg.contains("4k read 2.43"), "{svg}");
     }

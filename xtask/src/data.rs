@@ -240,7 +240,8 @@ mod tests {
 
     #[test]
     fn a_row_with_too_few_or_too_many_cells_is_an_error() {
-        let error = Data::parse("# a | b | c | d | e\nx,y\n1,2,3\n").expect_err("three columns");
+        let error = Data::parse("# a | b | c | d | e\nx,y\n1,2,3\n")
+            .expect_err("a row with three cells is invalid");
         assert!(error.contains("has 3 cells, not 2"), "{error}");
         assert!(Data::parse("x,y\n1,2\n").is_err(), "a file without a source line");
     }

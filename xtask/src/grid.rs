@@ -128,7 +128,8 @@ mod tests {
             "# w | m | 2026-11-26T01:02:03Z | me | c\ndirection,size,depth,ratio\n\
              read,4k,1,0.50\nread,4k,8,1.20\nwrite,4k,1,2.00\n",
         );
-        let svg = draw(&data.expect("a table"), "A & B", "ratio", "here").expect("a map");
+        let svg = draw(&data.expect("the table is valid"), "A & B", "ratio", "here")
+            .expect("the data are complete");
         for (_, colour, _) in RANGES {
             let cells = svg.matches(&format!("fill=\"{colour}\"/>")).count();
             assert_eq!(cells, usize::from(colour != "#fefcbf"), "{colour}: {svg}");

@@ -66,7 +66,7 @@ pub(crate) fn hold(options: &HoldOptions) -> Result<(), String> {
     let mut holder = Holder::connect(options)?;
     println!("holding {} connections", holder.members.len());
     let held = holder.read(options.depth, run)?;
-    println!("{}", serde_json::to_string(&held).expect("plain data"));
+    println!("{}", serde_json::to_string(&held).expect("the results can be written as JSON"));
     Ok(())
 }
 

@@ -185,15 +185,16 @@ mod tests {
     }
 
     fn folder(table: &str) -> tempfile::TempDir {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("the folder is created");
         let head = "# w | m | 2026-11-26T01:02:03Z | me | c\n# a remark\n";
-        fs::write(folder.path().join("t.csv"), head.to_owned() + table).expect("a file");
+        fs::write(folder.path().join("t.csv"), head.to_owned() + table)
+            .expect("the file is written");
         folder
     }
 
     #[test]
     fn pages_and_charts_are_up_to_date_with_the_data() {
-        for (path, text) in outputs(&docs()).expect("data files") {
+        for (path, text) in outputs(&docs()).expect("the data files are valid") {
             let now = fs::read_to_string(&path).unwrap_or_default();
             let first = now.lines().zip(text.lines()).find(|(now, text)| now != text);
             assert!(now == text, "out of date: {}: {first:?}", path.display());
@@ -203,10 +204,10 @@ mod tests {
     #[test]
     fn the_list_of_tables_is_complete() {
         let folder = docs().join("performance");
-        let list = fs::read_to_string(folder.join("README.md")).expect("a page");
-        for entry in fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            let name = path.file_name().expect("a name").to_string_lossy();
+        let list = fs::read_to_string(folder.join("README.md")).expect("the file can be read");
+        for entry in fs::read_dir(folder).expect("the folder can be read") {
+            let path = entry.expect("the entry can be read").path();
+            let name = path.file_name().expect("the file has a name").to_string_lossy();
             let is_data = path.extension().is_some_and(|extension| extension == "csv");
             assert!(!is_data || list.contains(&format!("({name})")), "{name} is not in the list");
         }
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_page_for_decision_makers_is_short() {
-        let page = fs::read_to_string(docs().join(PAGES[0])).expect("a page");
+        let page = fs::read_to_string(docs().join(PAGES[0])).expect("the file can be read");
         let words = page.split_whitespace().count();
         assert!(words <= MAX_WORDS, "{words} words, at most {MAX_WORDS}: move tables to {PAGES:?}");
     }
@@ -224,11 +225,11 @@ mod tests {
         let folder = folder("load,side,IOPS,µs\n\"4k, QD 1\",us,5,1\n64k,us,6,2\n");
         let page = "A\n<!-- from t.csv; where load = 4k, QD 1; columns side; µs; source -->\nold\n\
                     <!-- end -->\nB\n";
-        let new = filled(page, |mark| shown(folder.path(), mark)).expect("a table");
+        let new = filled(page, |mark| shown(folder.path(), mark)).expect("the table is valid");
         let table = "\n| side | µs |\n| --- | ---: |\n| us | 1 |\n\n\
                      [t.csv](t.csv): m, 2026-11-26; me. `c`. a remark\n\n";
         assert_eq!(new, page.replace("old\n", table));
-        let source = shown(folder.path(), "t.csv; no table; source").expect("a source");
+        let source = shown(folder.path(), "t.csv; no table; source").expect("the mark is valid");
         assert_eq!(source, "[t.csv](t.csv): m, 2026-11-26; me. `c`. a remark\n");
     }
 

@@ -223,7 +223,7 @@ mod tests {
         let text = "# w | m | d | me | c\nload,side,target µs/IO\n\
             \"4k randread, QD 32, 1 connection\",SPDK,2.46\n\
             \"4k randread, QD 32, 1 connection\",farblock,1.23\n";
-        let measured = Data::parse(text).expect("a table");
+        let measured = Data::parse(text).expect("the table is valid");
         assert_eq!(target_us(&measured, LOADS[0].name), Ok(1.23));
         assert!(target_us(&measured, LOADS[1].name).is_err());
     }

@@ -126,8 +126,8 @@ mod tests {
             "../../crates/tools/bench/src/snapshots/farblock_bench__result__tests__\
              json_round_trips_and_a_newer_schema_is_refused.snap"
         );
-        let json = &snapshot[snapshot.find("\n{").expect("an object")..];
-        let report = Report::from_json(json).expect("a report");
+        let json = &snapshot[snapshot.find("\n{").expect("the snapshot contains JSON")..];
+        let report = Report::from_json(json).expect("the report is valid");
         let table = table(&[report.clone(), report]);
         assert_eq!(table.head.date, "2026-11-21T05:06:13Z");
         assert_eq!(table.rows.len(), 5, "a pattern without a remote result has a row");

@@ -184,9 +184,9 @@ mod tests {
 
     #[test]
     fn host_and_target_addresses_are_in_one_network() {
-        let (host, bits) = HOST.split_once('/').expect("a prefix length");
-        let host: Ipv4Addr = host.parse().expect("an address");
-        let mask = u32::MAX << (32 - bits.parse::<u32>().expect("a length"));
+        let (host, bits) = HOST.split_once('/').expect("the address has a prefix length");
+        let host: Ipv4Addr = host.parse().expect("the address is valid");
+        let mask = u32::MAX << (32 - bits.parse::<u32>().expect("the prefix length is a number"));
         assert_eq!(u32::from(host) & mask, u32::from(TARGET) & mask);
         assert_ne!(host, TARGET);
     }

@@ -218,7 +218,8 @@ mod tests {
             runs: vec![Figures { iops: 5.0, host_cpu_us: 1.0, ..Figures::default() }],
             error: error.map(str::to_owned),
         };
-        let row = |error, local| cells(&outcome(error), local).expect("a row").join(",");
+        let row =
+            |error, local| cells(&outcome(error), local).expect("the entrant has a row").join(",");
         assert_eq!(row(None, None), "4k,floor,5,0,,,1.0,");
         assert_eq!(row(Some("it failed"), None), "4k,floor,it failed");
         assert_eq!(row(None, Some(20.0)), "4k,floor,5,0,,,1.0,,0.25");

@@ -91,10 +91,10 @@ mod tests {
 
     /// A server that echoes the data of one client.
     fn echo() -> SocketAddr {
-        let listener = TcpListener::bind((HERE, 0)).expect("loopback");
-        let address = listener.local_addr().expect("bound");
+        let listener = TcpListener::bind((HERE, 0)).expect("a port is free");
+        let address = listener.local_addr().expect("the socket has an address");
         thread::spawn(move || {
-            let (stream, _) = listener.accept().expect("a client");
+            let (stream, _) = listener.accept().expect("the client connects");
             io::copy(&mut &stream, &mut &stream)
         });
         address
@@ -103,18 +103,18 @@ mod tests {
     #[test]
     fn the_delayed_connection_delivers_all_bytes_after_the_delay() {
         let each_way = Duration::from_millis(5);
-        let address = forward(HERE, echo(), each_way).expect("loopback");
+        let address = forward(HERE, echo(), each_way).expect("a port is free");
         let mut stream = TcpStream::connect(address).expect("the forwarder listens");
         let sent: Vec<u8> = (0..500_000_u32).map(|at| (at >> 2) as u8).collect();
         let begun = Instant::now();
-        let mut writer = stream.try_clone().expect("a descriptor");
+        let mut writer = stream.try_clone().expect("the stream can be cloned");
         let whole = sent.clone();
         let writes = thread::spawn(move || {
-            writer.write_all(&whole).expect("a reader");
-            writer.shutdown(Shutdown::Write).expect("connected");
+            writer.write_all(&whole).expect("the forwarder reads");
+            writer.shutdown(Shutdown::Write).expect("the stream is connected");
         });
         let mut first = [0];
-        stream.read_exact(&mut first).expect("the echo");
+        stream.read_exact(&mut first).expect("the echo arrives");
         assert!(begun.elapsed() >= each_way * 2, "the echo came before both delays had passed");
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).expect("the echo ends");

@@ -228,10 +228,10 @@ mod tests {
         assert_eq!(middle(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
         let run = |iops, p50_us| Figures { iops, p50_us, ..Figures::default() };
         let runs = [run(1.0, Some(9.0)), run(3.0, Some(7.0)), run(2.0, Some(8.0))];
-        let median = median(&runs).expect("three runs");
+        let median = median(&runs).expect("there are runs");
         assert_eq!((median.iops, median.p50_us), (2.0, Some(8.0)));
         let some_lack_it = [run(1.0, Some(9.0)), run(3.0, None)];
-        assert_eq!(super::median(&some_lack_it).expect("two runs").p50_us, None);
+        assert_eq!(super::median(&some_lack_it).expect("there are runs").p50_us, None);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
          512 MiB."
             .to_owned(),
     ];
-    let ours = means.serve(sides::ADAPTIVE_TARGET, Backend::Mem)?.expect("a process");
+    let ours = means.serve(sides::ADAPTIVE_TARGET, Backend::Mem)?.expect("this side has a target");
     let (theirs, plugin) = match spdk_plugin(&means) {
         Ok(plugin) => (means.serve(Target::Spdk { zero_copy: false }, Backend::Mem)?, plugin),
         Err(sentence) => {

@@ -87,7 +87,7 @@ fn loads_run_on_disks_of_virtual_machines_and_on_raw_disks() {
     let text = farblock_fleet::text::render_within(&report, 80);
     assert!(text.contains("vhost-user disk"), "{text}");
     let ours = format!("farblock-vm-{}-", std::process::id());
-    let left = std::fs::read_dir(std::env::temp_dir()).expect("a folder").flatten();
+    let left = std::fs::read_dir(std::env::temp_dir()).expect("the folder can be read").flatten();
     let left = left.filter(|it| it.file_name().to_string_lossy().starts_with(&ours));
     assert_eq!(left.count(), 0, "a folder of a vhost-user socket was not removed");
 }
@@ -100,7 +100,7 @@ fn the_error_for_a_wrong_token_names_the_agent() {
 
 #[test]
 fn an_agent_does_not_open_files_that_are_not_allowed() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the folder is created");
     let file = folder.path().join("precious");
     let precious = vec![b'p'; 1 << 20];
     std::fs::write(&file, &precious).expect("the folder has room");
@@ -112,7 +112,7 @@ fn an_agent_does_not_open_files_that_are_not_allowed() {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let allowed = Allowed::Only(vec![file.clone()]);
     let memory = Memory::unlimited();
-    let agent = Listener::start(any, secret(TOKEN), allowed, memory).expect("a port");
+    let agent = Listener::start(any, secret(TOKEN), allowed, memory).expect("a port is free");
     plan.agents[0].address = agent.address().to_string();
     (plan.drive, plan.drives_per_target) = (file.display().to_string(), 1);
     // Long enough for one write to a disk that other programs keep busy.
@@ -126,7 +126,7 @@ fn an_agent_obeys_its_memory_limit() {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let memory = Memory::limited(16 << 20);
     let agent = Listener::start(any, secret(TOKEN), Allowed::Only(Vec::new()), memory);
-    let address = agent.expect("a port").address();
+    let address = agent.expect("a port is free").address();
     let mut plan = plan(address);
     plan.drive = "limit:9999/s,mem:9MiB".to_owned();
     let why = carry_out(&plan, TOKEN).expect_err("two drives exceed the limit").to_string();
@@ -145,9 +145,10 @@ fn an_agent_obeys_its_memory_limit() {
 fn an_unreachable_agent_is_reported() {
     // Bind the port, so that no other process gets it, but do not listen.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
-    let socket = socket.expect("a socket");
-    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a port");
-    let free = socket.local_addr().ok().and_then(|it| it.as_socket()).expect("one");
+    let socket = socket.expect("the socket is created");
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a port is free");
+    let free =
+        socket.local_addr().ok().and_then(|it| it.as_socket()).expect("the socket has an address");
     let why = carry_out(&plan(free), TOKEN).expect_err("no agent listens").to_string();
     assert!(why.starts_with(&format!("storage: cannot be reached at {free}")), "{why}");
 }

@@ -22,11 +22,11 @@ enum Loss {
 
 /// Relays lines between the controller and an agent. A line that contains `last` triggers the loss.
 fn relay(agent: SocketAddr, last: &'static str, loss: Loss) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("one");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("the socket has an address");
     thread::spawn(move || {
-        let (here, _) = listener.accept().expect("the controller");
-        let there = TcpStream::connect(agent).expect("the agent");
+        let (here, _) = listener.accept().expect("the controller connects");
+        let there = TcpStream::connect(agent).expect("the agent listens");
         let (is_lost, (ended, end)) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
         for (from, to) in [(&here, &there), (&there, &here)] {
             let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
@@ -113,7 +113,7 @@ fn stages(is_target: bool) -> [(&'static str, &'static str, Plan); 4] {
 
 fn lose(agent: usize, name: &str, loss: Loss, word: &str) {
     for (stage, last, mut plan) in stages(agent == 0) {
-        let address = plan.agents[agent].address.parse().expect("an address");
+        let address = plan.agents[agent].address.parse().expect("the agent has an address");
         plan.agents[agent].address = relay(address, last, loss).to_string();
         let why = carry_out_with(&plan, TOKEN, patience(loss)).expect_err(stage).to_string();
         assert!(why.starts_with(&format!("{name}: ")), "{stage}: {why}");

@@ -242,10 +242,13 @@ mod tests {
     fn a_sparse_file_causes_a_warning_and_a_written_file_none() {
         let path = std::env::temp_dir().join(format!("farblock-holes-{}", std::process::id()));
         let _removed = Temporary(path.clone());
-        let of = |text: String| holes(&Disk::Local(Spec::parse(&text).expect("a disk")));
+        let of =
+            |text: String| holes(&Disk::Local(Spec::parse(&text).expect("the disk name is valid")));
         std::fs::write(&path, vec![0x5a; 1 << 20]).expect("the file is written");
         assert_eq!(of(path.display().to_string()), None);
-        std::fs::File::create(&path).and_then(|it| it.set_len(1 << 20)).expect("a file");
+        std::fs::File::create(&path)
+            .and_then(|it| it.set_len(1 << 20))
+            .expect("the file is created");
         for text in [path.display().to_string(), format!("delay:1us,{}", path.display())] {
             assert!(of(text).is_some_and(|said| said.contains("has holes: only ")));
         }

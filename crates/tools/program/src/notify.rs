@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_is_alive_until_its_peer_closes() {
-        let (reader, writer) = io::pipe().expect("a pipe");
+        let (reader, writer) = io::pipe().expect("the pipe is created");
         let reader = OwnedFd::from(reader);
         assert!(lives(&reader));
         drop(writer);
@@ -187,12 +187,12 @@ mod tests {
 
     #[test]
     fn datagrams_have_the_format_of_systemd() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("the folder is created");
         let path = folder.path().join("notify");
-        let socket = UnixDatagram::bind(&path).expect("a socket");
+        let socket = UnixDatagram::bind(&path).expect("the socket is bound");
         let abstract_name = format!("farblock-notify-{}", std::process::id());
-        let address = SocketAddr::from_abstract_name(&abstract_name).expect("a name");
-        let other = UnixDatagram::bind_addr(&address).expect("a socket");
+        let address = SocketAddr::from_abstract_name(&abstract_name).expect("the name is valid");
+        let other = UnixDatagram::bind_addr(&address).expect("the socket is bound");
         let at = format!("@{abstract_name}");
         for (address, socket) in [(path.as_os_str(), socket), (OsStr::new(&at), other)] {
             let notifier = Notifier::open(address).expect("the socket exists");
@@ -200,7 +200,7 @@ mod tests {
             notifier.stopping("it ends");
             let mut buffer = [0; 256];
             for expected in ["READY=1\nSTATUS=live and well", "STOPPING=1\nSTATUS=it ends"] {
-                let received = socket.recv(&mut buffer).expect("a datagram");
+                let received = socket.recv(&mut buffer).expect("a datagram arrives");
                 assert_eq!(std::str::from_utf8(&buffer[..received]), Ok(expected));
             }
         }

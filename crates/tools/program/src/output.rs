@@ -140,15 +140,16 @@ mod tests {
         let rooms = ["storage", "frontends", "manage"].map(|room| tools.join("..").join(room));
         let mut folders: Vec<_> = rooms.into_iter().chain([tools]).collect();
         while let Some(folder) = folders.pop() {
-            for entry in
-                std::fs::read_dir(folder).expect("a folder").map(|it| it.expect("an entry"))
+            for entry in std::fs::read_dir(folder)
+                .expect("the folder can be read")
+                .map(|it| it.expect("the entry can be read"))
             {
                 let path = entry.path();
                 let name = entry.file_name();
                 if path.is_dir() && name != "tests" && name != "target" {
                     folders.push(path);
                 } else if path.extension().is_some_and(|it| it == "rs") {
-                    let text = std::fs::read_to_string(&path).expect("text");
+                    let text = std::fs::read_to_string(&path).expect("the file can be read");
                     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
                     let strange = |c: &char| !c.is_ascii() && !c.is_alphabetic();
                     let all: String = code.flat_map(str::chars).filter(strange).collect();

@@ -69,7 +69,7 @@ mod tests {
     fn an_error_for_lack_of_descriptors_names_the_limit() {
         let error =
             Failure::run(format!("cannot open a.img: {}", io::Error::from_raw_os_error(24)));
-        let (_, sentence) = error.last_word().expect("a sentence");
+        let (_, sentence) = error.last_word().expect("the failure has a sentence");
         assert!(sentence.contains("a.img") && sentence.contains("LimitNOFILE="), "{sentence}");
         assert_eq!(advised(&sentence), sentence, "the advice was added twice");
         assert_eq!(advised("cannot open a.img: No such file"), "cannot open a.img: No such file");

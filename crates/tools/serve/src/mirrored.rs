@@ -298,7 +298,7 @@ mod tests {
             identity(&[one.clone(), other.clone()]),
             identity(&[other.clone(), one.clone()])
         );
-        let told = doubt(&[one.clone(), other]).expect("a warning");
+        let told = doubt(&[one.clone(), other]).expect("the mirror causes a warning");
         assert!(told.contains("their order") && told.contains("10.0.0.1:4421"), "{told}");
         assert_eq!(doubt(&[one, Spec::File("a.img".into())]), None);
     }

@@ -157,7 +157,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         std::fs::write(&path, "a").unwrap();
-        let load = || with(&path).expect("a stored record").load();
+        let load = || with(&path).expect("the file has a store").load();
         for damaged in [&b"12x\nhosts\n"[..], b"hosts", b"\n", &[0xff; 9], &[b'1'; 4000]] {
             if !put(&path, damaged) {
                 return;

@@ -77,11 +77,11 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_hard_link_counts_as_the_same_file() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("the folder is created");
         let [one, link, other] = ["one", "link", "other"].map(|name| folder.path().join(name));
-        std::fs::write(&one, "").expect("a file");
-        std::fs::write(&other, "").expect("a file");
-        std::fs::hard_link(&one, &link).expect("a link");
+        std::fs::write(&one, "").expect("the file is written");
+        std::fs::write(&other, "").expect("the file is written");
+        std::fs::hard_link(&one, &link).expect("the link is created");
         let [one, link, other] = [one, link, other].map(|path| path.display().to_string());
         assert_eq!(twice(&[(&one, false), (&other, false)]), None);
         assert_eq!(twice(&[(&one, false), (&link, false)]), Some((1, link)));

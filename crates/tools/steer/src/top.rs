@@ -209,8 +209,9 @@ mod tests {
     }
 
     fn screen_of(shown: &Shown, width: u16) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(width, 8)).expect("a terminal");
-        terminal.draw(|frame| shown.draw(frame)).expect("drawn");
+        let mut terminal =
+            Terminal::new(TestBackend::new(width, 8)).expect("the test terminal is created");
+        terminal.draw(|frame| shown.draw(frame)).expect("the screen is drawn");
         let buffer = terminal.backend().buffer();
         let row = |y: u16| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
         (0..8).map(|y| row(y).trim_end().to_owned()).collect()

@@ -146,8 +146,9 @@ mod tests {
             failed: None,
         };
         let screen = |fleet: &FleetStatus| {
-            let mut terminal = Terminal::new(TestBackend::new(100, 6)).expect("a terminal");
-            terminal.draw(|frame| draw(frame, fleet)).expect("drawn");
+            let mut terminal =
+                Terminal::new(TestBackend::new(100, 6)).expect("the test terminal is created");
+            terminal.draw(|frame| draw(frame, fleet)).expect("the screen is drawn");
             let buffer = terminal.backend().buffer();
             let row = |y: u16| (0..100).map(|x| buffer[(x, y)].symbol()).collect::<String>();
             (0..6).map(row).collect::<Vec<_>>()

@@ -301,7 +301,7 @@ mod tests {
             "member": "b", "members": members, "upgrade": upgrade,
             "ana_groups": [{ "number": 1, "leader": "a", "phase": "serving", "victims": [] }],
         });
-        serde_json::from_value(group).expect("a group")
+        serde_json::from_value(group).expect("the group is valid")
     }
 
     fn member(name: &str, incarnation: u64, duty: &str, hosts: &[&str]) -> serde_json::Value {

@@ -81,7 +81,7 @@ mod tests {
         let load = Load::new(Rw::RandRead, 4096, 32, 1);
         let output = "capacity is 512.00 MB\rlba 5, iops current 9000 (35 MB/s), iops average 8000 \
                       (31 MB/s)\riops average 22334 (87 MB/s)\nfinished.";
-        assert_eq!(parse(output, &load).expect("averages").iops, 22_334.0);
+        assert_eq!(parse(output, &load).expect("the output is valid").iops, 22_334.0);
         assert!(parse("failed to connect", &load).is_err());
     }
 }

@@ -98,7 +98,7 @@ mod tests {
             {"50.000000": 395264, "99.000000": 1089536, "99.900000": 2539520}}},
             "write": {"iops": 0.0}}]}
             trailing words"#;
-        let measured = parse(output, &load).expect("a report");
+        let measured = parse(output, &load).expect("the output is valid");
         assert_eq!((measured.iops, measured.p50_us), (70_622.5, Some(395.264)));
         let failed = output.replace("\"error\": 0", "\"error\": 5");
         assert!(parse(&failed, &load).is_err());

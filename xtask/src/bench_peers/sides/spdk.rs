@@ -226,7 +226,7 @@ mod tests {
             \x2099.50000% :   200.000us\n\
             \x2099.90000% :   303.242us\n";
         let load = Load::new(Rw::RandRead, 4096, 32, 1);
-        let measured = parse(output, &load).expect("complete output");
+        let measured = parse(output, &load).expect("the output is valid");
         assert_eq!(measured.iops, 336_759.0);
         assert_eq!(measured.p50_us, Some(95.102));
         assert_eq!((measured.p99_us, measured.p99_9_us), (Some(173.405), Some(303.242)));

@@ -56,7 +56,7 @@ pub fn carry_out_with(
     token: &str,
     patience: FleetTimeouts,
 ) -> Result<Report, FleetError> {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the folder is created");
     let setting = Setting {
         board: Board::default(),
         guests: None,

@@ -153,7 +153,9 @@ mod tests {
 
     #[test]
     fn keys_survive_serializing_and_parsing() {
-        let psk = |identity: &str, bytes| TlsPsk::given(identity, &vec![7; bytes]).expect("a key");
+        let psk = |identity: &str, bytes| {
+            TlsPsk::given(identity, &vec![7; bytes]).expect("the key is valid")
+        };
         for keys in [
             vec![],
             vec![psk("NVMe0R01 h s", 32)],

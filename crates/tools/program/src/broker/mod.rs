@@ -165,13 +165,14 @@ mod tests {
     fn pair() -> (OwnedFd, OwnedFd) {
         let flags = SocketFlags::CLOEXEC;
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .expect("a pair")
+            .expect("the socket pair is created")
     }
 
     #[test]
     fn messages_carry_several_descriptors() {
         let (ours, theirs) = pair();
-        let files = [(); DESCRIPTORS_MAX].map(|()| tempfile::tempfile().expect("a file"));
+        let files =
+            [(); DESCRIPTORS_MAX].map(|()| tempfile::tempfile().expect("the file is created"));
         let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         send(ours.as_fd(), b"some", &borrowed).expect("the bytes are sent");
         let received =

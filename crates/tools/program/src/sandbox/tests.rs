@@ -14,7 +14,7 @@ fn apart(name: &str, check: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return check();
     }
-    let mut again = Command::new(std::env::current_exe().expect("a test"));
+    let mut again = Command::new(std::env::current_exe().expect("the path of the test is known"));
     again.args(["--exact", "--test-threads=1", "--nocapture", &format!("sandbox::tests::{name}")]);
     let done = again.env(INSIDE, "1").output().expect("the test program starts");
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
@@ -27,7 +27,7 @@ fn lives() {
     let thread = std::thread::spawn(|| std::thread::sleep(Duration::from_millis(1)));
     thread.join().expect("the sandbox allows threads");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("the sandbox allows sockets");
-    std::net::TcpStream::connect(listener.local_addr().expect("bound"))
+    std::net::TcpStream::connect(listener.local_addr().expect("the socket has an address"))
         .expect("the sandbox allows connections");
     assert!(std::net::ToSocketAddrs::to_socket_addrs("localhost:1").is_ok(), "no name resolution");
     UnixDatagram::unbound().expect("the sandbox allows Unix sockets");
@@ -65,7 +65,7 @@ fn a_filter_of_the_parent_is_not_reported_as_ours() {
         let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch);
         let program: seccompiler::BpfProgram =
-            filter.expect("rules").try_into().expect("a program");
+            filter.expect("the rules are valid").try_into().expect("the filter compiles");
         seccompiler::apply_filter(&program).expect("this kernel has seccomp");
         assert!(is_filtered());
         another_filter_stays();
@@ -104,18 +104,19 @@ fn only_dropped_rights_are_refused() {
 
 #[test]
 fn only_allowed_paths_can_be_opened() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the folder is created");
     let path = |name: &str| folder.path().join(name);
-    std::fs::create_dir_all(path("in/side")).expect("made");
-    std::fs::create_dir_all(path("read")).expect("made");
-    std::fs::write(path("out"), "a").expect("written");
-    std::os::unix::fs::symlink(path("out"), path("in/link")).expect("made");
-    std::fs::write(path("read/key"), "a").expect("written");
+    std::fs::create_dir_all(path("in/side")).expect("the folder is created");
+    std::fs::create_dir_all(path("read")).expect("the folder is created");
+    std::fs::write(path("out"), "a").expect("the file is written");
+    std::os::unix::fs::symlink(path("out"), path("in/link")).expect("the link is created");
+    std::fs::write(path("read/key"), "a").expect("the file is written");
     apart("only_allowed_paths_can_be_opened", || {
         let shared = vec![path("in")];
         // Allow the program's file, which backtraces read.
-        let program = std::env::current_exe().expect("a test");
-        let read = vec![path("read"), program.parent().expect("a folder").to_owned()];
+        let program = std::env::current_exe().expect("the path of the test is known");
+        let read =
+            vec![path("read"), program.parent().expect("the program is in a folder").to_owned()];
         enter(Some(&Paths { shared, own: Vec::new(), read })).expect("the kernel has Landlock");
         lives();
         std::fs::write(path("in/side/a"), "a").expect("the path is allowed");

@@ -5,10 +5,10 @@ use farblock_backends::file::FileOptions;
 
 #[test]
 fn a_buffered_disk_is_accepted_only_on_a_local_file_system() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("the folder is created");
     let path = folder.path().join("disk.img");
-    std::fs::write(&path, [0; 4096]).expect("a file");
-    let disk = FileDisk::open(&path, &FileOptions::new(512).buffered()).expect("a disk");
+    std::fs::write(&path, [0; 4096]).expect("the file is written");
+    let disk = FileDisk::open(&path, &FileOptions::new(512).buffered()).expect("the disk opens");
     assert_eq!(check_direct(&path, &disk), Ok(()), "all members share the cache");
     let elsewhere = Path::new("/proc/self/status");
     let refused = check_direct(elsewhere, &disk).expect_err("proc is not a local disk");
