@@ -80,14 +80,14 @@ pub struct SetReport {
     pub processors: Vec<usize>,
 }
 
-/// The results of one action.
+/// The results of one action: a load of the plan, which all clients run at once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ActionReport {
     /// The load of each client.
     pub pattern: Pattern,
     /// The number of clients.
     pub clients: u32,
-    /// Whether each client had a vhost-user disk, which the agent drove like a virtual machine.
+    /// Whether each client had a vhost-user disk, which the agent used like a virtual machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub vm: bool,
     /// Whether each client was a QEMU guest with a vhost-user disk.
@@ -258,7 +258,7 @@ impl ActionReport {
         &self.pattern.name
     }
 
-    /// This load, and the same load over iSCSI.
+    /// Returns this action's load, and the same load over each iSCSI target.
     fn loads(&self) -> Vec<Load> {
         let iscsi = self.iscsi.iter().map(|iscsi| self.by_iscsi(iscsi));
         std::iter::once(self.load()).chain(iscsi).collect()

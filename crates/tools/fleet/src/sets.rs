@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Group {
     /// The NUMA node of all drives of the target; `None` if the target may use all processors.
     pub(crate) node: Option<usize>,
-    /// The processors of this node. If empty, all processors of the machine.
+    /// The processors of this node. If empty, the target uses all processors of the machine.
     pub(crate) processors: Vec<usize>,
     /// The namespaces of the target, each with the indexes of its drives.
     pub(crate) namespaces: Vec<Vec<usize>>,

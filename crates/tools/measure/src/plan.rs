@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_chosen_by_words() {
+    fn patterns_are_chosen_by_whole_words_of_their_names() {
         let names = |words: &[&str]| -> Result<Vec<String>> {
             let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
             Ok(chosen(Pattern::six(), &words)?.iter().map(Pattern::slug).collect())

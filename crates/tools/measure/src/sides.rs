@@ -132,7 +132,8 @@ fn parse(text: &OsStr) -> Result<Disk> {
     Spec::parse(text).map(Disk::Local).map_err(Failure::usage)
 }
 
-/// Refuses a plan that would overwrite the disk, before the disk is opened for writing.
+/// Fails if the plan would overwrite the disk without `--allow-writes`. Must run before the disk is
+/// opened for writing.
 fn check_writes(disk: &Disk, plan: &Plan) -> Result<()> {
     let namespace = match disk {
         Disk::Local(spec) if is_made_here(spec) => return Ok(()),

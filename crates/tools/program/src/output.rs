@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn symbols_depend_on_the_locale() {
+    fn symbols_become_ascii_in_a_locale_without_utf8() {
         let has = |names: &[&str]| is_utf8(names.iter().map(|name| (*name).to_owned()));
         assert!(has(&[]) && has(&["", "en_US.UTF-8"]) && has(&["C.utf8", "C"]));
         assert!(!has(&["C"]) && !has(&["POSIX", "en_US.UTF-8"]) && !has(&["de_DE.ISO-8859-1"]));

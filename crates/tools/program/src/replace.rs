@@ -145,7 +145,7 @@ impl Drop for Replacement {
     }
 }
 
-/// Returns an error about a file, with advice.
+/// Returns the failure of the operation `what` on a file, with advice.
 pub fn cannot(what: &str, name: &str, error: &io::Error) -> Failure {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => ": change its permissions, or run as another user",
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_is_atomic() {
+    fn an_abandoned_replacement_keeps_the_old_file_and_removes_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         std::fs::write(&path, "old").unwrap();

@@ -364,7 +364,8 @@ fn check(
     if let Some(congestion) = &file.congestion {
         let refused = |problem| source.error(congestion.span(), "congestion", problem);
         let parsed: Congestion = congestion.as_ref().parse().map_err(refused)?;
-        // Do not override an algorithm that the command line or the first read of this file chose.
+        // Do not override a congestion control algorithm that the command line, or the first read
+        // of this file, has chosen.
         if !Congestion::is_chosen() {
             parsed.choose().map_err(refused)?;
         }

@@ -156,7 +156,7 @@ pub(super) fn uuid(group: &str, part: &str) -> Uuid {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("farblock group\n{group}\n{part}").as_bytes())
 }
 
-/// Adds to a namespace's description the identity and the ANA group that all members share.
+/// Sets the UUID and the ANA group of a namespace, which are the same at all members.
 pub(super) fn described(
     args: &ServeArgs,
     nsid: u32,
@@ -226,7 +226,7 @@ pub(super) struct Member {
     restarts: Arc<AtomicBool>,
 }
 
-/// The member's service; `None` once it leaves the group.
+/// The service that runs this member; `None` after it has left the group.
 struct Joined(Mutex<Option<Service>>);
 
 impl Joined {
@@ -526,7 +526,8 @@ fn resolved(members: &[(Vec<String>, (u16, u16))]) -> (BTreeMap<SocketAddr, u16>
     (peers, all_known)
 }
 
-/// Whether the group has ordered this process to end, and this member leads no ANA group.
+/// Whether this process must exit now: the group has ordered it, and this member leads no ANA
+/// group.
 fn is_to_restart(seen: &GroupStatus) -> bool {
     let own = seen.members.iter().find(|it| it.name == seen.member);
     let is_ordered =

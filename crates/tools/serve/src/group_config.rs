@@ -8,11 +8,11 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// The default of `disk_flight`, as of `--disk-flight`.
+/// The default of `disk_flight`, the same as of `--disk-flight`.
 #[cfg(target_os = "linux")]
 const DISK_FLIGHT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// The group of a configuration file.
+/// The parsed section `[group]` of a configuration file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has groups"))]
@@ -37,13 +37,13 @@ pub(super) struct GroupConfig {
 }
 
 impl GroupConfig {
-    /// Checks the settings that need no open files.
+    /// Refuses the section: groups need Linux.
     #[cfg(not(target_os = "linux"))]
     pub(super) fn check(&self, source: &Source<'_>) -> Result<(), String> {
         Err(source.error(self.name.span(), "group", "groups need Linux: remove this section"))
     }
 
-    /// Checks the settings that need no open files.
+    /// Checks the settings without opening a file.
     #[cfg(target_os = "linux")]
     pub(super) fn check(&self, source: &Source<'_>) -> Result<(), String> {
         self.settings(source, Path::new("")).map(drop)

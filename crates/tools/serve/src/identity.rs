@@ -4,8 +4,7 @@
 //! The attribute also contains the file's inode number, and a second attribute contains its
 //! [place](place::FilePlace). A copy or a snapshot of the file includes both attributes, but is
 //! another disk and gets a new identity. A file from an earlier version of farblock has only the
-//! first attribute and keeps its identity. An earlier version can read the first attribute that
-//! this version writes.
+//! first attribute and keeps its identity. Earlier versions can still read that attribute.
 
 #[cfg(target_os = "linux")]
 mod live;

@@ -107,8 +107,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt;
 
-    /// A machine with two nodes. Each node has a card, and [`Made::file`] puts a disk on one of
-    /// them.
+    /// A simulated machine with two nodes. Each node has a network card. [`Made::file`] adds a disk
+    /// to one of the nodes.
     struct Made(tempfile::TempDir);
 
     impl Made {

@@ -1,4 +1,4 @@
-//! `farblock ctl add-namespace` and `replace-namespace`.
+//! Runs `farblock ctl add-namespace` and `replace-namespace`.
 
 use super::args::{AddNamespaceArgs, DiskArgs};
 use super::{STALE, ask, done, namespace_at, say, subsystem_at};

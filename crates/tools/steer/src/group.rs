@@ -1,4 +1,5 @@
-//! `farblock ctl group`: the group of a target.
+//! Runs `farblock ctl group`: shows the group of targets to which a target belongs, or sends it an
+//! order, such as to move a leader.
 
 use super::args::{GroupArgs, GroupCommand};
 use super::upgrade::{self, GROUP};
@@ -9,7 +10,7 @@ use farblock_admin_api::GroupOrder;
 use farblock_admin_client::Client;
 use serde_json::{Value, json};
 
-/// Shows the group, or passes an order to it.
+/// Shows the group, or sends it an order.
 pub(super) fn run(client: &Client, args: &GroupArgs) -> Result<()> {
     if let Some(GroupCommand::Upgrade(args)) = &args.order {
         return upgrade::run(client, args);

@@ -131,7 +131,7 @@ fn ask_stats(client: &Client) -> Result<Stats> {
     })
 }
 
-/// `farblock status`. With `is_verbose`, prints all details.
+/// Runs `farblock status`: prints a target's state. With `is_verbose`, prints all details.
 ///
 /// # Errors
 /// No target answers.
@@ -186,7 +186,7 @@ fn attached() -> String {
     String::new()
 }
 
-/// `farblock reload`.
+/// Runs `farblock reload`: makes a target read its configuration file again.
 ///
 /// # Errors
 /// No target answers, or the target refuses its configuration.
@@ -202,7 +202,7 @@ pub fn state(control: Option<&Path>) -> Option<Value> {
     answer.is_success().then(|| answer.json())
 }
 
-/// `farblock config`.
+/// Runs `farblock config`: prints a target's state, previews a reload, or imports a configuration.
 ///
 /// # Errors
 /// No target answers, or the target or the importer refuses the configuration.
@@ -221,7 +221,7 @@ pub fn config(args: &ConfigArgs) -> Result<()> {
     }
 }
 
-/// `farblock ctl`.
+/// Runs `farblock ctl`: changes what a target shares.
 ///
 /// # Errors
 /// No target answers, or the target refuses the change.

@@ -21,7 +21,7 @@ fn other_version(error: serde_json::Error) -> Failure {
     Failure::run(format_args!("the target has a different version of farblock: {error}"))
 }
 
-/// `farblock ctl copy-speed`.
+/// Runs `farblock ctl copy-speed`: limits the speed at which a mirror fills and compares its legs.
 pub(super) fn copy_speed(client: &Client, nqn: &str, nsid: u32, mib: u32) -> Result<()> {
     let speed = Some(u64::from(mib) << 20);
     order(client, nqn, nsid, &MirrorOrder { copy_bytes_per_second: speed, verify: false })?;
@@ -31,7 +31,7 @@ pub(super) fn copy_speed(client: &Client, nqn: &str, nsid: u32, mib: u32) -> Res
     })
 }
 
-/// `farblock ctl verify`.
+/// Runs `farblock ctl verify`: makes a mirror compare its legs. With `waits`, waits for the result.
 pub(super) fn verify(client: &Client, nqn: &str, nsid: u32, waits: bool) -> Result<()> {
     let asked = MirrorOrder { verify: true, copy_bytes_per_second: None };
     let mut mirror = order(client, nqn, nsid, &asked)?;

@@ -145,7 +145,7 @@ impl Shown {
     }
 }
 
-/// `farblock top`.
+/// Runs `farblock top` until the user quits; with `--once`, prints the tables of one second.
 pub fn run(args: &TopArgs) -> Result<()> {
     let which = &args.which;
     let is_named = which.control.is_some() || which.remote.api.is_some();

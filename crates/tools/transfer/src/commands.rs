@@ -10,7 +10,7 @@ use farblock_block::size::{FullSize, Size};
 use std::ops::Range;
 use std::path::Path;
 
-/// `farblock read`.
+/// Runs `farblock read`: copies a range of a namespace to a file or pipe.
 pub fn read(args: &ReadArgs, global: &Global) -> Result<()> {
     if args.json && args.output == Path::new("-") {
         return Err(Failure::usage(
@@ -27,7 +27,7 @@ pub fn read(args: &ReadArgs, global: &Global) -> Result<()> {
     report("read", &summary, args.json, global)
 }
 
-/// `farblock write`.
+/// Runs `farblock write`: copies a file or pipe to a range of a namespace.
 pub fn write(args: &WriteArgs, global: &Global) -> Result<()> {
     let opener = Opener { global, options: &args.transfer };
     let input = opener.input(&TransferPlace::of_path(&args.input))?;
@@ -58,7 +58,7 @@ pub fn write(args: &WriteArgs, global: &Global) -> Result<()> {
     report("wrote", &summary, args.json, global)
 }
 
-/// `farblock copy`.
+/// Runs `farblock copy`: copies a namespace or file to another one.
 pub fn copy(args: &CopyArgs, global: &Global) -> Result<()> {
     let opener = Opener { global, options: &args.transfer };
     let (source, destination) =

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 const ZEROES_BYTES: u64 = 8 << 20;
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
-/// The token of a read or flush with nothing else in flight. The token of a write is its offset,
-/// and no write has this offset.
+/// The token (the number that identifies a completion) of a read or flush with nothing else in
+/// flight. The token of a write is its offset, which never has this value.
 const SINGLE: u64 = u64::MAX;
 /// The token of a flush that runs concurrently with writes.
 const CHECKPOINT: u64 = u64::MAX - 1;

@@ -250,7 +250,7 @@ fn fill(input: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     Ok(filled)
 }
 
-/// Reads a namespace, on the thread of the source.
+/// Reads a namespace on the source's own thread.
 struct Reader {
     // Declared first: the queue must be dropped before its reactor.
     queue: Box<dyn Queue>,

@@ -18,8 +18,8 @@ const IO_URING: &str = "/proc/sys/kernel/io_uring_disabled";
 /// Drops all capabilities except [`NEEDED`].
 ///
 /// # Errors
-/// The process still has a capability that it should not need. The error is a sentence for the
-/// user.
+/// The capabilities cannot be dropped, or `CAP_SYS_ADMIN` must stay for io_uring. The error is a
+/// sentence for the user.
 pub(super) fn drop_unneeded() -> Result<(), String> {
     let cannot = |error| format!("cannot drop capabilities: {error}");
     let had = capabilities(None).map_err(cannot)?;
