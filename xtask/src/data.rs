@@ -243,6 +243,6 @@ mod tests {
         let error = Data::parse("# a | b | c | d | e\nx,y\n1,2,3\n")
             .expect_err("a row with three cells is invalid");
         assert!(error.contains("has 3 cells, not 2"), "{error}");
-        assert!(Data::parse("x,y\n1,2\n").is_err(), "a file without a source line");
+        assert!(Data::parse("x,y\n1,2\n").is_err(), "a file without a source line was accepted");
     }
 }

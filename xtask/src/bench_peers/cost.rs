@@ -1,5 +1,5 @@
-//! Measures the cost of features, used and unused. Several targets with one feature each run the
-//! same load, one after the other.
+//! Measures the cost of features, used and unused. The same load runs on several targets with one
+//! feature each, one after the other.
 //!
 //! On a busy machine, only the processor time per I/O is comparable.
 

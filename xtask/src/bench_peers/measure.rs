@@ -42,7 +42,7 @@ pub(crate) struct Figures {
     pub(crate) noise_percent: f64,
 }
 
-/// The readings of all clocks at one instant.
+/// The time, and the processor times of host, target and machine, at one instant.
 struct Mark {
     at: Instant,
     host: Duration,

@@ -284,7 +284,7 @@ mod tests {
             let namespace = controller.namespace(url.namespace.unwrap()).unwrap();
             namespace.geometry().capacity_bytes() >> 20
         });
-        assert_eq!(bytes.collect::<Vec<_>>(), [2, 2], "the drives of nodes 1 and 2");
+        assert_eq!(bytes.collect::<Vec<_>>(), [2, 2], "MiB of the namespaces of nodes 0 and 1");
         served.stop().unwrap();
 
         (share.address, share.more) = (addresses[0], addresses[1..].to_vec());

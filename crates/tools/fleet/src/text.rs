@@ -417,7 +417,8 @@ fn guests(guests: &GuestsReport) -> String {
     let group = |count: &u64| farblock_bench::group(&count.to_string());
     format!(
         "guest: {} in QEMU with Linux {kernel}, one processor, {run_as}, and {memory_mib} MiB, \
-         which run fio on a vhost-user disk; of {2} written blocks, they read back and compared {1}",
+         which run fio on a vhost-user disk; of {2} written blocks, they read back and compared \
+         {1}",
         counted(*count, "virtual machine"),
         group(compared),
         group(written)

@@ -19,7 +19,7 @@ fn a_plan_on_three_agents_gives_one_report_of_all() {
     assert_eq!((action.clients, action.runs.len()), (4, 2));
     assert!(action.total.iops > 0.0 && action.total.reads > 0 && action.total.writes > 0);
     assert!(action.alone_iops.is_some_and(|iops| iops > 0.0));
-    assert_eq!(action.cpu.len(), 3, "processor time of every agent: {:?}", action.cpu);
+    assert_eq!(action.cpu.len(), 3, "the report lacks an agent's processor time: {:?}", action.cpu);
     let merged = action.latencies.latencies().expect("the histogram is valid");
     assert_eq!(
         merged.count(),

@@ -235,7 +235,8 @@ impl Means {
         .map(Some)
     }
 
-    /// Prepares a running target for a load.
+    /// Sets the load's rate limit at SPDK's target, because SPDK's host has no such option. Removes
+    /// the limit for other hosts.
     pub(crate) fn prepare(&self, side: Side, server: &Server, load: &Load) -> Result<(), String> {
         match (side.target, side.host) {
             (Target::Spdk { .. }, Host::SpdkPerf) => spdk::limit(server, load.rate),
