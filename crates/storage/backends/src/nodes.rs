@@ -146,9 +146,8 @@ mod tests {
         }
     }
 
-    /// A disk is on the node of its controller. The test uses files on three file systems that
-    /// every Linux has. Its simulated `/sys` says that their disks are on node 0, on node 1 and on
-    /// no node.
+    /// The test uses files on three file systems that every Linux has. Its simulated `/sys` says
+    /// that their disks are on node 0, on node 1 and on no node.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_disk_is_on_the_numa_node_of_its_controller() {

@@ -121,7 +121,6 @@ on_both_engines! {
     }
 }
 
-/// A disk whose size may change needs an explicit size in the name.
 #[test]
 fn a_concatenation_needs_explicit_sizes_of_files() {
     let dir = support::Dir::new();

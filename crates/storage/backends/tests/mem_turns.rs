@@ -1,4 +1,4 @@
-//! While a RAM disk zeroes a large range, it also executes other operations.
+//! Tests that a RAM disk executes other operations while it zeroes a large range.
 
 use farblock_backends::mem::Mem;
 use farblock_block::{Namespace, Op};

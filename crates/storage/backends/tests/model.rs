@@ -1,4 +1,4 @@
-//! Random sequences of operations, compared with a vector of bytes.
+//! Compares random sequences of operations with a model: a vector of bytes.
 
 mod support;
 

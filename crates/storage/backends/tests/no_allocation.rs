@@ -1,4 +1,4 @@
-//! Operations do not allocate after warm-up.
+//! Tests that operations do not allocate after warm-up.
 //!
 //! Counts allocations on the thread that submits and polls, which is the data path. Does not count
 //! the allocations of the portable engine's file threads.

@@ -1,4 +1,5 @@
-//! Block reads and writes are atomic, as AWUN promises, even through the page cache.
+//! Tests that reads and writes of a block are atomic, as AWUN promises, even through the page
+//! cache.
 
 mod support;
 

@@ -145,7 +145,6 @@ fn a_user_with_read_rights_opens_an_image_read_only() {
     [keyring, own].iter().for_each(|path| std::fs::remove_file(path).expect("the file is removed"));
 }
 
-/// Deallocated objects no longer use space in the cluster.
 #[test]
 #[ignore = "needs a cluster: interop/ceph/test.sh"]
 fn deallocated_blocks_use_no_space_in_the_cluster() {

@@ -261,8 +261,8 @@ fn an_older_copy_of_a_leg_is_not_used_as_the_source() {
     become_the_same(&crashed, 2, "what was acknowledged");
 }
 
-/// A start wrote to only one leg before the power failed. The mirror continues on the other leg.
-/// The first leg lacks only the data written meanwhile.
+/// A starting mirror wrote its record to only one leg before the power failed. The mirror then
+/// continues on the other leg. The first leg lacks only the data written meanwhile.
 #[test]
 fn a_leg_with_the_only_record_of_a_start_is_not_refilled() {
     for starts in 1..3 {

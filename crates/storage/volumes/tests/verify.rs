@@ -75,7 +75,7 @@ fn a_region_that_no_leg_can_read_is_uncompared() {
     assert_eq!(status.unread_legs, ["leg0", "leg1"]);
 }
 
-/// The verify compares the two readable legs nevertheless.
+/// The mirror must still compare the two readable legs.
 #[test]
 fn an_unreadable_leg_does_not_hide_differences_of_others() {
     let legs = [(); 3].map(|()| memory(LEG_BYTES));

@@ -1,4 +1,5 @@
-//! The floor over loopback: its counts are correct, and clients that send invalid data do no harm.
+//! Tests of the floor (bare sockets) over loopback: its counts are correct, and clients that send
+//! invalid data do no harm.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! Whole benchmarks on small namespaces: their I/Os and their reports.
+//! Tests of whole benchmarks on small namespaces: their I/Os and their reports.
 
 mod namespaces;
 

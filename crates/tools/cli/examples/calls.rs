@@ -30,8 +30,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const NQN: &str = "nqn.2026-11.org.farblock:calls";
 const BLOCK: usize = 4096;
-/// The sizes of PDUs without data, in bytes: a command, C2HData with the success flag, and a
-/// response.
+/// The sizes of PDUs without their data, in bytes. `DATA` is C2HData with the success flag.
 const COMMAND: usize = 72;
 const DATA: usize = 24;
 const RESPONSE: usize = 24;

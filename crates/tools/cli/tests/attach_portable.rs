@@ -1,5 +1,5 @@
-//! `farblock attach`, `list` and `detach` on Linux and Windows: an iSCSI target and an NBD server
-//! for programs of this machine, without kernel drivers.
+//! Tests of `farblock attach`, `list` and `detach` on Linux and Windows: an iSCSI target and an NBD
+//! server for programs of this machine, without kernel drivers.
 #![cfg(any(target_os = "linux", windows))]
 
 mod support;

@@ -1,4 +1,4 @@
-//! Command lines for hosts that must authenticate.
+//! Tests of command lines for hosts that must authenticate.
 
 mod support;
 

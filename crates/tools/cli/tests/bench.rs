@@ -1,4 +1,4 @@
-//! Short runs of the benchmark.
+//! Tests of `farblock bench`, with short runs.
 
 mod support;
 

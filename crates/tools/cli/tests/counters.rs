@@ -1,4 +1,4 @@
-//! The counters of a target, for programs and for Prometheus.
+//! Tests of a target's counters, for programs and for Prometheus.
 #![cfg(unix)]
 
 mod support;

@@ -1,4 +1,4 @@
-//! Fleets of a few nodes, each running for at most about a second.
+//! Tests of fleets of a few nodes, each running for at most about a second.
 #![cfg(unix)]
 
 mod support;

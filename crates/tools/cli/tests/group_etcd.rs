@@ -1,5 +1,5 @@
-//! Members of a group whose etcd demands a user, a password and a client's certificate, with the
-//! group in the configuration file. Checks that each wrong setting has one clear sentence.
+//! Tests of a group whose etcd requires a user, a password and a client certificate. The
+//! configuration file defines the group. Each wrong setting must give one clear sentence.
 #![cfg(target_os = "linux")]
 
 mod support;

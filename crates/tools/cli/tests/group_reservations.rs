@@ -1,4 +1,4 @@
-//! Reservations of a group with a real etcd: hosts send reservation commands to both members. The
+//! Tests of reservations in a group with a real etcd: hosts send commands to both members. The
 //! file shows whether a write of a fenced host landed.
 #![cfg(target_os = "linux")]
 
@@ -162,7 +162,7 @@ fn windows_cluster_validation_passes_through_alternating_members() {
     }
 }
 
-/// The commands of `contrib/pacemaker/fence_nvme_resv`, while the leader dies.
+/// Runs the commands of `contrib/pacemaker/fence_nvme_resv` while the leader dies.
 #[test]
 fn no_write_lands_after_a_node_is_fenced_while_the_leader_dies() {
     let mut group = Group::new();

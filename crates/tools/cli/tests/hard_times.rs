@@ -1,4 +1,4 @@
-//! Signals, full disks, and disks that vanish while a target uses them.
+//! Tests of signals, full disks, and disks that vanish while a target uses them.
 #![cfg(unix)]
 
 mod support;

@@ -1,4 +1,4 @@
-//! Targets that violate the protocol. Every command must name the violation and exit.
+//! Tests with targets that violate the protocol. Every command must name the violation and exit.
 
 mod support;
 

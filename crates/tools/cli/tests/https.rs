@@ -1,4 +1,4 @@
-//! The management API, the dashboards and the counters over HTTPS: trusted and untrusted
+//! Tests of the management API, the dashboards and the counters over HTTPS: trusted and untrusted
 //! certificates, error messages, and curl and OpenSSL as clients.
 #![cfg(unix)]
 

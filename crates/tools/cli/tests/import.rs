@@ -1,4 +1,4 @@
-//! Converts configurations of other targets, and serves the results.
+//! Tests that convert configurations of other targets, and serve the results.
 #![cfg(unix)]
 
 mod support;

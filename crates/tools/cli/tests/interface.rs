@@ -1,4 +1,4 @@
-//! The management API on TCP: authentication, roles, and the audit log.
+//! Tests of the management API on TCP: authentication, roles, and the audit log.
 #![cfg(unix)]
 
 mod support;

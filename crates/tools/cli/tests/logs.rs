@@ -1,4 +1,4 @@
-//! The contents, the format and the amount of log lines.
+//! Tests of the contents, the format and the amount of log lines.
 
 mod support;
 

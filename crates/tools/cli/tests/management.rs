@@ -1,5 +1,5 @@
-//! The management API of a running target: the audit log, the common form of errors, and the path
-//! of the control socket.
+//! Tests of the management API of a running target: the audit log, the common form of errors, and
+//! the path of the control socket.
 #![cfg(unix)]
 
 mod support;

@@ -1,4 +1,4 @@
-//! Typical command lines, and their results.
+//! Tests of typical command lines, and of their results.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Remote disks as parts of a set. Kills each target of a part in turn, under load: no operation
+//! Tests of remote disks in a set. Kills the target of each disk in turn, under load: no operation
 //! may fail, and no data may be lost.
 #![cfg(unix)]
 

@@ -1,4 +1,4 @@
-//! Reservations of disks without extended attributes. The target stores them in its state folder,
+//! Tests of reservations on disks without extended attributes. The target stores them in a folder,
 //! where they survive kill -9 at any time. Without a folder, the target refuses persistent
 //! reservations.
 

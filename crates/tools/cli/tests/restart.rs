@@ -1,5 +1,5 @@
-//! `farblock serve` as a service: its notifications, and restarts. The service manager holds the
-//! listening socket, so hosts notice a restart only as a pause.
+//! Tests of `farblock serve` as a service: notifications and restarts. The service manager holds
+//! the listening socket, so hosts notice a restart only as a pause.
 #![cfg(target_os = "linux")]
 
 mod support;

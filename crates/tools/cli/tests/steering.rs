@@ -1,4 +1,4 @@
-//! Changes a target while hosts use it.
+//! Tests that change a target while hosts use it.
 #![cfg(unix)]
 
 mod support;

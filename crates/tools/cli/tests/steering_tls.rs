@@ -1,4 +1,4 @@
-//! Changes a target with TLS while hosts use it.
+//! Tests that change a target with TLS while hosts use it.
 #![cfg(unix)]
 
 mod support;

@@ -1,4 +1,4 @@
-//! More changes by `farblock ctl`: the disk of a namespace, identifiers of namespaces and
+//! Tests of more changes by `farblock ctl`: the disk of a namespace, identifiers of namespaces and
 //! subsystems, authentication settings, and referrals.
 #![cfg(unix)]
 

@@ -1,4 +1,4 @@
-//! A target with many idle connections of unknown peers.
+//! Tests a target with many idle connections of unknown peers.
 #![cfg(target_os = "linux")]
 
 mod support;

@@ -70,7 +70,7 @@ fn a_hostile_host_name_sends_no_control_characters_to_a_terminal() {
     }
 }
 
-/// The peer answers every request with these bytes.
+/// The peer answers every request with [`HOSTILE`].
 #[test]
 fn a_hostile_peer_sends_no_control_characters_to_a_terminal() {
     let scratch = Scratch::new();

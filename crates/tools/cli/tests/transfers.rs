@@ -1,4 +1,4 @@
-//! Transfers that lose their target or get a signal, and resumed transfers.
+//! Tests of transfers that lose their target or get a signal, and of resumed transfers.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Inputs that stay silent, and disks that do not answer. Commands must report what they wait for,
-//! and signals must stop them.
+//! Tests of inputs that stay silent, and of disks that do not answer. Commands must report what
+//! they wait for, and signals must stop them.
 #![cfg(unix)]
 
 mod support;

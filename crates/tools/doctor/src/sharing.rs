@@ -50,8 +50,8 @@ fn memory(target: &Status) -> Option<Finding> {
     Some(Finding::hint("memory", doubt, advice))
 }
 
-/// Returns findings about failures of a namespace's storage, and about mismatches that a mirror
-/// scrub found.
+/// Returns findings about failures of a namespace's storage, and about differences that a
+/// comparison of a mirror's legs found.
 fn storage(nqn: &str, namespace: &NamespaceStatus) -> Vec<Finding> {
     const CHECK: &str = "storage";
     let NamespaceStatus { nsid, health, last_failure, trouble, mirror, .. } = namespace;

@@ -268,8 +268,8 @@ fn has_network(plan: &Plan, args: &RunArgs) -> Result<bool> {
     Err(Failure::run(format_args!("cannot run unshare: {}", os(&command.exec()))))
 }
 
-/// Serves the status of the fleet to `farblock ui` and `farblock top`. The fleet also runs if this
-/// fails.
+/// Serves the status of the fleet to `farblock ui` and `farblock top`. If this fails, the fleet
+/// runs nevertheless.
 fn watched(board: &Board) -> Option<Server> {
     // In a user namespace this process runs as root, and cannot derive the user's folder of
     // sockets. So the process outside of the namespace has passed the folder.

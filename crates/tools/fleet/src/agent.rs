@@ -103,9 +103,9 @@ struct Agent<W> {
     /// The disks that the agent offers to virtual machines.
     offered: Vec<Offered>,
     verify: Option<Verify>,
-    /// The result of a verify that the agent stopped because its controller sent no messages.
+    /// The result of a verification that the agent stopped because its controller sent no messages.
     ended: Option<String>,
-    /// The maximum time without a message from the controller during a verify.
+    /// The maximum time without a message from the controller during a verification.
     silence: Duration,
 }
 
@@ -131,8 +131,8 @@ impl<W: Write> Agent<W> {
         }
     }
 
-    /// Waits for the next request. During a verify, waits only for the time limit, and then stops
-    /// the verify.
+    /// Waits for the next request. During a verification, waits only for the time limit, and then
+    /// stops the verification.
     fn next(&mut self) -> io::Result<Option<Ask>> {
         if self.verify.is_some() {
             match self.asks.recv_timeout(self.silence) {

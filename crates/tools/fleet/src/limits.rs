@@ -28,7 +28,7 @@ pub const NODES: u32 = 200;
 pub const PATHS: u32 = 8;
 /// The maximum number of processes that a plan starts.
 pub const AGENTS: u32 = 1000;
-/// The maximum number of threads for the verify of one client.
+/// The maximum number of threads with which one client verifies.
 pub const WRITERS: usize = 64;
 
 /// The number of requests in the ring of a virtual machine's disk, as in QEMU.
@@ -61,8 +61,8 @@ pub const WORD_TIME: Duration = Duration::from_secs(5);
 /// The time limit for a message from an agent under load, which should report its speed five times
 /// a second.
 pub const SILENCE_TIME: Duration = Duration::from_secs(30);
-/// The time limit for a message from a controller during a verify. The controller should send a
-/// request ten times a second. An agent must not write to disks forever for a controller that
+/// The time limit for a message from a controller during a verification. The controller should send
+/// a request ten times a second. An agent must not write to disks forever for a controller that
 /// hangs.
 pub const CONTROLLER_SILENCE_TIME: Duration = Duration::from_secs(60);
 /// The idle time of a connection after which the system probes the peer.

@@ -14,7 +14,7 @@ pub struct Live {
     pub part: String,
     /// The state of each agent with hosts, in the order of the plan.
     pub hosts: Vec<LiveHost>,
-    /// The result of the run, once it has ended. The error is the reason of a failure.
+    /// The result of the run, once it has ended. The error is the reason for a failure.
     pub ended: Option<Result<(), String>>,
 }
 
@@ -26,7 +26,7 @@ pub struct LiveHost {
     /// The I/Os per second of all clients of the agent.
     pub iops: f64,
     /// The mean latency in microseconds: the number of I/Os in flight, divided by the I/Os per
-    /// second. During a verify, the longest latency since the last check.
+    /// second. During a verification, the longest latency since the last check.
     pub latency_us: Option<f64>,
     /// Whether the agent has finished its part.
     pub is_done: bool,

@@ -70,7 +70,7 @@ pub enum Ask {
         /// The number of threads of each client.
         writers: usize,
     },
-    /// The agent must report the results of the verify so far.
+    /// The agent must report the results of the verification so far.
     Look,
     /// The agent must read all data once more, compare it, and stop.
     EndVerify,
@@ -219,7 +219,7 @@ pub enum Say {
     },
     /// The results of a load.
     Measured(Measured),
-    /// The results of a verify.
+    /// The results of a verification.
     Looked(Looked),
     /// The request failed.
     Failed {
@@ -245,10 +245,10 @@ pub struct Measured {
     pub seconds: f64,
 }
 
-/// The results of a verify.
+/// The results of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Looked {
-    /// The number of blocks read and compared since the start of the verify.
+    /// The number of blocks read and compared since the start of the verification.
     pub reads: u64,
     /// The number of acknowledged writes.
     pub writes: u64,

@@ -82,15 +82,15 @@ pub struct Plan {
     pub jobs: Vec<u32>,
     /// Repeats every mixed action with each of these percentages of reads.
     pub mixes: Vec<u8>,
-    /// The duration of the verify after the actions, in which the hosts write, read and compare
-    /// blocks.
+    /// The duration of the verification after the actions, in which the hosts write, read and
+    /// compare blocks.
     pub verify_seconds: f64,
     /// The number of QEMU guests, which also run the actions for virtual machines.
     #[serde(skip_serializing_if = "is_zero")]
     pub guests: u32,
     /// The number of threads of each client that write, read and compare.
     pub writers: u32,
-    /// The faults at each target in turn, during the verify.
+    /// The faults at each target in turn, during the verification.
     pub faults: Vec<Fault>,
     /// The time for which a network stays cut or slow.
     pub fault_seconds: f64,
@@ -573,7 +573,11 @@ mod tests {
                 scaled.check().unwrap();
                 let smaller = scaled.nodes() < plan.nodes()
                     || scaled.clients_per_node < plan.clients_per_node;
-                assert!(!smaller || !scaled.scaled.is_empty(), "{}: no scale", plan.name);
+                assert!(
+                    !smaller || !scaled.scaled.is_empty(),
+                    "{}: no remark on the scaling",
+                    plan.name
+                );
             }
         }
         assert!(Plan::named("nothing", 2).is_none());

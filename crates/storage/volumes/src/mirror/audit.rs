@@ -2,9 +2,10 @@
 //!
 //! The last record written to a leg identifies the leg. If another copy takes the place of the leg
 //! (a rolled back snapshot, a restored backup, another file with the same name), that copy has an
-//! older record. So the keeper reads the record of each leg in sync periodically, and before it
-//! writes the next record. After the target process of the last leg in sync was replaced, the
-//! keeper also reads the record of this leg before the mirror uses the leg again.
+//! older record. So the keeper (the mirror's thread) reads the record of each leg in sync
+//! periodically, and before it writes the next record. After the target process of the last leg in
+//! sync was replaced, the keeper also reads the record of this leg before the mirror uses the leg
+//! again.
 //!
 //! A leg with the right record lacks at most the regions in the bitmap. The keeper removes a region
 //! from the bitmap only when its data is durable on each leg, and each leg has got another record

@@ -459,7 +459,7 @@ impl Keeper {
         }
     }
 
-    /// Clears idle regions from the bitmap if the check is due.
+    /// Clears idle regions from the bitmap, if it is time for the next check of idle regions.
     fn clean(&mut self) {
         let now = os::now();
         if self.next_clean.is_none_or(|at| at > now) {

@@ -132,19 +132,19 @@ pub struct MirrorStatus {
     pub suspect_bytes: u64,
     /// The bytes copied to legs since the mirror was opened.
     pub copied_bytes: u64,
-    /// Whether a verify of all legs is running.
+    /// Whether a verification ([`Mirror::verify`]) is running.
     pub verifying: bool,
-    /// The bytes that the current or last verify has compared on all legs in sync.
+    /// The bytes that the current or last verification has compared on all legs in sync.
     pub verified_bytes: u64,
-    /// The bytes that the current or last verify could not compare, because a leg in sync had a
-    /// read error, or only one leg was in sync.
+    /// The bytes that the current or last verification could not compare, because a leg in sync
+    /// had a read error, or only one leg was in sync.
     pub uncompared_bytes: u64,
-    /// The names of the legs on which the current or last verify had read errors.
+    /// The names of the legs on which the current or last verification had read errors.
     pub unread_legs: Vec<String>,
-    /// The size of the chunks that the current or last verify found to differ between legs in sync,
-    /// in bytes.
+    /// The size of the chunks that the current or last verification found to differ between legs
+    /// in sync, in bytes.
     pub differing_bytes: u64,
-    /// The first chunks that the current or last verify found to differ.
+    /// The first chunks that the current or last verification found to differ.
     pub differences: Vec<Difference>,
     /// The limit in bytes per second for copies to legs that catch up, and for verify. `None` means
     /// no limit.

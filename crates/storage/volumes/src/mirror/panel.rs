@@ -1,5 +1,5 @@
-//! The keeper's access to the legs. The keeper submits at most one operation to each leg, and the
-//! panel waits for all of them.
+//! The access of the keeper (the mirror's thread) to the legs. The keeper submits at most one
+//! operation to each leg, and the panel waits for all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ pub(crate) struct Panel {
     pub(crate) reactor: Reactor,
     pub(crate) task: TaskId,
     away: Vec<Option<Instant>>,
-    /// The time since which no leg in sync has been usable.
+    /// When the last usable leg in sync became unusable; `None` while one is usable.
     useless: Option<Instant>,
     arrived: Vec<Completion>,
     ready: Vec<TaskId>,

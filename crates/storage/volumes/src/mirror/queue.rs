@@ -70,7 +70,7 @@ pub(crate) struct MirrorQueue {
     id: u64,
     reactor: Reactor,
     parent: TaskId,
-    /// The task that the keeper wakes.
+    /// The task that the keeper (the mirror's thread) wakes.
     task: TaskId,
     ways: Vec<Way>,
     wholes: Slab<Whole>,

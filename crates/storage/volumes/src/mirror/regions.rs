@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A write *enters* its regions before it starts, and *leaves* them when no leg that gets writes
-//! executes it any more. To copy a region, the keeper closes it, and waits until the region has no
-//! writes. No write can enter a CLOSED region.
+//! executes it any more. To copy a region, the keeper (the mirror's thread) closes the region, and
+//! waits until it has no writes. No write can enter a CLOSED region.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};

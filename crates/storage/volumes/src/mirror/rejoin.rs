@@ -17,8 +17,8 @@ use super::{Taking, claim, find};
 /// why the leg is out.
 pub(crate) const OPENING: &str = "the mirror is still opening the leg";
 
-/// Adds a leg that is out, if the leg is available and belongs to this mirror. The keeper copies
-/// the data later.
+/// Adds a leg that is out, if the leg is available and belongs to this mirror. The keeper (the
+/// mirror's thread) copies the data later.
 pub(crate) fn attempt(keeper: &mut Keeper, leg: usize) -> Result<(), String> {
     let Some(namespace) = open(keeper, leg)? else { return Ok(()) };
     if !keeper.shared.legs[leg].is_there() {
@@ -145,7 +145,7 @@ fn open(keeper: &mut Keeper, leg: usize) -> Result<Option<Arc<dyn Namespace>>, S
         let Some(result) = lock(slot).take() else { return Err(OPENING.to_owned()) };
         *opening = None;
         shared.install(leg, result?);
-        // The queues then end their operations on the previous instance.
+        // The queues then end their operations on the leg's previous namespace.
         shared.wake_queues();
         return Ok(shared.legs[leg].namespace());
     }

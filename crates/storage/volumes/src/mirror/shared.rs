@@ -1,4 +1,4 @@
-//! State that the queues of a mirror and its keeper share.
+//! State that the queues of a mirror and its keeper (the mirror's thread) share.
 //!
 //! The state of a leg differs from its standing in the records. The mirror puts a failed leg out at
 //! once. The leg counts as *behind* later, when the records of the other legs say so. Until then,
@@ -197,7 +197,7 @@ pub(crate) struct Progress {
     pub(crate) uncompared_bytes: u64,
     /// The legs that had read errors.
     pub(crate) unread_legs: LegSet,
-    /// The size of the chunks that differed in the last verify, in bytes.
+    /// The size of the chunks that differed in the last verification, in bytes.
     pub(crate) differing_bytes: u64,
     /// The first of the chunks that differed.
     pub(crate) differences: Vec<Difference>,

@@ -1,4 +1,4 @@
-//! Mirrors whose legs are in memory.
+//! Creates mirrors whose legs are in memory.
 
 use std::sync::Arc;
 

@@ -162,7 +162,6 @@ mod tests {
         assert!(super::known(&[], &command).is_empty());
     }
 
-    /// Every argument that is the name of an existing object has candidates.
     #[test]
     fn every_ctl_command_completes_the_names_of_existing_objects() {
         let state = serde_json::json!({

@@ -1,4 +1,4 @@
-//! The runtime directory, the target and the load of a test.
+//! Helpers: a runtime directory of attachments, a target, and a load.
 
 use crate::support::{Outcome, Reserved, Scratch, Server, finish, signal, until};
 use serde_json::Value;

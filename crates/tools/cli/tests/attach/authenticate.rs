@@ -1,4 +1,4 @@
-//! Changes the secret of a host while the host uses a disk.
+//! Tests that change the secret of a host while the host uses a disk.
 
 use crate::attached::{Attachments, run};
 use crate::support::{Server, noise, until};

@@ -1,4 +1,4 @@
-//! Detaches disks with unresponsive servers, several disks at once, and disks in use.
+//! Tests that detach disks with unresponsive servers, several disks at once, and disks in use.
 
 use crate::attached::{Attachments, Mounted, Target, run};
 use crate::support::{signal, until};

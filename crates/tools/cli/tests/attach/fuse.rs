@@ -1,4 +1,4 @@
-//! FUSE with a loop device: a real file system on a real block device.
+//! Tests of FUSE with a loop device: a real file system on a real block device.
 
 use crate::attached::{Attachments, Load, Mounted, Target, run, wait_for_progress};
 use crate::scripted;

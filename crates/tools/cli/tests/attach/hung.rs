@@ -1,5 +1,5 @@
-//! A target whose file system no longer answers: the file is on an attached disk whose server is
-//! suspended.
+//! Tests a target whose file system no longer answers: the file is on an attached disk whose server
+//! is suspended.
 
 use crate::attached::{Attachments, Target};
 use crate::support::{Scratch, signal, until};

@@ -1,4 +1,5 @@
-//! Another disk appears in place of the attached one. The server must neither read nor write it.
+//! Tests with another disk in place of the attached one. The server must neither read nor write
+//! that other disk.
 
 use crate::attached::{Attachments, Target};
 use crate::support::{noise, signal, until};

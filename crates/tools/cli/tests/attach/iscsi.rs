@@ -1,4 +1,5 @@
-//! iSCSI: a target for third-party initiators, and its successor.
+//! Tests of attachments as an iSCSI target: third-party initiators use the disk, also after a new
+//! server has replaced a killed one.
 
 use crate::attached::{Attachments, Target, run};
 use crate::support::{noise, until};

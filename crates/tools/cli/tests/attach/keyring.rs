@@ -1,4 +1,5 @@
-//! Disks with a key in the kernel's keyring, which the server gets from its broker.
+//! Tests of disks with a key in the kernel's keyring. The server gets the key from its broker, a
+//! helper process with root's rights.
 
 use crate::attached::{Attachments, run};
 use crate::confined::confined_server;

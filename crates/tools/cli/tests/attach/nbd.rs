@@ -1,4 +1,4 @@
-//! NBD: a socket for programs that support this protocol.
+//! Tests of attachments over NBD: a socket for programs that support this protocol.
 
 use crate::attached::{Attachments, Target, run};
 use crate::support::{noise, signal, until};

@@ -1,4 +1,4 @@
-//! Several paths to one disk, one of which is cut under load, and a disk that grows.
+//! Tests of several paths to one disk, one of which is cut under load, and of a disk that grows.
 
 use crate::attached::{Attachments, Load, Target, run, wait_for_progress};
 use crate::support::until;

@@ -1,4 +1,4 @@
-//! Typical command lines, and their output.
+//! Tests of typical command lines, and of their output.
 
 use crate::attached::{Attachments, Target};
 use crate::support::{Server, finish};

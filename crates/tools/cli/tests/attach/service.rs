@@ -1,5 +1,5 @@
-//! `attach` in the foreground, for a service manager: files, notifications to systemd, signals, and
-//! the unit.
+//! Tests of `attach` in the foreground, for a service manager: files, notifications to systemd,
+//! signals, and the systemd unit.
 
 use crate::attached::{Attachments, Load, Mounted, Target, run, wait_for_progress};
 use crate::support::{WAIT_LIMIT, signal, until, wait};

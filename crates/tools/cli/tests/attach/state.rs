@@ -1,4 +1,5 @@
-//! The state that a server saves for its successor: write failures, and a changed size of the disk.
+//! Tests of the state that a server saves for its successor: write failures, and a changed size of
+//! the disk.
 
 use crate::attached::{Attachments, Load, Target, run, wait_for_progress};
 use crate::support::{signal, until};

@@ -1,5 +1,5 @@
-//! vhost-user: the socket, and the first message of a monitor. interop/linux/vhost.sh tests real
-//! guests.
+//! Tests of vhost-user: the socket, and the first message of a monitor. interop/linux/vhost.sh
+//! tests real guests.
 
 use crate::attached::{Attachments, Target};
 use crate::support::until;

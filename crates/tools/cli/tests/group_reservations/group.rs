@@ -1,4 +1,4 @@
-//! Two members and etcd.
+//! Starts and stops the two members of a group, and their etcd.
 
 use crate::scripted::{BLOCK, NQN};
 use crate::support::etcd::{Running, etcd, free};

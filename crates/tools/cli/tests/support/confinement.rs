@@ -1,4 +1,4 @@
-//! The rights that a process has dropped, as the kernel and the process report them.
+//! Reads the rights that a process has dropped, as the kernel and the process report them.
 
 use serde_json::Value;
 use std::fs;

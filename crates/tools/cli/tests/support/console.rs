@@ -1,4 +1,4 @@
-//! Signals on Windows: Ctrl-C for all processes of a console.
+//! Sends signals on Windows: Ctrl-C for all processes of a console.
 
 use std::os::windows::process::CommandExt;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! etcd, and the processes of a group's tests.
+//! Starts etcd, and kills the processes of a group's tests at the end.
 
 use super::{Scratch, has, until};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! TLS keys in the kernel's keyring, in the form of `nvme check-tls-key --insert`.
+//! Puts TLS keys into the kernel's keyring, in the form of `nvme check-tls-key --insert`.
 
 use farblock_secure::{Derivation, IdentityForm, TlsKey};
 use linux_keyutils::{Key, KeyRing, KeyRingIdentifier};

@@ -1,5 +1,5 @@
-//! A network between a host and its target. It can delay data, and delivers them even after the
-//! sender has died.
+//! A simulated network between a host and its target. It can delay data, and delivers the data even
+//! after the sender has died.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
