@@ -99,7 +99,7 @@ impl Fault {
         Fault { inner, plan: Arc::new(Plan { rules, seed, enabled, injected }) }
     }
 
-    /// Enables or disables the rules, for open queues as well.
+    /// Enables or disables the rules, also for queues that are already open.
     pub fn set_enabled(&self, enabled: bool) {
         self.plan.enabled.store(enabled, Ordering::Relaxed);
     }

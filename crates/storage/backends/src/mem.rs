@@ -678,7 +678,7 @@ mod tests {
         let (mut left, mut budget) = (512..bytes, ZERO_AT_ONCE_BYTES);
         store.zero(&mut left, true, &mut budget).unwrap();
         assert_eq!((left, mem.allocated_bytes()), (bytes..bytes, 0));
-        // When the budget is spent, the rest of the range is left over.
+        // When the budget is spent, a part of the range is still not zeroed.
         (0..4).for_each(|at| store.write(at * chunk, &[1; 512]).unwrap());
         let (mut left, mut budget) = (512..4 * chunk, chunk + 1);
         store.zero(&mut left, false, &mut budget).unwrap();

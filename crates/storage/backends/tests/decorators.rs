@@ -37,7 +37,7 @@ on_both_engines! {
         let tokens: Vec<u64> = driver.wait(0, 50).iter().map(|done| done.token).collect();
         let took = begin.elapsed();
         assert!(took >= Duration::from_millis(200), "an operation completed too early: {took:?}");
-        // One after the other, the operations would take ten seconds.
+        // If the operations ran one after the other, they would take ten seconds.
         assert!(took < Duration::from_secs(9), "the delays add up: {took:?}");
         assert_eq!(tokens, (0..50).collect::<Vec<_>>(), "a fixed delay changed the order");
     }

@@ -1,4 +1,4 @@
-//! Tests of block devices. They create loop devices, which needs root.
+//! Tests of block devices. The tests need root, because they create loop devices.
 
 #![cfg(target_os = "linux")]
 

@@ -82,7 +82,7 @@ fn operations_of_many_threads_run_concurrently() {
             });
         }
     });
-    // One after the other, the operations would take 25 seconds.
+    // If the operations ran one after the other, they would take 25 seconds.
     assert!(start.elapsed() < Duration::from_secs(20), "the operations ran one after the other");
 }
 

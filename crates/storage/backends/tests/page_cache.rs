@@ -32,7 +32,7 @@ fn write(disk: &dyn Namespace, engine: EngineKind, with: u8) {
     let mut disk = Blocking::with_engine(disk, engine).unwrap();
     let data = vec![with; 2 * BLOCK_BYTES as usize];
     for round in 0..ROUNDS {
-        // Operations that overlap only partly, and write zeroes, must be atomic as well.
+        // Write zeroes, and operations that overlap only partly, must also be atomic.
         let (lba, blocks) = (u64::from(round % 2), 1 + round as usize % 2);
         match round % 5 {
             0 => disk.write_zeroes(lba, blocks as u32, round % 10 == 0).unwrap(),

@@ -193,9 +193,9 @@ pub trait Queue {
         None
     }
 
-    /// Cancels operations that have not started and for whose token `unwanted` returns true. They
-    /// complete with [`BlockError::Aborted`] and have no effect. The other operations continue. A
-    /// queue that starts every operation immediately need not implement this function.
+    /// Cancels operations that have not started and for whose token `unwanted` returns true. The
+    /// cancelled operations complete with [`BlockError::Aborted`] and have no effect; all others
+    /// continue. A queue that starts every operation immediately need not implement this function.
     fn abandon(&mut self, _unwanted: &mut dyn FnMut(u64) -> bool) {}
 
     /// Appends completed operations to `done`. Call this function after submitting and whenever the

@@ -15,7 +15,7 @@ use crate::error;
 use crate::image::Image;
 use crate::library::{Completion, Functions, THICK};
 
-/// Flights that are not in librbd. They are boxed, because librbd uses their addresses.
+/// Flights that are not in librbd. Each is boxed, because librbd keeps its address.
 pub(crate) type Flights = Vec<Box<Flight>>;
 
 /// The finished flights of a queue. librbd's threads add them, and the queue takes them.

@@ -14,8 +14,8 @@ pub const RESERVED_BYTES: u64 = 1 << 20;
 pub const FORMER_ENDS: u64 = 512;
 /// The smallest region, in bytes. A region is the unit of tracking changes.
 pub const MIN_REGION_BYTES: u64 = 64 << 10;
-/// A mirror has at most this many regions. With so many, the bitmap takes 32 KiB, and the state in
-/// memory 1 MiB.
+/// A mirror has at most this many regions. For this number, the bitmap takes 32 KiB on each leg,
+/// and the state of the regions takes 1 MiB of memory.
 pub const MAX_REGIONS: u64 = 1 << 18;
 /// The keeper copies or compares at most this many bytes at once. During this time, writes to the
 /// region of these bytes wait.
@@ -48,7 +48,7 @@ pub const CLEAN_EVERY: Duration = Duration::from_secs(5);
 /// fill the history: a returning leg may be at most [`HISTORY`] records behind.
 pub const RENEWALS: u32 = 10;
 /// When an absent leg is this many records behind, the mirror stops writing additional records (see
-/// [`RENEWALS`]). It keeps the rest of the [`HISTORY`] for records that it must write.
+/// [`RENEWALS`]). The mirror keeps the remaining [`HISTORY`] for records that it must write.
 pub const RENEWED_GENERATIONS: u64 = HISTORY as u64 / 2;
 /// A queue measures a slower leg again by reading from it, at most once in this time.
 pub const TRIED_AGAIN: Duration = Duration::from_secs(1);

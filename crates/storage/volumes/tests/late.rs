@@ -104,7 +104,7 @@ fn a_mirror_waits_for_one_leg_with_all_data() {
     assert_eq!(states.collect::<Vec<_>>(), [LegState::Out, LegState::InSync]);
     write(&mirror, 2);
     assert_eq!([legs[0].bytes()[0], legs[1].bytes()[0]], [1, 2]);
-    // If both legs may get late writes, the mirror waits for one of them.
+    // If both legs may get late writes, the mirror waits until one leg cannot.
     drop(mirror);
     legs[0].asks(0);
     let mirror = open(&legs, Taking::Members);

@@ -12,7 +12,7 @@ use crate::cpu::CpuUse;
 use crate::format;
 use crate::result::{Figures, PatternReport};
 
-/// The remote disk counts as equally fast from this percentage of the local IOPS.
+/// From this percentage of the local IOPS, the remote disk counts as fast as the local one.
 const AS_FAST_PERCENT: f64 = 95.0;
 /// Processors count as used up from this utilization in percent.
 const USED_UP_PERCENT: f64 = 90.0;

@@ -29,7 +29,8 @@ impl CpuSource for ThisProcess {
     }
 }
 
-/// A source minus a part of it, such as the process without the threads of its target.
+/// The processor time of a source without a part of the source, such as a process without the
+/// threads of its target.
 #[derive(Clone)]
 pub struct Without {
     whole: Arc<dyn CpuSource>,
@@ -46,7 +47,7 @@ impl Without {
 impl CpuSource for Without {
     fn cpu_time(&self) -> Duration {
         // Read the part first, so that the difference is never negative. Time that the part uses
-        // between the two readings counts as time of the rest.
+        // between the two readings is not subtracted.
         let part = self.part.cpu_time();
         self.whole.cpu_time().saturating_sub(part)
     }

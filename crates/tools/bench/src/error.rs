@@ -7,8 +7,8 @@ use std::time::Duration;
 use farblock_block::{BlockError, Command};
 use thiserror::Error;
 
-/// The reason why a plan cannot be run. Except for `FillFailed` and `Cancelled`, the benchmark
-/// returns these before its first I/O.
+/// The reason why a plan cannot be run. The benchmark returns all errors except `FillFailed` and
+/// `Cancelled` before its first I/O.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BenchError {

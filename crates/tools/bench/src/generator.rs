@@ -5,8 +5,8 @@
 //! end of the measured time.
 //!
 //! Random jobs choose uniformly among all I/Os of the span. Each sequential job loops over its own
-//! part of the span, and all parts are equal. This is fio's `offset_increment`. In fio's default,
-//! all jobs read the same blocks at about the same time.
+//! part of the span, and all parts are equal, as with fio's `offset_increment`. By default, all
+//! jobs of fio read the same blocks at about the same time.
 //!
 //! As with fio, an I/O counts if it *completes* in the measured time. Its latency is the time from
 //! just before its submission until its job sees the completion. An I/O that is split

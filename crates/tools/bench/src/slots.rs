@@ -52,8 +52,8 @@ pub(crate) struct Slots {
     /// One buffer per operation; `None` while the operation has the buffer. Empty if the pattern
     /// does not read.
     read_buffers: Vec<Option<Buffer>>,
-    /// The buffers for writes. They are separate, because reads would overwrite the random
-    /// contents.
+    /// The buffers for writes, with random contents. Reads have other buffers, because they would
+    /// overwrite these contents.
     write_buffers: Vec<Option<Buffer>>,
 }
 

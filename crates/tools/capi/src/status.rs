@@ -222,6 +222,6 @@ pub(crate) fn guard(body: impl FnOnce() -> Outcome) -> Status {
 
 /// Like `guard`, for a call that returns a value.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    // A panic may leave state broken. The owner of that state marks it.
+    // A panic may leave a queue in an inconsistent state. The queue marks itself as broken.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(Failure::bug()))
 }

@@ -18,8 +18,8 @@ fn patterns(report: &Value) -> &Vec<Value> {
 
 #[test]
 fn bench_without_disks_measures_both_sides_and_leaves_no_files() {
-    // This is long enough for one I/O on a busy machine, and for Windows, which counts processor
-    // time in ticks of up to 16 ms.
+    // A second is long enough for one I/O on a busy machine, and for Windows, which counts
+    // processor time in ticks of up to 16 ms.
     let runtime = "1s";
     let engines: &[&str] = if cfg!(windows) { &["auto"] } else { &["auto", "portable"] };
     for &engine in engines {

@@ -239,7 +239,7 @@ fn a_suspended_agent_ends_the_run_is_named_and_is_killed() {
     }
 }
 
-/// Suspends the controller and then kills it. Its agents notice this, and their nodes exit as well.
+/// Suspends the controller and then kills it. Its agents and their nodes must exit.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_killed_fleet_controller_leaves_no_processes() {

@@ -120,8 +120,8 @@ impl Group {
         self.ask(index).ok().json()
     }
 
-    /// The leader as a member sees it. `None`: there is none, or the member's control socket does
-    /// not answer yet.
+    /// The leader as a member sees it. `None`: there is no leader, or the member's control socket
+    /// does not answer yet.
     fn leader(&self, seen_by: usize) -> Option<usize> {
         let outcome = self.ask(seen_by);
         if outcome.code != Some(0) {

@@ -96,8 +96,8 @@ fn a_concatenation_continues_when_its_last_part_returns() {
     each_is_killed_in_turn("concat:", (PART_BYTES / 512 - 1) / 21, [1, 0]);
 }
 
-/// Kills the targets of two parts at once, and then one of them together with the target of the
-/// set. The host retries, and all written data must survive.
+/// Kills the targets of two parts at once. Then kills the target of one part together with the
+/// target of the set. The host retries, and all written data must survive.
 #[test]
 fn a_stripe_set_survives_the_simultaneous_death_of_two_targets() {
     let scratch = Scratch::new();
@@ -165,7 +165,7 @@ fn a_new_target_cancels_the_controllers_of_its_dead_predecessor() {
         let files =
             std::fs::read_dir(scratch.path("kept/controllers")).expect("the folder is readable");
         let mut paths = files.map(|it| it.expect("the entry is readable").path());
-        // Skip a temporary file, which may exist as well.
+        // Skip a temporary file, which may also exist.
         paths
             .find(|path| path.extension().is_some_and(|it| it == "json"))
             .expect("the folder has the file")

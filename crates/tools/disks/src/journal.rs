@@ -33,7 +33,7 @@ fn all() -> MutexGuard<'static, BTreeMap<PathBuf, Entry>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The contents of one journal, by owner.
+/// The controllers in one journal file.
 #[derive(Default)]
 struct Entry {
     /// Controllers of disks that are closed now, of this process and of earlier ones.

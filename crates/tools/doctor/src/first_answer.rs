@@ -29,7 +29,7 @@ const CLIENT_HELLO: &[u8] = &[
     22, 3, 1, 0, 78, //
     // ClientHello, 74 bytes, with the legacy version of TLS 1.3.
     1, 0, 0, 74, 3, 3, //
-    // Random bytes: no secret depends on them, so these are constant.
+    // Random bytes of the hello. They are constant here, because no secret depends on them.
     7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
     // No session, two cipher suites, no compression.
     0, 0, 4, 0x13, 1, 0x13, 2, 1, 0, //

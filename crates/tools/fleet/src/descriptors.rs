@@ -2,7 +2,7 @@
 
 use crate::message::Client;
 
-/// The number of descriptors of an agent, besides those of its clients.
+/// The number of descriptors of an agent, without the descriptors of its clients.
 const OWN: u64 = 64;
 
 /// The number of descriptors of a client: for its admin queue, and for a connection and an event

@@ -18,8 +18,8 @@ pub struct GuestFiles {
 }
 
 impl GuestFiles {
-    /// Finds QEMU in the search path. Uses the kernel and image at the given paths, or those that
-    /// `interop/linux/setup.sh` has put into the folder.
+    /// Finds QEMU in the search path. Uses the kernel and image at the given paths. Without paths,
+    /// uses the kernel and image that `interop/linux/setup.sh` has put into the folder.
     ///
     /// # Errors
     /// A file is missing. The error is the end of a sentence, and says how to get the file.

@@ -44,7 +44,7 @@ impl Listener {
         let (secret, present) = (Arc::new(secret), Arc::new(AtomicUsize::new(0)));
         let accept = move || {
             for stream in listener.incoming() {
-                // This may fail for lack of file descriptors, for example. A later accept may
+                // An accept may fail, for example for lack of file descriptors. A later accept may
                 // succeed.
                 let Ok(stream) = stream else { continue };
                 if present.fetch_add(1, Ordering::AcqRel) >= CONTROLLERS {

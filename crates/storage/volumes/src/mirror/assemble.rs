@@ -488,7 +488,7 @@ mod tests {
         );
         assert_eq!(in_sync(&[marked(1, 4, "bi"), marked(0, 4, "bi")]), [false, true]);
         // The first leg's record says that the second leg is behind. The second leg's newer record
-        // says that both are in sync.
+        // says that both legs are in sync.
         assert_eq!(in_sync(&[marked(0, 4, "ib"), marked(1, 5, "ii")]), [true, true]);
         assert_eq!(in_sync(&[marked(0, 5, "ii"), marked(1, 4, "ib")]), [true, true]);
         assert_eq!(in_sync(&[marked(0, 5, "ib"), absent(1)]), [true, false]);

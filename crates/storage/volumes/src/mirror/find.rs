@@ -13,8 +13,8 @@ use super::record::{self, USED_BYTES, Unreadable};
 use super::{claim, content};
 use crate::limits::RESERVED_BYTES;
 
-/// The number of bytes at the start to read. They show whether a leg is empty, or which data it
-/// has.
+/// The mirror reads this many bytes at the start of a leg. They show whether the leg is empty, or
+/// which kind of data it has.
 const START_BYTES: u64 = 1 << 20;
 /// The maximum number of bytes per read.
 const PIECE_BYTES: u64 = 128 << 10;

@@ -20,8 +20,8 @@ pub(crate) enum Search {
     Near(u64),
 }
 
-/// The former size of a leg of `size` bytes. `read` reads a number of bytes at an offset; both are
-/// multiples of `block_size`.
+/// The former size of a leg of `size` bytes. `read` reads a number of bytes at an offset; the
+/// number and the offset are multiples of `block_size`.
 pub(crate) fn size(
     size: u64,
     block_size: u64,

@@ -53,7 +53,7 @@ pub(crate) struct Keeper {
     /// The number of bitmap pages written to legs.
     pub(crate) page_count: u64,
     /// The legs that had the newest record at the start. Where legs may differ, the keeper copies
-    /// from one of these.
+    /// from one of these legs.
     pub(crate) newest: LegSet,
     /// Whether the last check for idle regions succeeded: it made all earlier data durable, and
     /// then wrote a record to each leg.

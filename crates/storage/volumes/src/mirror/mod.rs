@@ -50,7 +50,7 @@ pub trait LegSource: Send + Sync {
 
     /// Makes sure that a dead process's writes to the leg can no longer take effect after new
     /// writes. The mirror calls this before [`open`](LegSource::open), and again after an error.
-    /// This may wait for up to [`WAIT_LIMIT`](crate::limits::WAIT_LIMIT).
+    /// The call may wait for up to [`WAIT_LIMIT`](crate::limits::WAIT_LIMIT).
     ///
     /// # Errors
     /// Returns a sentence about the old writes, if they may still take effect. The mirror then does

@@ -39,8 +39,8 @@ pub(crate) struct Panel {
     arrived: Vec<Completion>,
     ready: Vec<TaskId>,
     events: Vec<Event>,
-    /// Whether the panel has run operations since the last wait. They may have consumed a wake-up
-    /// that was meant for the next wait.
+    /// Whether the panel has run operations since the last wait. Those operations may have
+    /// consumed a wake-up that was meant for the next wait.
     pub(crate) has_run: bool,
     /// Whether the mirror is starting. Then the panel waits only for a limited time, even for the
     /// last leg in sync.

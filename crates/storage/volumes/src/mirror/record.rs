@@ -259,10 +259,10 @@ impl Record {
         then == other.history.first()
     }
 
-    /// Whether the mirror can ignore the other record, because it acknowledged no write under that
-    /// record. This is so if the power failed before all legs had the other record, and the mirror
-    /// then started without the leg that has it. The other record says that all legs are in sync,
-    /// but the legs of this record never got it.
+    /// Whether the mirror can ignore the other record, because the mirror acknowledged no write
+    /// under that record. This happens if the power failed before all legs had the other record,
+    /// and the mirror then started without the leg that has it. The other record says that all
+    /// legs are in sync, but the legs of this record never got the other record.
     pub(crate) fn went_past(&self, other: &Record) -> bool {
         let is_common = |&age: &u64| {
             let then = other.generation.checked_sub(age)?;
@@ -282,9 +282,9 @@ impl Record {
     /// has no write that the other legs lack. The leg would have such a write if it had executed a
     /// write "alone", without them.
     ///
-    /// Before a leg writes alone, it records that the other legs are behind. When one of them
-    /// returns, the leg gets two more records. So the leg wrote nothing alone in each of these
-    /// cases:
+    /// Before a leg writes alone, it records that the other legs are behind. When another leg
+    /// returns, the first leg gets two more records. So the leg of the other record wrote nothing
+    /// alone in each of these cases:
     /// - Some leg is in sync according to both records.
     /// - The leg has got no record after the generation that this record lists for it.
     /// - The leg's record says that the leg itself is behind.

@@ -87,8 +87,8 @@ impl Regions {
         entry
     }
 
-    /// Leaves the regions. Returns true if one of them is closed and has no writes any more: the
-    /// keeper may be waiting for this.
+    /// Leaves the regions. Returns true if a closed region now has no writes: the keeper may be
+    /// waiting for this.
     pub(crate) fn leave(&self, range: Range<usize>) -> bool {
         let mut awaited = false;
         for region in range {

@@ -92,7 +92,7 @@ fn look(sources: &[Arc<dyn LegSource>], options: &MirrorOptions) -> Result<Start
 
 impl Start {
     /// Puts out each leg that may still get late writes. If no other leg has all data, returns the
-    /// legs for which the mirror must wait: one of them must settle.
+    /// legs for which the mirror must wait until one leg can get no more late writes.
     fn hold_back(&mut self, settled: &Settled) -> Option<Vec<usize>> {
         let Start { plan, opened, found, .. } = self;
         let in_sync = plan.named.iter().zip(&plan.in_sync);

@@ -23,7 +23,7 @@ pub(crate) fn read(leg: &Mem, bytes: u64) -> Vec<u8> {
     data
 }
 
-/// Copies as much of one leg as fits into the other.
+/// Copies as much of the leg `from` as fits into the leg `into`.
 pub(crate) fn copy(from: &Mem, into: &Mem) {
     let [one, other] = [from, into].map(|leg| leg.geometry().capacity_bytes());
     Blocking::new(into).unwrap().write(0, &read(from, one.min(other))).unwrap();

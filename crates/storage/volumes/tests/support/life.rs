@@ -360,8 +360,8 @@ impl Run {
         }
         match self.start() {
             Ok(life) => Ok(life),
-            // No available leg has all data. The legs that have the rest are unavailable, so this
-            // failure is correct.
+            // No available leg has all data. The legs with the missing data are unavailable, so
+            // this failure is correct.
             Err(error) if error.contains("none of the available legs") => {
                 self.legs.iter().for_each(|leg| leg.set_away(false));
                 self.start()

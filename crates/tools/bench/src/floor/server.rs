@@ -30,8 +30,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on `address` with this many threads. They are pinned to `cpus` in turn, unless
-    /// `cpus` is empty.
+    /// Listens on `address` with this many threads. The threads are pinned to `cpus` in turn, or
+    /// not pinned if `cpus` is empty.
     ///
     /// # Errors
     ///

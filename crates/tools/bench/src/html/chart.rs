@@ -7,7 +7,7 @@ use super::escape::Escaped;
 
 /// The width of a chart in its own units. The page scales the chart.
 const WIDTH: f64 = 380.0;
-/// The minimum and maximum length of the longest bar. The rest of the width is for the values.
+/// The minimum and maximum length of the longest bar. The remaining width is for the values.
 const BARS: std::ops::RangeInclusive<f64> = 140.0..=250.0;
 /// The height of a bar, and the space below it.
 const BAR: f64 = 17.0;

@@ -279,7 +279,8 @@ impl Used {
         Used { meters: processes.into_iter().map(meter).collect(), marks, read: [None, None] }
     }
 
-    /// Reads all meters when it is first called after the start, and again after the end.
+    /// Reads all meters twice: at the first call after the start of the measured time, and at the
+    /// first call after its end.
     fn look(&mut self) {
         for (mark, read) in self.marks.iter().zip(&mut self.read) {
             if read.is_none() && Instant::now() >= *mark {
