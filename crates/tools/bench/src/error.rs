@@ -61,7 +61,7 @@ pub enum BenchError {
         #[source]
         error: RunError,
     },
-    /// The server of the floor (`farblock bench --floor-serve`) cannot be used.
+    /// The server of the floor (bare sockets, `farblock bench --floor-serve`) cannot be used.
     #[error("the floor at {address}: {}", floor_words(.error))]
     Floor {
         /// The address of the server.

@@ -3,9 +3,9 @@
 //! [`compare()`] runs the same load on a local [`Namespace`](farblock_block::Namespace) and on a
 //! remote one, and returns a [`Report`]. The report contains I/Os per second, throughput, latency
 //! percentiles, and processor time per I/O of host and target. It also has the figures of the
-//! remote side as a percentage of the local side. A plan with a [`floor`] also measures the limit
-//! that the network sets for any block server. The report can be converted to JSON
-//! ([`Report::to_json`]), a text table ([`table::render`]) or a self-contained page
+//! remote side as a percentage of the local side. A plan with a [`floor`] (bare sockets) also
+//! measures the limit that the network sets for any block server. The report can be converted to
+//! JSON ([`Report::to_json`]), a text table ([`table::render`]) or a self-contained page
 //! ([`html::render`]). [`verdict`] compares two reports.
 //!
 //! ```no_run

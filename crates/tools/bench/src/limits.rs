@@ -40,7 +40,7 @@ pub const TICK: Duration = Duration::from_millis(200);
 /// to the first of them.
 pub const CPU_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The largest I/O of the floor, in bytes.
+/// The largest I/O of the [floor](crate::floor) (bare sockets), in bytes.
 pub const FLOOR_MAX_BYTES: u32 = 16 << 20;
 /// The maximum size of one receive of the floor, in bytes.
 pub const FLOOR_RECEIVE_BYTES: usize = 256 << 10;

@@ -2,7 +2,8 @@
 //! wide, or in two parts of less than 80 columns.
 //!
 //! The first block has the figures, with one line per pattern and side. The second block has the
-//! remote side as a percentage of the local side and of the floor. Notes on single patterns follow.
+//! remote side as a percentage of the local side and of the floor (bare sockets). Notes on single
+//! patterns follow.
 
 use crate::cpu::CpuUse;
 use crate::format::{self, NOTHING};

@@ -135,7 +135,7 @@ pub(crate) fn report() -> Report {
     }
 }
 
-/// Adds a floor to a report. The remote side reaches four fifths of the floor.
+/// Adds figures of the floor (bare sockets) to a report. The remote side has four fifths of them.
 pub(crate) fn with_floor(mut report: Report) -> Report {
     report.floor = Some("bare sockets to [::1]:4422, no protocol and no disk".to_owned());
     for pattern in &mut report.patterns {

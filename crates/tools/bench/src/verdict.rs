@@ -308,7 +308,7 @@ impl Report {
         };
         let (bytes, load) = (p.block_size_bytes, format::jobs_and_depth(p));
         let setup = format!("{} of {bytes} bytes, {load}{mix}{rate}", p.rw);
-        // The floor is not a disk. The report includes it, but a comparison does not judge it.
+        // The floor (bare sockets) is not a disk. A comparison of two reports leaves it out.
         let disks = self.figures(pattern).filter(|(side, _)| *side != SideName::Floor);
         disks.map(move |(side, figures)| Load {
             name: format!("{}, {}", p.name, side.name()),

@@ -385,7 +385,7 @@ fn a_member_that_is_terminated_hands_over_first() {
     verify(&group, &writer.stop(), "SIGTERM of the leader");
 }
 
-/// A fault of one member for a while.
+/// A temporary fault of one member.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Kill,

@@ -216,7 +216,7 @@ impl<'a> Fleet<'a> {
                 Ok(format!("nvme+tcp://{address}/{nqn}?ns={ns}"))
             }
         };
-        // If several targets have the same subsystem, their ranges do not overlap.
+        // Targets with the same subsystem need separate ranges of controller identifiers.
         let first = way as u16 * CONTROLLERS_OF_ONE + 1;
         Ok(Share {
             nqn: format!("{NQN}-{}", set + 1),

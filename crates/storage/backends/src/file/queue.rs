@@ -149,7 +149,7 @@ impl FileQueue {
     fn start(&mut self, key: u64, spare: Option<Buffer>) {
         let geometry = &self.shared.geometry;
         let Pending { op, step, .. } = self.pending.at(key);
-        // A flush has no range. Its fields may contain anything, so ignore them.
+        // The range fields of a flush may contain anything, so ignore them.
         let (lba, blocks) = if *step == Step::Sync { (0, 0) } else { (op.lba, op.blocks) };
         let (offset, len) = (geometry.offset(lba), geometry.offset(u64::from(blocks)));
         let request = match *step {

@@ -1,4 +1,5 @@
-//! Helpers: a runtime directory of attachments, a target, and a load.
+//! Helpers: a runtime directory of attachments, a target, and a load. A successor is a server that
+//! replaces a killed one.
 
 use crate::support::{Outcome, Reserved, Scratch, Server, finish, signal, until};
 use serde_json::Value;

@@ -1,5 +1,6 @@
 //! Checks, with the kernel's reports, which rights the server of a disk has dropped, and that the
-//! disk works without them.
+//! disk works without them. A supervisor starts a successor when a server dies. A broker is a
+//! helper process of a server with root's rights.
 
 use crate::attached::{Attachments, Target, run};
 use crate::support::confinement::{children, filter_of_the_tests, is_confined, runs};

@@ -1,4 +1,5 @@
-//! Tests that detach disks with unresponsive servers, several disks at once, and disks in use.
+//! Tests that detach disks with unresponsive servers, several disks at once, and disks in use. A
+//! successor is a server that replaces a killed one.
 
 use crate::attached::{Attachments, Mounted, Target, run};
 use crate::support::{signal, until};

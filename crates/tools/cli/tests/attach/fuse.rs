@@ -1,4 +1,5 @@
-//! Tests of FUSE with a loop device: a real file system on a real block device.
+//! Tests of FUSE with a loop device: a real file system on a real block device. A supervisor starts
+//! a successor when a server dies. A broker is a helper process of a server with root's rights.
 
 use crate::attached::{Attachments, Load, Mounted, Target, run, wait_for_progress};
 use crate::scripted;

@@ -1,5 +1,6 @@
 //! Tests with another disk in place of the attached one. The server must neither read nor write
-//! that other disk.
+//! that other disk. A supervisor is the process that starts a successor, a server that replaces a
+//! killed one.
 
 use crate::attached::{Attachments, Target};
 use crate::support::{noise, signal, until};

@@ -1,5 +1,5 @@
 //! Tests of attachments as an iSCSI target: third-party initiators use the disk, also after a new
-//! server has replaced a killed one.
+//! server has replaced a killed one. A successor is a server that replaces a killed one.
 
 use crate::attached::{Attachments, Target, run};
 use crate::support::{noise, until};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 const DISK_BYTES: u64 = 16 << 20;
 
 #[test]
-fn iscsi_initiators_use_the_disk_and_its_successor() {
+fn iscsi_initiators_use_the_disk_before_and_after_a_killed_server() {
     let attachments = Attachments::new();
     let target = Target::new(&attachments, DISK_BYTES);
     let url = attachments.attach(&[

@@ -1,5 +1,5 @@
 //! Tests of disks with a key in the kernel's keyring. The server gets the key from its broker, a
-//! helper process with root's rights.
+//! helper process with root's rights. A supervisor starts a successor when a server dies.
 
 use crate::attached::{Attachments, run};
 use crate::confined::confined_server;

@@ -1,4 +1,5 @@
-//! Tests of attachments over NBD: a socket for programs that support this protocol.
+//! Tests of attachments over NBD: a socket for programs that support this protocol. A supervisor is
+//! the process that starts a successor, a server that replaces a killed one.
 
 use crate::attached::{Attachments, Target, run};
 use crate::support::{noise, signal, until};

@@ -1,4 +1,5 @@
-//! Tests of several paths to one disk, one of which is cut under load, and of a disk that grows.
+//! Tests of several paths to one disk, one of which is cut under load, and of a disk that grows. A
+//! successor is a server that replaces a killed one.
 
 use crate::attached::{Attachments, Load, Target, run, wait_for_progress};
 use crate::support::until;

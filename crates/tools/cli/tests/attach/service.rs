@@ -1,5 +1,6 @@
 //! Tests of `attach` in the foreground, for a service manager: files, notifications to systemd,
-//! signals, and the systemd unit.
+//! signals, and the systemd unit. A supervisor is the process that starts a successor, a server
+//! that replaces a killed one.
 
 use crate::attached::{Attachments, Load, Mounted, Target, run, wait_for_progress};
 use crate::support::{WAIT_LIMIT, signal, until, wait};

@@ -1,5 +1,5 @@
 //! Tests of the state that a server saves for its successor: write failures, and a changed size of
-//! the disk.
+//! the disk. A successor is a server that replaces a killed one.
 
 use crate::attached::{Attachments, Load, Target, run, wait_for_progress};
 use crate::support::{signal, until};

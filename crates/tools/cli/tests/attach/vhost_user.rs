@@ -1,5 +1,5 @@
 //! Tests of vhost-user: the socket, and the first message of a monitor. interop/linux/vhost.sh
-//! tests real guests.
+//! tests real guests. A successor is a server that replaces a killed one.
 
 use crate::attached::{Attachments, Target};
 use crate::support::until;
