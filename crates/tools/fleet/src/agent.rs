@@ -386,6 +386,6 @@ mod tests {
         assert!(why.contains("the controller sent nothing for 0.2 s"), "{why}");
         assert!(agent.verify.is_none());
         goes_on.join().unwrap();
-        assert_eq!(agent.next().unwrap(), None, "the stream ends with the agent");
+        assert_eq!(agent.next().unwrap(), None, "a request after the end of the stream");
     }
 }

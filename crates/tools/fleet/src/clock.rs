@@ -66,7 +66,7 @@ mod tests {
         assert_eq!((best, best.round_trip), (short, Duration::from_nanos(100)));
         assert_eq!(best.theirs(7000), 6000);
         assert_eq!(short.better(long), short);
-        assert_eq!(best.theirs(10), 0, "before the other clock started");
+        assert_eq!(best.theirs(10), 0, "a time before the agent's clock started");
         // The agent's clock started before the controller's clock.
         assert_eq!(Offset::by(0, 500, 0).theirs(100), 600);
     }

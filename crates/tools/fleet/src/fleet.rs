@@ -597,7 +597,7 @@ mod tests {
         assert!(many >= START_IN + Duration::from_secs(2), "{many:?}");
         let at = |last| Some(IpAddr::from([192, 0, 2, last]));
         let elsewhere = start_in(48, (0..12).map(at));
-        assert_eq!(elsewhere, start_in(48, here(1)), "each host on its own machine");
+        assert_eq!(elsewhere, start_in(48, here(1)), "the delay with each host on its own machine");
         let loopback = Some(IpAddr::from([127, 0, 0, 1]));
         assert_eq!(start_in(1, [None, loopback, at(1)].into_iter()), start_in(1, here(2)));
     }

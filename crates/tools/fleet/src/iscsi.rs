@@ -160,6 +160,9 @@ mod tests {
         assert_eq!((total.iops, ratio, total.p99_latency_us), (48_000.0, 2.0, Some(15.0)));
         assert_eq!((total.mib_per_second, total.cpu_us_per_io), (187.5, 25.0));
         let (total, _) = of([one(64_000.0, Some(10.0)), one(32_000.0, None)]);
-        assert_eq!(total.p99_latency_us, None, "an old report without percentiles");
+        assert_eq!(
+            total.p99_latency_us, None,
+            "the percentile of an old report without percentiles"
+        );
     }
 }

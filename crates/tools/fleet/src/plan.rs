@@ -595,7 +595,7 @@ mod tests {
         assert_eq!((first.name.as_str(), loads[1].pattern.rwmixread), ("4k random 70/30", 90));
         assert_eq!(loads[1].pattern.name, "4k random 90/10");
         assert_eq!(with_mix("mine", 50), "mine 50/50");
-        assert_eq!(loads[8].pattern.name, "1M sequential read", "a load without a mix");
+        assert_eq!(loads[8].pattern.name, "1M sequential read", "the name of a load without a mix");
         assert_eq!(plan.name, "sweep");
     }
 

@@ -132,7 +132,7 @@ mod tests {
         let (late, granted) = claim(19..21, false);
         assert!(!granted);
         let (elsewhere, granted) = claim(20..30, true);
-        assert!(!granted, "the write overlaps a waiting read");
+        assert!(!granted, "a write passed a waiting read of the same bytes");
         let (free, granted) = claim(30..31, true);
         assert!(granted);
         overlaps.release(second);

@@ -91,8 +91,8 @@ pub struct MirrorOptions {
     /// Open the mirror even if a leg in sync is missing. The operator asserts that the missing leg
     /// has no newer data.
     pub degraded: bool,
-    /// The limit in bytes per second for copies to legs that catch up, and for verification. `None` means
-    /// no limit.
+    /// The limit in bytes per second for copies to legs that catch up, and for
+    /// verification. `None` means no limit.
     pub copy_bytes_per_second: Option<u64>,
     /// The engine of the keeper thread's event loop.
     pub engine: EngineKind,
@@ -146,8 +146,8 @@ pub struct MirrorStatus {
     pub differing_bytes: u64,
     /// The first chunks that the current or last verification found to differ.
     pub differences: Vec<Difference>,
-    /// The limit in bytes per second for copies to legs that catch up, and for verification. `None` means
-    /// no limit.
+    /// The limit in bytes per second for copies to legs that catch up, and for
+    /// verification. `None` means no limit.
     pub copy_bytes_per_second: Option<u64>,
     /// The number of completed runs of [`Mirror::verify`].
     pub verifies: u64,
@@ -277,8 +277,8 @@ impl Mirror {
         self.life.shared.wake_keeper();
     }
 
-    /// Sets the limit in bytes per second for copies to legs that catch up, and for verification. `None`
-    /// means no limit.
+    /// Sets the limit in bytes per second for copies to legs that catch up, and for
+    /// verification. `None` means no limit.
     pub fn set_copy_speed(&self, bytes_per_second: Option<u64>) {
         let speed = bytes_per_second.map_or(0, |speed| speed.max(1));
         self.life.shared.copy_speed.store(speed, Ordering::Relaxed);

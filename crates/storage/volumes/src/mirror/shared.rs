@@ -228,8 +228,8 @@ pub(crate) struct Shared {
     keeper_flushes: AtomicBool,
     pub(crate) inbox: Mutex<Inbox>,
     pub(crate) progress: Mutex<Progress>,
-    /// The limit in bytes per second for copies to legs that catch up, and for verification; 0 means no
-    /// limit.
+    /// The limit in bytes per second for copies to legs that catch up, and for verification; 0
+    /// means no limit.
     pub(crate) copy_speed: AtomicU64,
     /// The UUIDs of the namespaces whose data is, wholly or partly, on this mirror.
     pub(super) wholes: Mutex<Vec<[u8; 16]>>,
