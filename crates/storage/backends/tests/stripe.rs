@@ -88,7 +88,7 @@ on_both_engines! {
         let stripe = Stripe::new(children, CHUNK as u64).unwrap();
         let mut disk = Blocking::with_engine(&stripe, engine).unwrap();
         assert_eq!(disk.deallocate(5, 1000), Err(BlockError::Aborted));
-        assert!(disks.iter().all(|disk| disk.injected() == 1), "a disk got no or several operations");
+        assert!(disks.iter().all(|disk| disk.injected() == 1), "not one operation per disk");
         assert_eq!(disk.deallocate(0, 8), Err(BlockError::Aborted));
         assert_eq!(injected(&disks), [2, 1, 1]);
     }

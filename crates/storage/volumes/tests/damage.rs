@@ -150,7 +150,7 @@ fn a_start_fails_when_all_legs_are_lost_during_its_first_records() {
         }
         become_the_same(&legs, 0, "afterwards");
     }
-    assert_eq!(started, 2, "the starts without a power failure must succeed");
+    assert_eq!(started, 2, "not every start without a power failure succeeded");
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn an_older_copy_of_a_leg_is_detected_after_the_bitmap_was_cleared() {
         let reason = second().reason.unwrap_or_default();
         reason.contains("older copy of itself") || support::is_whole(&mirror)
     });
-    assert_eq!(second().state, LegState::Out, "the second leg lacks writes that no bitmap records");
+    assert_eq!(second().state, LegState::Out, "the mirror uses a leg that lacks writes");
 }
 
 /// The mirror was not closed, and no record shows that one leg was replaced by an older copy. The

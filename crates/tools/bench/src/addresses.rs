@@ -148,7 +148,7 @@ mod tests {
         let span = Span { io_blocks: 8, op_blocks: 8, ios: 7 };
         let mut second = Addresses::new(&pattern(Rw::Read, 2), &span, 1);
         let taken: Vec<u64> = (0..5).map(|_| second.next(&mut random)).collect();
-        assert_eq!(taken, [3, 4, 5, 3, 4], "three blocks for each job, and one is left over");
+        assert_eq!(taken, [3, 4, 5, 3, 4], "the addresses of a job with three blocks");
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl Slots {
         block_size: u32,
         random: &mut Random,
     ) -> Slots {
-        assert!(buffer_bytes(pattern) <= MAX_BUFFER_BYTES, "the plan limits the buffers");
+        assert!(buffer_bytes(pattern) <= MAX_BUFFER_BYTES, "the buffers exceed the limit");
         let idle_slot =
             Slot { command: Command::Read, lba: 0, submitted: Instant::now(), ops_left: 0 };
         let ops = pattern.iodepth * span.ops_per_io();

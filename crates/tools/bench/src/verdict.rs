@@ -419,11 +419,15 @@ mod tests {
         let a = with_runs(&[0.99, 1.0, 1.01]);
         let fails =
             |factors: &[f64], limit| Comparison::of(&a, &with_runs(factors)).failures(limit).len();
-        assert_eq!(fails(&[0.89, 0.90, 0.91], 5.0), 20, "rate and mean latency of all ten loads");
+        assert_eq!(
+            fails(&[0.89, 0.90, 0.91], 5.0),
+            20,
+            "the failures: rate and mean latency of ten loads"
+        );
         assert_eq!(fails(&[0.89, 0.90, 0.91], 12.0), 0);
         assert_eq!(fails(&[0.7, 0.9, 1.1], 5.0), 0, "noise counts as a change");
         assert_eq!(fails(&[1.2, 1.2, 1.2], 5.0), 0, "a faster report failed");
-        assert_eq!(fails(&[0.9], 5.0), 20, "one run: only the limit counts");
+        assert_eq!(fails(&[0.9], 5.0), 20, "the failures of reports with one run");
         assert_eq!(fails(&[0.96], 5.0), 0);
     }
 

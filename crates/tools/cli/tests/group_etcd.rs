@@ -221,7 +221,7 @@ fn a_group_from_configuration_files_works_with_passwords_and_certificates() {
         stage.scratch.run(["config", "show", "--control", &control]).ok().json()
     };
     let (one, other) = (state("m0"), state("m1"));
-    assert_eq!(one["subsystems"], other["subsystems"], "both members share the same namespaces");
+    assert_eq!(one["subsystems"], other["subsystems"], "the members share different namespaces");
     assert_eq!(one["subsystems"][NQN]["namespaces"]["2"]["ana_group"], 2);
     // A reload of the unchanged file changes nothing.
     let control = stage.scratch.text("m0");

@@ -21,7 +21,7 @@ fn status(scratch: &Scratch) -> serde_json::Value {
 fn is_used(scratch: &Scratch, server: &Server, nsid: u32) {
     scratch.run_with(["write", &server.url(nsid)], &support::noise(1, 4096)).ok();
     let back = scratch.run(["read", &server.url(nsid), "--length", "4096"]).ok();
-    assert!(back.stdout == support::noise(1, 4096), "wrong data");
+    assert!(back.stdout == support::noise(1, 4096), "the data differs from the written data");
 }
 
 #[test]

@@ -445,6 +445,6 @@ mod tests {
         };
         assert_eq!(depths(1, 32, 1), [32]);
         assert_eq!(depths(2, 8, 3), [3, 3, 2, 3, 3, 2]);
-        assert_eq!(depths(2, 2, 4), [1; 4], "each connection needs a depth of 1");
+        assert_eq!(depths(2, 2, 4), [1; 4], "the depths of four connections of one job");
     }
 }

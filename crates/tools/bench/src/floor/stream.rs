@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(
             frames(&[&all[..5]]).expect("the headers are valid"),
             [1],
-            "the second frame lacks data"
+            "a frame without its data was returned"
         );
         assert!(frames(&[&[1, 0, 200, 0]]).is_err());
     }

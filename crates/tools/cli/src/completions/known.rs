@@ -142,7 +142,11 @@ mod tests {
         let command = super::super::command();
         let line = words("ctl --control /a -v resize --engine=uring --token-file x NQN --nsid 1");
         let typed = Typed::new(&line, &command);
-        assert_eq!(typed.positionals, ["ctl", "resize", "NQN", "1"], "resize does not take --nsid");
+        assert_eq!(
+            typed.positionals,
+            ["ctl", "resize", "NQN", "1"],
+            "`resize` has no --nsid, so 1 is positional"
+        );
         assert_eq!(typed.option("--control"), Some("/a".into()));
         assert_eq!(typed.option("--engine"), Some("uring".into()));
         assert_eq!(typed.option("--runtime-dir"), None);

@@ -61,7 +61,10 @@ fn a_confined_server_reconnects_resizes_and_detaches() {
     let output = attachments.scratch.text("output");
     run("nbdcopy", &["--", &url, &output]);
     let read = fs::read(&output).expect("the file is readable");
-    assert!(read[..DISK_BYTES as usize] == noise(7, DISK_BYTES as usize), "wrong data");
+    assert!(
+        read[..DISK_BYTES as usize] == noise(7, DISK_BYTES as usize),
+        "the data differs from the written data"
+    );
     assert_eq!(confined_server(&attachments.status("fb0")), server, "the server's process changed");
     attachments.detach("fb0");
     until("the server has exited", || {

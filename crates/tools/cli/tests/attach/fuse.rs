@@ -69,7 +69,10 @@ fn a_file_system_survives_detach_and_attach() {
 
     let device = attachments.attach(&[&url, "--as", "fuse", "--read-only", "--name", "again"]);
     let mounted = Mounted::new(&device);
-    assert!(fs::read(mounted.file("kept")).expect("the file opens") == data, "wrong data");
+    assert!(
+        fs::read(mounted.file("kept")).expect("the file opens") == data,
+        "the data differs from the written data"
+    );
     assert_eq!(fs::read(mounted.file("after")).expect("the file opens"), b"it still works");
     assert!(fs::write(mounted.file("no"), "").is_err(), "a read-only mount was written");
     mounted.unmount();

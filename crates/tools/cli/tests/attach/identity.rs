@@ -60,7 +60,7 @@ fn a_server_refuses_another_disk_at_the_address_of_the_old_one() {
         if way == "fuse" {
             let mut read = vec![0; 8192];
             open(&path).read_exact_at(&mut read, 0).expect("the read succeeds");
-            assert!(read == noise(1, 8192), "wrong data");
+            assert!(read == noise(1, 8192), "the data differs from the written data");
         }
         assert!(is_untouched(&attachments), "the other file was written");
         attachments.detach("fb0");
@@ -169,7 +169,7 @@ fn an_attachment_without_a_recorded_namespace_waits_for_the_uuid() {
     file.write_all_at(&noise(4, 8192), 8192).expect("the write succeeds");
     let mut read = vec![0; 8192];
     file.read_exact_at(&mut read, 0).expect("the read succeeds");
-    assert!(read == noise(3, 8192), "wrong data");
+    assert!(read == noise(3, 8192), "the data differs from the written data");
     drop(file);
     attachments.detach("fb0");
     attachments.attach(&again[1..]);

@@ -35,7 +35,7 @@ fn iscsi_initiators_use_the_disk_before_and_after_a_killed_server() {
     assert!(
         fs::read(&output).expect("the file is readable")
             == fs::read(&input).expect("the file is readable"),
-        "wrong data"
+        "the data differs from the written data"
     );
     attachments.detach("a_Box");
     target.server.stop();

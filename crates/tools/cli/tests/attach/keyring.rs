@@ -58,7 +58,7 @@ fn a_confined_server_uses_tls_keys_of_the_keyring() {
     run("nbdcopy", &["--", &exported, &output]);
     assert!(
         fs::read(&output).expect("the file is readable") == noise(3, DISK_BYTES as usize),
-        "wrong data"
+        "the data differs from the written data"
     );
     let brokers = children(confined_server(&attachments.status("fb0")));
     attachments.detach("fb0");

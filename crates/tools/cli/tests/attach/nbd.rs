@@ -26,7 +26,7 @@ fn nbd_programs_read_and_write_the_disk() {
     assert!(
         fs::read(&output).expect("the file is readable")
             == fs::read(&input).expect("the file is readable"),
-        "wrong data"
+        "the data differs from the written data"
     );
     run(
         "fio",
@@ -85,7 +85,7 @@ fn a_successor_replaces_a_killed_nbd_server() {
     let output = attachments.scratch.text("output");
     run("nbdcopy", &["--", &url, &output]);
     let read = fs::read(&output).expect("the file is readable");
-    assert!(read[..1 << 20] == noise(6, 1 << 20), "wrong data");
+    assert!(read[..1 << 20] == noise(6, 1 << 20), "the data differs from the written data");
     attachments.detach("fb0");
 }
 
