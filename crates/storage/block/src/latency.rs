@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_latency_falls_in_the_step_of_its_bound() {
+    fn each_latency_is_counted_in_the_step_of_its_bound() {
         for step_of in 0..LATENCY_STEPS - 1 {
             let bound_ns = latency_bound_us(step_of).expect("the last step is not tested") * 1000;
             assert_eq!(step(bound_ns), step_of);

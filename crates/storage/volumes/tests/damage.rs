@@ -264,7 +264,7 @@ fn an_older_copy_of_a_leg_is_not_used_as_the_source() {
 /// A starting mirror wrote its record to only one leg before the power failed. The mirror then
 /// continues on the other leg. The first leg lacks only the data written meanwhile.
 #[test]
-fn a_leg_with_the_only_record_of_a_start_is_not_refilled() {
+fn a_leg_with_a_record_that_no_other_leg_has_is_not_refilled() {
     for starts in 1..3 {
         let legs = create();
         for _ in 0..starts {

@@ -54,7 +54,7 @@ impl Pair {
 /// Another process replaces the target of a leg. The leg then has older data, but still its last
 /// record. The mirror copies only the regions in the bitmap, and the leg is in sync again.
 #[test]
-fn a_leg_behind_a_new_target_process_is_compared_where_it_was_written() {
+fn a_leg_of_a_replaced_target_process_is_compared_only_in_dirty_regions() {
     let pair = Pair::new();
     let older = pair.copy_of(1);
     pair.write(1);
@@ -68,7 +68,7 @@ fn a_leg_behind_a_new_target_process_is_compared_where_it_was_written() {
 }
 
 #[test]
-fn an_older_copy_behind_a_new_target_process_stays_out() {
+fn an_older_copy_of_a_leg_stays_out_after_its_target_process_was_replaced() {
     let pair = Pair::new();
     pair.write(1);
     pair.settle();

@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_run_does_not_wait_for_its_time() {
+    fn a_cancelled_run_ends_before_its_time() {
         let cancel = Cancel::new();
         cancel.cancel();
         assert!(matches!(run_hanging(FOREVER, &cancel), RunError::Cancelled));

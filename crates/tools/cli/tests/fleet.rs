@@ -197,7 +197,7 @@ fn with(variable: &str) -> Vec<(u32, String)> {
 /// Suspends the agent as `kill -STOP` does. The agent keeps its connections, but sends nothing.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_suspended_agent_ends_the_run_is_named_and_is_killed() {
+fn a_suspended_agent_is_named_and_killed_and_ends_the_run() {
     use farblock_fleet::{Board, FleetTimeouts, Launcher, Plan, Setting};
     use std::time::Duration;
     for (place, name) in ["target on node 1", "hosts on node 2"].into_iter().enumerate() {

@@ -143,7 +143,7 @@ fn a_read_fails_when_its_target_is_killed() {
 }
 
 #[test]
-fn a_read_fails_behind_the_end_of_a_truncated_file() {
+fn a_read_fails_beyond_the_end_of_a_truncated_file() {
     for engine in ENGINES {
         let scratch = Scratch::new();
         let disk = scratch.disk("disk.img", 4 << 20);
