@@ -755,7 +755,7 @@ mod tests {
         drop(views);
         zero(store, 0, bytes, true);
         for _ in 0..1000 {
-            let view = lend(store, 0, 512).expect("a borrowed view");
+            let view = lend(store, 0, 512).expect("the disk lends a view");
             store.write(0, &[3; 512]).unwrap();
             drop(view);
             store.chunk(0).unwrap().not_lent.store(0, Ordering::Relaxed);

@@ -212,7 +212,7 @@ mod tests {
         }
 
         #[test]
-        fn the_parts_of_a_range_cover_it(layout in layouts(), lba in 0..400_u64, blocks in 0..200_u32) {
+        fn the_parts_cover_a_range(layout in layouts(), lba in 0..400_u64, blocks in 0..200_u32) {
             let mut places = Vec::new();
             for child in 0..layout.children as usize {
                 let share = layout.share(child, lba, blocks);

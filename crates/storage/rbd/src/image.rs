@@ -346,7 +346,8 @@ impl Open {
         let none = ConfigOption { name: std::ptr::null(), value: std::ptr::null(), source: 0 };
         let mut options = Vec::new();
         loop {
-            let mut count = c_int::try_from(options.len()).expect("options are few");
+            let mut count =
+                c_int::try_from(options.len()).expect("the number of options fits a c_int");
             // SAFETY: the vector has room for `count` entries.
             let listed = unsafe {
                 let list = self.library.rbd_config_image_list;

@@ -233,7 +233,9 @@ fn a_suspended_agent_is_named_and_killed_and_ends_the_run() {
                 }
             },
         };
-        let why = farblock_fleet::run(&plan, setting).expect_err("a stopped agent").to_string();
+        let why = farblock_fleet::run(&plan, setting)
+            .expect_err("the run succeeded with a suspended agent")
+            .to_string();
         assert!(why.starts_with(&format!("{name}: it has not answered for 4 s")), "{why}");
         assert_eq!(with(&ours), [], "processes are left");
     }

@@ -87,7 +87,7 @@ impl Etcd {
             "POST /v3/auth/{path} HTTP/1.1\r\nHost: etcd\r\nContent-Length: {length}\r\n\
              Connection: close\r\n\r\n{body}"
         )
-        .expect("sent");
+        .expect("the request is sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("the server answers");
         assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");

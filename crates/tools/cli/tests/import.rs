@@ -27,7 +27,7 @@ fn imported(scratch: &Scratch, json: &str) -> (serde_json::Value, String) {
     scratch.run(["id", &url]).fails(1, &["does not allow this host"]);
     server.stop();
     for note in made.stderr.lines() {
-        let sentence = note.strip_prefix("not imported: ").expect("only the note");
+        let sentence = note.strip_prefix("not imported: ").expect("each line is such a note");
         assert!(made.out().contains(&format!("# Not imported: {sentence}")), "{note}");
     }
     (document, made.stderr)

@@ -107,7 +107,7 @@ fn done(title: &str, expected: &[&str]) {
     uses.iter().for_each(|line| cast.run(line, Some(&server)));
     server.stop();
     let toml = blocks(&section).into_iter().find(|(kind, _)| *kind == "toml");
-    let server = cast.configured(toml.expect("a file").1);
+    let server = cast.configured(toml.expect("the section has a configuration").1);
     uses.iter().for_each(|line| cast.run(line, Some(&server)));
 }
 

@@ -74,7 +74,7 @@ fn wait_for_record(scratch: &Scratch, folder: &str, transfer: &mut Child) -> std
         });
         found.is_some()
     });
-    found.expect("a path")
+    found.expect("`until` found a record")
 }
 
 fn kill(mut child: Child) {

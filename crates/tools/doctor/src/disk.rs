@@ -226,7 +226,7 @@ mod tests {
     fn doctor_recognizes_the_lock_of_qemu_on_an_image() {
         let folder = tempfile::tempdir().expect("a temporary folder is created");
         let image = folder.path().join("disk.img");
-        std::fs::write(&image, [0; 4096]).expect("a file");
+        std::fs::write(&image, [0; 4096]).expect("the file is written");
         let mut machine = Command::new("qemu-io")
             .args(["-f", "raw"])
             .arg(&image)

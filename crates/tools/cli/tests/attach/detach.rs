@@ -90,7 +90,7 @@ fn detach_kills_only_processes_of_the_attachment() {
         let status = attachments.status("fb0");
         let pid = |of: &str| {
             u32::try_from(status[of].as_u64().expect("the status contains the process id"))
-                .expect("a pid")
+                .expect("the process id has 32 bits")
         };
         signal(pid("server_pid"), "STOP");
         for file in ["pid", "server-pid"] {

@@ -193,7 +193,7 @@ fn list_removes_the_unused_remains_of_killed_processes() {
         for which in ["pid", "server_pid"] {
             signal(
                 u32::try_from(status[which].as_u64().expect("the status contains the process id"))
-                    .expect("a pid"),
+                    .expect("the process id has 32 bits"),
                 "KILL",
             );
         }

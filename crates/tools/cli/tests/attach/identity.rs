@@ -80,7 +80,7 @@ fn a_successor_does_not_write_to_a_replaced_disk() {
     // target.
     let pid = |which: &str| {
         u32::try_from(status[which].as_u64().expect("the status contains the process id"))
-            .expect("a pid")
+            .expect("the process id has 32 bits")
     };
     signal(pid("pid"), "STOP");
     signal(pid("server_pid"), "KILL");

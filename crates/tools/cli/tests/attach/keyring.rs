@@ -84,7 +84,7 @@ fn a_server_continues_without_its_broker_and_supervisor() {
     let server = confined_server(&status);
     let supervisor =
         u32::try_from(status["pid"].as_u64().expect("the status contains the process id"))
-            .expect("a pid");
+            .expect("the process id has 32 bits");
     signal(supervisor, "KILL");
     let gone = || attachments.status("fb0")["pid"].is_null();
     until("the supervisor has exited", gone);

@@ -79,7 +79,7 @@ fn a_successor_shows_a_size_that_changed_while_no_server_ran() {
         let status = attachments.status("fb0");
         let pid = |of: &str| {
             u32::try_from(status[of].as_u64().expect("the status contains the process id"))
-                .expect("a pid")
+                .expect("the process id has 32 bits")
         };
         signal(pid("pid"), "STOP");
         signal(pid("server_pid"), "KILL");

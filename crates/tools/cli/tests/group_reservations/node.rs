@@ -124,7 +124,7 @@ impl Node {
             }
             answer.is_some()
         });
-        answer.expect("until returned")
+        answer.expect("`until` waited for the answer")
     }
 
     fn send(
