@@ -19,8 +19,8 @@
 //!
 //! When another program truncates the file, the namespace keeps its size. Reads and writes of
 //! missing blocks fail, and no later write extends the file. If a write may have extended the file
-//! again before farblock noticed the truncation, all reads, writes and flushes fail, because lost
-//! data would read as zeroes. When the file system of a sparse file is full, writes that need space
+//! again before farblock noticed the truncation, lost data would read as zeroes. All reads, writes
+//! and flushes then fail. When the file system of a sparse file is full, writes that need space
 //! fail with [`BlockError::NoSpace`]; other operations continue.
 //!
 //! When an open file or device becomes write-protected, its namespace turns read-only within two

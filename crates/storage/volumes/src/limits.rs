@@ -8,9 +8,9 @@ pub const MIN_LEGS: usize = 2;
 pub const MAX_LEGS: usize = 8;
 /// The number of bytes at the end of each leg for its record and the bitmap.
 pub const RESERVED_BYTES: u64 = 1 << 20;
-/// If a leg has no record at its end, its size may have changed, so the mirror searches where its
-/// end may have been before. It tries this many sizes below the present one, in steps of 1 MiB, and
-/// then the same number of sizes in whole GiB.
+/// If a leg has no record at its end, its size may have changed, so the mirror searches for the
+/// record at possible former ends. It tries this many sizes below the present one, in steps of
+/// 1 MiB, and then the same number of sizes in whole GiB.
 pub const FORMER_ENDS: u64 = 512;
 /// The smallest region, in bytes. A region is the unit of tracking changes.
 pub const MIN_REGION_BYTES: u64 = 64 << 10;

@@ -90,8 +90,9 @@ fn generation(leg: &Mem) -> u64 {
     of_slot(0).max(of_slot(64 << 10))
 }
 
-/// Starts the mirror with only leg `at`, until its record is newer than the other leg's record by
-/// more generations than a record remembers. Each start writes `byte`.
+/// Starts the mirror with only leg `at`, again and again. At the end, the leg's record is newer
+/// than the other leg's record by more generations than a record remembers. Each start writes
+/// `byte`.
 fn restart_alone(legs: &[Arc<Mem>; 2], at: usize, byte: u8) {
     let until = generation(&legs[at]) + limits::HISTORY as u64 + 20;
     let mut alone = [None; 2];

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use support::{Scratch, Server};
 
 const NQN: &str = "nqn.2026-11.org.farblock:terminal";
-/// A name that clears the screen and sets the window's title, then clears it again with a C1
+/// A name that clears the screen, sets the window's title, clears the screen again with a C1
 /// character, and forges a log line.
 const HOSTILE: &str = "nqn.2026-11.org.farblock:h\x1b[2J\x1b]0;a\x07\u{9b}2J\r\nWARN forged";
 

@@ -1,12 +1,12 @@
-//! Journals: for each remote disk that is a part of a set, a mirror or another disk, a target
+//! Journals. For each remote disk that is a part of a set, a mirror or another disk, a target
 //! records the NVMe controllers over which it uses the remote disk.
 //!
 //! Such a controller may still execute commands after the target has died. The target therefore
 //! records each controller before it uses the controller. The target's successor first closes the
 //! recorded controllers, so that a late write of the dead target cannot overwrite newer data. For a
 //! member of a stripe set or concatenation, [`Disk::succeed`](farblock_host::disk::Disk::succeed)
-//! closes them. A mirror opens each leg as a new disk, so the code that opens the mirror closes
-//! them.
+//! closes the recorded controllers. A mirror opens each leg as a new disk, so the code that opens
+//! the mirror closes them.
 //!
 //! Each URL has one journal file, in the folder of the reservations (`--state-dir`). Without this
 //! folder the target keeps no journals.

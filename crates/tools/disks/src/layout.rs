@@ -189,9 +189,9 @@ fn fits(path: &Path, known: &LayoutPlace, place: &LayoutPlace) -> Result<(), Ope
     Err(misplaced(path, sentence))
 }
 
-/// Returns the error for a file whose stored position does not fit: `sentence`, which advises to
-/// remove the position. If the file is in use, its user needs the position, so the error says only
-/// that the file is in use.
+/// Returns the error for a file whose stored position does not fit. The error's text is `sentence`,
+/// which advises to remove the position. But if the file is in use, its user needs the position,
+/// so the error says only that the file is in use.
 fn misplaced(path: &Path, sentence: String) -> OpenError {
     use FileProblem::{Busy, InUse, Locked};
     match FileDisk::open(path, &FileOptions::new(512)) {

@@ -1,9 +1,9 @@
 //! The messages between the controller of a fleet and its agents. Each is a line of JSON.
 //!
-//! The controller sends requests, and each request has one final answer. While an agent runs or
-//! meters a load, it reports its speed five times a second, so that the controller notices an agent
-//! that hangs. The controller may [cancel the load](Ask::Cancel). When the controller disconnects,
-//! the agent stops its work.
+//! The controller sends requests, and each request has one final answer. While an agent runs a load
+//! or measures processor time, it sends [`Say::Progress`] five times a second. So the controller
+//! notices an agent that hangs. The controller may [cancel the load](Ask::Cancel). When the
+//! controller disconnects, the agent stops its work.
 
 use farblock_bench::{Machine, Pattern, RecordedLatencies};
 use serde::{Deserialize, Serialize};

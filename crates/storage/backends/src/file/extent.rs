@@ -189,7 +189,7 @@ impl FileShared {
     }
 
     /// Records the new end of the file, in blocks. If `was_written`, a write may have extended the
-    /// file again after it was truncated to a smaller size, so no block can be trusted.
+    /// file again after the truncation, so no block can be trusted.
     fn cut(&self, blocks: u64, was_written: bool) {
         let end = if was_written { 0 } else { blocks };
         let before = self.extent.end_blocks.fetch_min(end, Ordering::SeqCst);

@@ -10,7 +10,7 @@ use super::{Caching, FileKind, FileOptions};
 use crate::error::FileProblem;
 
 /// The time for which to retry a lock. The io_uring of a killed process keeps its files open for a
-/// while after the process has exited, and udev opens a device briefly to examine it.
+/// while after the process has exited. Also, udev opens a device briefly to examine it.
 const LOCK_TIME: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 

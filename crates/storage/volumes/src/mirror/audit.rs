@@ -8,8 +8,8 @@
 //! again.
 //!
 //! A leg with the right record lacks at most the regions in the bitmap. The keeper removes a region
-//! from the bitmap only when its data is durable on each leg, and each leg has got another record
-//! after that.
+//! from the bitmap only when its data is durable on each leg, and each leg has since got another
+//! record.
 
 use std::time::Instant;
 

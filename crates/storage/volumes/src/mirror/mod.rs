@@ -141,8 +141,8 @@ pub struct MirrorStatus {
     pub uncompared_bytes: u64,
     /// The names of the legs on which the current or last verification had read errors.
     pub unread_legs: Vec<String>,
-    /// The size of the chunks that the current or last verification found to differ between legs
-    /// in sync, in bytes.
+    /// The total size, in bytes, of the chunks that the current or last verification found to
+    /// differ between legs in sync.
     pub differing_bytes: u64,
     /// The first chunks that the current or last verification found to differ.
     pub differences: Vec<Difference>,

@@ -94,8 +94,9 @@ fn ask(name: &str, number: u64) -> Option<Backing> {
     })
 }
 
-/// Runs a query about a device on its own thread. Returns `None` after `time`. While a query about
-/// a device has no answer, no second one about this device is started, so that few threads wait.
+/// Runs a query about a device on its own thread. Returns `None` after `time`. From then on until
+/// the answer comes, further queries about this device return `None` at once, so that few threads
+/// wait.
 fn within<T: PartialEq + Send + 'static>(
     time: Duration,
     unanswered: &'static Mutex<BTreeSet<u64>>,
