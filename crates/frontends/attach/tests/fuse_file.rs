@@ -78,7 +78,10 @@ fn any_range_of_bytes_can_be_read_written_and_zeroed() {
                     1 => {
                         let mut bytes = vec![1; range.len()];
                         file.read_exact_at(&mut bytes, offset).expect("it reads");
-                        assert!(bytes == model[range.clone()], "{range:?} in round {round}");
+                        assert!(
+                            bytes == model[range.clone()],
+                            "the file differs from the copy at {range:?} in round {round}"
+                        );
                     }
                     _ => {
                         let bytes = random.bytes(range.len());
@@ -113,7 +116,10 @@ fn concurrent_writes_to_one_block_are_all_kept() {
                         file.write_all_at(&whole, at).expect("it writes");
                         let mut found = [0; 100];
                         file.read_exact_at(&mut found, 100 * u64::from(writer)).expect("it reads");
-                        assert_eq!(found, bytes, "writer {writer}, round {round}");
+                        assert_eq!(
+                            found, bytes,
+                            "the bytes of writer {writer} changed in round {round}"
+                        );
                     }
                 });
             }
@@ -136,10 +142,10 @@ fn the_file_has_a_fixed_size_like_a_disk() {
     for other in [0, 12, end + 512] {
         assert_eq!(errno(file.set_len(other)), EINVAL, "{other} bytes");
     }
-    file.set_len(end).expect("the file has this size");
+    file.set_len(end).expect("setting the current size succeeds");
     assert_eq!(errno(fs::set_permissions(served.path(), fs::Permissions::from_mode(0o777))), EPERM);
     // `O_TRUNC` has no effect: the file keeps its content.
-    let again = File::create(served.path()).expect("it opens");
+    let again = File::create(served.path()).expect("the file opens with O_TRUNC");
     assert_eq!(again.metadata().expect("a file").len(), end);
     assert_eq!(file.read_at(&mut bytes, end - 1000).expect("a partial read"), 1000);
     let fallocate = |mode, offset, length| {
@@ -175,7 +181,7 @@ fn each_file_operation_becomes_its_block_command() {
     assert!(asked[1..].iter().all(|asked| asked.0 == Command::Flush), "{asked:?}");
     // Closing a file that was open for writing flushes the disk. Closing a file that was open for
     // reading does not.
-    let mut reader = File::open(served.path()).expect("it opens");
+    let mut reader = File::open(served.path()).expect("the file opens for reading");
     io::Read::read_exact(&mut reader, &mut [0; 512]).expect("it reads");
     drop(reader);
     assert_eq!(spy.take(), [(Command::Read, 0, 1, false)]);
@@ -213,7 +219,11 @@ fn a_failed_request_returns_its_error_to_the_program() {
     ] {
         spy.fail_with(Some(error));
         assert_eq!(errno(file.write_at(&[1; 512], 0)), number, "{error:?}");
-        assert_eq!(errno(file.write_at(&[1; 5], 0)), number, "{error:?}, for less than a block");
+        assert_eq!(
+            errno(file.write_at(&[1; 5], 0)),
+            number,
+            "the error number of a partial write for {error:?}"
+        );
     }
     spy.fail_with(Some(BlockError::ReadFailed));
     assert_eq!(errno(file.read_at(&mut [0; 512], 0)), EIO);

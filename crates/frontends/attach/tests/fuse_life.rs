@@ -292,7 +292,7 @@ fn a_user_without_root_mounts_with_the_helper() {
 fn without(hidden: &str, command: &str) -> String {
     let script = format!("mount -t tmpfs none {hidden} && exec {command}");
     let output = output("unshare", &["--mount", "sh", "-c", &script]);
-    assert!(!output.status.success(), "the server starts without {hidden}");
+    assert!(!output.status.success(), "the server started although {hidden} is empty");
     String::from_utf8_lossy(&output.stderr).into()
 }
 

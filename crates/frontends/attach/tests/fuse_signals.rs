@@ -173,7 +173,10 @@ fn a_killed_writer_waits_for_its_started_write() {
     writer.kill().expect("SIGKILL");
     // The program still exists after several checks for signals.
     std::thread::sleep(3 * farblock_attach::fuse::limits::SIGNAL_INTERVAL);
-    assert!(!has_ended(&mut writer) && away.held() == 1, "the write ended before its flush");
+    assert!(
+        !has_ended(&mut writer) && away.held() == 1,
+        "the killed writer exited before its write completed"
+    );
     away.is_back();
     eventually("the writer has ended", || has_ended(&mut writer));
     assert!(fs::read(served.path()).expect("it reads")[..512].iter().any(|&byte| byte != 0));

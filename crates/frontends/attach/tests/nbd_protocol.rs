@@ -39,7 +39,11 @@ fn negotiation_options_are_answered() {
             assert_eq!(client.option_reply(code).0, (1 << 31) + 3, "invalid");
         }
         client.option(9, &vec![0; 100_000]);
-        assert_eq!(client.option_reply(9).0, (1 << 31) + 9, "an option that is too long");
+        assert_eq!(
+            client.option_reply(9).0,
+            (1 << 31) + 9,
+            "the server refuses an option that is too long"
+        );
         assert_eq!(client.ask(7, b"other", &[]), Err((1 << 31) + 6), "unknown");
         let info = client.ask(6, b"disk", &[1, 2, 3]).expect("an export");
         assert_eq!(info.len(), 4);
@@ -382,7 +386,8 @@ fn a_partial_write_keeps_the_rest_of_a_concurrent_whole_write() {
             let mut second = request(0, WRITE, 2, offset + 512, 512);
             second.extend([2; 512]);
             part.send(&second);
-            // The merge starts to read the block about now, and the read takes 300 us.
+            // About now, the server starts to read the block that it will change and write back.
+            // The read takes 300 us.
             std::thread::sleep(std::time::Duration::from_micros(random.below(500)));
             whole.send(&first);
             assert_eq!((whole.reply(0).errno, part.reply(0).errno), (0, 0));

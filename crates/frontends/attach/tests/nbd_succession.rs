@@ -17,7 +17,8 @@ const REQUESTS: u64 = 300;
 const IN_FLIGHT: usize = 256;
 
 /// Connects a client that sends a write of ones to each of the first `blocks`. The disk holds back
-/// `held` of these writes. If `are_begun`, they count as started, so that they cannot be withdrawn.
+/// `held` of these writes. If `are_begun`, the held writes count as started, so that the server
+/// cannot withdraw them.
 fn begin(
     engine: EngineKind,
     held: usize,
@@ -44,7 +45,7 @@ fn a_new_client_waits_for_started_writes_of_a_disconnected_one() {
         let mut second = Client::simple(&server);
         second.request(FUA, WRITE, 2, 0, 512);
         second.send(&[2; 512]);
-        assert!(second.hears_nothing(), "the second client's write overtook one in flight");
+        assert!(second.hears_nothing(), "the second client's write overtook a write in flight");
         sluice.open();
         assert_eq!(second.reply(0).errno, 0);
         eventually("no write is held", || sluice.held() == 0);
@@ -77,7 +78,7 @@ fn waiting_requests_of_a_disconnected_client_are_abandoned() {
         let (sluice, server, first) = begin(engine, 5, false, 5);
         drop(first);
         let mut second = Client::simple(&server);
-        assert_eq!(second.write(FUA, 0, &[2; 512]), 0, "a write waits without a reason");
+        assert_eq!(second.write(FUA, 0, &[2; 512]), 0, "the second client's write fails");
         assert_eq!(sluice.abandoned(), 5);
         sluice.open();
         assert_eq!(second.read(0, 1024), [[2; 512], [0; 512]].concat());
@@ -95,7 +96,7 @@ fn a_new_connection_does_not_wait_for_connected_clients() {
     }
 }
 
-/// The server forgets the clients that disconnect while they wait, however many there are.
+/// The server forgets any number of clients that disconnect while they wait.
 #[test]
 fn clients_that_disconnect_while_they_wait_are_forgotten() {
     for engine in ENGINES {

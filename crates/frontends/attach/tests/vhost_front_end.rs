@@ -37,8 +37,8 @@ fn guest(disk: &str, block_size: u32, engine: EngineKind, depth: u16) -> Guest {
 #[test]
 fn the_front_end_conforms_to_the_namespace_contract() {
     for engine in [EngineKind::Uring, EngineKind::Portable] {
-        // With 2 requests per ring, some operations wait in the front end. With a full ring, none
-        // waits.
+        // With 2 requests per ring, some operations wait in the front end. With as many requests as
+        // the ring holds, none waits.
         for depth in [2, front_end::RING_SIZE] {
             let make = |block_size| Arc::new(guest("mem:16MiB", block_size, engine, depth)) as _;
             Suite::new(engine).run(&make);

@@ -135,7 +135,6 @@ fn requests_above_the_buffer_limit_wait_for_each_other() {
     }
 }
 
-/// Random descriptors do not stop the device.
 #[test]
 fn random_descriptors_do_not_stop_the_device() {
     for engine in ENGINES {

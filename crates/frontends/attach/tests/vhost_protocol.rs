@@ -347,8 +347,9 @@ fn an_unusable_configuration_is_refused() {
     server.stop().expect("it stops");
     assert!(!config.socket.exists());
     config.serial = "123456789012345678901".to_owned();
-    let error =
-        Server::start(&config, Arc::clone(&namespace)).err().expect("too long a serial number");
+    let error = Server::start(&config, Arc::clone(&namespace))
+        .err()
+        .expect("a serial number that is too long is refused");
     assert!(error.to_string().contains("at most 20"), "{error}");
     config.serial = "ä".to_owned();
     assert!(Server::start(&config, Arc::clone(&namespace)).is_err());

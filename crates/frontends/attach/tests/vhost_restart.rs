@@ -13,7 +13,7 @@ use std::time::Duration;
 use vhost::VhostBackend;
 use vhost_support::*;
 
-/// A namespace that holds back its operations until the test opens it.
+/// A namespace that holds back its operations until the test calls `open`.
 struct Gate {
     inner: Arc<dyn Namespace>,
     state: Arc<GateState>,
@@ -98,7 +98,7 @@ impl Drop for GateQueue {
 /// A server stops while requests are in flight, as a killed server does. The next server executes
 /// these requests in order, and the guest gets each answer once.
 #[test]
-fn a_successor_completes_the_requests_in_flight() {
+fn the_next_server_completes_the_requests_in_flight() {
     for engine in ENGINES {
         let inner = disk("mem:1MiB", 512);
         let (gate, state) = Gate::around(&inner);
@@ -158,7 +158,11 @@ fn requests_in_flight_execute_again_after_a_monitor_reconnects() {
         state.open();
         eventually("disconnected", || !served.server.as_ref().expect("it runs").is_connected());
         assert_eq!(vm.used_within(0, Duration::from_millis(50)), None);
-        assert_eq!(vm.read(DATA, 512), [4; 512], "another process wrote to the guest's memory");
+        assert_eq!(
+            vm.read(DATA, 512),
+            [4; 512],
+            "the server wrote to the guest's memory after the disconnection"
+        );
         vm.attach(&served, u64::MAX);
         assert_eq!(vm.used(0).map(|used| used.1), Some(513));
         assert_eq!((vm.read(status, 1), vm.read(DATA, 512)), (vec![OK], vec![0; 512]));
@@ -167,8 +171,8 @@ fn requests_in_flight_execute_again_after_a_monitor_reconnects() {
     }
 }
 
-/// A ring that the monitor stops finishes the requests that the server has taken, and reports its
-/// index.
+/// When the monitor stops a ring, the server finishes the requests that it has taken, and reports
+/// the ring's index.
 #[test]
 fn a_stopped_ring_finishes_its_requests_and_can_restart() {
     for engine in ENGINES {

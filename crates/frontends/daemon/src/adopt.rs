@@ -10,7 +10,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time limit for the server's answer. After it, the supervisor does not adopt the server.
+/// The longest wait for the server's answer. On a timeout, the supervisor does not adopt the
+/// server.
 const WAIT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Finds the attachment with these settings that has a server but no supervisor. Returns its folder
@@ -28,7 +29,8 @@ pub(super) fn orphan(runtime: &Path, settings: &Settings) -> Option<(Folder, Loc
     })
 }
 
-/// Requests a channel to the server. The server first reports on it that the disk is ready.
+/// Requests a channel to the server. As the first message, the server reports that the disk is
+/// ready.
 pub(super) fn channel(folder: &Folder) -> io::Result<Channel> {
     let stream = control::request(folder, &ControlRequest::Adopt, Some(WAIT_LIMIT))?;
     system::receive_channel(&stream)

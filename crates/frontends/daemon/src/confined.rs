@@ -21,8 +21,8 @@ use std::sync::Arc;
 const LINKS: usize = 40;
 
 /// A server's brokers: helper processes that perform privileged operations for it. If a broker
-/// dies, the server exits, and the supervisor starts both again. If a restarted server could not
-/// resume the disk, the server continues without the broker.
+/// dies, the server exits, and the supervisor starts both again. But if this kind of attachment
+/// cannot resume the disk after a restart, the server continues without the broker.
 #[derive(Default)]
 pub(super) struct Brokers {
     keys: Option<Arc<Broker>>,

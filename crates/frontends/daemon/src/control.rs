@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Maximum size of a request or an answer, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// Time limit for a client to send its request, and again to read the answer.
+/// Time limit for a client to send its request. The same limit applies to reading the answer.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(5);
 const SOCKET: &str = "control";
 
@@ -43,7 +43,7 @@ pub(super) enum ControlRequest {
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Answer {
     Status(Box<Status>),
-    /// The URLs of all paths, each with the error if the authentication on it failed.
+    /// The URL of each path, and the error if the authentication on that path failed.
     Authenticated(Vec<(String, Option<String>)>),
     Detached,
     PathAdded(Offer),
@@ -59,7 +59,7 @@ pub(super) fn listen(folder: &Folder) -> io::Result<Listener> {
 
 /// Sends a request or an answer.
 pub(super) fn send(mut stream: &Stream, message: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(message).expect("our own types are JSON");
+    let mut line = serde_json::to_vec(message).expect("requests and answers serialize to JSON");
     line.push(b'\n');
     stream.write_all(&line)
 }

@@ -90,8 +90,8 @@ fn detach(folder: &Folder, args: &DetachArgs) -> Result<()> {
     clear(folder, force)
 }
 
-/// Unmounts the disk's file systems, and stops swap and other devices on the disk. If some uses
-/// remain, `force` makes it write back their cached data.
+/// Unmounts the disk's file systems, and stops swap and other devices on the disk. With `force`,
+/// also writes back the cached data of the uses that remain.
 #[cfg(target_os = "linux")]
 fn end_uses(folder: &Folder, force: bool) {
     let Some(status) = list::status(folder) else { return };

@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time limit for a server's status.
+/// Time limit for a server to report its status.
 const WAIT_LIMIT: Duration = Duration::from_secs(3);
-/// Time limit for a server's status, for the summary of all attachments.
+/// The same limit for the summary of all attachments.
 #[cfg(target_os = "linux")]
 const BRIEF_TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -7,9 +7,9 @@
 //!   server          locked while the server runs
 //!   pid             the supervisor's process
 //!   server-pid      the server's process
-//!   state.json      the server's offer and state, for its successor and for cleanup
-//!   identity.json   the namespace's identity, for its successor
-//!   controllers.json  controllers that may still execute commands, for its successor
+//!   state.json      the server's offer and state, for the next server and for cleanup
+//!   identity.json   the namespace's identity, for the next server
+//!   controllers.json  controllers that may still execute commands, for the next server
 //!   trouble         the reason why no server runs at present
 //!   control         the server's control socket
 //!   log, log.old    the log of both processes
@@ -78,8 +78,8 @@ pub(super) fn runtime(given: Option<&Path>) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Fails if other users can change the folder, or, with `closed`, read it. Root creates, removes
-/// and serves the devices that the folder's files name.
+/// Fails if other users can change the folder, or, with `closed`, read it. They could then choose
+/// the devices that root creates, serves and removes.
 fn check_private(folder: &Path, closed: bool) -> Result<()> {
     system::check_private(folder, closed).map_err(|problem| {
         Failure::run(format_args!(
@@ -273,7 +273,10 @@ impl Folder {
     }
 
     pub(super) fn write_json(&self, file: &str, value: &impl Serialize) -> io::Result<()> {
-        self.write(file, &serde_json::to_string_pretty(value).expect("our own types are JSON"))
+        self.write(
+            file,
+            &serde_json::to_string_pretty(value).expect("the value serializes to JSON"),
+        )
     }
 
     pub(super) fn read(&self, file: &str) -> Option<String> {

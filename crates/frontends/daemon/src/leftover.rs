@@ -109,7 +109,7 @@ mod tests {
     use farblock_host::disk::Record;
 
     #[test]
-    fn records_of_controllers_are_kept_while_these_may_still_write() {
+    fn controller_records_are_kept_while_the_controllers_may_write() {
         let place = tempfile::tempdir().expect("a folder");
         let urls = vec!["nvme+tcp://127.0.0.1/nqn.2024-01.example:a".parse().expect("a URL")];
         let settings = Settings { urls, ..Settings::default() };
@@ -182,7 +182,7 @@ mod tests {
         assert!(not_over.iter().all(|path| path.exists()), "a newer file was removed");
     }
 
-    /// An attachment that cannot read a record must assume the worst.
+    /// An attachment must assume the worst case for a record that it cannot read.
     #[test]
     fn an_unreadable_controller_record_counts_as_the_worst_case() {
         let place = tempfile::tempdir().expect("a folder");

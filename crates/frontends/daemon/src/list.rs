@@ -20,7 +20,7 @@ use farblock_reactor::Polling;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time limit for a server's status.
+/// Time limit for a server to report its status.
 const WAIT_LIMIT: Duration = Duration::from_secs(3);
 pub(super) const SILENT: &str = "its server does not answer";
 
@@ -117,8 +117,8 @@ pub(super) fn full(folder: &Path) -> Option<String> {
         .then(|| format!("the file system of {} is full: free some space", folder.display()))
 }
 
-/// The reason why a daemon is dead. A daemon that gave up wrote the reason. Any other problem that
-/// it wrote did not end it, because the daemon retries after a problem.
+/// The reason why a daemon is dead. Only a daemon that gave up wrote the reason for its exit. After
+/// any other problem that it recorded, it retried.
 fn why_gone(last: Option<String>) -> String {
     match last {
         Some(last) if last.starts_with(GIVEN_UP) => last,

@@ -241,7 +241,7 @@ impl fmt::Display for Error {
             Error::NoModule => write!(
                 f,
                 "the kernel has not loaded NVMe over TCP: run 'modprobe {MODULE}' as root, or \
-                 attach another way if there is no such module"
+                 choose another --as if there is no such module"
             ),
             Error::NotAllowed => {
                 f.write_str("only root can use the kernel's NVMe host: run this as root")
@@ -249,7 +249,7 @@ impl fmt::Display for Error {
             Error::UnknownOption(name) => write!(
                 f,
                 "this kernel's NVMe host does not support the option {name}: leave it out, or \
-                 attach another way"
+                 choose another --as"
             ),
             Error::Connected(nqn) => write!(
                 f,

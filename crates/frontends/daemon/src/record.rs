@@ -1,6 +1,6 @@
-//! The records that a server writes for its successor (the server that replaces it after a crash):
-//! the namespace's identity, and the controllers that may still execute commands. The server writes
-//! a record before it uses the namespace or controller.
+//! The records that a server writes for the next server, which replaces it after a crash: the
+//! namespace's identity, and the controllers that may still execute commands. The server writes a
+//! record before it uses the namespace or controller.
 //!
 //! This version can read the files of older versions, and ignores unknown keys. It refuses a file
 //! of a newer version, because it would not understand all of it.
@@ -85,7 +85,7 @@ impl Recorder {
     fn write(&self, file: &str, value: &impl Serialize) -> Result<(), String> {
         self.folder.write_json(file, value).map_err(|error| {
             let (path, error) = (self.folder.path(file), os(&error));
-            format!("cannot write {}, which a successor would need: {error}", path.display())
+            format!("cannot write {}, which the next server would need: {error}", path.display())
         })
     }
 }

@@ -60,7 +60,7 @@ impl<P: Privileged> Rights<P> {
             }
             Rights::Broker(broker) => broker,
         };
-        let request = serde_json::to_vec(&request).expect("our own types are JSON");
+        let request = serde_json::to_vec(&request).expect("a request serializes to JSON");
         let lent: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let answer = broker.ask(&request, &lent).map_err(|error| {
             format!("the privileged helper process does not answer: {}", os(&error))
@@ -90,7 +90,7 @@ pub(super) fn answer<P: Privileged>(mut way: P) -> Result<()> {
             return Message::new("null");
         };
         let (answer, descriptor) = way.carry_out(wanted, request.descriptors);
-        let bytes = serde_json::to_vec(&answer).expect("our own types are JSON");
+        let bytes = serde_json::to_vec(&answer).expect("an answer serializes to JSON");
         Message { descriptors: descriptor.into_iter().collect(), ..Message::new(bytes) }
     })
 }

@@ -37,7 +37,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for a flush before a forced detach. If it expires, the detach continues.
 const FORCED_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The state that a server saves for its successor.
+/// The state that a server saves for the next server, which replaces it after a crash.
 #[derive(Serialize, Deserialize, Clone)]
 pub(super) struct Saved {
     pub(super) offer: Offer,
@@ -286,7 +286,7 @@ fn serve(
             Err(RecvTimeoutError::Timeout) => {}
         }
         if shared.unsaved().is_some() && shared.save().is_ok() {
-            tracing::info!("saved {STATE}, which had failed before");
+            tracing::info!("saved {STATE} after a failed attempt");
         }
         if let Some(before) = &mut ending
             && shared.end_if_unused(before, &channel)
@@ -403,12 +403,12 @@ impl DaemonShared {
         self.unbrokered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Saves the state for a successor.
+    /// Saves the state for the next server.
     fn save(&self) -> Result<(), String> {
         let written = self.folder.write_json(STATE, &*self.saved());
         let written = written.map_err(|error| {
             format!(
-                "cannot write {}, which a successor would need: {}",
+                "cannot write {}, which the next server would need: {}",
                 self.folder.path(STATE).display(),
                 os(&error)
             )
@@ -451,7 +451,7 @@ impl DaemonShared {
         disk.authenticate().into_iter().map(said).collect()
     }
 
-    /// Adds a path over another address, and saves the address for a successor.
+    /// Adds a path over another address, and saves the address for the next server.
     pub(super) fn add_path(&self, url: &str) -> Answer {
         let failed = |sentence: String| Answer::Refused(StopError::Failed(sentence));
         let Some(disk) = &self.disk else {

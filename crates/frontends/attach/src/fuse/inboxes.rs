@@ -23,8 +23,8 @@ pub(super) trait Work {
 pub(super) enum Message {
     /// The namespace's geometry has changed.
     Resized,
-    /// The core should check whether it may exit. A stopping server sends this to all cores once
-    /// the last request is answered.
+    /// Check whether the core may exit. A stopping server sends this message to all cores once the
+    /// last request is answered.
     Look,
     /// An order from the first core's arbiter, which decides which core may write partial blocks,
     /// to this core's gate, which holds back writes (see [`farblock_frontend::writes`]).
@@ -51,7 +51,7 @@ struct Inbox<W> {
 /// A core's inbox, and the waker of the core.
 struct Mailbox<W> {
     inbox: Mutex<Inbox<W>>,
-    /// Signals waiting reader threads when the core's requests hold fewer bytes.
+    /// Wakes the reader threads that wait for the core's requests to release buffer bytes.
     room: Condvar,
     waker: Waker,
 }
@@ -73,9 +73,9 @@ impl<W> Mailbox<W> {
     }
 }
 
-/// A flag in `unanswered`: the cores are stopping. The flag and the count share one atomic number,
-/// so that one update sees both. So one thread sees the flag with a count of 0: the thread that
-/// answers last, or the thread that stops the cores.
+/// A flag in `unanswered`: the cores are stopping. The flag and the count of unanswered requests
+/// share one atomic number, so exactly one thread sees the flag with a count of 0. That thread
+/// tells the cores to exit.
 const STOPPING: usize = 1 << (usize::BITS - 1);
 
 /// The inboxes of all cores.
@@ -103,7 +103,7 @@ impl<W: Work> Inboxes<W> {
     /// Makes an inbox for each core. The waker with the same index wakes that core.
     pub(super) fn open(&self, wakers: Vec<Waker>) {
         let all = wakers.into_iter().map(Mailbox::new).collect();
-        assert!(self.all.set(all).is_ok(), "the inboxes are opened once");
+        assert!(self.all.set(all).is_ok(), "the inboxes are already open");
     }
 
     /// The inboxes of all cores. Empty until the server starts.
@@ -212,7 +212,7 @@ impl<W: Work> Inboxes<W> {
         }
     }
 
-    /// Records that a core has failed. From now on requests fail, and the other cores stop.
+    /// Records that a core has failed. The other cores then stop, and every later request fails.
     pub(super) fn fail(&self) {
         self.failed.store(true, Ordering::Release);
         (0..self.count()).for_each(|core| self.close(core));

@@ -34,11 +34,11 @@ pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// process keeps the mount of a dead server, `stat` does not return.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The longest name of the file, in bytes.
+/// The maximum length of the served file's name, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// The interval at which a core checks whether its callers received signals. So a signal never
-/// interrupts a request that completes within one interval.
+/// The interval at which a core checks whether a signal should interrupt a program that waits for
+/// an answer. A request that completes within one interval is never interrupted.
 pub const SIGNAL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The maximum number of rounds in one tick of the event loop. A round handles completions, then

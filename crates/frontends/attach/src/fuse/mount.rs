@@ -82,7 +82,7 @@ impl fmt::Display for MountError {
             ),
             MountError::NoRight => f.write_str(
                 "this container or service may not mount file systems: start it with the \
-                 capability CAP_SYS_ADMIN, or attach another way",
+                 capability CAP_SYS_ADMIN, or choose another --as",
             ),
             MountError::NoDirectory(path, error) => match error.kind() {
                 io::ErrorKind::NotFound => write!(

@@ -1,10 +1,10 @@
 //! Resumes a mount whose server was killed.
 //!
 //! The kernel ends a mount when the last descriptor of its connection is closed. So a process that
-//! holds another descriptor ([`Server::connection`](super::Server::connection)) keeps the mount
+//! holds a duplicate descriptor ([`Server::connection`](super::Server::connection)) keeps the mount
 //! after the server died. New requests wait, and the next server reads them from this descriptor.
 //! The dead server may have read requests without answering them. The next server asks the kernel
-//! to send these again (`FUSE_NOTIFY_RESEND`, Linux 6.9).
+//! to send these requests again (`FUSE_NOTIFY_RESEND`, Linux 6.9).
 //!
 //! The library (fuser) starts every session with the kernel's greeting (`FUSE_INIT`). The kernel
 //! sends this greeting only once, when the mount is made. So we start the session on one end of a
@@ -58,7 +58,7 @@ pub(super) fn session<F: Filesystem>(
     Ok(session)
 }
 
-/// Makes `descriptor` refer to the open file of `file` (`dup3`).
+/// Makes `descriptor` a duplicate of `file` (`dup3`).
 fn exchange(descriptor: BorrowedFd<'_>, file: &OwnedFd) -> io::Result<()> {
     // SAFETY: the descriptor stays open while it is borrowed, and `ManuallyDrop` does not close it.
     // Afterwards its owner, the session, uses the new file.
@@ -66,7 +66,7 @@ fn exchange(descriptor: BorrowedFd<'_>, file: &OwnedFd) -> io::Result<()> {
     Ok(rustix::io::dup3(file, &mut target, DupFlags::CLOEXEC)?)
 }
 
-/// The kernel's greeting, with the fields that the library reads.
+/// A `FUSE_INIT` message like the kernel's, with the fields that the library reads.
 fn greeting() -> [u8; HEADER_BYTES + INIT_BYTES] {
     let mut bytes = [0; HEADER_BYTES + INIT_BYTES];
     let mut put = |at: usize, value: u32| {

@@ -116,7 +116,7 @@ pub enum StopError {
     Elsewhere(PathBuf, Vec<User>),
     /// Unmounting failed. The server continues.
     Unmount(PathBuf, io::Error),
-    /// The server has stopped, but an event loop had failed before.
+    /// The server has stopped. One of its event loops had failed earlier.
     Failed(io::Error),
 }
 
@@ -258,8 +258,8 @@ impl Server {
         Ok(Server { shared, cores, session, changes, mountpoint, path, mounter })
     }
 
-    /// Starts to watch the namespace's geometry (size, block size and abilities). If it already
-    /// differs from `known`, reports this, too.
+    /// Starts to watch the namespace's geometry (size, block size and abilities). Also reports a
+    /// change since `known` was read.
     fn watch(&mut self, known: Geometry) {
         let notifier = self.session.as_ref().expect("the server has a session").notifier.clone();
         let shared = Arc::clone(&self.shared);
@@ -517,9 +517,7 @@ fn threads(config: &Config) -> usize {
 /// memory. Only root may set this mark.
 fn flushes_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::debug!(
-            "cannot mark this thread as one that the kernel's writeback needs: {error}"
-        );
+        tracing::debug!("cannot mark this thread as needed for the kernel's writeback: {error}");
     }
 }
 

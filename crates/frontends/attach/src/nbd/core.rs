@@ -110,7 +110,8 @@ impl Context {
         self.report(report);
     }
 
-    /// Sends a report of this core's gate to the arbiter, which is on the first core.
+    /// Sends a report of this core's gate (which holds back its writes) to the arbiter, which is on
+    /// the first core.
     fn report(&mut self, report: Option<Report>) {
         if let Some(report) = report {
             self.shared.post(0, Message::Report(self.index, report));
@@ -282,7 +283,7 @@ impl Clients {
     }
 
     /// Executes waiting merges (see [`writes`](farblock_frontend::writes)), one after the other.
-    /// After the last, allows other writes again.
+    /// After the last merge, allows other writes again.
     fn merge(&mut self) {
         loop {
             match self.cx.gate.next_merge() {
@@ -333,7 +334,8 @@ impl Clients {
 
 impl Core for Clients {
     /// Runs until the server stops and no core has connections any more. This core stays until the
-    /// last connection of any core has closed, because other cores need its gate's reports.
+    /// last connection of any core has closed, because a merge on another core needs this core's
+    /// reports.
     fn run(mut self) -> io::Result<()> {
         let mut ready = Vec::new();
         let mut events = Vec::new();

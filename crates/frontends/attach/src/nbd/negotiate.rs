@@ -294,7 +294,7 @@ impl Negotiation {
     }
 
     /// Handles `NBD_OPT_EXPORT_NAME`, the old option to choose an export. The protocol has no error
-    /// answer to it, so the server closes the connection.
+    /// answer to this option, so the server closes the connection if the name is unknown.
     fn export_name(&self, export: &Export, name: &[u8], out: &mut Vec<u8>) -> Progress {
         if !export.is_called(name) {
             let name = String::from_utf8_lossy(&name[..name.len().min(64)]);
@@ -400,7 +400,10 @@ mod tests {
             if progress != Progress::More {
                 return (out, progress, [piece, &input[end..]].concat());
             }
-            assert!(piece.is_empty(), "bytes remain although more are needed");
+            assert!(
+                piece.is_empty(),
+                "a negotiation that needs more bytes must consume all received bytes"
+            );
             at = end;
         }
         (out, Progress::More, Vec::new())

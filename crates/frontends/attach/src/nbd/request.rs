@@ -107,8 +107,8 @@ impl Header {
         if self.length == 0 {
             return Err(Refusal::invalid("the range is empty"));
         }
-        // A client may query every range that it may read. Unlike a read, a query may be longer
-        // than the largest request.
+        // A client may query every range that it may read, even a range longer than the largest
+        // read.
         let like = Header { code: command::READ, flags: 0, ..*self };
         match like.check(geometry, agreement) {
             Err(refusal) if refusal != Refusal::of(Command::Read, BlockError::TooLarge) => {

@@ -20,7 +20,7 @@ pub const THREAD_NAME_PREFIX: &str = "nbd-";
 
 /// The default maximum number of threads of a server.
 const MAX_DEFAULT_THREADS: usize = 4;
-/// The pause after accepting a client failed, for example because no descriptor is free.
+/// The pause after the server fails to accept a client, for example because no descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const CLIENTS: Token = Token(0);
 const STOP: Token = Token(1);
@@ -147,8 +147,8 @@ impl Server {
         self.shared.peers()
     }
 
-    /// Serves the client at the other end of this socket, as if the client had connected. Closes
-    /// the socket if the server is at its limit of connections.
+    /// Serves the client at the other end of this socket. Closes the socket if the server is at its
+    /// limit of connections.
     #[cfg(unix)]
     pub fn adopt(&self, client: std::os::unix::net::UnixStream) {
         let (stream, peer) = address::from_unix(client.into());
@@ -161,10 +161,10 @@ impl Server {
         self.shared.disk().geometry().volatile_cache
     }
 
-    /// Adopts a new size of the namespace. A namespace that reports its changes makes this call
-    /// unnecessary. New clients see the new size, and the server checks requests against it at
-    /// once. NBD cannot notify connected clients: programs must connect again. For a `/dev/nbdN`,
-    /// call [`kernel::resize`](super::kernel::resize).
+    /// Adopts a new size of the namespace. Call this only if the namespace does not report its
+    /// changes. New clients see the new size, and the server checks requests against it at once.
+    /// NBD cannot notify connected clients: programs must connect again. For a `/dev/nbdN`, call
+    /// [`kernel::resize`](super::kernel::resize).
     pub fn resized(&self) {
         self.shared.post_all(|| Message::Resized);
     }
@@ -235,7 +235,7 @@ impl Acceptor {
 impl Drop for Acceptor {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // Nothing can be done about an error of this call.
+        // Ignore an error: this thread cannot wake the acceptor in another way.
         let _ = self.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

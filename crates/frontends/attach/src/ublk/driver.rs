@@ -44,11 +44,11 @@ impl fmt::Display for Error {
             Error::NoDriver => write!(
                 f,
                 "the kernel's ublk driver is not loaded: run 'modprobe {MODULE}' as root, or \
-                 attach another way if the module does not exist"
+                 choose another --as if the module does not exist"
             ),
             Error::TooOld => f.write_str(
-                "the kernel's ublk driver is too old: use Linux 6.5 or later, or attach another \
-                 way",
+                "the kernel's ublk driver is too old: use Linux 6.5 or later, or choose another \
+                 --as",
             ),
             Error::NotAllowed => write!(
                 f,
@@ -57,7 +57,7 @@ impl fmt::Display for Error {
             ),
             Error::NoDevice(id) => write!(f, "the device {} does not exist", path(*id).display()),
             Error::Exists(id) => {
-                write!(f, "{} exists already: choose another number", path(*id).display())
+                write!(f, "{} already exists: choose another number", path(*id).display())
             }
             Error::NoResize => f.write_str(
                 "this kernel cannot resize a ublk device, which needs Linux 6.16: detach the disk \
@@ -84,7 +84,7 @@ fn node(id: u32) -> PathBuf {
 pub(super) struct Driver {
     control: Control,
     features: u64,
-    /// True if this process is not root. It then makes devices for its own user.
+    /// True if this process is not root. It then makes devices that belong to its own user.
     unprivileged: bool,
 }
 
@@ -149,8 +149,7 @@ impl Driver {
         Ok(all.split_off(usize::from(command.path_length)))
     }
 
-    /// Creates a device. Returns its properties; the driver may have changed some of the requested
-    /// ones.
+    /// Creates a device. Returns its properties, some of which the driver may have changed.
     pub(super) fn add(&mut self, info: &Info) -> Result<Info, Error> {
         let result = self.control.call(control::ADD_DEV, &of(info.id), info.emit().into());
         let info = result.map_err(|error| match Errno::from_io_error(&error) {
@@ -244,7 +243,7 @@ fn parse_info(bytes: &[u8]) -> Info {
     Info::parse(bytes.try_into().expect("the length is unchanged"))
 }
 
-/// Retries until `attempt` succeeds, `worth_waiting` returns false for its error, or `timeout` has
+/// Calls `attempt` until it succeeds, `worth_waiting` returns false for its error, or `timeout` has
 /// passed. Returns the last result.
 pub(super) fn wait_for<T, E>(
     timeout: Duration,

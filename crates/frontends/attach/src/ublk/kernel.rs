@@ -104,7 +104,7 @@ impl Commands {
         Ok((Commands { ring, device, descriptors, queue, buffers, with_kernel: 0 }, event))
     }
 
-    /// Sends the first command for this tag, which completes when the kernel has a request.
+    /// Sends the first command for this tag. The command completes when the kernel has a request.
     pub(super) fn fetch(&mut self, tag: u16, buffer: Buffer) {
         self.push(io::FETCH_REQ, tag, 0, buffer);
     }
@@ -141,7 +141,8 @@ impl Commands {
     pub(super) fn enter(&mut self, done: &mut Vec<Done>) -> Result<()> {
         match self.ring.submit() {
             Ok(_) => {}
-            // Not a failure: the kernel is busy. The caller retries when a command completes.
+            // The kernel is busy. This is not a failure: the caller retries when a command
+            // completes.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
             Err(error) => return Err(error),
@@ -159,7 +160,8 @@ impl Commands {
         Ok(())
     }
 
-    /// True if the kernel did not accept all commands in the last [`enter`](Commands::enter).
+    /// True if the kernel did not accept all commands in the last [`enter`](Commands::enter). The
+    /// caller must then enter again.
     pub(super) fn is_behind(&mut self) -> bool {
         !self.ring.submission().is_empty()
     }

@@ -41,7 +41,7 @@ pub const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 /// queue, the kernel notices its death only once the oldest request is 30 s old.
 pub const RECOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The longest wait for the old server's process to exit.
+/// The longest wait for the previous server's process to exit.
 pub const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The maximum number of rounds in one tick of the event loop. A round handles requests and

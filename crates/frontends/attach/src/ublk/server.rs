@@ -29,7 +29,7 @@ pub const THREAD_NAME_PREFIX: &str = "ublk-";
 const MAX_DEFAULT_QUEUES: usize = 4;
 /// The default depth of a queue, in requests.
 const DEFAULT_DEPTH: u16 = 64;
-/// The longest wait for programs, such as udev, that probe a new disk.
+/// The longest wait for programs, such as udev, to close a disk that they probe.
 const LOOKING: Duration = Duration::from_secs(2);
 
 /// The configuration of a server.
@@ -135,7 +135,7 @@ pub enum StartError {
     Empty,
     /// A process already serves the device. Holds the numbers of the device and the process.
     Served(u32, i32),
-    /// The device was not made recoverable, or its server stopped it.
+    /// The device was created without recovery, or its server stopped it.
     NotRecoverable(u32),
     /// The device belongs to another disk. Holds its number and the property that differs.
     OtherDisk(u32, &'static str),
@@ -165,7 +165,7 @@ impl fmt::Display for StartError {
             StartError::BlockSize(bytes) => write!(
                 f,
                 "ublk supports blocks of at most {} bytes, but the disk's blocks have {bytes}: \
-                 attach it another way",
+                 choose another --as",
                 limits::MAX_BLOCK_BYTES
             ),
             StartError::Empty => f.write_str("the disk has no blocks: enlarge it first"),
@@ -205,7 +205,7 @@ pub enum StopError {
     Flush(PathBuf, io::Error),
     /// The ublk driver refused a command.
     Driver(Error),
-    /// The server has stopped, but an event loop had failed before.
+    /// The server has stopped. One of its event loops had failed earlier.
     Failed(io::Error),
 }
 
@@ -269,7 +269,7 @@ impl Server {
             queues: config.queues(),
             depth: config.depth,
             request_bytes: limits::REQUEST_BYTES,
-            // The driver then picks a free number.
+            // For `u32::MAX`, the driver picks a free number.
             id: config.id.unwrap_or(u32::MAX),
             pid: std::process::id() as i32,
             flags: driver.flags(config.recoverable),
@@ -292,15 +292,15 @@ impl Server {
     }
 
     /// Serves the device of a server that died or [left](Server::leave). The device keeps its
-    /// number, its queues and their depth. So of the configuration, this function uses only
-    /// `identifier`, `engine`, `polling`, `read_only` and `settle`.
+    /// number, its queues and their depth. So this function uses only the options `identifier`,
+    /// `engine`, `polling`, `read_only` and `settle`.
     ///
     /// The new server executes the requests that have waited in the kernel, and those that the old
     /// server did not answer.
     ///
     /// # Errors
-    /// Fails if the device does not fit the configuration, or the driver, the namespace or a thread
-    /// fails. Then the device still waits for a server.
+    /// Fails if the device does not match the configuration, or the driver, the namespace or a
+    /// thread fails. Then the device still waits for a server.
     pub fn recover(
         id: u32,
         config: &Config,
@@ -327,8 +327,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts to watch the namespace's geometry (size, block size and abilities). If it already
-    /// differs from `known`, reports this, too.
+    /// Starts to watch the namespace's geometry (size, block size and abilities). Also reports a
+    /// change since `known` was read.
     fn watch(&mut self, known: Geometry) {
         let (shared, info, path) = (Arc::clone(&self.shared), self.info, self.path.clone());
         let changed = move || {
@@ -342,7 +342,7 @@ impl Server {
 
     /// Starts the workers (threads), which then ask the kernel for requests.
     ///
-    /// All workers first get ready, and then ask for requests. If a server died when only some
+    /// No worker asks for requests before all workers are ready. If a server died after only some
     /// workers had asked, recovering its device could crash Linux 6.12.
     fn serve(disk: Disk, info: Info, reactor: ReactorConfig) -> Result<Server, StartError> {
         let node = open_node(info.id)?;
@@ -384,7 +384,7 @@ impl Server {
         self.info.queues
     }
 
-    /// True if the device would outlive this process. The kernel makes only root's devices
+    /// True if the device remains when this process dies. The kernel makes only root's devices
     /// recoverable.
     #[must_use]
     pub fn is_recoverable(&self) -> bool {
@@ -404,9 +404,9 @@ impl Server {
         users::of_block_device(&self.path)
     }
 
-    /// Adopts a new size of the namespace. A namespace that reports its changes makes this call
-    /// unnecessary. The server checks requests against the new size at once, and the device shows
-    /// the new size at once.
+    /// Adopts a new size of the namespace. Call this only if the namespace does not report its
+    /// changes. The server checks requests against the new size at once, and the device shows the
+    /// new size at once.
     ///
     /// # Errors
     /// Returns [`Error::NoResize`] if the kernel (before 6.16) cannot change the size of a device.
@@ -500,8 +500,7 @@ fn claim(path: &Path) -> Result<Option<OwnedFd>, StopError> {
         users if users.is_empty() => Ok(()),
         _ => Err(()),
     };
-    // Retry for a while: a program such as udev has the device open only briefly. Mounts and swap
-    // do not go away.
+    // Retry for a while, because a program such as udev has the device open only briefly.
     wait_for(LOOKING, unused, |()| true).map_err(|()| in_use())?;
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {
@@ -534,7 +533,7 @@ fn check_device(
         return other("the device has another block size");
     }
     if info.request_bytes > limits::REQUEST_BYTES || info.queues > limits::MAX_QUEUES {
-        return other("its queues are larger than this version supports");
+        return other("the device's queues are larger than this version supports");
     }
     Ok(())
 }
@@ -547,9 +546,9 @@ fn check_device(
 /// quiesced.
 ///
 /// Linux 6.12 and some other versions return EINVAL if no server serves a queue. For a quiesced
-/// device this means that another server started the recovery and then died. Then nothing is left
-/// to do. (That server cannot be alive: it would have the character device open, which only one
-/// process can open.)
+/// device this means that another server started the recovery and then died, so the device is
+/// already prepared. (A living server would have the character device open, and the driver would
+/// return EBUSY.)
 fn wait_for_the_dead(driver: &mut Driver, info: &Info) -> Result<(), StartError> {
     let begun = Instant::now();
     let busy = |error: &Error| {
@@ -608,9 +607,7 @@ fn start_workers(
 /// not wait for this writeback when it allocates memory. Only root may set this mark.
 fn flushes_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::debug!(
-            "cannot mark this thread as one that the kernel's writeback needs: {error}"
-        );
+        tracing::debug!("cannot mark this thread as needed for the kernel's writeback: {error}");
     }
 }
 
@@ -677,7 +674,7 @@ mod tests {
         assert!(is_alive(std::process::id() as i32));
         let mut child = std::process::Command::new("true").spawn().expect("a process");
         let pid = child.id() as i32;
-        // The process exits, and stays a zombie until this test waits for it.
+        // The child process exits and stays a zombie until this test waits for it.
         let dead = || if is_alive(pid) { Err(()) } else { Ok(()) };
         assert!(wait_for(Duration::from_secs(10), dead, |()| true).is_ok());
         child.wait().expect("the process has ended");

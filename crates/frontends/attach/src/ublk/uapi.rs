@@ -119,8 +119,8 @@ impl Control {
     }
 }
 
-/// Encodes a command that asks for a request with this tag of a queue. It also answers the tag's
-/// last request, if it had one.
+/// Encodes a command that asks for a request with this tag of a queue. The command also answers the
+/// tag's last request, if there was one.
 pub(super) fn io_command(queue: u16, tag: u16, result: i32, address: u64) -> [u8; IO_BYTES] {
     let mut bytes = [0; IO_BYTES];
     put(&mut bytes, 0, queue.to_ne_bytes());
@@ -324,7 +324,10 @@ mod tests {
         let bytes = info.emit();
         assert_eq!(Info::parse(&bytes), info);
         assert_eq!((bytes[2], bytes[10], bytes[14], bytes[29], bytes[37]), (2, 4, 5, 7, 8));
-        assert!(bytes[40..].iter().all(|&byte| byte == 0), "the server sets the owner");
+        assert!(
+            bytes[40..].iter().all(|&byte| byte == 0),
+            "the server leaves the owner's fields zero"
+        );
     }
 
     #[test]

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// The low bits of a block operation's token that hold the piece (the part of the request). The
-/// higher bits hold the request's tag.
+/// The number of low bits of a block operation's token (its identifier) that hold the piece's
+/// number. A piece is a part of a request. The higher bits hold the request's tag.
 const PIECE_BITS: u32 = 32;
 
 /// A message to a worker.
@@ -45,7 +45,7 @@ pub(super) struct UblkShared {
     pub(super) orders: Mailboxes<Order>,
 }
 
-/// A tag's request, if `busy`. Otherwise only memory of the last request, for reuse.
+/// The request with a tag, if `busy`. Otherwise only the last request's memory, for reuse.
 struct Slot {
     busy: bool,
     command: Command,
@@ -78,7 +78,7 @@ impl Slot {
     fn take_buffer(&mut self) -> Option<Buffer> {
         let mut whole: Option<Buffer> = None;
         for piece in self.pieces.drain(..) {
-            // Only reads and writes lend pieces of their buffer to operations.
+            // Only the operations of reads and writes have pieces of the buffer.
             if self.command.moves_data() {
                 let part = piece.buffer?;
                 match &mut whole {
@@ -319,7 +319,7 @@ impl Worker {
             return;
         }
         if self.busy > 0 {
-            tracing::warn!("the ublk server gave up {} requests in progress", self.busy);
+            tracing::warn!("the ublk server abandoned {} requests in flight", self.busy);
         }
         for tag in 0..self.slots.len() as u16 {
             let slot = &mut self.slots[usize::from(tag)];
@@ -447,8 +447,8 @@ mod tests {
         slot.rest = Some(rest);
         let whole = slot.take_buffer().expect("a whole buffer");
         assert_eq!((whole.as_ptr(), whole.len()), (address, 65_536));
-        // A flush has no pieces to join. If a block operation has not returned its piece, the whole
-        // buffer is missing.
+        // Without pieces, as for a flush, the call returns the buffer. A second call finds no
+        // buffer.
         slot.rest = Some(whole);
         assert_eq!(slot.take_buffer().map(|buffer| buffer.len()), Some(65_536));
         assert!(slot.take_buffer().is_none());

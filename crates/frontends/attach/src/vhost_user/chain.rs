@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_cross_segments_and_stay_inside() {
+    fn copies_cross_segments_and_fail_past_the_end() {
         let guest = Guest::of_ranges(&[(GuestAddress(0), 4096)]);
         let list = segments(&[(100, 3), (50, 2), (10, 4)]);
         assert_eq!(copy_to(&guest, &list, 2, &[1, 2, 3, 4]), Some(()));

@@ -31,7 +31,8 @@ impl Device {
         self.disk.geometry()
     }
 
-    /// Restores the cache mode before the driver's choice: a write cache if the namespace has one.
+    /// Restores the default cache mode: a write cache if the namespace has one. The driver may
+    /// change it.
     pub(super) fn reset(&self) {
         self.set_writeback(self.geometry().volatile_cache);
     }

@@ -8,8 +8,8 @@ pub const MAX_QUEUES: usize = 64;
 /// The maximum number of descriptors of a ring: the limit of the virtio specification.
 pub const MAX_QUEUE_SIZE: u16 = 32768;
 
-/// The maximum number of segments that a guest may use for one request. With the header and the
-/// status byte, they fill the usual ring of 128 descriptors.
+/// The maximum number of segments that a guest may use for one request. With its header and status
+/// byte, such a request fills the usual ring of 128 descriptors.
 pub const MAX_SEGMENTS: u32 = 126;
 
 /// The largest segment that a guest may use, in bytes.

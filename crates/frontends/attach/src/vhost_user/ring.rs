@@ -30,7 +30,8 @@ pub(super) struct Ring {
     notes: Option<Notes>,
     pub(super) call: Option<OwnedFd>,
     error: Option<OwnedFd>,
-    /// The heads of chains that a previous server took but did not finish.
+    /// The heads (indexes of the first descriptors) of chains that a previous server took but did
+    /// not finish.
     again: VecDeque<u16>,
     /// By head: true if this server has taken the chain but not returned it. `outstanding` counts
     /// these chains.
@@ -80,7 +81,8 @@ impl Ring {
         Ok((ring, kick))
     }
 
-    /// The index of the next available chain. The monitor stores it while the ring is stopped.
+    /// The index of the next available chain. The monitor stores this index while the ring is
+    /// stopped.
     pub(super) fn next_avail(&self) -> u16 {
         self.queue.next_avail()
     }

@@ -184,7 +184,7 @@ impl DeviceShared {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     if self.lock().give_up.is_some_and(|at| at <= Instant::now()) {
-                        return Err("the stopping server gave up requests in progress".to_owned());
+                        return Err("the stopping server abandoned requests in flight".to_owned());
                     }
                 }
             }
@@ -280,8 +280,9 @@ impl Server {
     }
 
     /// Adopts a new size of the namespace: checks requests against it at once, and notifies the
-    /// guest, even if the monitor connects later. A namespace that reports its changes makes this
-    /// call unnecessary, except after a restart of the server: the size may have changed meanwhile.
+    /// guest, even if the monitor connects later. Call this after a restart of the server, because
+    /// the size may have changed meanwhile. Also call it if the namespace does not report its
+    /// changes.
     pub fn resized(&self) {
         self.shared.resized();
     }

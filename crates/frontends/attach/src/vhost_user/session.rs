@@ -184,7 +184,7 @@ impl<'a> Session<'a> {
             code::GET_VRING_BASE => {
                 let index = self.index(fields.u32()?)?;
                 self.halt(index)?;
-                // Only a new kick descriptor starts the ring again.
+                // The ring starts again only when the monitor sends a new kick descriptor.
                 self.rings[index].kick = None;
                 let mut body = (index as u32).to_le_bytes().to_vec();
                 body.extend(u32::from(self.rings[index].base).to_le_bytes());
@@ -218,7 +218,7 @@ impl<'a> Session<'a> {
     fn set_features(&mut self, features: u64) -> Result<(), String> {
         let unknown = features & !self.offered();
         // If the disk's properties have changed since the server offered features, the driver may
-        // still use those.
+        // choose a feature that the server no longer offers.
         if unknown & !(feature::DISCARD | feature::RO | feature::TOPOLOGY) != 0 {
             return Err(format!("the server does not offer the features {unknown:#x}"));
         }

@@ -176,7 +176,7 @@ impl Worker {
     fn start_ring(&mut self, setup: Setup) -> Result<(), String> {
         assert!(
             self.ring.is_none() && self.queue.in_flight() == 0,
-            "the last operation has completed"
+            "a ring starts only after the previous ring's last operation has completed"
         );
         let (ring, kick) = Ring::new(setup)?;
         let watch = self.reactor.watch(self.kicks, kick).map_err(|e| format!("a kick: {e}"))?;
@@ -199,7 +199,7 @@ impl Worker {
     fn report(&mut self) {
         if self.leaving.is_some() && self.queue.in_flight() == 0 {
             self.held = 0;
-            let _ = self.leaving.take().expect("the caller checked this").send(());
+            let _ = self.leaving.take().expect("a leave order is pending").send(());
         }
         if self.ring.as_ref().is_none_or(|ring| ring.outstanding() == 0)
             && let Some(answer) = self.halting.take()

@@ -62,7 +62,7 @@ pub fn mounted(path: &Path) -> bool {
     mounts.split_whitespace().any(|word| Path::new(word) == path)
 }
 
-/// A loop device that the drop of this value detaches.
+/// A loop device. Dropping this value detaches the device.
 pub struct Loop(pub PathBuf, PathBuf);
 
 impl Loop {

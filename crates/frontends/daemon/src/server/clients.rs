@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Pause after accepting a client failed, for example because no descriptor is free.
+/// Pause after the server fails to accept a client, for example because no descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the socket until the process ends.

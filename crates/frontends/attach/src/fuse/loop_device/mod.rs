@@ -59,7 +59,7 @@ impl fmt::Display for Error {
         match self {
             Error::NoDriver => write!(
                 f,
-                "{CONTROL} does not exist: run 'modprobe loop' as root, or attach another way"
+                "{CONTROL} does not exist: run 'modprobe loop' as root, or choose another --as"
             ),
             Error::NotAllowed => f.write_str("only root may create and change loop devices"),
             Error::File(path, error) => write!(f, "cannot open {}: {error}", path.display()),

@@ -95,8 +95,8 @@ pub(super) struct Connection {
     spare: SendBatch,
     sending: bool,
     receiving: bool,
-    /// True if the last payload was large enough to receive directly into its buffer. The next
-    /// payload may be as large.
+    /// True if the last payload was large enough to receive directly into its buffer. The server
+    /// then expects another large payload.
     expects_large: bool,
     held_bytes: usize,
     /// Received bytes that are not parsed yet, in the buffer from this offset on.
@@ -188,7 +188,7 @@ impl Connection {
             Event::Sent { batch, result, .. } => self.sent(cx, batch, result.is_ok()),
             Event::Closed { .. } => self.gone(cx),
             Event::Timer => self.timer(cx),
-            other => unreachable!("a connection has no {other:?}"),
+            other => unreachable!("an NBD connection requests no event {other:?}"),
         }
         cx.turns.list(self.key);
     }

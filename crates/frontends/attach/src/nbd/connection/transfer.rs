@@ -150,7 +150,7 @@ impl Connection {
     /// first.
     pub(super) fn payload(&mut self, cx: &mut Context, input: &mut &[u8]) -> bool {
         let Phase::Payload(slot, index, filled) = self.phase else {
-            unreachable!("the connection receives data")
+            unreachable!("payload bytes arrive only in the payload phase")
         };
         if input.is_empty() {
             return false;
@@ -198,7 +198,7 @@ impl Connection {
     ) {
         self.receiving = false;
         let Phase::Payload(slot, index, filled) = self.phase else {
-            unreachable!("the connection receives data")
+            unreachable!("payload bytes arrive only in the payload phase")
         };
         self.request(slot).pieces[index].buffer = Some(buffer);
         match result {

@@ -115,8 +115,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoModule => f.write_str(
-                "the kernel's NBD client is not loaded: run 'modprobe nbd' as root, or attach \
-                 another way if the module does not exist",
+                "the kernel's NBD client is not loaded: run 'modprobe nbd' as root, or choose \
+                 another --as if the module does not exist",
             ),
             Error::NotAllowed => f.write_str("only root may create and change NBD devices"),
             Error::InUse(index) => write!(
@@ -212,7 +212,7 @@ pub fn connect_to(connections: &Connections, options: &Options) -> Result<Device
 }
 
 /// Clears the read-only flag that `blockdev --setro` set on an earlier device with this number. The
-/// driver does not clear it.
+/// driver keeps this flag when a device is removed.
 fn clear_read_only(device: Device) {
     let opened = std::fs::File::open(device.path());
     let set_writable = crate::fuse::loop_device::ioctl::set_writable;
@@ -286,8 +286,8 @@ fn refused(error: io::Error) -> Error {
     }
 }
 
-/// Maps an error of the kernel to [`Error`]. "Invalid argument" means that the device does not
-/// exist or is not connected.
+/// Maps an error of the kernel to [`Error`]. The kernel returns "invalid argument" if the device
+/// does not exist or is not connected.
 fn not_there(device: Device, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::InvalidInput | io::ErrorKind::NotFound => Error::NoDevice(device.index),

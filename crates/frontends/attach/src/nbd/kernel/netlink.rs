@@ -182,7 +182,7 @@ mod tests {
         for length in 0..16 {
             assert_eq!(Attributes(whole.0[..length].to_vec()).find(2), None, "{length} bytes");
         }
-        assert_eq!(Attributes(vec![0; 64]).find(2), None, "attributes of no length");
+        assert_eq!(Attributes(vec![0; 64]).find(2), None, "an attribute of length 0 is ignored");
     }
 
     /// Every kernel has the control family.

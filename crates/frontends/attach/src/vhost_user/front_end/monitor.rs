@@ -113,7 +113,9 @@ impl Monitor {
     fn number(&mut self, code: u32) -> io::Result<u64> {
         wire::ask(&self.stream, code, false, &[], None)?;
         let answer = wire::answer(&self.stream, code)?;
-        let number = answer.try_into().map_err(|_| unsupported("the answer is not a number"))?;
+        let number = answer
+            .try_into()
+            .map_err(|_| unsupported("the back end's answer is not a 64-bit number"))?;
         Ok(u64::from_le_bytes(number))
     }
 

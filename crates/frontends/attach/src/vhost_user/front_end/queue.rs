@@ -263,7 +263,7 @@ impl FrontQueue {
             ring.free.pop();
             let (frame, data) = ring.layout.slot(ring.base, slot);
             let bytes = op.buffer.as_ref().map_or(0, |buffer| buffer.len()) as u32;
-            // A flush may have any block address.
+            // Ignore the block address of a flush: any value is valid.
             let first = if op.command == Command::Flush { 0 } else { op.lba };
             let sector = self.shared.geometry.offset(first) / SECTOR_BYTES;
             let (kind, sector, data) = match op.command {
