@@ -78,7 +78,7 @@ pub(super) fn runtime(given: Option<&Path>) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Fails if other users can change the folder, or, with `closed`, read it. They could then choose
+/// Fails if other users can change the folder, or, with `closed`, read it. Such a user could choose
 /// the devices that root creates, serves and removes.
 fn check_private(folder: &Path, closed: bool) -> Result<()> {
     system::check_private(folder, closed).map_err(|problem| {

@@ -282,7 +282,8 @@ mod tests {
         }
         // A new attachment (without `resume`) may use another namespace. But it must wait until the
         // commands of these controllers have ended.
-        let read = predecessor(&recorder.folder, &settings(), false).expect("our own");
+        let read = predecessor(&recorder.folder, &settings(), false)
+            .expect("the recorder's own records are readable");
         assert_eq!(read, Predecessor { namespace: None, controllers: lives });
     }
 

@@ -246,7 +246,7 @@ impl Settings {
         over(&mut self.congestion, &global.congestion);
     }
 
-    /// Checks everything that needs no I/O.
+    /// Checks all values whose check needs no I/O.
     fn check(&self) -> Result<(), String> {
         if self.urls.is_empty() {
             return Err(
@@ -266,7 +266,7 @@ impl Settings {
             super::folder::check_name(name)?;
         }
         if self.reconnect_delay.is_some_and(|delay| delay.is_zero()) {
-            return Err("a reconnect delay of 0 would try without a pause: use 1s".into());
+            return Err("a reconnect delay of 0 would reconnect without a pause: use 1s".into());
         }
         if self.threads.is_some_and(|threads| !(1..=MAX_THREADS).contains(&threads)) {
             return Err(format!("threads: use 1 to {MAX_THREADS}"));
@@ -293,7 +293,7 @@ impl Settings {
         let tls = self.tls_key.is_some() || self.concat || self.urls.iter().any(with_tls);
         if way == As::Nvme && tls {
             return Err("--as nvme does not support TLS, so nothing would be encrypted: use \
-                        another way, or `nvme connect --tls` with the key in the kernel's keyring \
+                        another --as, or `nvme connect --tls` with the key in the kernel's keyring \
                         (`--concat` without a key)"
                 .into());
         }
@@ -301,7 +301,7 @@ impl Settings {
         let limited = !self.dhchap_hashes.is_empty() || !self.dhchap_dhgroups.is_empty();
         if way == As::Nvme && (limited || self.urls.iter().any(limits)) {
             let error = "--as nvme does not support dhchap-hashes and dhchap-dhgroups, because the \
-                         kernel accepts the target's choice: leave them out, or use another way";
+                         kernel accepts the target's choice: leave them out, or use another --as";
             return Err(error.to_owned());
         }
         for (option, given, ways) in [

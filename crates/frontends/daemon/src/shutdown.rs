@@ -25,7 +25,7 @@ const SHELL_TIME: Duration = Duration::from_secs(30);
 /// Polling interval for users and for services that stop.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Time for one attempt to stop the uses. The supervisor then checks again whether other services
-/// still stop.
+/// are still stopping.
 const ROUND: Duration = Duration::from_secs(5);
 /// Time limit for the server's answer.
 const WAIT_LIMIT: Duration = Duration::from_secs(3);

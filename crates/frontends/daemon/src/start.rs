@@ -82,7 +82,7 @@ fn attach(args: &AttachArgs, global: &Global) -> Result<()> {
     Err(Failure::run(failed.unwrap_or_else(|| "no way to attach a disk works here".to_owned())))
 }
 
-/// The inputs of an attach that are the same for each way.
+/// The inputs of an attach that are the same for each way to attach (ublk, NBD and so on).
 struct Launch<'a> {
     runtime: &'a Path,
     args: &'a AttachArgs,
@@ -255,7 +255,7 @@ fn in_background(
             Err(match report {
                 Report::WayFailed(sentence) => (Failure::Run(sentence), true),
                 Report::Failed(sentence) => (Failure::Run(sentence), false),
-                _ => unreachable!("it was one of these"),
+                _ => unreachable!("the outer pattern matches only failures"),
             })
         }
         _ => {
@@ -296,7 +296,10 @@ fn supervise(folder: Folder, global: &Global) -> Result<()> {
     let begin = channel.receive::<Begin>().map_err(|_| not_ours())?;
     let Some((begin, Some(lock))) = begin else { return Err(not_ours()) };
     let lock = Lock::inherited(lock);
-    assert!(folder.is_held(Role::Supervisor), "the command passed the lock");
+    assert!(
+        folder.is_held(Role::Supervisor),
+        "the supervisor holds the lock that the command passed"
+    );
     system::begin_daemon().map_err(|error| Failure::run(os(&error)))?;
     let mut client = Client { channel: Some(Arc::new(channel)), way_failed: false };
     #[cfg_attr(

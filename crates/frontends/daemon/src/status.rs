@@ -137,7 +137,7 @@ pub(super) enum AttachmentState {
     Reconnecting,
     /// The host has given up every path; I/O fails.
     Failed,
-    /// The server died, and its successor is not ready yet; I/O waits where possible.
+    /// The server died, and the next server is not ready yet; I/O waits where possible.
     Restarting,
     /// The server works, but its mount or loop device is gone from this machine.
     Unusable,
@@ -180,7 +180,7 @@ pub(super) struct Path {
     /// The number of times that the target recently broke the protocol.
     #[serde(default)]
     pub(super) breaches: u64,
-    /// The last such case, as a sentence.
+    /// The last protocol violation, as a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) breach: Option<String>,
 }

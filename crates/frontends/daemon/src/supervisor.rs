@@ -57,7 +57,7 @@ pub(super) trait Audience {
     /// [`Supervisor::run`] then returns the error.
     fn way_failed(&mut self) {}
 
-    /// The client's channel, which closes when the client stops waiting.
+    /// The channel to the waiting `farblock attach`, which closes when that process exits.
     fn channel(&self) -> Option<Arc<Channel>> {
         None
     }
@@ -70,7 +70,7 @@ pub(super) struct Supervisor<'a> {
     global: &'a Global,
     notifier: Notifier,
     events: Receiver<Event>,
-    /// Passed to the threads that wait for events.
+    /// Sends events to this thread. Each thread that waits for an event gets a copy.
     sender: Sender<Event>,
     /// The supervisor gives up after this time without a working server. `None`: never.
     patience: Option<Duration>,

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_sees_the_close_of_socket_and_watcher() {
+    fn a_client_sees_the_close_after_both_descriptors_are_dropped() {
         use std::io::Read;
         let (mut client, server) = pair();
         drop((Line::of(&server), server));

@@ -36,7 +36,7 @@ impl<M> Mailboxes<M> {
     pub fn open(&self, wakers: Vec<Waker>) {
         let empty = || Mutex::new(Some(Vec::new()));
         let all = wakers.into_iter().map(|waker| Mailbox { messages: empty(), waker });
-        assert!(self.all.set(all.collect()).is_ok(), "the mailboxes are opened once");
+        assert!(self.all.set(all.collect()).is_ok(), "the mailboxes are already open");
     }
 
     /// The number of mailboxes; 0 until the threads run.

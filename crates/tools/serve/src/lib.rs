@@ -163,7 +163,10 @@ fn finish(target: Target, global: &Global) -> Result<()> {
         say_what_is_finished(target.connections());
     }
     target.stop().map_err(|error| {
-        Failure::run(format_args!("an event loop had failed: {}", crate::error::os(&error)))
+        Failure::run(format_args!(
+            "an event loop of the server failed: {}",
+            crate::error::os(&error)
+        ))
     })?;
     if !global.quiet {
         output::note("stopped");

@@ -64,7 +64,7 @@ impl Channel {
         message: &impl Serialize,
         descriptor: Option<&Descriptor>,
     ) -> io::Result<()> {
-        let bytes = serde_json::to_vec(message).expect("our own types are JSON");
+        let bytes = serde_json::to_vec(message).expect("the message serializes to JSON");
         if bytes.len() > MAX_BYTES {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -191,7 +191,7 @@ pub(in super::super) fn check_private(folder: &Path, closed: bool) -> Result<(),
 /// Whether the folder's file system is full.
 pub(in super::super) fn is_full(folder: &Path) -> bool {
     let room = rustix::fs::statvfs(folder);
-    // Some file systems do not count files, and report a total of 0.
+    // Ignore the free files of file systems that report a total of 0 files: they have no limit.
     room.is_ok_and(|room| room.f_bavail == 0 || room.f_files > 0 && room.f_favail == 0)
 }
 
@@ -304,7 +304,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("control");
         let listener = Listener::bind(&path).expect("it listens");
-        rustix::net::listen(&listener.0, 1).expect("room for fewer clients");
+        rustix::net::listen(&listener.0, 1).expect("the listener gets a short queue");
         let mut waiting = Vec::new();
         let error = loop {
             match connect(&path) {
@@ -314,7 +314,7 @@ mod tests {
         };
         assert!(error.kind() == io::ErrorKind::TimedOut && !waiting.is_empty(), "{error}");
         waiting.iter().for_each(|_| drop(listener.accept().expect("a waiting client")));
-        connect(&path).expect("room for another client");
+        connect(&path).expect("the queue has room again");
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl Channel {
             (_, None) => None,
         };
         let packet = Packet { message, handle };
-        let mut line = serde_json::to_vec(&packet).expect("our own types are JSON");
+        let mut line = serde_json::to_vec(&packet).expect("the message serializes to JSON");
         line.push(b'\n');
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         to.write_all(&line)?;

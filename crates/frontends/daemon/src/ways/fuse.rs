@@ -95,7 +95,7 @@ fn resume(
         let is_ours = mounts.has(device);
         if !is_ours {
             let file = server.path().display();
-            tracing::warn!("{} is no longer on {file}", device.display());
+            tracing::warn!("{} is no longer attached to {file}", device.display());
         }
         is_ours
     });
@@ -163,8 +163,7 @@ impl Attached for Fuse {
     fn stop(&mut self, force: bool) -> Result<(), StopError> {
         StopError::if_used(self.users(), force)?;
         if let Some(device) = &self.device {
-            // Another program may have detached the device from the file, and attached it to
-            // another.
+            // Another program may have attached the device to another file.
             if self.mounts.has(device) {
                 match self.mounts.detach(device, force) {
                     Ok(()) => {}
@@ -179,7 +178,9 @@ impl Attached for Fuse {
         match self.server.stop(force) {
             Ok(()) => {}
             Err(FuseError::InUse(..)) => return Err(StopError::InUse(self.users())),
-            Err(FuseError::Failed(error)) => tracing::error!("an event loop had failed: {error}"),
+            Err(FuseError::Failed(error)) => {
+                tracing::error!("an event loop of the server failed: {error}")
+            }
             Err(error) => return Err(StopError::Failed(sentence(error))),
         }
         if let Some(path) = &self.made {

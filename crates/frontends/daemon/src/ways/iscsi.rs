@@ -61,7 +61,7 @@ impl Attached for Iscsi {
         if let Some(server) = self.server.take()
             && let Err(error) = server.stop(true)
         {
-            tracing::error!("an event loop had failed: {error}");
+            tracing::error!("an event loop of the server failed: {error}");
         }
         Ok(())
     }

@@ -102,7 +102,7 @@ const ARGUMENTS: [&str; 2] = ["attachment", "loop"];
 fn command(task: &Task) -> io::Result<Command> {
     use std::os::unix::process::CommandExt;
     let program = std::env::current_exe()?;
-    let task = serde_json::to_string(task).expect("our own types are JSON");
+    let task = serde_json::to_string(task).expect("the task serializes to JSON");
     let mut command = Command::new(system::program(&program));
     // Signals from a terminal must reach only the supervisor.
     command.args(ARGUMENTS).arg(&task).process_group(0);

@@ -71,7 +71,7 @@ pub(super) struct Predecessor {
     /// The server's [`Attached::state`].
     pub(super) state: Value,
     /// The descriptor from the server's [`Attached::keep`]. The supervisor has kept it.
-    #[cfg_attr(windows, expect(dead_code, reason = "no way of Windows keeps anything"))]
+    #[cfg_attr(windows, expect(dead_code, reason = "no way on Windows keeps a descriptor"))]
     pub(super) kept: Option<Descriptor>,
 }
 
@@ -191,7 +191,7 @@ pub(super) const HERE: &[As] = &[As::Winspd, As::Iscsi, As::Nbd];
 /// Offers the disk.
 pub(super) fn start(start: &Start<'_>) -> Result<Box<dyn Attached>, String> {
     match start.settings.way {
-        As::Auto => Err("the settings do not name a way".to_owned()),
+        As::Auto => Err("the settings name no way to attach".to_owned()),
         As::Nbd => nbd::start(start),
         As::Iscsi => iscsi::start(start),
         #[cfg(target_os = "linux")]

@@ -119,7 +119,7 @@ impl Attached for Nbd {
         if let Some(server) = self.server.take()
             && let Err(error) = server.stop()
         {
-            tracing::error!("an event loop had failed: {error}");
+            tracing::error!("an event loop of the server failed: {error}");
         }
         Ok(())
     }

@@ -89,7 +89,7 @@ impl Nvme {
     }
 }
 
-/// Records the namespace. Fails if it is already attached in another way.
+/// Records the namespace's identity. Fails if another attachment on this machine writes to it.
 fn record(start: &Start<'_>, device: &Path) -> Result<(), String> {
     let id = |attribute| system(device, attribute)?.parse::<Uuid>().ok().map(Uuid::into_bytes);
     let known = KnownNamespace { uuid: id("uuid"), nguid: id("nguid"), ..Default::default() };

@@ -89,7 +89,7 @@ impl Attached for Ublk {
     fn stop(&mut self, force: bool) -> Result<(), StopError> {
         match self.server.stop(force) {
             Err(ublk::StopError::Failed(error)) => {
-                tracing::error!("an event loop had failed: {error}");
+                tracing::error!("an event loop of the server failed: {error}");
                 Ok(())
             }
             stopped => Ok(stopped?),

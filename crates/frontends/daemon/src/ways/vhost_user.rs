@@ -55,7 +55,7 @@ impl Attached for VhostUser {
         if let Some(server) = self.server.take()
             && let Err(error) = server.stop()
         {
-            tracing::error!("an event loop had failed: {error}");
+            tracing::error!("an event loop of the server failed: {error}");
         }
         Ok(())
     }

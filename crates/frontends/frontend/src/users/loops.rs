@@ -177,12 +177,12 @@ mod tests {
         assert!(
             within(Some(file), Some(makedev(8, 1))) && !within(Some(file), Some(makedev(8, 2)))
         );
-        assert!(within(None, Some(makedev(8, 2))), "not found by its path");
+        assert!(within(None, Some(makedev(8, 2))), "the loop device is not found by its path");
         assert!(
             device(Some(file)).is_in(Some(makedev(8, 1)), None),
-            "not found by its device number"
+            "the loop device is not found by its device number"
         );
-        assert!(!within(Some(Underlying::Device(5)), Some(5)), "a device is taken for a file");
+        assert!(!within(Some(Underlying::Device(5)), Some(5)), "a backing device counts as a file");
     }
 
     #[test]
@@ -190,6 +190,9 @@ mod tests {
         let on = |backing| device(backing).is_on_device(makedev(7, 0), Path::new("/dev/loop0"));
         assert!(on(Some(Underlying::Device(makedev(7, 0)))));
         assert!(!on(Some(Underlying::Device(makedev(7, 1)))) && !on(None));
-        assert!(device(None).is_on_device(1, Path::new("/srv/disk")), "not found by its path");
+        assert!(
+            device(None).is_on_device(1, Path::new("/srv/disk")),
+            "the loop device is not found by its path"
+        );
     }
 }

@@ -79,8 +79,8 @@ struct Input {
     /// Received bytes that are not parsed yet, in the buffer from this offset on.
     unread: Option<(Buffer, usize)>,
     receiving: bool,
-    /// True if the last PDU's data was large enough to receive directly into its buffer. The next
-    /// PDU's data may be as large.
+    /// True if the last PDU's data was large enough to receive directly into its buffer. The target
+    /// then expects more large data.
     expects_large: bool,
     /// The parts received so far of a text request that spans several PDUs.
     text: Pieces,
@@ -256,7 +256,7 @@ impl Connection {
             Event::Sent { batch, result, .. } => self.sent(cx, batch, result.is_ok()),
             Event::Closed { .. } => self.gone(cx),
             Event::Timer => self.timer(cx),
-            other => unreachable!("a connection has no {other:?}"),
+            other => unreachable!("an iSCSI connection requests no event {other:?}"),
         }
         cx.turns.list(self.key);
     }
@@ -404,8 +404,7 @@ impl TickConnection for Connection {
         if self.state == SessionState::Open {
             self.arm_receive(cx);
             if cx.has_actions() {
-                // The rest of the input waits until the core has executed the connection's actions.
-                // Parse it then.
+                // Parse the rest of the input after the core has executed the connection's actions.
                 cx.turns.list(self.key);
             }
         }

@@ -189,7 +189,7 @@ impl Connection {
         let Session::Admitting(complete) =
             std::mem::replace(&mut self.session, Session::FullFeature)
         else {
-            unreachable!("the phase admits only a login")
+            unreachable!("only a connection with a waiting login is admitted")
         };
         let (login, request, answer) = *complete;
         let number = cx.session_number();

@@ -140,7 +140,7 @@ impl SessionQueue {
             self.flights[tag as usize] = Some(op);
         }
         if !batch.is_empty() {
-            let batch = self.batch.take().expect("the caller checked this");
+            let batch = self.batch.take().expect("the reactor is not sending the batch");
             self.reactor.send(self.stream, batch);
         }
     }

@@ -92,8 +92,8 @@ mod tests {
         assert!(!took(own, &place.path().join("another")) && !took(own, &place.path().join("no")));
         drop(locked);
         assert!(!took(own, &path));
-        // A shared lock is not this lock.
-        let file = fs::File::open(&path).expect("it opens");
+        // A shared lock on the file does not count.
+        let file = fs::File::open(&path).expect("the file opens");
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared).expect("a lock");
         assert!(!took(own, &path));
         let pid = Pid::from_raw(359).expect("a number");

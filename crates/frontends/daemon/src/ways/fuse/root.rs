@@ -28,7 +28,7 @@ pub(in super::super) enum MountRequest {
         device: String,
     },
     DetachAll,
-    /// Checks whether this loop device is on the mounted file.
+    /// Checks whether this loop device is attached to the mounted file.
     IsOn {
         device: PathBuf,
     },
@@ -106,7 +106,7 @@ impl Root {
         self.own.path().join(&self.name)
     }
 
-    /// Whether this loop device is on the mounted file.
+    /// Whether this loop device is attached to the mounted file.
     fn has(&self, device: &Path) -> bool {
         loop_device::is_below(device, &self.own.path())
     }
@@ -222,7 +222,8 @@ impl Mounts {
         self.loops(MountRequest::Resize { device: device.map(Path::to_path_buf) }).map(drop)
     }
 
-    /// Whether this loop device is on the mounted file. Without an answer, true.
+    /// Whether this loop device is attached to the mounted file. True if the broker does not
+    /// answer.
     pub(super) fn has(&self, device: &Path) -> bool {
         let request = MountRequest::IsOn { device: device.to_path_buf() };
         !matches!(self.ask(request), Ok((Answer::On(false), _)))

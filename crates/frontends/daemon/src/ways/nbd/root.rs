@@ -129,7 +129,7 @@ mod tests {
             DeviceRequest::Users { index: 9999 },
         ] {
             let (Answer::Refused(sentence), None) = root.carry_out(request, Vec::new()) else {
-                panic!("the request was carried out")
+                panic!("a request for a device that is not this disk's was carried out")
             };
             assert!(sentence.contains("is not this disk's device"), "{sentence}");
         }
