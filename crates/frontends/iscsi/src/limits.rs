@@ -10,8 +10,8 @@ pub const MAX_CONNECTIONS: usize = 64;
 /// The maximum number of commands in flight of one session: its command window.
 pub const MAX_TASKS: u32 = 128;
 
-/// The maximum number of immediate commands in flight of one session. They do not count against the
-/// window.
+/// The maximum number of immediate commands in flight of one session. Immediate commands do not
+/// count against the window.
 pub const MAX_IMMEDIATE_TASKS: u32 = 16;
 
 /// The limit on the unsent output of a connection, in bytes. Above this limit the target stops

@@ -178,8 +178,8 @@ impl Server {
 
     /// Adopts a new size or write protection of the namespace. The target checks commands against
     /// the new values at once, and reports the change to every session by a unit attention, even to
-    /// later ones. A namespace that reports its changes makes this call unnecessary, except after a
-    /// restart of the target: the namespace may have changed meanwhile.
+    /// later ones. Call this after a restart of the target, because the namespace may have changed
+    /// meanwhile. Also call it if the namespace does not report its changes.
     pub fn resized(&self) {
         self.shared.post(Message::Resized);
     }
@@ -192,7 +192,7 @@ impl Server {
     /// their unanswered commands.
     ///
     /// # Errors
-    /// Returns the error of the event loop, if the loop failed before.
+    /// Returns the event loop's error if the loop has failed.
     pub fn stop(mut self, force: bool) -> io::Result<()> {
         self.stop_thread(force)
     }

@@ -148,7 +148,7 @@ impl<A: Answer> Worker<A> {
         if let Some(before) = self.by_hint.insert(hint, slot)
             && let Some(task) = &mut self.tasks[before]
         {
-            tracing::warn!("Windows gave up a request that took too long, and retries it");
+            tracing::warn!("Windows abandoned a request that took too long, and retries it");
             task.is_given_up = true;
         }
         let mut task = Task::new(hint, &command);

@@ -269,7 +269,7 @@ impl Server {
         let started = self.unit.start(library::dispatchers());
         self.watcher = Some(watcher);
         started.map_err(|number| StartError::from_number(&self.device, number))?;
-        sender.send(()).expect("the thread waits for this");
+        sender.send(()).expect("the waiting thread receives the message");
         Ok(())
     }
 
@@ -302,7 +302,7 @@ impl Server {
 
     /// Adopts a new size or write protection of the namespace. The server checks requests against
     /// the new values at once. WinSpd cannot notify Windows: detach and attach the disk to show
-    /// Windows the new size. A namespace that reports its changes makes this call unnecessary.
+    /// Windows the new size. Call this only if the namespace does not report its changes.
     pub fn resized(&self) {
         self.shared.resized();
     }

@@ -44,7 +44,7 @@ fn serve(library: &Library, namespace: Arc<dyn Namespace>) -> Server {
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + LONG;
     while !condition() {
-        assert!(Instant::now() < deadline, "not within the limit: {what}");
+        assert!(Instant::now() < deadline, "this did not happen in time: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -130,7 +130,7 @@ fn requests_run_concurrently_up_to_the_queue_depth() {
             assert!(answer.is_good() && answer.kind == WRITE);
             order.push(answer.hint);
         }
-        assert_ne!(order, hints, "the gate did not change the order");
+        assert_ne!(order, hints, "the gate releases writes in reverse order");
         order.sort_unstable();
         assert_eq!(order, hints, "a request has several answers or none");
         gate.close();
