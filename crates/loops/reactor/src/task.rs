@@ -64,7 +64,7 @@ impl Tasks {
             return recycle(event, pool);
         }
         self.arrived += arrived(&event) as u64;
-        self.slots.find_mut(task.0).expect("marked ready just now").events.push(event);
+        self.slots.find_mut(task.0).expect("mark_ready has found the task").events.push(event);
     }
 
     /// Marks a task's root as ready. Returns `false` if the task or its root was removed.

@@ -66,7 +66,7 @@ fn bytes(content: &[u8]) -> SendBatch {
 fn received(event: Event) -> Buffer {
     match event {
         Event::Received { result: Ok(buffer), .. } => buffer,
-        other => panic!("another event instead of bytes: {other:?}"),
+        other => panic!("the loop reported another event instead of received bytes: {other:?}"),
     }
 }
 
@@ -156,7 +156,7 @@ fn an_echo_with_random_splits_is_complete(mut event_loop: Loop) {
                 server_sending = true;
             }
         }
-        assert!(echoed == content, "round {round} of seed 42");
+        assert!(echoed == content, "the echoed data differs in round {round} of seed 42");
         // The server's receive is still outstanding. One more byte completes it.
         reactor.send(client, bytes(b"."));
         for _ in 0..2 {

@@ -78,7 +78,7 @@ macro_rules! with {
             (Provider::System($verbs), $name::System($inner)) => $call,
             (Provider::Memory($verbs), $name::Memory($inner)) => $call,
             #[cfg(target_os = "linux")]
-            _ => panic!("a handle of another implementation"),
+            _ => panic!("the handle belongs to another implementation"),
         }
     };
 }
@@ -97,7 +97,7 @@ macro_rules! make {
             (Provider::System($verbs), $name::System($inner)) => $call.map($made::System),
             (Provider::Memory($verbs), $name::Memory($inner)) => $call.map($made::Memory),
             #[cfg(target_os = "linux")]
-            _ => panic!("a handle of another implementation"),
+            _ => panic!("the handle belongs to another implementation"),
         }
     };
 }
@@ -108,7 +108,7 @@ macro_rules! inner {
         match $handle {
             $name::$which(inner) => inner,
             #[cfg(target_os = "linux")]
-            _ => panic!("a handle of another implementation"),
+            _ => panic!("the handle belongs to another implementation"),
         }
     };
 }
@@ -172,7 +172,7 @@ impl Verbs for Provider {
                 Ok(verbs.get_cm_event(channel)?.map(|event| event.map(ProviderId::Memory)))
             }
             #[cfg(target_os = "linux")]
-            _ => panic!("a handle of another implementation"),
+            _ => panic!("the handle belongs to another implementation"),
         }
     }
 
@@ -275,7 +275,7 @@ impl Verbs for Provider {
                 create_qp!(verbs, id, options, Memory)
             }
             #[cfg(target_os = "linux")]
-            _ => panic!("a handle of another implementation"),
+            _ => panic!("the handle belongs to another implementation"),
         }
     }
 

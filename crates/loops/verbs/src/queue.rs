@@ -48,7 +48,7 @@ pub fn post_receives<V: Verbs>(
 #[derive(Debug, Default)]
 pub struct Arming {
     is_armed: bool,
-    /// Whether the last event was not readable yet when its completions were.
+    /// Whether the last event's completions arrived before the event was readable.
     is_late: bool,
 }
 

@@ -51,7 +51,7 @@ impl<V: Verbs> Staging<V> {
     /// Makes a staging that has not registered memory yet. Its registrations will permit `access`.
     ///
     /// # Panics
-    /// Panics if a size is not a power of two, or the sizes do not fit each other.
+    /// Panics if a size is not a power of two, a chunk exceeds a slab, or a slab exceeds `bytes`.
     #[must_use]
     pub fn new(verbs: V, pd: V::Pd, access: Access, sizes: StagingSizes) -> Self {
         let StagingSizes { bytes, slab_bytes, chunk_bytes } = sizes;

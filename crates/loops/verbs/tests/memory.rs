@@ -175,13 +175,16 @@ fn a_sleep_costs_one_arming_and_one_event() {
         }
         assert!(host.poll().is_some());
         assert_eq!(poll_and_arm(&target, &mut arming), 2);
-        // A poll of an armed queue does not call for its event.
+        // A poll of an armed queue without completions does not take an event.
         assert_eq!(poll_and_arm(&target, &mut arming), 0);
         let after = target.node.calls();
         assert_eq!(after.req_notify_cq - before.req_notify_cq, round);
         assert_eq!(after.get_cq_event - before.get_cq_event, round);
     }
-    assert!(!target.node.get_cq_event(&target.cq).expect("a queue"), "an event is left");
+    assert!(
+        !target.node.get_cq_event(&target.cq).expect("a queue"),
+        "an event remains after the poll"
+    );
 }
 
 #[test]
@@ -194,7 +197,10 @@ fn a_completion_between_the_poll_and_the_arming_is_not_lost() {
         host.send(round, Operation::Send, true).expect("room");
         assert!(host.poll().is_some());
         // The caller has found nothing, and arms the queue behind the completion.
-        assert!(arming.after(&target.node, &target.cq, 0).expect("a queue"), "it must poll again");
+        assert!(
+            arming.after(&target.node, &target.cq, 0).expect("a queue"),
+            "the caller must poll again"
+        );
         assert_eq!(poll_and_arm(&target, &mut arming), 1);
         // The queue is armed: the next completion gives an event, and only one.
         target.receive(round).expect("room");
@@ -202,7 +208,10 @@ fn a_completion_between_the_poll_and_the_arming_is_not_lost() {
         assert!(host.poll().is_some());
         assert!(target.poll().is_some());
         assert!(arming.after(&target.node, &target.cq, 1).expect("a queue"));
-        assert!(!target.node.get_cq_event(&target.cq).expect("a queue"), "an event is left");
+        assert!(
+            !target.node.get_cq_event(&target.cq).expect("a queue"),
+            "an event remains after the poll"
+        );
     }
 }
 

@@ -58,12 +58,16 @@ impl fmt::Display for GroupOrder {
             Self::Move { ana_group, member } => {
                 write!(f, "{member} is to lead ANA group {ana_group}")
             }
-            Self::Unpin { ana_group } => write!(f, "the group chooses the leader of {ana_group}"),
+            Self::Unpin { ana_group } => {
+                write!(f, "the group chooses the leader of ANA group {ana_group}")
+            }
             Self::Resume { member } => write!(f, "{member} may lead again"),
             Self::Drain { member } => write!(f, "{member} hands its ANA groups over"),
             Self::Pause { member } => write!(f, "{member} stops leading"),
             Self::BeginUpgrade => f.write_str("a rolling upgrade has begun"),
-            Self::Restart { member } => write!(f, "{member} ends, to be started again"),
+            Self::Restart { member } => {
+                write!(f, "the process of {member} exits, and its supervisor starts it again")
+            }
             Self::EndUpgrade => f.write_str("the rolling upgrade has ended"),
             Self::Forget { member } => write!(f, "the group has forgotten {member}"),
         }

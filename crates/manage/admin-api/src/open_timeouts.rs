@@ -241,7 +241,7 @@ mod tests {
         let (tells, closed) = channel();
         patience.stuck[Aside::File as usize].store(STUCK_MAX, Ordering::Relaxed);
         patience.close("a disk", Tells(tells.clone()));
-        assert!(closed.try_recv().is_err(), "it was closed on this thread");
+        assert!(closed.try_recv().is_err(), "the storage was closed on the calling thread");
         patience.stuck[Aside::File as usize].store(0, Ordering::Relaxed);
         patience.close("another disk", Tells(tells));
         for _ in 0..2 {
@@ -261,7 +261,10 @@ mod tests {
             told.send(wanted.claim()).map_err(|error| error.to_string())
         });
         assert!(late.unwrap_err().contains("does not answer"));
-        assert!(!tells.recv_timeout(LONG).expect("it ends"), "claimed after the timeout");
+        assert!(
+            !tells.recv_timeout(LONG).expect("the operation ends"),
+            "claimed after the timeout"
+        );
         // On a slow machine, the thread may start too late. Retry with more time.
         let claimed = (0..).find_map(|times| {
             let longest = Duration::from_millis(10 << times);

@@ -229,7 +229,7 @@ impl Stream {
     }
 
     fn run_send(&mut self, key: Key, cx: &mut Context<'_>) {
-        let (batch, cursor) = self.send.as_mut().expect("checked by the caller");
+        let (batch, cursor) = self.send.as_mut().expect("a send is outstanding");
         let mut result = Ok(());
         let mut all = batch.is_empty();
         let mut writes = 0;

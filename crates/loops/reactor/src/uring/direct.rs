@@ -168,7 +168,9 @@ impl Stream {
         spare: &mut Option<Buffer>,
         large: &mut Option<Buffer>,
     ) -> Look {
-        let Recv::Any { limit } = self.recv else { unreachable!("checked by the caller") };
+        let Recv::Any { limit } = self.recv else {
+            unreachable!("the outstanding receive is Recv::Any")
+        };
         let most = recv_bytes(limit);
         let spare = if most > RECV_BYTES { large } else { spare };
         let size = if most > RECV_BYTES { LARGE_RECV_BYTES } else { RECV_BYTES };
@@ -190,7 +192,7 @@ impl Stream {
 
     fn receive_into(&mut self, cx: &mut Context<'_>, key: Key) -> Look {
         let Recv::Into { buffer, range, done } = &mut self.recv else {
-            unreachable!("checked by the caller")
+            unreachable!("the outstanding receive is Recv::Into")
         };
         let result = match receive(&self.socket, &mut buffer[range.start + *done..range.end]) {
             None => return Look::Nothing,
@@ -398,7 +400,10 @@ mod tests {
         bench.with(|engine, cx| engine.close(cx, key));
         let mut none = Vec::new();
         bench.tasks.take_events(bench.task, &mut none);
-        assert!(none.is_empty(), "a result within the submission: {none:?}");
+        assert!(
+            none.is_empty(),
+            "closing the stream delivers no event before the next turn: {none:?}"
+        );
         let events = bench.look(2);
         let [Event::ReceivedInto { result: Err(error), .. }, Event::Closed { .. }] = &events[..]
         else {

@@ -461,7 +461,7 @@ impl Uring {
 
     /// Frees the slot of a closing stream if no operation is in flight any more.
     fn finish_close(&mut self, cx: &mut Context<'_>, key: Key) {
-        let stream = self.streams.find(key).expect("found by the caller");
+        let stream = self.streams.find(key).expect("the closing stream has a slot");
         if stream.is_closing() && stream.in_flight == 0 {
             let Stream { socket, task, .. } = self.streams.remove(key).expect("found just now");
             drop(socket);
@@ -523,7 +523,7 @@ impl Uring {
     }
 
     fn submit_accept(&mut self, key: Key) {
-        let listener = self.listeners.find_mut(key).expect("checked by the caller");
+        let listener = self.listeners.find_mut(key).expect("the listener is open");
         listener.state = ListenerState::Accepting;
         let fd = Fd(listener.socket.as_raw_fd());
         let accept = opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC);

@@ -115,7 +115,7 @@ pub(super) fn expect_event<V: Verbs>(
 }
 
 impl<V: Verbs + Clone> Stand<V> {
-    /// Starts a connection to the target, as far as resolving its address and route.
+    /// Starts a connection to the target: resolves its address and route.
     pub(super) fn route(&self, port: u16) -> (Arc<V::EventChannel>, V::Id) {
         let verbs = &self.host;
         let channel = Arc::new(verbs.create_event_channel().expect("a channel"));
@@ -145,7 +145,7 @@ impl<V: Verbs + Clone> Stand<V> {
         End { verbs: self.host.clone(), id, queues, channel, seen: ConnParam::default() }
     }
 
-    /// Connects two ends, which both ask for these parameters. Returns the host's end first.
+    /// Connects two ends, both with these parameters. Returns the host's end first.
     pub(super) fn pair(&self, param: &ConnParam) -> (End<V>, End<V>) {
         let (channel, _listener, port) = self.listen();
         let mut host = self.request(port, param);

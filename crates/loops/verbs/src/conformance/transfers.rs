@@ -172,7 +172,7 @@ pub(super) fn an_armed_queue_gives_one_event<V: Verbs + Clone>(stand: &Stand<V>)
     }
     host.send(0, Operation::Send, &[host.slice(0, 1)]);
     target.success(0);
-    assert!(!has_event(), "an event without arming");
+    assert!(!has_event(), "the queue reports an event although it is not armed");
     verbs.req_notify_cq(cq).expect("a queue");
     host.send(1, Operation::Send, &[host.slice(0, 1)]);
     host.send(2, Operation::Send, &[host.slice(0, 1)]);
@@ -180,5 +180,5 @@ pub(super) fn an_armed_queue_gives_one_event<V: Verbs + Clone>(stand: &Stand<V>)
     target.success(1);
     target.success(2);
     assert!(verbs.get_cq_event(cq).expect("a queue"));
-    assert!(!verbs.get_cq_event(cq).expect("a queue"), "two events for one arming");
+    assert!(!verbs.get_cq_event(cq).expect("a queue"), "an armed queue reports two events");
 }
