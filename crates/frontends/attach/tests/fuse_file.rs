@@ -18,7 +18,7 @@ const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::K
 const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE);
 
 fn open(served: &Served) -> File {
-    File::options().read(true).write(true).open(served.path()).expect("it opens")
+    File::options().read(true).write(true).open(served.path()).expect("the file opens")
 }
 
 fn errno(result: io::Result<impl Sized>) -> i32 {
@@ -77,7 +77,7 @@ fn any_range_of_bytes_can_be_read_written_and_zeroed() {
                     }
                     1 => {
                         let mut bytes = vec![1; range.len()];
-                        file.read_exact_at(&mut bytes, offset).expect("it reads");
+                        file.read_exact_at(&mut bytes, offset).expect("the read succeeds");
                         assert!(
                             bytes == model[range.clone()],
                             "the file differs from the copy at {range:?} in round {round}"
@@ -85,12 +85,12 @@ fn any_range_of_bytes_can_be_read_written_and_zeroed() {
                     }
                     _ => {
                         let bytes = random.bytes(range.len());
-                        file.write_all_at(&bytes, offset).expect("it writes");
+                        file.write_all_at(&bytes, offset).expect("the write succeeds");
                         model[range].copy_from_slice(&bytes);
                     }
                 }
             }
-            assert!(fs::read(served.path()).expect("it reads") == model);
+            assert!(fs::read(served.path()).expect("the read succeeds") == model);
             drop(file);
             served.stop();
         }
@@ -108,14 +108,16 @@ fn concurrent_writes_to_one_block_are_all_kept() {
                 scope.spawn(move || {
                     for round in 0..200 {
                         let bytes = [writer + 8 * (round % 16); 100];
-                        file.write_all_at(&bytes, 100 * u64::from(writer)).expect("it writes");
+                        file.write_all_at(&bytes, 100 * u64::from(writer))
+                            .expect("the write succeeds");
                         // This write of a whole block must wait while other threads change parts of
                         // blocks.
                         let whole = [writer; 4096];
                         let at = 4096 * (1 + u64::from(writer));
-                        file.write_all_at(&whole, at).expect("it writes");
+                        file.write_all_at(&whole, at).expect("the write succeeds");
                         let mut found = [0; 100];
-                        file.read_exact_at(&mut found, 100 * u64::from(writer)).expect("it reads");
+                        file.read_exact_at(&mut found, 100 * u64::from(writer))
+                            .expect("the read succeeds");
                         assert_eq!(
                             found, bytes,
                             "the bytes of writer {writer} changed in round {round}"
@@ -168,21 +170,21 @@ fn each_file_operation_becomes_its_block_command() {
     let spy = Spy::new(disk("mem:8MiB", 512), true);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let file = open(&served);
-    file.write_all_at(&[1; 4096], 8192).expect("it writes");
+    file.write_all_at(&[1; 4096], 8192).expect("the write succeeds");
     assert_eq!(spy.take(), [(Command::Write, 16, 8, false)]);
-    file.sync_all().expect("it flushes");
-    file.sync_data().expect("it flushes");
+    file.sync_all().expect("the flush succeeds");
+    file.sync_data().expect("the flush succeeds");
     assert_eq!(spy.take(), [(Command::Flush, 0, 0, false); 2]);
     let flags = OFlags::DSYNC.bits().cast_signed();
     let durable = File::options().write(true).custom_flags(flags).open(served.path());
-    durable.expect("it opens").write_all_at(&[2; 512], 0).expect("it writes");
+    durable.expect("the file opens").write_all_at(&[2; 512], 0).expect("the write succeeds");
     let asked = spy.take();
     assert_eq!(asked[0], (Command::Write, 0, 1, true));
     assert!(asked[1..].iter().all(|asked| asked.0 == Command::Flush), "{asked:?}");
     // Closing a file that was open for writing flushes the disk. Closing a file that was open for
     // reading does not.
     let mut reader = File::open(served.path()).expect("the file opens for reading");
-    io::Read::read_exact(&mut reader, &mut [0; 512]).expect("it reads");
+    io::Read::read_exact(&mut reader, &mut [0; 512]).expect("the read succeeds");
     drop(reader);
     assert_eq!(spy.take(), [(Command::Read, 0, 1, false)]);
     rustix::fs::fallocate(&file, PUNCH, 4096, 1 << 20).expect("a hole is punched");
@@ -239,7 +241,7 @@ fn a_read_only_file_refuses_writes() {
     let served = Served::with(disk("mem:1MiB", 512), |config| config.read_only = true);
     assert_eq!(errno(File::options().write(true).open(served.path())), EROFS);
     assert_eq!(fs::metadata(served.path()).expect("a file").permissions().mode() & 0o777, 0o400);
-    assert_eq!(fs::read(served.path()).expect("it reads").len(), 1 << 20);
+    assert_eq!(fs::read(served.path()).expect("the read succeeds").len(), 1 << 20);
     served.stop();
 }
 
@@ -316,7 +318,7 @@ fn ordinary_programs_can_use_the_file() {
             fio_verify(path, &arguments);
         }
         let image = tempfile::NamedTempFile::new().expect("a file");
-        fs::write(image.path(), Random::new(9).bytes(24 << 20)).expect("it is written");
+        fs::write(image.path(), Random::new(9).bytes(24 << 20)).expect("the file is written");
         let image = image.path().to_str().expect("UTF-8");
         run("dd", &[&format!("if={image}"), &format!("of={path}"), "bs=100000", "status=none"]);
         run("cmp", &[image, path]);

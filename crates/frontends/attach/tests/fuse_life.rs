@@ -41,7 +41,7 @@ impl Program {
     /// The path of the example. Cargo builds examples for `cargo test`, in a folder next to the
     /// tests.
     fn path() -> PathBuf {
-        let test = std::env::current_exe().expect("this test");
+        let test = std::env::current_exe().expect("the path of this test");
         test.parent().and_then(Path::parent).expect("target").join("examples/fuse_serve")
     }
 
@@ -52,7 +52,7 @@ impl Program {
     }
 
     fn say(&mut self, line: &str) {
-        writeln!(self.input, "{line}").expect("it listens");
+        writeln!(self.input, "{line}").expect("the example reads its input");
     }
 
     fn kill(mut self) {
@@ -101,8 +101,11 @@ fn a_killed_server_leaves_no_program_stuck() {
         run("mkfs.ext4", &["-q", &device]);
         let used = MountedFs::new(&device, "rw");
         let data = Random::new(3).bytes(8 << 20);
-        fs::write(used.file("durable"), &data).expect("it writes");
-        fs::File::open(used.file("durable")).expect("a file").sync_all().expect("it flushes");
+        fs::write(used.file("durable"), &data).expect("the write succeeds");
+        fs::File::open(used.file("durable"))
+            .expect("a file")
+            .sync_all()
+            .expect("the flush succeeds");
         let file = format!("--filename={}", used.file("load"));
         let mut load = Command::new("timeout");
         let load = load.args(["60", "fio", "--name=load", &file, "--size=32m", "--bs=4k"]);
@@ -113,7 +116,7 @@ fn a_killed_server_leaves_no_program_stuck() {
         assert!(load.try_wait().expect("a child").is_none(), "fio exited too early");
         program.kill();
         assert!(ends(&mut load), "a program that uses the disk hangs");
-        assert!(!load.wait().expect("its status").success(), "fio reported no error");
+        assert!(!load.wait().expect("the exit status of fio").success(), "fio reported no error");
         assert!(fs::metadata(&mountpoint).is_err(), "the mount still works");
         used.unmount();
 
@@ -151,7 +154,7 @@ fn a_new_server_replaces_a_stale_mount_in_use() {
 #[test]
 fn a_server_refuses_to_stop_while_the_file_is_open() {
     let mut served = Served::new(ENGINES[1], disk("mem:1MiB", 512));
-    let file = fs::File::open(served.path()).expect("it opens");
+    let file = fs::File::open(served.path()).expect("the file opens");
     let Err(StopError::InUse(path, users)) = served.server.stop(false) else {
         panic!("the server stopped although the disk is in use")
     };
@@ -211,7 +214,7 @@ fn a_forced_stop_does_not_wait_for_requests() {
     let reader = std::thread::spawn(move || fs::read(path));
     std::thread::sleep(Duration::from_millis(200));
     let start = Instant::now();
-    served.server.stop(true).expect("it stops");
+    served.server.stop(true).expect("the server stops");
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     assert!(reader.join().expect("no panic").is_err(), "the read succeeded");
     assert!(!mounted(served.folder.path()));
@@ -235,7 +238,7 @@ fn a_stopped_server_releases_the_namespace() {
 
 fn refused(config: &Config) -> String {
     match Server::start(config, disk("mem:1MiB", 512)) {
-        Ok(_) => panic!("it starts"),
+        Ok(_) => panic!("the server started with an invalid configuration"),
         Err(error) => error.to_string(),
     }
 }
@@ -283,7 +286,7 @@ fn a_user_without_root_mounts_with_the_helper() {
     assert!(!mounted(folder.path()));
     let mut others = nobody();
     let others = others.args(arguments).args(["--allow-other", "true"]).stdin(Stdio::null());
-    let refused = others.output().expect("it runs");
+    let refused = others.output().expect("the program runs");
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("user_allow_other"), "{said}");
 }

@@ -42,7 +42,7 @@ fn a_file_system_survives_detach_and_attach() {
             let device = Loop::new(served.path(), block_size, false);
             run("mkfs.ext4", &["-q", device.name()]);
             let mounted = MountedFs::new(device.name(), "discard");
-            fs::write(mounted.file("kept"), &data).expect("it writes");
+            fs::write(mounted.file("kept"), &data).expect("the write succeeds");
             for arguments in [
                 ["--ioengine=libaio", "--direct=1", "--iodepth=32", "--rw=randrw", "--bs=4k"],
                 ["--ioengine=psync", "--direct=0", "--fsync=64", "--rw=randwrite", "--bs=8k"],
@@ -132,7 +132,7 @@ fn a_trim_deallocates_space() {
     let device = Loop::new(served.path(), 512, false);
     run("mkfs.ext4", &["-q", device.name()]);
     let mounted = MountedFs::new(device.name(), "nodiscard");
-    fs::write(mounted.file("large"), Random::new(1).bytes(40 << 20)).expect("it writes");
+    fs::write(mounted.file("large"), Random::new(1).bytes(40 << 20)).expect("the write succeeds");
     run("sync", &["-f", &mounted.file("large")]);
     let blocks = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&image).expect("a file"));
     let full = blocks();
@@ -196,7 +196,7 @@ fn a_file_system_can_grow_with_the_disk() {
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let device = Loop::new(served.path(), 512, false);
     run("mkfs.ext4", &["-q", device.name()]);
-    let held = fs::File::open(&device.0).expect("it opens");
+    let held = fs::File::open(&device.0).expect("the device opens");
     spy.disk.resize_silently(262_144);
     served.server.resized().expect("the kernel accepts the size");
     loop_device::resize(&device.0).expect("the kernel accepts the size");
@@ -220,16 +220,19 @@ fn a_device_in_use_is_not_detached_and_its_user_is_named() {
     let mut served = Served::new(ENGINES[0], disk("mem:64MiB", 512));
     let device = Loop::new(served.path(), 512, false);
     let refused = |words: &[&str]| {
-        let error = loop_device::detach(&device.0, false).expect_err("in use").to_string();
+        let error =
+            loop_device::detach(&device.0, false).expect_err("the device is in use").to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
     };
-    let open = fs::File::open(&device.0).expect("it opens");
+    let open = fs::File::open(&device.0).expect("the device opens");
     refused(&[&format!("(process {}) has {} open", std::process::id(), device.name())]);
     drop(open);
     run("mkfs.ext4", &["-q", device.name()]);
     let mounted = MountedFs::new(device.name(), "rw");
     refused(&[&format!("{} is mounted at {}", device.name(), mounted.0.path().display())]);
-    let Err(StopError::InUse(_, users)) = served.server.stop(false) else { panic!("in use") };
+    let Err(StopError::InUse(_, users)) = served.server.stop(false) else {
+        panic!("the stop did not report the users")
+    };
     let said: Vec<_> = users.iter().map(ToString::to_string).collect();
     assert!(said.iter().any(|user| user.contains("is mounted at")), "{said:?}");
     fs::write(mounted.file("still"), "works").expect("the disk still works");
@@ -247,7 +250,8 @@ fn a_device_in_use_is_not_detached_and_its_user_is_named() {
     refused(&[&format!("{partition} is mounted at")]);
     mounted.unmount();
     loop_device::detach(&device.0, false).expect("no process uses the device");
-    let gone = loop_device::detach(&device.0, false).expect_err("not attached").to_string();
+    let gone =
+        loop_device::detach(&device.0, false).expect_err("the device is not attached").to_string();
     assert!(gone.contains("is not an attached loop device"), "{gone}");
     served.stop();
 }
@@ -260,8 +264,8 @@ fn a_forced_stop_detaches_a_device_in_use() {
     let device = Loop::new(served.path(), 512, false);
     run("mkfs.ext4", &["-q", device.name()]);
     let mounted = MountedFs::new(device.name(), "rw");
-    fs::write(mounted.file("lost"), Random::new(1).bytes(1 << 20)).expect("it writes");
-    served.server.stop(true).expect("it stops");
+    fs::write(mounted.file("lost"), Random::new(1).bytes(1 << 20)).expect("the write succeeds");
+    served.server.stop(true).expect("the server stops");
     assert!(!fuse_support::mounted(served.folder.path()));
     assert!(!output("sync", &["-f", &mounted.file("lost")]).status.success());
     mounted.unmount();
@@ -273,10 +277,11 @@ fn a_forced_stop_detaches_a_device_in_use() {
 fn unsupported_loop_device_requests_are_reported() {
     let _users = users();
     let served = Served::new(ENGINES[0], disk("mem:64MiB", 512));
-    let error = loop_device::attach(served.path(), 300, false).expect_err("invalid size");
+    let error =
+        loop_device::attach(served.path(), 300, false).expect_err("the block size is invalid");
     assert!(error.to_string().contains("do not support blocks of 300 bytes"), "{error}");
     let error = loop_device::attach(&served.folder.path().join("none"), 512, false);
-    let error = error.expect_err("no file").to_string();
+    let error = error.expect_err("the file does not exist").to_string();
     assert!(error.starts_with("cannot open ") && error.contains("none"), "{error}");
     let error = loop_device::resize(Path::new("/dev/null")).expect_err("not a loop device");
     assert!(error.to_string().contains("/dev/null is not an attached loop device"), "{error}");

@@ -29,10 +29,10 @@ fn remote(engine: EngineKind, namespace: Arc<dyn Namespace>) -> (Target, Control
         engine,
         ..TargetConfig::default()
     };
-    let target = Target::start(&config).expect("it starts");
+    let target = Target::start(&config).expect("the target starts");
     let address = target.addresses()[0].to_string();
     let options = Options { engine, ..Options::default() };
-    let controller = Controller::connect(&address, NQN, &options).expect("it connects");
+    let controller = Controller::connect(&address, NQN, &options).expect("the host connects");
     (target, controller)
 }
 
@@ -53,7 +53,7 @@ fn a_file_system_works_on_a_remote_disk() {
             }
             let mounted = MountedFs::new(device.name(), "discard");
             if round == 0 {
-                fs::write(mounted.file("data"), &data).expect("it writes");
+                fs::write(mounted.file("data"), &data).expect("the write succeeds");
                 for arguments in [
                     ["--ioengine=libaio", "--direct=1", "--iodepth=32", "--rw=randrw", "--bs=4k"],
                     ["--ioengine=libaio", "--direct=1", "--iodepth=4", "--rw=write", "--bs=1m"],
@@ -72,7 +72,7 @@ fn a_file_system_works_on_a_remote_disk() {
             loop_device::detach(&device.0, false).expect("no process uses the device");
             served.stop();
             drop(controller);
-            target.stop().expect("it stops");
+            target.stop().expect("the target stops");
         }
     }
 }
@@ -86,8 +86,8 @@ fn programs_get_errors_when_the_remote_disk_is_lost() {
         let namespace = controller.namespace(1).expect("namespace 1 exists");
         let served = Served::new(engine, Arc::new(namespace));
         let file = fs::File::options().read(true).write(true).open(served.path());
-        let file = file.expect("it opens");
-        file.write_all_at(&[7; 100], 100).expect("it writes");
+        let file = file.expect("the file opens");
+        file.write_all_at(&[7; 100], 100).expect("the write succeeds");
         drop(target);
         // Each attempt must fail soon.
         for _ in 0..3 {

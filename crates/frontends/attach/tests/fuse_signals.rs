@@ -131,7 +131,7 @@ fn a_reader_can_be_killed_during_its_read() {
         eventually("the reader has ended", || has_ended(&mut reader));
         assert_eq!(away.held(), usize::from(begun), "a read that had not started still runs");
         away.is_back();
-        assert_eq!(fs::read(served.path()).expect("it reads").len(), 1 << 20);
+        assert_eq!(fs::read(served.path()).expect("the read succeeds").len(), 1 << 20);
         served.stop();
     }
 }
@@ -145,7 +145,7 @@ fn a_writer_killed_before_its_write_starts_writes_nothing() {
     writer.kill().expect("SIGKILL");
     eventually("the writer has ended", || has_ended(&mut writer));
     away.is_back();
-    let data = fs::read(served.path()).expect("it reads");
+    let data = fs::read(served.path()).expect("the read succeeds");
     assert!(data.iter().all(|&byte| byte == 0), "an interrupted write was executed later");
     served.stop();
 }
@@ -179,6 +179,8 @@ fn a_killed_writer_waits_for_its_started_write() {
     );
     away.is_back();
     eventually("the writer has ended", || has_ended(&mut writer));
-    assert!(fs::read(served.path()).expect("it reads")[..512].iter().any(|&byte| byte != 0));
+    assert!(
+        fs::read(served.path()).expect("the read succeeds")[..512].iter().any(|&byte| byte != 0)
+    );
     served.stop();
 }

@@ -30,7 +30,7 @@ fn a_server_listens_on_a_private_unix_socket() {
     let path = folder.path().join("disk.sock");
     for engine in ENGINES {
         let config = Config { engine, ..at(&path) };
-        let server = Server::start(&config, disk("mem:1MiB", 512)).expect("it starts");
+        let server = Server::start(&config, disk("mem:1MiB", 512)).expect("the server starts");
         assert_eq!(server.engine(), engine);
         assert_eq!(server.address(), Some(&Address::Unix(path.clone())));
         let found = std::fs::metadata(&path).expect("a socket");
@@ -40,7 +40,7 @@ fn a_server_listens_on_a_private_unix_socket() {
         eventually("the client is counted", || server.connections() == 1);
         drop(stream);
         eventually("the client is gone", || server.connections() == 0);
-        server.stop().expect("it stops");
+        server.stop().expect("the server stops");
         assert!(!path.exists(), "the socket was not removed");
     }
 }
@@ -57,7 +57,7 @@ fn a_server_replaces_a_stale_socket_but_not_a_live_one() {
     // If another process has replaced the socket at the path, the server must not remove it.
     std::fs::remove_file(&path).expect("the file exists");
     let other = UnixListener::bind(&path).expect("a socket");
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
     assert!(path.exists());
     drop(other);
     std::fs::remove_file(&path).expect("the file exists");
@@ -99,7 +99,7 @@ fn a_stopping_server_answers_accepted_requests() {
             assert_eq!(client.reply(0).errno, 0);
         }
         client.expect_end();
-        stopping.join().expect("no panic").expect("it stops");
+        stopping.join().expect("no panic").expect("the server stops");
         let server = serve(engine, disk);
         let read = Client::simple(&server).read(0, 5120);
         for (index, block) in read.chunks(512).enumerate() {
@@ -121,7 +121,7 @@ fn idle_clients_do_not_delay_the_stop() {
         clients.push(writing);
         std::thread::sleep(Duration::from_millis(20));
         let start = Instant::now();
-        server.stop().expect("it stops");
+        server.stop().expect("the server stops");
         // If the server waited for these clients, it would wait ten seconds.
         assert!(start.elapsed() < Duration::from_secs(9), "the stop took {:?}", start.elapsed());
         clients.iter_mut().for_each(Client::expect_end);
@@ -135,7 +135,7 @@ fn a_client_that_reads_no_answers_delays_the_stop_for_ten_seconds() {
     (0..20).for_each(|cookie| client.request(0, READ, cookie, 0, 1 << 20));
     std::thread::sleep(Duration::from_millis(50));
     let start = Instant::now();
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
     // The stop must last about ten seconds. A busy machine may take longer.
     let seconds = start.elapsed().as_secs();
     assert!(seconds >= 9, "the client was closed after {seconds} s");
@@ -163,6 +163,6 @@ fn clients_see_a_changed_size() {
 fn a_stopped_server_releases_the_namespace() {
     let namespace = disk("mem:1MiB", 512);
     let server = serve(ENGINES[0], Arc::clone(&namespace));
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
     assert_eq!(Arc::strong_count(&namespace), 1);
 }

@@ -51,8 +51,8 @@ impl Served {
         };
         let export = "a disk".to_owned();
         let config = Config { engine, threads: 2, export, ..Config::new(Some(listen)) };
-        let server = Server::start(&config, disk).expect("it starts");
-        let uri = server.address().expect("it listens").uri(&config.export);
+        let server = Server::start(&config, disk).expect("the server starts");
+        let uri = server.address().expect("the server listens").uri(&config.export);
         Served { server, uri, folder }
     }
 
@@ -122,7 +122,7 @@ fn nbdinfo_shows_the_export() {
         let other = output("nbdinfo", &["--size", &served.uri.replace("a%20disk", "other")]);
         let complained = String::from_utf8_lossy(&other.stderr);
         assert!(complained.contains("no export named 'other'"), "{complained}");
-        served.server.stop().expect("it stops");
+        served.server.stop().expect("the server stops");
     }
 }
 
@@ -157,7 +157,7 @@ fn nbdcopy_copies_in_both_directions() {
         run("nbdcopy", &[&file, &served.uri]);
         run("nbdcopy", &[&served.uri, &back]);
         assert!(same(&file, &back));
-        served.server.stop().expect("it stops");
+        served.server.stop().expect("the server stops");
     }
 }
 
@@ -178,7 +178,7 @@ fn qemu_img_converts_and_compares() {
         let io = ["-f", "qcow2", "-c", "write -P 7 0 9M", "-c", "read -P 7 1M 2M", &served.uri];
         run("qemu-io", &io);
         run("qemu-img", &["check", "-q", "-f", "qcow2", &served.uri]);
-        served.server.stop().expect("it stops");
+        served.server.stop().expect("the server stops");
     }
 }
 
@@ -218,7 +218,7 @@ fn qemu_io_reads_and_writes() {
         assert!(!beyond.status.success());
         let read_only = ["-r", "-f", "raw", "-c", "write 0 512", &served.uri];
         assert!(!output("qemu-io", &read_only).status.success());
-        served.server.stop().expect("it stops");
+        served.server.stop().expect("the server stops");
     }
 }
 
@@ -249,7 +249,7 @@ fn fio_verifies_its_data() {
             ];
             run("fio", &arguments);
         }
-        served.server.stop().expect("it stops");
+        served.server.stop().expect("the server stops");
     }
 }
 
@@ -276,6 +276,6 @@ fn fio_works_with_many_connections() {
             "--minimal",
         ];
         run("fio", &arguments);
-        served.server.stop().expect("it stops");
+        served.server.stop().expect("the server stops");
     }
 }

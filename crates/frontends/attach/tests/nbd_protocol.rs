@@ -260,8 +260,8 @@ fn a_read_only_export_refuses_writes() {
             read_only: true,
             ..farblock_attach::nbd::Config::new(None)
         };
-        let server =
-            farblock_attach::nbd::Server::start(&config, disk("mem:1MiB", 512)).expect("it starts");
+        let server = farblock_attach::nbd::Server::start(&config, disk("mem:1MiB", 512))
+            .expect("the server starts");
         let mut client = Client::raw(&server);
         client.flags(3);
         let (_, flags) = client.go(b"", &[]).expect("an export");

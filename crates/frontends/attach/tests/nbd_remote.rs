@@ -29,7 +29,7 @@ fn target(engine: EngineKind, address: SocketAddr, namespace: Arc<dyn Namespace>
         engine,
         ..TargetConfig::default()
     };
-    Target::start(&config).expect("it starts")
+    Target::start(&config).expect("the target starts")
 }
 
 /// Starts a target with 32 MiB in 4096-byte blocks, and connects a host to it.
@@ -37,7 +37,7 @@ fn remote(engine: EngineKind) -> (Target, Controller) {
     let target = target(engine, ([127, 0, 0, 1], 0).into(), disk("mem:32MiB", 4096));
     let address = target.addresses()[0].to_string();
     let options = Options { engine, ..Options::default() };
-    let controller = Controller::connect(&address, NQN, &options).expect("it connects");
+    let controller = Controller::connect(&address, NQN, &options).expect("the host connects");
     (target, controller)
 }
 
@@ -65,9 +65,9 @@ fn any_bytes_of_a_remote_disk_can_be_written() {
         }
         assert_eq!(writer.call(0, FLUSH, 0, 0).errno, 0);
         assert!(reader.read(0, 32 << 20) == model);
-        server.stop().expect("it stops");
+        server.stop().expect("the server stops");
         drop(controller);
-        target.stop().expect("it stops");
+        target.stop().expect("the target stops");
     }
 }
 
@@ -104,7 +104,7 @@ fn clients_get_errors_when_the_remote_disk_is_lost() {
         assert_eq!(client.write(0, 4096, &[1; 4096]), EIO);
         assert_eq!(client.write(0, 5, &[1; 5]), EIO);
         assert_eq!(client.call(0, FLUSH, 0, 0).errno, EIO);
-        server.stop().expect("it stops");
+        server.stop().expect("the server stops");
     }
 }
 
@@ -122,7 +122,8 @@ fn writes_of_a_dead_client_do_not_overwrite_newer_ones_after_a_reconnect() {
         let connection = Options { engine, ..Options::default() };
         let reconnect_delay = Duration::from_millis(50);
         let options = DiskOptions { connection, reconnect_delay, ..DiskOptions::default() };
-        let remote = Disk::connect(std::slice::from_ref(&url), &options).expect("it connects");
+        let remote =
+            Disk::connect(std::slice::from_ref(&url), &options).expect("the disk connects");
         let server = serve(engine, Arc::new(remote.clone()));
         let mut dead = Client::simple(&server);
         let write = |client: &mut Client, block: u64, flags: u16, value: u8| {
@@ -145,8 +146,8 @@ fn writes_of_a_dead_client_do_not_overwrite_newer_ones_after_a_reconnect() {
         eventually("the dead client is closed", || server.connections() == 1);
         let found = later.read(0, BLOCKS as u32 * 4096);
         assert!(found.iter().all(|&byte| byte == 2), "an acknowledged write is lost");
-        server.stop().expect("it stops");
+        server.stop().expect("the server stops");
         drop(remote);
-        again.stop().expect("it stops");
+        again.stop().expect("the target stops");
     }
 }

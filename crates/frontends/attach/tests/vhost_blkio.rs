@@ -26,17 +26,17 @@ fn connect(served: &Served) -> Blkio {
     let mut blkio = Blkio::new("virtio-blk-vhost-user").expect("the driver");
     let socket = served.config.socket.to_str().expect("a path in UTF-8");
     blkio.set_str("path", socket).expect("a path");
-    blkio.connect().expect("connected");
+    blkio.connect().expect("libblkio connects");
     blkio
 }
 
 impl Program {
     fn start(served: &Served, queues: i32) -> Program {
         let mut blkio = connect(served);
-        blkio.set_i32("num-queues", queues).expect("queues");
-        let outcome = blkio.start().expect("started");
+        blkio.set_i32("num-queues", queues).expect("libblkio accepts the number of queues");
+        let outcome = blkio.start().expect("libblkio starts");
         let region = blkio.alloc_mem_region(DEPTH * REQUEST_BYTES).expect("memory");
-        blkio.map_mem_region(&region).expect("mapped");
+        blkio.map_mem_region(&region).expect("libblkio maps the memory");
         Program { _blkio: blkio, queues: outcome.queues, region }
     }
 
@@ -174,7 +174,7 @@ fn libblkio_sees_the_properties_of_the_disk() {
     let blkio = connect(&served);
     assert_eq!(blkio.get_u64("capacity").expect("a size"), DISK_BYTES as u64);
     assert_eq!(blkio.get_i32("request-alignment").expect("blocks"), 4096);
-    assert_eq!(blkio.get_i32("max-queues").expect("queues"), 2);
+    assert_eq!(blkio.get_i32("max-queues").expect("libblkio reports the number of queues"), 2);
     drop(blkio);
     let mut blkio = connect(&served);
     assert!(blkio.start().is_err(), "a read-only disk was opened for writing");

@@ -28,9 +28,9 @@ fn guest(disk: &str, block_size: u32, engine: EngineKind, depth: u16) -> Guest {
     let driven = driven(&folder, depth);
     let mut config = Config::new(&driven.socket);
     (config.queues, config.engine) = (QUEUES, engine);
-    let disk = Spec::parse(disk).expect("a disk").open(block_size, false).expect("it opens");
-    let server = Server::start(&config, disk).expect("it starts");
-    let disk = FrontEnd::connect(&driven).expect("it connects");
+    let disk = Spec::parse(disk).expect("a disk").open(block_size, false).expect("the disk opens");
+    let server = Server::start(&config, disk).expect("the server starts");
+    let disk = FrontEnd::connect(&driven).expect("the front end connects");
     Guest { namespace: disk, backing: (server, folder) }
 }
 
@@ -52,7 +52,7 @@ fn a_transfer_of_the_largest_request_size_works() {
     assert_eq!(guest.geometry().max_blocks, 512);
     let written: Vec<u8> = (0..256_u32 << 10).map(|at| (at / 512) as u8).collect();
     let mut blocks = Blocking::new(&guest).expect("a queue");
-    blocks.write(3, &written).expect("it is written");
+    blocks.write(3, &written).expect("the data is written");
     let mut read = vec![0; written.len()];
     blocks.read(3, &mut read).expect("the block is read");
     assert!(read == written);
@@ -75,7 +75,7 @@ fn disk_errors_and_failed_connects_are_reported() {
     drop(blocks);
     let Guest { namespace: disk, backing: (server, folder) } = guest;
     drop(disk);
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
     let why = |config| FrontEnd::connect(&config).err().expect("no server listens").to_string();
     assert!(why(driven(&folder, 4)).contains("No such file"), "{}", why(driven(&folder, 4)));
     let wrong = front_end::Config { queues: 0, ..driven(&folder, 4) };

@@ -206,7 +206,7 @@ fn a_monitor_that_breaks_the_protocol_is_disconnected() {
     }
     // The monitor sends half a message, and then disconnects.
     let mut stream = served.connect();
-    stream.write_all(&[1, 0, 0]).expect("it listens");
+    stream.write_all(&[1, 0, 0]).expect("the server reads the bytes");
     drop(stream);
     let mut vm = served.boot();
     assert_eq!(vm.load(0, 512), [0; 512]);
@@ -282,8 +282,8 @@ fn invalid_monitor_requests_are_refused() {
 fn a_stop_does_not_wait_for_half_a_message() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});
     let mut stream = served.connect();
-    stream.write_all(&[1, 0, 0]).expect("it listens");
-    eventually("it is served", || served.server.as_ref().expect("it runs").is_connected());
+    stream.write_all(&[1, 0, 0]).expect("the server reads the bytes");
+    eventually("it is served", || served.server.as_ref().expect("the server runs").is_connected());
     let start = std::time::Instant::now();
     served.stop();
     assert!(start.elapsed() < Duration::from_secs(60));

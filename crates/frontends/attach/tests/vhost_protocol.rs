@@ -339,12 +339,12 @@ fn an_unusable_configuration_is_refused() {
     let namespace = disk("mem:1MiB", 512);
     let folder = tempfile::tempdir().expect("a folder");
     let mut config = Config::new(folder.path().join("disk.sock"));
-    let server = Server::start(&config, Arc::clone(&namespace)).expect("it starts");
+    let server = Server::start(&config, Arc::clone(&namespace)).expect("the server starts");
     let mode = std::fs::metadata(server.socket()).expect("a socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let error = Server::start(&config, Arc::clone(&namespace)).err().expect("in use");
+    let error = Server::start(&config, Arc::clone(&namespace)).err().expect("the socket is in use");
     assert!(matches!(error, StartError::Listen(_)) && error.to_string().contains("choose another"));
-    server.stop().expect("it stops");
+    server.stop().expect("the server stops");
     assert!(!config.socket.exists());
     config.serial = "123456789012345678901".to_owned();
     let error = Server::start(&config, Arc::clone(&namespace))

@@ -117,13 +117,13 @@ fn the_next_server_completes_the_requests_in_flight() {
         }
         eventually("all requests are in flight", || state.submitted() == 5);
         // The operations never complete, so the stop gives up at its time limit.
-        served.server.take().expect("it runs").stop().expect("it stops");
+        served.server.take().expect("the server runs").stop().expect("the server stops");
         assert_eq!(vm.used_within(0, Duration::ZERO), None);
         vm.disconnect();
 
         let (gate, state) = Gate::around(&inner);
         state.open();
-        served.server = Some(Server::start(&served.config, gate).expect("it starts"));
+        served.server = Some(Server::start(&served.config, gate).expect("the server starts"));
         // The monitor restarts each ring at the used ring's index, as QEMU does.
         vm.attach(&served, u64::MAX);
         for _ in 0..sectors.len() {
@@ -156,7 +156,9 @@ fn requests_in_flight_execute_again_after_a_monitor_reconnects() {
         vm.disconnect();
         std::thread::sleep(Duration::from_millis(100));
         state.open();
-        eventually("disconnected", || !served.server.as_ref().expect("it runs").is_connected());
+        eventually("disconnected", || {
+            !served.server.as_ref().expect("the server runs").is_connected()
+        });
         assert_eq!(vm.used_within(0, Duration::from_millis(50)), None);
         assert_eq!(
             vm.read(DATA, 512),

@@ -99,7 +99,7 @@ mod tests {
         let begin = |known: &KnownNamespace, read_only, shared| {
             let (folder, lock) = Folder::claim(runtime.path(), None).expect("a name");
             let settings = settings(read_only, shared);
-            folder.write_json("settings.json", &settings).expect("it is written");
+            folder.write_json("settings.json", &settings).expect("the file is written");
             let recorder = Recorder::new(&folder, &settings, false);
             let recorded = recorder.namespace(known).map(|()| recorder.namespace(known));
             recorded.and_then(|again| again).map(|()| (folder, lock))
@@ -107,8 +107,8 @@ mod tests {
         let (first, lock) = begin(&known(1), false, false).expect("the first claim");
         let refused = begin(&known(1), false, false).expect_err("the disk is attached already");
         assert!(refused.contains("as fb0") && refused.contains("--shared"), "{refused}");
-        begin(&known(2), false, false).expect("another disk");
-        begin(&named, false, false).expect("another disk");
+        begin(&known(2), false, false).expect("no attachment writes to this namespace");
+        begin(&named, false, false).expect("no attachment writes to this namespace");
         let _reads = begin(&known(1), true, false).expect("a read-only claim");
         let _shares = begin(&known(1), false, true).expect("a shared claim was requested");
         // The first attachment was made before the shared one, so it may still write its record.

@@ -175,9 +175,9 @@ mod tests {
         let root = place.path().canonicalize().expect("the path exists");
         let of = |name: &str| root.join(name);
         for folder in ["sec", "sec/v1", "far", "at"] {
-            std::fs::create_dir(of(folder)).expect("made");
+            std::fs::create_dir(of(folder)).expect("the folder is created");
         }
-        std::fs::write(of("far/key"), "").expect("written");
+        std::fs::write(of("far/key"), "").expect("the file is written");
         for (to, link) in [
             ("v1", "sec/current"),
             ("../../far/key", "sec/v1/key"),

@@ -383,12 +383,12 @@ mod tests {
         let runtime = tempfile::tempdir().expect("a folder");
         let (folder, _lock) = Folder::claim(runtime.path(), None).expect("the name is free");
         let mut log = folder.log().expect("a log");
-        log.write_all(b"kept").expect("it is written");
+        log.write_all(b"kept").expect("the data is written");
         folder.bound_log();
         assert_eq!(folder.read("log").as_deref(), Some("kept"));
         log.set_len(MAX_LOG_BYTES + 1).expect("a length");
         folder.bound_log();
-        log.write_all(b"new").expect("it is written");
+        log.write_all(b"new").expect("the data is written");
         assert_eq!(folder.read("log").as_deref(), Some("new"));
         assert!(folder.read("log.old").is_some_and(|old| old.starts_with("kept")));
     }
@@ -400,14 +400,18 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let refused = |path: &Path, part: &str| {
             let sentence = |failure: Failure| failure.sentence().to_owned();
-            let asked = runtime(Some(path)).map(drop).expect_err("shared by others");
-            let claimed = Folder::claim(path, Some("x")).map(drop).expect_err("shared");
+            let asked =
+                runtime(Some(path)).map(drop).expect_err("other users can change the folder");
+            let claimed = Folder::claim(path, Some("x"))
+                .map(drop)
+                .expect_err("other users can change the folder");
             for sentence in [sentence(asked), sentence(claimed)] {
                 assert!(sentence.contains(part), "{sentence}");
             }
         };
         let mode = |path: &Path, mode| {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("our own file");
+            fs::set_permissions(path, fs::Permissions::from_mode(mode))
+                .expect("the folder's mode changes");
         };
         let open = place.path().join("open");
         fs::create_dir(&open).expect("a folder");

@@ -122,7 +122,7 @@ mod tests {
         };
         let (dead, lock) = claim("dead");
         let recorder = Recorder::new(&dead, &settings, true);
-        recorder.controllers(std::slice::from_ref(&life)).expect("it is written");
+        recorder.controllers(std::slice::from_ref(&life)).expect("the record is written");
         let (next, _lock) = claim("next");
         assert_eq!(found(&next), [], "a live server's controllers count as leftover");
         drop(lock);
@@ -135,10 +135,10 @@ mod tests {
         assert!(!dead.0.exists());
         assert_eq!(found(&next), std::slice::from_ref(&life));
         assert_eq!(found(&claim("dead").0), [life], "the controllers are forgotten");
-        let file = files(place.path()).pop().expect("one");
+        let file = files(place.path()).pop().expect("a record file exists");
         let long_ago = SystemTime::now() - Duration::from_secs(4000);
-        let kept = File::options().append(true).open(&file).expect("ours");
-        kept.set_modified(long_ago).expect("ours");
+        let kept = File::options().append(true).open(&file).expect("the record file opens");
+        kept.set_modified(long_ago).expect("the file's time is set");
         // On Windows, a file can only be removed after its lock is released.
         drop(kept);
         assert_eq!((found(&next), file.exists()), (Vec::new(), false));
@@ -149,9 +149,10 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let keep = |name: &str, text: &str, seconds: u64| {
             let path = place.path().join(format!(".{name}{SUFFIX}"));
-            fs::write(&path, text).expect("it is written");
-            let kept = File::options().append(true).open(&path).expect("ours");
-            kept.set_modified(SystemTime::now() - Duration::from_secs(seconds)).expect("ours");
+            fs::write(&path, text).expect("the file is written");
+            let kept = File::options().append(true).open(&path).expect("the record file opens");
+            kept.set_modified(SystemTime::now() - Duration::from_secs(seconds))
+                .expect("the file's time is set");
             path
         };
         let life = |quiesce_ms: u64| {
@@ -190,7 +191,7 @@ mod tests {
         let settings = Settings { urls, ..Settings::default() };
         let folder = Folder(place.path().join("next"));
         for text in ["[{", "[{\"version\":9}]"] {
-            fs::write(place.path().join(format!(".x{SUFFIX}")), text).expect("it is written");
+            fs::write(place.path().join(format!(".x{SUFFIX}")), text).expect("the file is written");
             let found = of_others(&folder, &settings);
             assert!(matches!(&found[..], [life] if life.url == settings.urls[0]), "{found:?}");
         }

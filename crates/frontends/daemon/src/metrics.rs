@@ -301,7 +301,7 @@ to collect the output of `farblock list --metrics`. The first run starts to meas
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs");
         let path = folder.join("attached-metrics.md");
         if std::env::var_os("FARBLOCK_WRITE_METRICS").is_some() {
-            std::fs::write(&path, &made).expect("written");
+            std::fs::write(&path, &made).expect("the file is written");
         }
         let there = std::fs::read_to_string(&path).expect("a file of the repository");
         let command = "FARBLOCK_WRITE_METRICS=1 cargo test -p farblock-daemon metrics";

@@ -582,7 +582,7 @@ mod tests {
     #[test]
     fn names_cannot_inject_options() {
         let refused = |options: &Options, word: &str| {
-            let text = options.words().expect_err("refused").to_string();
+            let text = options.words().expect_err("the options are refused").to_string();
             assert!(text.contains(word), "{text}");
         };
         for nqn in ["", "a,trsvcid=1", "a\nb", "a b", "a\u{85}b", &"n".repeat(224)] {
@@ -614,12 +614,13 @@ mod tests {
         let words = Options { hdr_digest: true, ..options() }.words().expect("valid words");
         assert!(check_known(&words, known).is_ok());
         let words = Options { data_digest: true, ..options() }.words().expect("valid words");
-        let refused = check_known(&words, known).expect_err("refused");
+        let refused = check_known(&words, known).expect_err("the options are refused");
         assert!(matches!(refused, Error::UnknownOption("data_digest")), "{refused}");
         // A kernel without a list of options is too old for authentication.
         assert!(check_known(&words, "").is_ok());
         let words = Options { dhchap_secret: Some(secret("DHHC-1:00:A:")), ..options() }.words();
-        let refused = check_known(&words.expect("valid words"), "").expect_err("refused");
+        let refused =
+            check_known(&words.expect("valid words"), "").expect_err("the options are refused");
         assert!(matches!(refused, Error::UnknownOption("dhchap_secret")), "{refused}");
     }
 

@@ -273,10 +273,11 @@ mod tests {
             ControllerLife { url: url.clone(), name, quiesce_time, origin }
         };
         let lives = vec![life(Some(name)), life(None)];
-        recorder.controllers(&lives).expect("it is written");
+        recorder.controllers(&lives).expect("the record is written");
         for namespace in [namespace(), KnownNamespace { uuid: None, nguid: None, ..namespace() }] {
-            recorder.namespace(&namespace).expect("it is written");
-            let read = predecessor(&recorder.folder, &settings(), true).expect("our own");
+            recorder.namespace(&namespace).expect("the record is written");
+            let read = predecessor(&recorder.folder, &settings(), true)
+                .expect("the recorder's own records are readable");
             let namespace = Some(namespace);
             assert_eq!(read, Predecessor { namespace, controllers: lives.clone() });
         }
@@ -300,14 +301,15 @@ mod tests {
             (Some(whole.replace("6666", "6").as_str()), "malformed"),
             (Some(newer.as_str()), "a newer farblock"),
         ] {
-            text.into_iter().for_each(|text| folder.write(NAMESPACE, text).expect("it is written"));
+            text.into_iter()
+                .for_each(|text| folder.write(NAMESPACE, text).expect("the file is written"));
             let error = predecessor(folder, &settings(), true).expect_err(said);
             assert!(error.contains(said), "{error}");
             let asked = Settings { uuid: Some(Uuid::from_bytes([1; 16])), ..settings() };
             assert_eq!(predecessor(folder, &asked, true).is_ok(), !said.contains("newer"));
         }
         let more = whole.replace("\"version\":1", "\"version\":1,\"colour\":\"red\"");
-        folder.write(NAMESPACE, &more).expect("it is written");
+        folder.write(NAMESPACE, &more).expect("the file is written");
         let read = predecessor(folder, &settings(), true).expect("an unknown field is ignored");
         assert_eq!(read.namespace, Some(namespace()));
     }
@@ -316,22 +318,22 @@ mod tests {
     fn unknown_controllers_get_the_longest_wait() {
         let (_place, recorder) = recorder();
         let folder = &recorder.folder;
-        recorder.namespace(&namespace()).expect("it is written");
+        recorder.namespace(&namespace()).expect("the record is written");
         assert_eq!(controllers(folder, &settings(), false), Ok(Vec::new()));
         for text in [None, Some("[{]"), Some("{\"version\":1}")] {
             text.into_iter()
-                .for_each(|text| folder.write(CONTROLLERS, text).expect("it is written"));
-            let lives = controllers(folder, &settings(), true).expect("some");
+                .for_each(|text| folder.write(CONTROLLERS, text).expect("the file is written"));
+            let lives = controllers(folder, &settings(), true).expect("the records are readable");
             assert!(matches!(&lives[..], [life] if life.name.is_none()), "{lives:?}");
             assert!(!lives[0].quiesce_time.is_zero());
         }
         // The oldest format, without a version.
         let url = settings().urls[0].to_string();
         let old = format!("[{{\"url\":\"{url}\",\"name\":[1,2,3],\"quiesce_ms\":4}}]");
-        folder.write(CONTROLLERS, &old).expect("it is written");
-        let lives = controllers(folder, &settings(), true).expect("one");
+        folder.write(CONTROLLERS, &old).expect("the file is written");
+        let lives = controllers(folder, &settings(), true).expect("the record is readable");
         assert!(lives[0].name.is_some_and(|name| name.cirn == 3));
-        folder.write(CONTROLLERS, "[{\"version\":9}]").expect("it is written");
+        folder.write(CONTROLLERS, "[{\"version\":9}]").expect("the file is written");
         let error = controllers(folder, &settings(), true).expect_err("a newer version");
         assert!(error.contains("version 9"), "{error}");
     }
@@ -339,7 +341,7 @@ mod tests {
     #[test]
     fn a_failed_write_of_a_record_is_reported() {
         let recorder = Recorder::new(&Folder("/none/at/all".into()), &settings(), true);
-        let error = recorder.namespace(&namespace()).expect_err("no folder");
+        let error = recorder.namespace(&namespace()).expect_err("the folder does not exist");
         assert!(error.contains("cannot write") && error.contains("identity.json"), "{error}");
         assert!(recorder.controllers(&[]).is_err());
     }

@@ -459,7 +459,7 @@ mod tests {
         assert_eq!(settings.way, As::Iscsi);
         // The server reads the settings as JSON.
         let json = serde_json::to_string(&settings).expect("JSON");
-        let again: Settings = serde_json::from_str(&json).expect("our own");
+        let again: Settings = serde_json::from_str(&json).expect("the settings parse again");
         assert_eq!(again.disk_options(), options);
         assert_eq!((again.urls, again.spin), (settings.urls, settings.spin));
     }

@@ -117,7 +117,7 @@ mod tests {
         assert!(!has_signature(&file), "an empty file has a signature");
         file.set_len(1 << 20).expect("a size");
         assert!(!has_signature(&file));
-        file.write_all_at(b"SWAPSPACE2", 65_526).expect("it writes");
+        file.write_all_at(b"SWAPSPACE2", 65_526).expect("the write succeeds");
         assert!(has_signature(&file));
     }
 }

@@ -138,7 +138,7 @@ impl Cores {
             }
         }
         ready(wakers);
-        gate.set(true).expect("set only here");
+        gate.set(true).expect("only this line opens the gate");
         Ok(cores)
     }
 

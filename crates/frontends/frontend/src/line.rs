@@ -52,7 +52,9 @@ mod tests {
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let client =
+            TcpStream::connect(listener.local_addr().expect("the listener has an address"))
+                .expect("the listener accepts the connection");
         (client, listener.accept().expect("a connection").0)
     }
 
@@ -78,9 +80,9 @@ mod tests {
         use std::io::{Read, Write};
         let (mut client, mut server) = pair();
         let line = Line::of(&server);
-        client.write_all(b"unread").expect("room");
+        client.write_all(b"unread").expect("the socket has room");
         assert!(!line.is_cut());
-        client.shutdown(std::net::Shutdown::Write).expect("it ends");
+        client.shutdown(std::net::Shutdown::Write).expect("the stream shuts down");
         becomes_cut(&line);
         let mut rest = String::new();
         server.read_to_string(&mut rest).expect("the unread bytes");

@@ -90,7 +90,8 @@ mod tests {
 
     #[test]
     fn a_change_is_reported_once_even_if_it_precedes_the_watch() {
-        let inner = Spec::parse("mem:1MiB").expect("a spec").open(512, false).expect("it opens");
+        let inner =
+            Spec::parse("mem:1MiB").expect("a spec").open(512, false).expect("the disk opens");
         let namespace = Elastic::new(inner);
         namespace.resize_silently(8);
         let changes = namespace.changes().expect("the namespace reports changes");

@@ -61,6 +61,6 @@ fn writes_of_a_dead_session_do_not_execute_later() {
             writes += 2 * BLOCKS;
         }
         println!("{engine}: {rounds} dead sessions, {writes} writes");
-        server.stop(true).expect("it stops");
+        server.stop(true).expect("the server stops");
     }
 }

@@ -33,7 +33,7 @@ fn reads_return_the_written_data_of_every_size() {
             for (at, size) in [(0, 1), (7, 3), (100, max_blocks / 4), (1000, max_blocks)] {
                 let length = (size * block_size) as usize;
                 let data: Vec<u8> = (0..length).map(|byte| (byte / 7 + at) as u8).collect();
-                left.write(at as u64, &data).expect("it is written");
+                left.write(at as u64, &data).expect("the data is written");
                 let mut read = vec![0; length];
                 right.read(at as u64, &mut read).expect("the block is read");
                 assert!(read == data, "wrong data with {size} blocks of {block_size}");
@@ -49,7 +49,7 @@ fn the_initiator_reports_failed_writes_and_a_lost_target() {
     let unit = Initiator::connect(&reaching(&server, 2)).expect("the target accepts the session");
     let mut blocks = Blocking::new(&unit).expect("a session");
     assert!(blocks.write(0, &[7; 512]).is_err(), "a write succeeds");
-    server.stop(true).expect("it stops");
+    server.stop(true).expect("the server stops");
     assert!(blocks.read(0, &mut [0; 512]).is_err(), "a read without a target succeeds");
 }
 
@@ -62,13 +62,13 @@ fn the_initiator_refuses_other_servers() {
     assert!(Initiator::connect(&other).is_err());
     for said in [&[0x23; 48][..], &[0xff; 200], b"HTTP/1.1 400 Bad Request\r\n\r\n", b""] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("one");
+        let address = listener.local_addr().expect("the listener has an address");
         let stranger = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().expect("it connects");
+            let (mut stream, _) = listener.accept().expect("the initiator connects");
             let _ = stream.read(&mut [0; 4096]);
             let _ = stream.write_all(said);
         });
         assert!(Initiator::connect(&Config { address, ..other.clone() }).is_err(), "{said:?}");
-        stranger.join().expect("it answers");
+        stranger.join().expect("the other server's thread ends");
     }
 }

@@ -61,7 +61,7 @@ fn the_test_suite_of_libiscsi_passes() {
     for &engine in ENGINES {
         let server = serve(engine, disk("mem:256MiB", 512));
         assert_eq!(failures(&server), Vec::<String>::new());
-        server.stop(true).expect("it stops");
+        server.stop(true).expect("the server stops");
     }
     // One test must fail with 4096-byte blocks: it writes 65536 blocks at once, which is more than
     // the unit allows.

@@ -40,7 +40,7 @@ fn data_transfers_work_with_every_negotiated_setting() {
                 model[start..start + data.len()].copy_from_slice(&data);
             }
             assert!(client.read(0, 16_384, 512) == model, "{wishes:?}");
-            server.stop(true).expect("it stops");
+            server.stop(true).expect("the server stops");
         }
     }
 }
@@ -158,7 +158,7 @@ fn a_changed_size_is_reported_once() {
 #[test]
 fn a_read_only_unit_refuses_writes() {
     let config = Config { read_only: true, ..config(ENGINES[0]) };
-    let server = Server::start(&config, disk("mem:1MiB", 512)).expect("it starts");
+    let server = Server::start(&config, disk("mem:1MiB", 512)).expect("the server starts");
     let mut client = Client::new(&server, &Wishes::default());
     assert_eq!(client.write(0, &[1; 512], 512).sense, Some(WRITE_PROTECTED));
     assert_eq!(client.call(&[0x1a, 0, 8, 0, 255], READ, 255, &[]).data[2] & 0x80, 0x80);
@@ -266,7 +266,7 @@ fn unread_requests_of_a_dead_initiator_are_not_executed() {
         // The target has read the earlier requests once it answers this ping.
         assert_eq!(watcher.ping(b"here"), b"here");
         old.command(&cdb16(0x8a, 0, 0, 1), WRITE | FINAL, 512, &[7; 512]);
-        old.stream.shutdown(std::net::Shutdown::Write).expect("it ends");
+        old.stream.shutdown(std::net::Shutdown::Write).expect("the stream shuts down");
         let mut successor = Client::raw(&server);
         successor.name = "iqn.2026-11.test:successor".to_owned();
         successor.send_login(&[]);
@@ -323,7 +323,7 @@ fn a_stopping_target_requests_a_logout() {
         client.log_out();
         assert_eq!(silent.take().opcode(), 0x32);
         silent.expect_end();
-        stopping.join().expect("no panic").expect("it stops");
+        stopping.join().expect("no panic").expect("the server stops");
         assert!(
             start.elapsed() >= Duration::from_millis(2500),
             "the target did not wait for the logout"
@@ -332,7 +332,7 @@ fn a_stopping_target_requests_a_logout() {
         assert_eq!(Arc::strong_count(&namespace), 1, "the namespace is released");
         let server = serve(engine, namespace);
         let mut client = Client::new(&server, &Wishes::default());
-        server.stop(true).expect("it stops");
+        server.stop(true).expect("the server stops");
         // The target closes the connection at once, without requesting a logout.
         client.expect_end();
     }

@@ -24,10 +24,10 @@ fn remote(engine: EngineKind) -> (Target, Controller) {
         engine,
         ..TargetConfig::default()
     };
-    let target = Target::start(&config).expect("it starts");
+    let target = Target::start(&config).expect("the target starts");
     let address = target.addresses()[0].to_string();
     let options = Options { engine, ..Options::default() };
-    let controller = Controller::connect(&address, NQN, &options).expect("it connects");
+    let controller = Controller::connect(&address, NQN, &options).expect("the host connects");
     (target, controller)
 }
 
@@ -58,9 +58,9 @@ fn every_operation_works_on_a_remote_disk() {
         }
         assert_eq!(writer.call(&[0x35], 0, 0, &[]).status, 0);
         assert!(reader.read(0, 8192, 4096) == model);
-        server.stop(true).expect("it stops");
+        server.stop(true).expect("the server stops");
         drop(controller);
-        target.stop().expect("it stops");
+        target.stop().expect("the target stops");
     }
 }
 
@@ -103,6 +103,6 @@ fn the_unit_is_not_ready_when_the_remote_disk_is_lost() {
         assert_eq!(client.call(&[0x35], 0, 0, &[]).sense, Some(NOT_READY));
         assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, Some(NOT_READY), "no error");
         assert_eq!(client.call(&[0x12, 0, 0, 0, 96, 0], READ, 96, &[]).status, 0, "a unit");
-        server.stop(true).expect("it stops");
+        server.stop(true).expect("the server stops");
     }
 }

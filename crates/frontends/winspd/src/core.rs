@@ -342,13 +342,13 @@ mod tests {
         shared.set_waker(reactor.waker(mail));
         let seat = Seat { index: 0, count: 1, queue, queue_task, reactor, mail };
         let worker = Worker::new(seat, Arc::clone(&shared), Rc::clone(&answers));
-        worker.run().expect("it ends well");
+        worker.run().expect("the worker ends without an error");
         assert_eq!(shared.accepted(), 0, "some requests were not answered");
         answers
     }
 
     fn disk(spec: &str) -> Arc<dyn farblock_block::Namespace> {
-        Spec::parse(spec).expect("a disk").open(512, false).expect("it opens")
+        Spec::parse(spec).expect("a disk").open(512, false).expect("the disk opens")
     }
 
     fn range(lba: u64, blocks: u32) -> Range {

@@ -25,7 +25,7 @@ const LONG: Duration = Duration::from_secs(60);
 const DEPTH: usize = 128;
 
 fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
-    Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
+    Spec::parse(spec).expect("a disk").open(block_size, false).expect("the disk opens")
 }
 
 /// Options with a pipe name that no other test uses.
@@ -38,7 +38,7 @@ fn options(library: &Library) -> Options {
 }
 
 fn serve(library: &Library, namespace: Arc<dyn Namespace>) -> Server {
-    Server::start(&options(library), namespace).expect("it starts")
+    Server::start(&options(library), namespace).expect("the server starts")
 }
 
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
@@ -61,17 +61,17 @@ fn the_disk_has_the_properties_of_the_namespace() {
         assert_eq!(client.flags(), 4 | 8, "not the flags for unmap and no cache");
         assert_eq!(client.max_bytes(), 256 << 10);
         drop(client);
-        server.stop(false).expect("it stops");
+        server.stop(false).expect("the server stops");
         let small = Gate::new(disk("mem:1MiB", 512), |geometry| {
             geometry.max_blocks = 16;
             geometry.volatile_cache = true;
             geometry.deallocate = false;
         });
         let read_only = Options { read_only: true, ..options(&library) };
-        let server = Server::start(&read_only, Arc::new(small)).expect("it starts");
+        let server = Server::start(&read_only, Arc::new(small)).expect("the server starts");
         let client = Client::connect(&server.location());
         assert_eq!((client.flags(), client.max_bytes()), (1 | 2 | 8, 8192));
-        server.stop(true).expect("it stops");
+        server.stop(true).expect("the server stops");
     }
 }
 
@@ -107,7 +107,7 @@ fn every_operation_of_a_disk_works() {
             }
         }
         assert!(client.flush(0, 0).is_good());
-        server.stop(false).expect("it stops");
+        server.stop(false).expect("the server stops");
     }
 }
 
@@ -143,7 +143,7 @@ fn requests_run_concurrently_up_to_the_queue_depth() {
             assert_eq!(answer.data, block(n), "{library:?}");
         }
         wait_until("no request is in flight", || server.in_flight() == 0);
-        server.stop(false).expect("it stops");
+        server.stop(false).expect("the server stops");
     }
 }
 
@@ -159,7 +159,7 @@ fn fua_and_flushes_reach_the_namespace() {
         assert!(client.write(0, &[1; 512], false).is_good());
         assert!(client.write(0, &[2; 512], true).is_good());
         assert!(client.flush(0, 1).is_good());
-        server.stop(false).expect("it stops");
+        server.stop(false).expect("the server stops");
         let (write, flush) = (Command::Write, Command::Flush);
         let expected = [(write, false), (write, true), (flush, false), (flush, false)];
         assert_eq!(gate.seen(), expected, "{library:?}");
@@ -201,14 +201,14 @@ fn disk_errors_have_sense_data() {
         // The same hints again: the server must keep nothing of the failed requests.
         client.next_hint = 1;
         assert!(client.read(0, 1).is_good() && client.read(1, 1).is_good());
-        server.stop(false).expect("it stops");
+        server.stop(false).expect("the server stops");
         let read_only = Options { read_only: true, ..options(&library) };
-        let server = Server::start(&read_only, disk("mem:1MiB", 512)).expect("it starts");
+        let server = Server::start(&read_only, disk("mem:1MiB", 512)).expect("the server starts");
         let mut client = Client::connect(&server.location());
         assert_eq!(sense(client.write(0, &[0; 512], false)), ((7, 0x27, 0), None));
         assert_eq!(sense(client.unmap(&[(0, 1)])), ((7, 0x27, 0), None));
         assert!(client.read(0, 1).is_good() && client.flush(0, 1).is_good());
-        server.stop(false).expect("it stops");
+        server.stop(false).expect("the server stops");
     }
 }
 
@@ -230,7 +230,7 @@ fn oversized_requests_are_refused() {
         let hint = client.send(77, 0, 1, false, &[]);
         assert_eq!(client.answer(hint, 77).sense, (5, 0x20, 0));
         assert!(client.read(0, 512).is_good());
-        server.stop(false).expect("it stops");
+        server.stop(false).expect("the server stops");
     }
 }
 
@@ -250,7 +250,7 @@ fn only_a_forced_stop_does_not_wait_for_requests() {
         assert!(!stopper.is_finished(), "the server stopped before the requests were answered");
         gate.open_up();
         let answers: Vec<Answer> = std::iter::from_fn(|| client.receive()).collect();
-        stopper.join().expect("no panic").expect("it stops");
+        stopper.join().expect("no panic").expect("the server stops");
         assert!(answers.iter().all(Answer::is_good));
         // When the disk is removed, WinSpd's library drops answers that the client has not read.
         assert!(answers.len() == 8 || library.name == "WinSpd", "{} answers", answers.len());
@@ -263,7 +263,7 @@ fn only_a_forced_stop_does_not_wait_for_requests() {
             client.send(READ, lba, 1, false, &[]);
         }
         wait_until("all requests are in flight", || server.in_flight() == 8);
-        server.stop(true).expect("it stops");
+        server.stop(true).expect("the server stops");
         assert_eq!(client.receive(), None, "an aborted request is answered");
     }
 }
@@ -283,7 +283,7 @@ fn the_server_notices_a_stopped_driver_and_flushes() {
     wait_until("the server notices the end", || server.is_gone());
     wait_until("the last flush arrives", || gate.seen().len() == 2);
     assert_eq!(gate.seen()[1].0, Command::Flush);
-    server.stop(false).expect("it stops");
+    server.stop(false).expect("the server stops");
 }
 
 /// Clients connect and disconnect, even while requests are in flight, and the disk stays available.
@@ -298,9 +298,9 @@ fn the_disk_survives_reconnecting_clients() {
             assert!(before.data.iter().all(|byte| *byte == round - 1), "{library:?}");
             assert!(client.write(0, &[round; 512], false).is_good());
         }
-        server.stop(false).expect("it stops");
+        server.stop(false).expect("the server stops");
         // A server to which no client ever connected must also stop.
-        serve(&library, disk("mem:1MiB", 512)).stop(false).expect("it stops");
+        serve(&library, disk("mem:1MiB", 512)).stop(false).expect("the server stops");
         drop(serve(&library, disk("mem:1MiB", 512)));
     }
 }
@@ -318,7 +318,7 @@ fn several_disks_are_independent() {
             let mut client = Client::connect(&server.location());
             client.next_hint = 100;
             assert!(client.read(5, 1).data == [n as u8 + 1; 512]);
-            server.stop(false).expect("it stops");
+            server.stop(false).expect("the server stops");
         }
     }
 }
@@ -334,10 +334,11 @@ fn refused(options: &Options, namespace: Arc<dyn Namespace>) -> (StartError, Str
 fn start_errors_say_how_to_fix_the_problem() {
     for library in libraries() {
         let server_options = options(&library);
-        let server = Server::start(&server_options, disk("mem:1MiB", 512)).expect("it starts");
+        let server =
+            Server::start(&server_options, disk("mem:1MiB", 512)).expect("the server starts");
         let (error, _) = refused(&server_options, disk("mem:1MiB", 512));
         assert!(matches!(error, StartError::InUse), "{error:?}");
-        server.stop(false).expect("it stops");
+        server.stop(false).expect("the server stops");
         let driver = Options { device: Device::Driver, ..options(&library) };
         let (error, text) = refused(&driver, disk("mem:1MiB", 512));
         assert!(matches!(error, StartError::NoDriver), "{error:?}");
@@ -374,7 +375,7 @@ fn stgtest_passes() {
                 .status()
                 .expect("stgtest.exe runs");
             assert!(status.success(), "{library:?} {operations}: {status}");
-            server.stop(false).expect("it stops");
+            server.stop(false).expect("the server stops");
         }
     }
 }

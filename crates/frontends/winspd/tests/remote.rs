@@ -69,7 +69,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream) {
 
 fn target() -> Target {
     let namespace = Spec::parse("delay:2ms,mem:8MiB").expect("a disk");
-    let namespace = namespace.open(512, false).expect("it opens");
+    let namespace = namespace.open(512, false).expect("the disk opens");
     let mut subsystem = Subsystem::new(NQN);
     subsystem.config.allow_any_host = true;
     let export = Export { namespace, identity: "mem".to_owned() };
@@ -79,7 +79,7 @@ fn target() -> Target {
         listeners: vec![([127, 0, 0, 1], 0).into()],
         ..TargetConfig::default()
     };
-    Target::start(&config).expect("it starts")
+    Target::start(&config).expect("the target starts")
 }
 
 #[test]
@@ -88,11 +88,11 @@ fn a_cut_connection_only_delays_requests() {
         let target = target();
         let relay = Relay::start(target.addresses()[0]);
         let url: Url = format!("nvme+tcp://{}/{NQN}?ns=1", relay.address).parse().expect("a URL");
-        let disk = Disk::connect(&[url], &DiskOptions::default()).expect("it connects");
+        let disk = Disk::connect(&[url], &DiskOptions::default()).expect("the disk connects");
         let name = format!("farblock-remote-{}-{number}", std::process::id());
         let device = Device::Pipe(format!(r"\\.\pipe\{name}"));
         let options = Options { library: Some(library.folder), ..Options::new(device, &name) };
-        let server = Server::start(&options, Arc::new(disk.clone())).expect("it starts");
+        let server = Server::start(&options, Arc::new(disk.clone())).expect("the server starts");
         let mut client = Client::connect(&server.location());
         let mut random = Random::new(3);
         for round in 0..3 {
@@ -124,8 +124,8 @@ fn a_cut_connection_only_delays_requests() {
             }
             thread::sleep(Duration::from_millis(20));
         }
-        server.stop(false).expect("it stops");
+        server.stop(false).expect("the server stops");
         drop(disk);
-        target.stop().expect("it stops");
+        target.stop().expect("the target stops");
     }
 }

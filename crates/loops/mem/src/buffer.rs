@@ -106,7 +106,8 @@ impl Drop for Allocation {
             return unsafe { crate::huge::unmap(self.base.as_ptr(), self.capacity_bytes) };
         }
         if self.capacity_bytes > 0 && self.whole.is_none() {
-            let layout = Allocation::layout(self.capacity_bytes).expect("it was allocated");
+            let layout = Allocation::layout(self.capacity_bytes)
+                .expect("the layout was valid at the allocation");
             // SAFETY: `try_new` allocated the memory with this layout, and nothing refers to it any
             // more.
             unsafe { alloc::dealloc(self.base.as_ptr(), layout) };
@@ -552,7 +553,9 @@ mod tests {
             // The mapping stays until the last part is dropped.
             let last = made.pop().expect("at least one buffer");
             let of_last = made.len() as u8 + 1;
-            made.into_iter().for_each(|buffer| drop(buffer.into_whole().expect("whole")));
+            made.into_iter().for_each(|buffer| {
+                drop(buffer.into_whole().expect("no other part of the buffer exists"))
+            });
             assert!(last.iter().all(|byte| *byte == of_last));
         }
     }

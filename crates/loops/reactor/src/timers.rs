@@ -121,7 +121,8 @@ mod tests {
                     now += Duration::from_millis(random.below(5));
                     let mut last = start;
                     while let Some(task) = timers.pop_expired(now) {
-                        let deadline = model.remove(&task).expect("armed");
+                        let deadline =
+                            model.remove(&task).expect("the model has the expired timer");
                         assert!(deadline <= now && last <= deadline);
                         last = deadline;
                     }

@@ -263,7 +263,7 @@ fn busy_tasks_do_not_starve_streams(mut event_loop: Loop) {
             return;
         }
     }
-    panic!("starved");
+    panic!("busy tasks starved the stream");
 }
 
 /// Returns the processor time of this thread so far; `None` if the system does not report it.

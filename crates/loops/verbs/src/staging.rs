@@ -81,7 +81,7 @@ impl<V: Verbs> Staging<V> {
             None => self.new_slab(chunk_bytes)?,
         };
         Ok(found.map(|slab| {
-            let offset = self.slabs[slab].free.pop().expect("it has a free chunk");
+            let offset = self.slabs[slab].free.pop().expect("the slab has a free chunk");
             Chunk { slab, offset }
         }))
     }

@@ -73,13 +73,13 @@ impl End {
     }
 
     fn send(&self, id: u64, operation: Operation, signaled: bool) -> Result<(), String> {
-        let slices = [self.keys().slice(0, 8).expect("inside")];
+        let slices = [self.keys().slice(0, 8).expect("the range is inside the registration")];
         let request = SendRequest { signaled, ..SendRequest::new(id, operation, &slices) };
         self.node.post_send(&self.id, &[request]).map_err(|error| error.to_string())
     }
 
     fn receive(&self, id: u64) -> Result<(), String> {
-        let slices = [self.keys().slice(0, 8).expect("inside")];
+        let slices = [self.keys().slice(0, 8).expect("the range is inside the registration")];
         let request = ReceiveRequest { id, slices: &slices };
         self.node.post_recv(&self.id, &[request]).map_err(|error| error.to_string())
     }
@@ -124,12 +124,12 @@ fn pair(network: &Network, entries: u32) -> (End, End) {
 #[test]
 fn a_full_queue_refuses_until_its_completions_are_polled() {
     let (host, target) = pair(&Network::new(), 8);
-    target.receive(0).expect("room");
-    target.receive(1).expect("room");
+    target.receive(0).expect("the queue has room");
+    target.receive(1).expect("the queue has room");
     let refused = target.receive(2).expect_err("only two receives fit");
     assert!(refused.contains("ibv_post_recv failed"), "{refused}");
-    host.send(0, Operation::Send, false).expect("room");
-    host.send(1, Operation::Send, true).expect("room");
+    host.send(0, Operation::Send, false).expect("the queue has room");
+    host.send(1, Operation::Send, true).expect("the queue has room");
     host.send(2, Operation::Send, true).expect_err("the first two completions were not polled");
     assert_eq!(host.outcome(), Some((1, Status::SUCCESS)));
     host.send(3, Operation::Send, false).expect("both entries are free");
@@ -141,10 +141,10 @@ fn a_full_queue_refuses_until_its_completions_are_polled() {
 #[test]
 fn an_overflowed_completion_queue_fails() {
     let (host, target) = pair(&Network::new(), 1);
-    target.receive(0).expect("room");
-    target.receive(1).expect("room");
-    host.send(0, Operation::Send, false).expect("room");
-    host.send(1, Operation::Send, false).expect("room");
+    target.receive(0).expect("the queue has room");
+    target.receive(1).expect("the queue has room");
+    host.send(0, Operation::Send, false).expect("the queue has room");
+    host.send(1, Operation::Send, false).expect("the queue has room");
     let mut out = [Completion::default()];
     target.node.poll_cq(&target.cq, &mut out).expect_err("the queue overflowed");
 }
@@ -168,10 +168,10 @@ fn a_sleep_costs_one_arming_and_one_event() {
     assert_eq!(poll_and_arm(&target, &mut arming), 0);
     let before = target.node.calls();
     for round in 1..=100 {
-        target.receive(round).expect("room");
-        target.receive(round).expect("room");
+        target.receive(round).expect("the queue has room");
+        target.receive(round).expect("the queue has room");
         for signaled in [false, true] {
-            host.send(round, Operation::Send, signaled).expect("room");
+            host.send(round, Operation::Send, signaled).expect("the queue has room");
         }
         assert!(host.poll().is_some());
         assert_eq!(poll_and_arm(&target, &mut arming), 2);
@@ -192,9 +192,9 @@ fn a_completion_between_the_poll_and_the_arming_is_not_lost() {
     let (host, target) = pair(&Network::new(), 8);
     let mut arming = Arming::default();
     for round in 0..100 {
-        target.receive(round).expect("room");
+        target.receive(round).expect("the queue has room");
         assert_eq!(target.poll(), None);
-        host.send(round, Operation::Send, true).expect("room");
+        host.send(round, Operation::Send, true).expect("the queue has room");
         assert!(host.poll().is_some());
         // The caller has found nothing, and arms the queue behind the completion.
         assert!(
@@ -203,8 +203,8 @@ fn a_completion_between_the_poll_and_the_arming_is_not_lost() {
         );
         assert_eq!(poll_and_arm(&target, &mut arming), 1);
         // The queue is armed: the next completion gives an event, and only one.
-        target.receive(round).expect("room");
-        host.send(round, Operation::Send, true).expect("room");
+        target.receive(round).expect("the queue has room");
+        host.send(round, Operation::Send, true).expect("the queue has room");
         assert!(host.poll().is_some());
         assert!(target.poll().is_some());
         assert!(arming.after(&target.node, &target.cq, 1).expect("a queue"));
@@ -219,7 +219,7 @@ fn a_completion_between_the_poll_and_the_arming_is_not_lost() {
 fn an_unplugged_node_receives_nothing() {
     let network = Network::new();
     let (host, target) = pair(&network, 8);
-    host.send(0, Operation::Send, true).expect("room");
+    host.send(0, Operation::Send, true).expect("the queue has room");
     assert_eq!(host.poll(), None, "a message without a posted receive completed");
     network.unplug(ip(TARGET));
     assert_eq!(host.outcome(), Some((0, Status::RETRY_EXC_ERR)));
@@ -246,15 +246,17 @@ fn a_send_with_invalidate_invalidates_the_key() {
     let (address, rkey) = (host.keys().address(), host.keys().rkey());
     let second = Arc::new(Pages::new(64));
     let mr = host.node.reg_mr(&host.pd, second, Access::LOCAL_WRITE).expect("a registration");
-    let slices = [host.node.keys(&mr).slice(0, 8).expect("inside")];
-    host.node.post_recv(&host.id, &[ReceiveRequest { id: 7, slices: &slices }]).expect("room");
-    target.send(1, Operation::Write { address, rkey }, true).expect("room");
+    let slices = [host.node.keys(&mr).slice(0, 8).expect("the range is inside the registration")];
+    host.node
+        .post_recv(&host.id, &[ReceiveRequest { id: 7, slices: &slices }])
+        .expect("the queue has room");
+    target.send(1, Operation::Write { address, rkey }, true).expect("the queue has room");
     assert_eq!(target.outcome(), Some((1, Status::SUCCESS)));
-    target.send(2, Operation::SendWithInvalidate(rkey), true).expect("room");
+    target.send(2, Operation::SendWithInvalidate(rkey), true).expect("the queue has room");
     assert_eq!(target.outcome(), Some((2, Status::SUCCESS)));
     let received = host.poll().expect("a message");
     assert_eq!((received.id, received.invalidated), (7, Some(rkey)));
-    target.send(3, Operation::Write { address, rkey }, true).expect("room");
+    target.send(3, Operation::Write { address, rkey }, true).expect("the queue has room");
     assert_eq!(target.outcome(), Some((3, Status::REM_ACCESS_ERR)));
 }
 
@@ -263,10 +265,12 @@ fn a_peer_cannot_invalidate_a_key_without_remote_access() {
     let (host, target) = pair(&Network::new(), 8);
     let own = Arc::new(Pages::new(64));
     let mr = host.node.reg_mr(&host.pd, own, Access::LOCAL_WRITE).expect("a registration");
-    let slices = [host.node.keys(&mr).slice(0, 8).expect("inside")];
-    host.node.post_recv(&host.id, &[ReceiveRequest { id: 7, slices: &slices }]).expect("room");
+    let slices = [host.node.keys(&mr).slice(0, 8).expect("the range is inside the registration")];
+    host.node
+        .post_recv(&host.id, &[ReceiveRequest { id: 7, slices: &slices }])
+        .expect("the queue has room");
     let key = host.node.keys(&mr).rkey();
-    target.send(1, Operation::SendWithInvalidate(key), true).expect("room");
+    target.send(1, Operation::SendWithInvalidate(key), true).expect("the queue has room");
     assert_eq!(target.outcome(), Some((1, Status::REM_ACCESS_ERR)));
     assert_eq!(host.poll().map(|it| it.status), Some(Status::LOC_ACCESS_ERR));
 }
@@ -284,7 +288,7 @@ fn connections_and_listeners_get_events_about_their_device() {
     assert_eq!(kinds(), [CmEventType::AddrChange; 2]);
     network.remove_device(ip(HOST));
     assert_eq!(kinds(), [CmEventType::DeviceRemoval; 2]);
-    target.send(1, Operation::Send, true).expect("room");
+    target.send(1, Operation::Send, true).expect("the queue has room");
     assert_eq!(target.outcome(), Some((1, Status::RETRY_EXC_ERR)));
     // Add the device again.
     let node = network.node(ip(HOST));

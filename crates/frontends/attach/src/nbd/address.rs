@@ -288,7 +288,8 @@ mod tests {
 
     #[test]
     fn only_loopback_addresses_are_accepted() {
-        let error = bind(&Address::Tcp(([0, 0, 0, 0], 0).into())).err().expect("refused");
+        let error =
+            bind(&Address::Tcp(([0, 0, 0, 0], 0).into())).err().expect("the address is refused");
         assert!(error.to_string().contains("listen on 127.0.0.1"), "{error}");
     }
 }

@@ -636,7 +636,9 @@ mod tests {
         let (info, shown) = device(&config, &geometry);
         assert!(check_device(&info, &shown, &config, &geometry).is_ok());
         let refusal = |info: &Info, config: &Config, geometry: &Geometry| {
-            check_device(info, &shown, config, geometry).expect_err("refused").to_string()
+            check_device(info, &shown, config, geometry)
+                .expect_err("the device is refused")
+                .to_string()
         };
         let b = Config { identifier: "b".into(), ..config.clone() };
         assert!(refusal(&info, &b, &geometry).contains("/dev/ublkb7 belongs to another disk"));
@@ -655,7 +657,7 @@ mod tests {
         let usual = Config::default();
         assert!(usual.check(&geometry).is_ok() && usual.queues() >= 1);
         let refusal = |config: &Config, geometry: &Geometry| {
-            config.check(geometry).expect_err("refused").to_string()
+            config.check(geometry).expect_err("the configuration is refused").to_string()
         };
         let wide = Config { queues: 65, ..usual.clone() };
         assert!(refusal(&wide, &geometry).contains("65 queues"));

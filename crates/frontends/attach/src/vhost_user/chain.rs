@@ -227,7 +227,10 @@ mod tests {
         let mut read = [9; 6];
         assert_eq!(copy_from(&guest, &list, 1, &mut read), Some(()));
         assert_eq!(read, [0, 1, 2, 3, 4, 0]);
-        assert_eq!(guest.read_obj::<u8>(GuestAddress(50)).expect("inside"), 2);
+        assert_eq!(
+            guest.read_obj::<u8>(GuestAddress(50)).expect("the address is in the guest's memory"),
+            2
+        );
         assert_eq!(copy_from(&guest, &list, 4, &mut [0; 6]), None);
         assert_eq!(copy_from(&guest, &list, 9, &mut []), Some(()));
         assert_eq!(total(&list), 9);

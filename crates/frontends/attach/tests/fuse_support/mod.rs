@@ -17,7 +17,7 @@ pub const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Portable];
 
 /// Opens the disk that a specification describes.
 pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
-    Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
+    Spec::parse(spec).expect("a disk").open(block_size, false).expect("the disk opens")
 }
 
 /// A running FUSE server and its mountpoint. The first field is dropped first: the server.
@@ -36,7 +36,7 @@ impl Served {
         let mut config = Config::new(folder.path().into());
         config.threads = 2;
         change(&mut config);
-        let server = Server::start(&config, namespace).expect("it starts");
+        let server = Server::start(&config, namespace).expect("the server starts");
         Served { server, folder }
     }
 

@@ -40,20 +40,20 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Opens the disk that a specification describes.
 pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
-    Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
+    Spec::parse(spec).expect("a disk").open(block_size, false).expect("the disk opens")
 }
 
 /// Starts a server with two threads and without a listening socket.
 pub fn serve(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
     let config = Config { engine, threads: 2, export: "disk".into(), ..Config::new(None) };
-    Server::start(&config, namespace).expect("it starts")
+    Server::start(&config, namespace).expect("the server starts")
 }
 
 /// Starts a server on a free TCP port.
 pub fn serve_tcp(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
     let listen = Some(Address::Tcp(([127, 0, 0, 1], 0).into()));
     let config = Config { engine, threads: 2, ..Config::new(listen) };
-    Server::start(&config, namespace).expect("it starts")
+    Server::start(&config, namespace).expect("the server starts")
 }
 
 /// The client's end of a connection.

@@ -69,7 +69,7 @@ pub const DATA: u64 = 2 << 20;
 
 /// Opens the disk that a specification describes.
 pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
-    Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
+    Spec::parse(spec).expect("a disk").open(block_size, false).expect("the disk opens")
 }
 
 /// A server with two rings, and the folder of its socket.
@@ -89,17 +89,18 @@ pub fn serve_with(namespace: Arc<dyn Namespace>, change: impl FnOnce(&mut Config
     config.queues = 2;
     config.serial = "serial-1".to_owned();
     change(&mut config);
-    let server = Some(Server::start(&config, namespace).expect("it starts"));
+    let server = Some(Server::start(&config, namespace).expect("the server starts"));
     Served { server, config, folder }
 }
 
 impl Served {
     pub fn stop(mut self) {
-        self.server.take().expect("it runs").stop().expect("it stops");
+        self.server.take().expect("the server runs").stop().expect("the server stops");
     }
 
     pub fn connect(&self) -> UnixStream {
-        let stream = UnixStream::connect(&self.config.socket).expect("it listens");
+        let stream =
+            UnixStream::connect(&self.config.socket).expect("the server accepts the connection");
         stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         stream
     }
@@ -168,7 +169,7 @@ impl Vm {
 
     /// Like `attach`, but connects to the back end on `socket`, which must have two rings.
     pub fn attach_to(&mut self, socket: &Path, wanted: u64) {
-        let mut frontend = Frontend::connect(socket, 2).expect("it listens");
+        let mut frontend = Frontend::connect(socket, 2).expect("the server accepts the connection");
         frontend.set_owner().expect("an owner");
         let features = frontend.get_features().expect("features");
         frontend.set_features(features & wanted | 1 << 30).expect("features");
@@ -205,10 +206,16 @@ impl Vm {
     fn keep_notes(&mut self) {
         if self.inflight.is_none() {
             let wanted = VhostUserInflight::new(0, 0, 2, SIZE);
-            self.inflight = Some(self.frontend().get_inflight_fd(&wanted).expect("notes"));
+            self.inflight = Some(
+                self.frontend()
+                    .get_inflight_fd(&wanted)
+                    .expect("the server creates in-flight records"),
+            );
         }
         let (notes, file) = self.inflight.take().expect("the buffer exists");
-        self.frontend().set_inflight_fd(&notes, file.as_fd().as_raw_fd()).expect("notes");
+        self.frontend()
+            .set_inflight_fd(&notes, file.as_fd().as_raw_fd())
+            .expect("the server adopts the in-flight records");
         self.inflight = Some((notes, file));
     }
 
@@ -224,18 +231,18 @@ impl Vm {
             log_addr: None,
         };
         let ring = &self.rings[index];
-        let mut frontend = self.frontend.clone().expect("connected");
+        let mut frontend = self.frontend.clone().expect("the monitor is connected");
         frontend.set_vring_num(index, SIZE).expect("a size");
         frontend.set_vring_base(index, base).expect("a base");
         frontend.set_vring_addr(index, &config).expect("addresses");
         frontend.set_vring_call(index, &ring.call).expect("a call");
         frontend.set_vring_err(index, &ring.error).expect("an error event");
         frontend.set_vring_kick(index, &ring.kick).expect("a kick");
-        frontend.set_vring_enable(index, true).expect("it runs");
+        frontend.set_vring_enable(index, true).expect("the ring starts");
     }
 
     pub fn frontend(&mut self) -> &mut Frontend {
-        self.frontend.as_mut().expect("connected")
+        self.frontend.as_mut().expect("the monitor is connected")
     }
 
     /// Closes the connection without a message to the server.

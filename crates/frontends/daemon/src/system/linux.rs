@@ -303,7 +303,7 @@ mod tests {
     fn connecting_to_a_listener_that_does_not_accept_times_out() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("control");
-        let listener = Listener::bind(&path).expect("it listens");
+        let listener = Listener::bind(&path).expect("the socket listens");
         rustix::net::listen(&listener.0, 1).expect("the listener gets a short queue");
         let mut waiting = Vec::new();
         let error = loop {
@@ -325,12 +325,14 @@ mod tests {
         let mut file = tempfile::tempfile().expect("a file");
         let copy = OwnedFd::from(file.try_clone().expect("a copy"));
         ours.send(&Order::serve(true), Some(&copy)).expect("the bytes are sent");
-        let (order, descriptor) = theirs.receive::<Order>().expect("a message").expect("one");
+        let (order, descriptor) =
+            theirs.receive::<Order>().expect("a message").expect("the channel is open");
         assert!(!order.resume && descriptor.is_none());
-        let (order, descriptor) = theirs.receive::<Order>().expect("a message").expect("one");
+        let (order, descriptor) =
+            theirs.receive::<Order>().expect("a message").expect("the channel is open");
         assert!(order.resume);
         let mut other = File::from(descriptor.expect("a descriptor"));
-        file.write_all(b"the same").expect("it is written");
+        file.write_all(b"the same").expect("the data is written");
         other.rewind().expect("a seekable file");
         let mut text = String::new();
         other.read_to_string(&mut text).expect("the file is read");

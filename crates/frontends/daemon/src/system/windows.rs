@@ -357,15 +357,18 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("control");
         let listener = Listener::bind(&path).expect("a port");
-        let _client = connect(&path).expect("it connects");
+        let _client = connect(&path).expect("the client connects");
         listener.admit(&listener.accept().expect("a client")).expect("the client knows the secret");
-        let (port, secret) =
-            (listener.listener.local_addr().expect("one").port(), &listener.secret);
+        let (port, secret) = (
+            listener.listener.local_addr().expect("the listener has an address").port(),
+            &listener.secret,
+        );
         let last = if secret.ends_with('0') { '1' } else { '0' };
         let wrong = format!("{}{last}", &secret[..secret.len() - 1]);
         let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("a port");
         client.write_all(wrong.as_bytes()).expect("the bytes are sent");
-        let error = listener.admit(&listener.accept().expect("a client")).expect_err("wrong");
+        let error =
+            listener.admit(&listener.accept().expect("a client")).expect_err("the secret is wrong");
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     }
 }

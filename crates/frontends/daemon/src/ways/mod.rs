@@ -83,7 +83,7 @@ impl Start<'_> {
             let disk = super::connect(self.settings, self.folder, self.resume)?;
             let _ = self.disk.set(disk);
         }
-        Ok(self.disk.get().expect("it was set"))
+        Ok(self.disk.get().expect("the disk was set above"))
     }
 
     fn namespace(&self) -> Result<Arc<dyn farblock_block::Namespace>, String> {

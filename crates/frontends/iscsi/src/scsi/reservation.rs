@@ -331,7 +331,9 @@ mod tests {
             assert_eq!(again, Err(Failure::Conflict));
             let wrong = reservations.change(&one, (2, 0, other), &parameters(1, 0));
             assert_eq!(wrong, Err(Sense::INVALID_RELEASE.into()));
-            let told = reservations.change(&one, (2, 0, kind), &parameters(1, 0)).expect("ok");
+            let told = reservations
+                .change(&one, (2, 0, kind), &parameters(1, 0))
+                .expect("the command succeeds");
             assert_eq!(told.len(), usize::from(kind >= 5));
             assert!(!reservations.conflicts(&stranger, &WRITE));
         }
@@ -376,7 +378,8 @@ mod tests {
         let (mut reservations, [one, two, _]) = two();
         reservations.change(&one, (1, 0, 3), &parameters(1, 0)).expect("the unit is not reserved");
         assert!(reservations.conflicts(&two, &READ));
-        let told = reservations.change(&two, (4, 0, 1), &parameters(2, 1)).expect("allowed");
+        let told =
+            reservations.change(&two, (4, 0, 1), &parameters(2, 1)).expect("the command succeeds");
         assert_eq!(told, [(one.clone(), Sense::REGISTRATIONS_PREEMPTED)]);
         assert!(reservations.conflicts(&one, &WRITE) && !reservations.conflicts(&two, &WRITE));
         assert_eq!(reservations.key(&one), None);
@@ -388,12 +391,14 @@ mod tests {
     fn unregistering_the_holder_releases_the_reservation() {
         let (mut reservations, [one, two, stranger]) = two();
         reservations.change(&one, (1, 0, 5), &parameters(1, 0)).expect("the unit is not reserved");
-        let told = reservations.change(&one, (0, 0, 0), &parameters(1, 0)).expect("allowed");
+        let told =
+            reservations.change(&one, (0, 0, 0), &parameters(1, 0)).expect("the command succeeds");
         assert_eq!(told, [(two.clone(), Sense::RESERVATIONS_RELEASED)]);
         assert!(!reservations.conflicts(&stranger, &WRITE));
         reservations.change(&two, (1, 0, 8), &parameters(2, 0)).expect("the unit is not reserved");
-        let told = reservations.change(&two, (3, 0, 0), &parameters(2, 0)).expect("allowed");
+        let told =
+            reservations.change(&two, (3, 0, 0), &parameters(2, 0)).expect("the command succeeds");
         assert_eq!(told, []);
-        assert_eq!(reservations.report(1).expect("none")[4..], [0; 4]);
+        assert_eq!(reservations.report(1).expect("the report succeeds")[4..], [0; 4]);
     }
 }

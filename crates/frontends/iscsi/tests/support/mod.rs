@@ -34,7 +34,7 @@ pub const MISCOMPARE: (u8, u16) = (14, 0x1d00);
 
 /// Opens the disk that a specification describes.
 pub fn disk(spec: &str, block_size: u32) -> Arc<dyn Namespace> {
-    Spec::parse(spec).expect("a disk").open(block_size, false).expect("it opens")
+    Spec::parse(spec).expect("a disk").open(block_size, false).expect("the disk opens")
 }
 
 pub fn config(engine: EngineKind) -> Config {
@@ -43,7 +43,7 @@ pub fn config(engine: EngineKind) -> Config {
 
 /// Starts a target on a free port.
 pub fn serve(engine: EngineKind, namespace: Arc<dyn Namespace>) -> Server {
-    Server::start(&config(engine), namespace).expect("it starts")
+    Server::start(&config(engine), namespace).expect("the server starts")
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -117,7 +117,8 @@ pub struct Client {
 impl Client {
     /// Connects without sending a login.
     pub fn raw(server: &Server) -> Client {
-        let stream = TcpStream::connect(server.address()).expect("it listens");
+        let stream =
+            TcpStream::connect(server.address()).expect("the server accepts the connection");
         stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         stream.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         stream.set_nodelay(true).expect("an option");

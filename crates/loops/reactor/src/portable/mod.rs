@@ -201,7 +201,7 @@ impl Portable {
     /// Makes one attempt for each runnable object.
     fn run(&mut self, cx: &mut Context<'_>) {
         for _ in 0..self.runnable.len().min(ATTEMPTS_PER_RUN) {
-            let runnable = self.runnable.pop_front().expect("counted");
+            let runnable = self.runnable.pop_front().expect("the list has the counted entries");
             let again = match runnable {
                 Runnable::Stream(key) => match self.streams.find_mut(key) {
                     Some(stream) => stream.run(key, cx) == Progress::More,
@@ -241,7 +241,7 @@ impl Portable {
         listener.set_nonblocking(true)?;
         let socket = mio::net::TcpListener::from_std(listener);
         let key = self.listeners.insert(Listener::new(task, socket));
-        let listener = self.listeners.find_mut(key).expect("inserted just now");
+        let listener = self.listeners.find_mut(key).expect("the listener was inserted just now");
         let registry = self.poll.registry();
         let result = registry.register(
             &mut listener.socket,
@@ -280,7 +280,8 @@ impl Portable {
     fn insert(&mut self, mut stream: Stream) -> io::Result<Key> {
         stream.call_bytes = self.call_bytes;
         let key = self.streams.insert(stream);
-        let socket = &mut self.streams.find_mut(key).expect("inserted just now").socket;
+        let socket =
+            &mut self.streams.find_mut(key).expect("the stream was inserted just now").socket;
         let interest = Interest::READABLE | Interest::WRITABLE;
         match self.poll.registry().register(socket, token(key, Source::Stream), interest) {
             Ok(()) => Ok(key),
@@ -396,7 +397,7 @@ impl Portable {
             }
         }
         let job = Job { task, user_data, file: Arc::clone(file), op, result: Ok(()) };
-        self.file_pool.as_ref().expect("started just now").submit(job);
+        self.file_pool.as_ref().expect("the pool was started just now").submit(job);
     }
 
     pub(crate) fn collect(&mut self, cx: &mut Context<'_>) {

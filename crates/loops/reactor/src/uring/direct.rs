@@ -90,7 +90,8 @@ impl Uring {
         }
         let mut unsent = mem::take(&mut self.unsent);
         for key in unsent.drain(..) {
-            let stream = self.streams.find_mut(key).expect("open while a send is outstanding");
+            let stream =
+                self.streams.find_mut(key).expect("the stream is open while a send is outstanding");
             match stream.send_now() {
                 Some(result) => self.end_send(cx, key, result),
                 None => self.submit_send(key),
@@ -120,7 +121,8 @@ impl Uring {
     }
 
     fn receive_directly(&mut self, cx: &mut Context<'_>, key: Key) -> Look {
-        let stream = self.streams.find_mut(key).expect("open while a receive is outstanding");
+        let stream =
+            self.streams.find_mut(key).expect("the stream is open while a receive is outstanding");
         let look = match &mut stream.recv {
             Recv::None => unreachable!("a receive is pending"),
             Recv::Any { .. } => stream.receive_any(cx, key, &mut self.spare, &mut self.large_spare),

@@ -93,8 +93,11 @@ impl Uring {
     }
 
     fn submit_file(&mut self, key: Key) {
-        let operation = self.operations.find_mut(key).expect("in flight");
-        let slot = self.files.find(operation.file).expect("open while an operation is in flight");
+        let operation = self.operations.find_mut(key).expect("the operation is in flight");
+        let slot = self
+            .files
+            .find(operation.file)
+            .expect("the file is open while its operation is in flight");
         let mut entry = operation.entry(Fd(slot.file.as_raw_fd()));
         if operation.from_thread {
             entry = entry.flags(Flags::ASYNC);
@@ -106,13 +109,17 @@ impl Uring {
 
     pub(super) fn complete_file(&mut self, cx: &mut Context<'_>, completion: Completion) {
         let key = completion.key;
-        let operation = self.operations.find_mut(key).expect("in flight until now");
+        let operation =
+            self.operations.find_mut(key).expect("the operation was in flight until now");
         let Some(result) = operation.advance(&completion) else {
             return self.submit_file(key);
         };
-        let operation = self.operations.remove(key).expect("found just now");
+        let operation = self.operations.remove(key).expect("the operation was found just now");
         cx.deliver_file(operation.task, operation.user_data, operation.op, result);
-        let slot = self.files.find_mut(operation.file).expect("open until now");
+        let slot = self
+            .files
+            .find_mut(operation.file)
+            .expect("the file is open while its operation is in flight");
         slot.in_flight -= 1;
         if slot.removed && slot.in_flight == 0 {
             self.files.remove(operation.file);

@@ -219,7 +219,8 @@ impl Uring {
 
     /// Submits the receive in the slot.
     pub(super) fn submit_recv(&mut self, cx: &mut Context<'_>, key: Key) {
-        let stream = self.streams.find_mut(key).expect("open while a receive is outstanding");
+        let stream =
+            self.streams.find_mut(key).expect("the stream is open while a receive is outstanding");
         stream.looks = 0;
         let fd = stream.fd();
         // If the last receive emptied the socket, wait for data before the first attempt.
@@ -253,7 +254,8 @@ impl Uring {
 
     pub(super) fn complete_recv(&mut self, cx: &mut Context<'_>, completion: Completion) {
         let key = completion.key;
-        let stream = self.streams.find_mut(key).expect("open while an operation is in flight");
+        let stream =
+            self.streams.find_mut(key).expect("the stream is open while an operation is in flight");
         stream.drained = !completion.has_more_bytes();
         let (task, closing, stream_id) = (stream.task, stream.is_closing(), StreamId(key));
         let again = match mem::replace(&mut stream.recv, Recv::None) {
@@ -278,7 +280,7 @@ impl Uring {
         };
         match again {
             Some(recv) => {
-                self.streams.find_mut(key).expect("found above").recv = recv;
+                self.streams.find_mut(key).expect("the stream was found above").recv = recv;
                 self.submit_recv(cx, key);
             }
             None => self.end_operation(cx, key),
@@ -332,7 +334,7 @@ impl Uring {
         if state == SocketState::Closing {
             return batch.take_payloads().for_each(|(_, buffer)| cx.pool.give(buffer));
         }
-        let stream = self.streams.find_mut(key).expect("found above");
+        let stream = self.streams.find_mut(key).expect("the stream was found above");
         let refuse = match state {
             SocketState::Open if batch.is_empty() => Some(Ok(())),
             SocketState::Open => None,
@@ -351,7 +353,8 @@ impl Uring {
 
     /// Submits the remaining data of the batch in the slot.
     pub(super) fn submit_send(&mut self, key: Key) {
-        let stream = self.streams.find_mut(key).expect("open while a send is outstanding");
+        let stream =
+            self.streams.find_mut(key).expect("the stream is open while a send is outstanding");
         let fd = stream.fd();
         let Send { batch, cursor, message } = stream.send.as_mut().expect("a send is pending");
         message.fill(batch, *cursor);
@@ -370,9 +373,10 @@ impl Uring {
 
     pub(super) fn complete_send(&mut self, cx: &mut Context<'_>, completion: Completion) {
         let key = completion.key;
-        let stream = self.streams.find_mut(key).expect("open while an operation is in flight");
+        let stream =
+            self.streams.find_mut(key).expect("the stream is open while an operation is in flight");
         let closing = stream.is_closing();
-        let send = stream.send.as_mut().expect("in flight until now");
+        let send = stream.send.as_mut().expect("the send was in flight until now");
         let result = match completion.result() {
             Ok(0) => Some(Err(io::ErrorKind::WriteZero.into())),
             Ok(sent) if send.batch.advance(&mut send.cursor, sent) => Some(Ok(())),
@@ -388,7 +392,8 @@ impl Uring {
     }
 
     pub(super) fn end_send(&mut self, cx: &mut Context<'_>, key: Key, result: io::Result<()>) {
-        let stream = self.streams.find_mut(key).expect("open while a send is outstanding");
+        let stream =
+            self.streams.find_mut(key).expect("the stream is open while a send is outstanding");
         let Send { batch, message, .. } = stream.send.take().expect("the send completes here");
         if self.messages.len() < KEPT_MESSAGES {
             self.messages.push(message);
@@ -399,7 +404,8 @@ impl Uring {
 
     pub(super) fn complete_connect(&mut self, cx: &mut Context<'_>, completion: Completion) {
         let key = completion.key;
-        let stream = self.streams.find_mut(key).expect("open while an operation is in flight");
+        let stream =
+            self.streams.find_mut(key).expect("the stream is open while an operation is in flight");
         stream.address = None;
         let closing = stream.is_closing();
         let result = completion.result().map(drop).map_err(|error| stream_error(error, closing));
@@ -436,7 +442,7 @@ impl Uring {
         }
         // Submit recorded operations first: a cancellation finds only submitted ones.
         self.submit_stream(cx, key);
-        let stream = self.streams.find_mut(key).expect("found above");
+        let stream = self.streams.find_mut(key).expect("the stream was found above");
         let connecting = stream.state == SocketState::Connecting;
         stream.state = SocketState::Closing;
         let (receiving, sending) = (!matches!(stream.recv, Recv::None), stream.send.is_some());
@@ -454,7 +460,10 @@ impl Uring {
 
     /// Records that an operation has ended and its event was delivered.
     pub(super) fn end_operation(&mut self, cx: &mut Context<'_>, key: Key) {
-        let stream = self.streams.find_mut(key).expect("open while an operation is outstanding");
+        let stream = self
+            .streams
+            .find_mut(key)
+            .expect("the stream is open while an operation is outstanding");
         stream.in_flight -= 1;
         self.finish_close(cx, key);
     }
@@ -463,7 +472,8 @@ impl Uring {
     fn finish_close(&mut self, cx: &mut Context<'_>, key: Key) {
         let stream = self.streams.find(key).expect("the closing stream has a slot");
         if stream.is_closing() && stream.in_flight == 0 {
-            let Stream { socket, task, .. } = self.streams.remove(key).expect("found just now");
+            let Stream { socket, task, .. } =
+                self.streams.remove(key).expect("the stream was found just now");
             drop(socket);
             cx.deliver(task, Event::Closed { stream: StreamId(key) });
         }
@@ -533,7 +543,7 @@ impl Uring {
 
     pub(super) fn complete_accept(&mut self, cx: &mut Context<'_>, completion: Completion) {
         let key = completion.key;
-        let listener = self.listeners.find_mut(key).expect("open while accepting");
+        let listener = self.listeners.find_mut(key).expect("the listener is open while it accepts");
         let closing = listener.state == ListenerState::Closing;
         // Take ownership at once, so that the descriptor is closed even if no task receives the
         // event. SAFETY: the kernel has just created this descriptor for us, and no other code owns

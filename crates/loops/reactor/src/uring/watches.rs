@@ -66,7 +66,7 @@ impl Uring {
 
     pub(super) fn complete_watch(&mut self, cx: &mut Context<'_>, completion: Completion) {
         let key = completion.key;
-        let watch = self.watches.find_mut(key).expect("in flight until now");
+        let watch = self.watches.find_mut(key).expect("the watch exists until its last completion");
         if watch.state == WatchState::Cancelled {
             if !completion.more() {
                 self.watches.remove(key);

@@ -40,7 +40,7 @@ fn values(expressions: &[(String, String)]) -> BTreeMap<String, usize> {
     let words = String::from_utf8_lossy(&built.stderr);
     assert!(built.status.success(), "cc failed; this test needs {PACKAGES}: {words}");
     let output = Command::new(&program).output().expect("the program runs");
-    let lines = String::from_utf8(output.stdout).expect("text");
+    let lines = String::from_utf8(output.stdout).expect("the program prints UTF-8");
     let pair = |line: &str| {
         let (name, value) = line.rsplit_once(' ').expect("two words");
         (name.to_owned(), value.parse().expect("a number"))

@@ -135,7 +135,9 @@ mod tests {
 
     #[test]
     fn the_error_without_rdma_libraries_names_the_packages() {
-        let sentence = find_in("libibverbs-that-nobody-has.so.1", MANAGER).err().expect("absent");
+        let sentence = find_in("libibverbs-that-nobody-has.so.1", MANAGER)
+            .err()
+            .expect("the library is absent");
         assert!(sentence.contains("apt-get install librdmacm1 ibverbs-providers"), "{sentence}");
         let sentence = find_in("libc.so.6", "libc.so.6").err().expect("no libibverbs");
         assert!(sentence.contains("too old"), "{sentence}");

@@ -87,17 +87,19 @@ impl Ring {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) {
-        self.memory.write_slice(bytes, GuestAddress(at)).expect("our own memory");
+        self.memory
+            .write_slice(bytes, GuestAddress(at))
+            .expect("the address is in the shared memory");
     }
 
     fn load(&self, at: u64) -> u16 {
         let index = self.memory.load::<u16>(GuestAddress(at), Ordering::Acquire);
-        u16::from_le(index.expect("our own memory"))
+        u16::from_le(index.expect("the address is in the shared memory"))
     }
 
     fn store(&self, at: u64, index: u16) {
         let stored = self.memory.store(index.to_le(), GuestAddress(at), Ordering::Release);
-        stored.expect("our own memory");
+        stored.expect("the address is in the shared memory");
     }
 
     /// Puts a request into the ring, but does not kick the back end.
@@ -162,7 +164,9 @@ impl Ring {
     fn status(&self, slot: u16) -> u8 {
         let (frame, _) = self.layout.slot(self.base, slot);
         let mut byte = [0];
-        self.memory.read_slice(&mut byte, GuestAddress(frame + STATUS_AT)).expect("our own memory");
+        self.memory
+            .read_slice(&mut byte, GuestAddress(frame + STATUS_AT))
+            .expect("the address is in the shared memory");
         byte[0]
     }
 }
@@ -323,7 +327,9 @@ impl FrontQueue {
             && let (Command::Read, Some(buffer)) = (op.command, &mut op.buffer)
         {
             let (_, data) = ring.layout.slot(ring.base, slot);
-            ring.memory.read_slice(buffer, GuestAddress(data)).expect("our own memory");
+            ring.memory
+                .read_slice(buffer, GuestAddress(data))
+                .expect("the address is in the shared memory");
         }
         ring.free.push(slot);
         self.in_ring -= 1;

@@ -88,7 +88,7 @@ mod tests {
         let (own, other) = (rustix::process::getpid(), Pid::INIT);
         let locked = lock(&path).expect("the lock is free");
         assert!(took(own, &path) && !took(other, &path));
-        fs::write(place.path().join("another"), "").expect("written");
+        fs::write(place.path().join("another"), "").expect("the file is written");
         assert!(!took(own, &place.path().join("another")) && !took(own, &place.path().join("no")));
         drop(locked);
         assert!(!took(own, &path));
@@ -123,9 +123,10 @@ mod tests {
         // This child has inherited the lock, as a supervisor does.
         let start = |stdin: Stdio| Command::new("sleep").arg("600").stdin(stdin).spawn();
         let copy = locked.try_clone().expect("a copy");
-        let mut has = start(copy.into()).expect("it starts");
+        let mut has = start(copy.into()).expect("the child starts");
         // This child only has the file open.
-        let mut looks = start(fs::File::open(&path).expect("it opens").into()).expect("it starts");
+        let mut looks =
+            start(fs::File::open(&path).expect("the file opens").into()).expect("the child starts");
         drop(locked);
         assert!(!holds(own, &path) && is_locked(&path));
         // The recorded process ID, which is the second child's, has no effect.
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(has.wait().expect("a child").code(), None, "the process was not killed");
         assert!(!is_locked(&path) && !kill_holder(&path, &looks.id().to_string()));
         assert!(looks.try_wait().expect("a child").is_none(), "the process still runs");
-        looks.kill().expect("our own process");
+        looks.kill().expect("the child is killed");
         looks.wait().expect("a child");
     }
 }
