@@ -142,7 +142,7 @@ fn the_file_has_a_fixed_size_like_a_disk() {
     assert_eq!(bytes[999], 7);
     assert_eq!(file.read_at(&mut bytes, end).expect("the end"), 0);
     for other in [0, 12, end + 512] {
-        assert_eq!(errno(file.set_len(other)), EINVAL, "{other} bytes");
+        assert_eq!(errno(file.set_len(other)), EINVAL, "the file's size changes to {other} bytes");
     }
     file.set_len(end).expect("setting the current size succeeds");
     assert_eq!(errno(fs::set_permissions(served.path(), fs::Permissions::from_mode(0o777))), EPERM);

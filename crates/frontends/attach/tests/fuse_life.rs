@@ -125,7 +125,10 @@ fn a_killed_server_leaves_no_program_stuck() {
         let mended = output("fsck.ext4", &["-fy", &device]).status.code();
         assert!(mended.is_some_and(|code| code < 4), "{mended:?}");
         let used = MountedFs::new(&device, "rw");
-        assert!(fs::read(used.file("durable")).expect("the file exists") == data, "wrong data");
+        assert!(
+            fs::read(used.file("durable")).expect("the file exists") == data,
+            "the flushed data changed"
+        );
         used.unmount();
         program.stop();
         assert!(!mounted(&mountpoint));

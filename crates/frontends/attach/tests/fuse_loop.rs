@@ -147,8 +147,12 @@ fn a_trim_deallocates_space() {
         .filter(|asked| asked.0 == Command::WriteZeroes { deallocate: true })
         .map(|asked| u64::from(asked.2) * 512)
         .sum();
-    assert!(given > 40 << 20, "{given} bytes");
-    assert!(blocks() * 512 < (full * 512) - (39 << 20), "{full} blocks, then {}", blocks());
+    assert!(given > 40 << 20, "the trim deallocated only {given} bytes");
+    assert!(
+        blocks() * 512 < (full * 512) - (39 << 20),
+        "the image had {full} blocks before the trim, and {} after it",
+        blocks()
+    );
     mounted.unmount();
     run("fsck.ext4", &["-fn", device.name()]);
     // Zeroing through the device really zeroes, with and without deallocation.
@@ -167,7 +171,7 @@ fn a_loop_device_without_discard_support_stops_discards() {
     // The device learns from the first discard that the disk supports none, and sends no more.
     output("blkdiscard", &[device.name()]);
     assert_eq!(device.says("queue/discard_max_bytes"), "0");
-    assert!(spy.take().iter().all(|asked| !asked.0.writes()), "a hint wrote zeroes");
+    assert!(spy.take().iter().all(|asked| !asked.0.writes()), "the discard wrote zeroes");
     // Zeroing still works, because the kernel writes zeroes.
     run("dd", &["if=/dev/urandom", &format!("of={}", device.name()), "bs=1M", "count=2"]);
     run("blkdiscard", &["-z", "-l", "1048576", device.name()]);

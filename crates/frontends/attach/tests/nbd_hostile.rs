@@ -207,7 +207,7 @@ fn the_number_of_connections_is_limited() {
     std::io::Read::read_to_end(&mut extra, &mut greeting).expect("the stream ends");
     assert!(greeting.is_empty());
     clients.pop();
-    eventually("one client was closed", || server.connections() == most - 1);
+    eventually("the server has closed one client", || server.connections() == most - 1);
     Client::simple(&server).read(0, 512);
 }
 
@@ -233,5 +233,5 @@ fn a_client_that_never_chooses_an_export_is_disconnected() {
     let start = Instant::now();
     client.expect_end();
     let seconds = start.elapsed().as_secs();
-    assert!((9..60).contains(&seconds), "a silent client was closed after {seconds} s");
+    assert!((9..60).contains(&seconds), "the server closed a silent client after {seconds} s");
 }

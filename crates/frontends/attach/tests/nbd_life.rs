@@ -35,7 +35,11 @@ fn a_server_listens_on_a_private_unix_socket() {
         assert_eq!(server.address(), Some(&Address::Unix(path.clone())));
         let found = std::fs::metadata(&path).expect("a socket");
         assert!(found.file_type().is_socket());
-        assert_eq!(found.permissions().mode() & 0o777, 0o600, "others than the owner may connect");
+        assert_eq!(
+            found.permissions().mode() & 0o777,
+            0o600,
+            "users other than the owner may connect"
+        );
         let stream = UnixStream::connect(&path).expect("a server listens");
         eventually("the client is counted", || server.connections() == 1);
         drop(stream);
@@ -104,7 +108,7 @@ fn a_stopping_server_answers_accepted_requests() {
         let read = Client::simple(&server).read(0, 5120);
         for (index, block) in read.chunks(512).enumerate() {
             let expected = if index < 8 { index as u8 + 1 } else { 0 };
-            assert_eq!(block, [expected; 512], "block {index}");
+            assert_eq!(block, [expected; 512], "the content of block {index}");
         }
     }
 }

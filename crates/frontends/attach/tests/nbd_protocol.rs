@@ -85,7 +85,7 @@ fn invalid_negotiations_end_the_connection() {
     let mut client = Client::raw(&server);
     client.flags(3);
     client.option(2, b"");
-    assert_eq!(client.option_reply(2), (1, Vec::new()), "a goodbye");
+    assert_eq!(client.option_reply(2), (1, Vec::new()), "the server acknowledges the abort");
     client.expect_end();
     let mut client = Client::raw(&server);
     client.flags(0x8000_0003);
@@ -169,7 +169,10 @@ fn invalid_requests_are_refused() {
             ];
             for (flags, code, offset, length, errno) in calls {
                 let reply = client.call(flags, code, offset, length);
-                assert_eq!(reply.errno, errno, "command {code} at {offset:#x}, {length} bytes");
+                assert_eq!(
+                    reply.errno, errno,
+                    "the error of command {code} for {length} bytes at {offset:#x}"
+                );
             }
             assert_eq!(client.write(0, MIB, &[1; 512]), ENOSPC);
             assert_eq!(client.write(0, MIB - 512, &[1; 1024]), ENOSPC);
@@ -366,7 +369,7 @@ fn concurrent_writes_to_one_block_are_all_kept() {
         writers.into_iter().for_each(|writer| writer.join().expect("the writer succeeds"));
         let mut client = Client::simple(&server);
         for (index, part) in client.read(0, 32 * 4096).chunks(512).enumerate() {
-            assert_eq!(part, [index as u8 % 8 + 1; 512], "part {index}");
+            assert_eq!(part, [index as u8 % 8 + 1; 512], "the content of part {index}");
         }
     }
 }

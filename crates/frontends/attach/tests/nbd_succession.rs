@@ -62,7 +62,7 @@ fn unread_requests_of_a_disconnected_client_are_dropped() {
         let last = (REQUESTS - 1) * 512;
         second.request(FUA, WRITE, 2, last, 512);
         second.send(&[2; 512]);
-        assert!(second.hears_nothing(), "the second client's write overtook those in flight");
+        assert!(second.hears_nothing(), "the second client's write overtook the writes in flight");
         sluice.open();
         assert_eq!(second.reply(0).errno, 0);
         eventually("the first client is gone", || server.connections() == 1);

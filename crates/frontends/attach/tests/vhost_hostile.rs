@@ -73,7 +73,7 @@ fn circular_and_oversized_chains_are_returned_without_execution() {
     let (header, status) = vm.frame(0, IN, 0);
     vm.offer(0, &[(header.0, 16, NEXT, 1), (header.0, 16, NEXT, 1)]);
     vm.kick(0);
-    assert_eq!(vm.used(0), Some((0, 0)), "a circle");
+    assert_eq!(vm.used(0), Some((0, 0)), "the circular chain is returned without execution");
     // The total length exceeds 32 bits, because the chain uses the same 60 MiB many times.
     let mut chain = vec![header];
     chain.extend((0..100).map(|_| (DATA, 60 << 20, WRITE | NEXT, 0)));
@@ -283,7 +283,9 @@ fn a_stop_does_not_wait_for_half_a_message() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});
     let mut stream = served.connect();
     stream.write_all(&[1, 0, 0]).expect("the server reads the bytes");
-    eventually("it is served", || served.server.as_ref().expect("the server runs").is_connected());
+    eventually("the monitor is connected", || {
+        served.server.as_ref().expect("the server runs").is_connected()
+    });
     let start = std::time::Instant::now();
     served.stop();
     assert!(start.elapsed() < Duration::from_secs(60));
@@ -305,7 +307,10 @@ fn truncated_guest_memory_damages_neither_process_nor_disk() {
             });
             drop(vm);
             let mut vm = served.boot();
-            assert!(vm.load(8, 4096).iter().all(|&byte| byte == 0x77), "zeroed memory");
+            assert!(
+                vm.load(8, 4096).iter().all(|&byte| byte == 0x77),
+                "the lost memory reached the disk"
+            );
         }
         served.stop();
     }

@@ -96,7 +96,7 @@ fn a_monitor_sees_the_properties_of_the_disk() {
         assert_eq!(vm.frontend().get_queue_num().expect("a number"), 2);
         let features = vm.frontend().get_features().expect("features");
         assert_eq!(features & F_RO, 0);
-        assert_ne!(features & F_DISCARD, 0, "no F_DISCARD");
+        assert_ne!(features & F_DISCARD, 0, "the disk does not offer F_DISCARD");
         // Without `F_LOG_ALL`, a monitor refuses to migrate the guest: the server does not record
         // which memory it writes.
         let offered = vm.frontend().get_protocol_features().expect("protocol features");
@@ -229,7 +229,11 @@ fn invalid_requests_get_an_error_status() {
         (OUT, u64::MAX - 7, 4096),
         (IN, 0, 33 << 20),
     ] {
-        assert_eq!(vm.call(0, kind, sector, &[(DATA, length)]), (IOERR, 1), "{kind} {sector}");
+        assert_eq!(
+            vm.call(0, kind, sector, &[(DATA, length)]),
+            (IOERR, 1),
+            "the answer to request {kind} at sector {sector}"
+        );
     }
     assert_eq!(vm.call(0, IN, 0, &[]), (OK, 1), "an empty request failed");
     assert_eq!(vm.call(0, 99, 0, &[(DATA, 512)]), (UNSUPP, 1));
@@ -330,7 +334,7 @@ fn interrupts_are_sent_only_if_the_guest_wants_them() {
     eventually("the request is answered", || vm.used_index(0) == 1);
     assert_eq!(vm.read(status, 1), [OK]);
     std::thread::sleep(std::time::Duration::from_millis(50));
-    assert!(vm.rings[0].call.read().is_err(), "notified unasked");
+    assert!(vm.rings[0].call.read().is_err(), "the guest was notified without a request");
     served.stop();
 }
 

@@ -133,7 +133,11 @@ fn the_next_server_completes_the_requests_in_flight() {
         }
         assert_eq!(*state.writes.lock().expect("a lock"), sectors, "the writes are out of order");
         assert!(vm.rings[0].call.read().is_ok(), "the guest was not notified");
-        assert_eq!(vm.used_within(0, Duration::from_millis(100)), None, "executed twice");
+        assert_eq!(
+            vm.used_within(0, Duration::from_millis(100)),
+            None,
+            "a request was answered twice"
+        );
         for ((_, status), sector) in open {
             assert_eq!(vm.read(status, 1), [OK]);
             assert_eq!(vm.load(sector, 512), [sector as u8; 512]);

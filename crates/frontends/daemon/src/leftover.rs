@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(
             found(&next),
             std::slice::from_ref(&life),
-            "a dead server's controllers do not count"
+            "a dead server's controllers do not count as leftover"
         );
         dead.remove_unfinished(dead.lock(Role::Supervisor).expect("the lock is free"));
         assert!(!dead.0.exists());

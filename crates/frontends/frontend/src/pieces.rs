@@ -146,7 +146,11 @@ mod tests {
         for piece in &pieces {
             let begin = piece.lba * block_size + u64::from(piece.start);
             if command == Command::Deallocate {
-                assert_eq!(piece.length, piece.blocks * geometry.block_size, "a partial block");
+                assert_eq!(
+                    piece.length,
+                    piece.blocks * geometry.block_size,
+                    "a piece deallocates a partial block"
+                );
                 assert!(begin >= at && begin - at < block_size);
             } else {
                 assert_eq!(begin, at);

@@ -100,7 +100,10 @@ mod tests {
         alone.wait('b');
         assert_eq!(alone.next(), None, "a command runs alone during a write");
         assert!(!goes(&mut alone, write(2)));
-        assert!(goes(&mut alone, Op::read(0, 1, Buffer::new(512), 3)), "the read waits");
+        assert!(
+            goes(&mut alone, Op::read(0, 1, Buffer::new(512), 3)),
+            "a read waits for the exclusive command"
+        );
         assert!(goes(&mut alone, Op::flush(4)));
         alone.leave();
         assert_eq!((alone.next(), alone.next()), (Some('a'), None));

@@ -217,9 +217,9 @@ mod tests {
     #[test]
     fn logical_unit_numbers_are_parsed() {
         assert_eq!(Lun::parse(0), Lun::Zero);
-        assert_eq!(Lun::parse(0x4000 << 48), Lun::Zero, "flat addressing");
+        assert_eq!(Lun::parse(0x4000 << 48), Lun::Zero, "unit 0 with flat addressing");
         assert_eq!(Lun::parse(1 << 48), Lun::Other);
-        assert_eq!(Lun::parse(0xc101 << 48), Lun::Other, "a well-known unit");
+        assert_eq!(Lun::parse(0xc101 << 48), Lun::Other, "a well-known unit is another unit");
     }
 
     #[test]

@@ -227,7 +227,11 @@ fn the_number_of_immediate_commands_is_limited() {
         client.send(bhs, &[]);
         let answer = client.take();
         if number < limits::MAX_IMMEDIATE_TASKS {
-            assert_eq!(answer.opcode(), 0x31, "the target asks for the data of number {number}");
+            assert_eq!(
+                answer.opcode(),
+                0x31,
+                "the target does not request the data of command {number}"
+            );
         } else {
             assert_eq!((answer.opcode(), answer.bhs[2]), (0x3f, 6));
         }
@@ -242,7 +246,7 @@ fn the_number_of_connections_is_limited() {
     eventually("all connections are open", || server.users() == limits::MAX_CONNECTIONS);
     Client::raw(&server).expect_end();
     all.pop();
-    eventually("there is room", || server.users() < limits::MAX_CONNECTIONS);
+    eventually("the target has room for a connection", || server.users() < limits::MAX_CONNECTIONS);
     Client::new(&server, &Wishes::default());
 }
 
@@ -288,7 +292,11 @@ fn random_requests_disturb_no_other_session() {
                     break;
                 }
             }
-            assert_eq!(good.ping(b"still here"), b"still here", "round {round}");
+            assert_eq!(
+                good.ping(b"still here"),
+                b"still here",
+                "the good session lost its ping in round {round}"
+            );
         }
         server.stop(true).expect("no thread panicked");
     }

@@ -186,7 +186,7 @@ fn an_abort_is_answered_after_the_aborted_write_has_ended() {
         client.manage(1, 4711);
         assert_eq!(client.take().bhs[2], 1);
         client.command(&cdb16(0x8a, 0, 0, 8), WRITE | FINAL, 4096, &[]);
-        assert_eq!(client.take().opcode(), 0x31, "the target asks for data");
+        assert_eq!(client.take().opcode(), 0x31, "the target does not request data");
         gate.shut();
         other.command(&cdb16(0x8a, 0, 9, 1), WRITE | FINAL, 512, &[1; 512]);
         gate.holds(1);
@@ -195,7 +195,11 @@ fn an_abort_is_answered_after_the_aborted_write_has_ended() {
         gate.open();
         assert_eq!(client.take().opcode(), 0x22);
         assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, Some(RESET));
-        assert_eq!(other.call(&[0; 6], 0, 0, &[]).sense, Some(RESET), "another answer");
+        assert_eq!(
+            other.call(&[0; 6], 0, 0, &[]).sense,
+            Some(RESET),
+            "the other session got no unit attention"
+        );
         assert_eq!(client.read(0, 1, 512), [1; 512], "a write that started earlier was lost");
     }
 }

@@ -101,8 +101,16 @@ fn the_unit_is_not_ready_when_the_remote_disk_is_lost() {
         assert_eq!(read.sense, Some(NOT_READY));
         assert_eq!(client.write(0, &[1; 4096], 4096).sense, Some(NOT_READY));
         assert_eq!(client.call(&[0x35], 0, 0, &[]).sense, Some(NOT_READY));
-        assert_eq!(client.call(&[0; 6], 0, 0, &[]).sense, Some(NOT_READY), "no error");
-        assert_eq!(client.call(&[0x12, 0, 0, 0, 96, 0], READ, 96, &[]).status, 0, "a unit");
+        assert_eq!(
+            client.call(&[0; 6], 0, 0, &[]).sense,
+            Some(NOT_READY),
+            "TEST UNIT READY reports no error"
+        );
+        assert_eq!(
+            client.call(&[0x12, 0, 0, 0, 96, 0], READ, 96, &[]).status,
+            0,
+            "INQUIRY fails on a unit that is not ready"
+        );
         server.stop(true).expect("the server stops");
     }
 }

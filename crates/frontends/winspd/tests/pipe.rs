@@ -182,12 +182,15 @@ fn disk_errors_have_sense_data() {
         let server = serve(&library, Arc::new(faults));
         let mut client = Client::connect(&server.location());
         let sense = |answer: Answer| {
-            assert_eq!(answer.scsi_status, 2, "no check condition");
+            assert_eq!(answer.scsi_status, 2, "the answer has no check condition");
             (answer.sense, answer.information)
         };
         assert!(client.write(0, &[0x77; 4096], false).is_good());
         let read = client.read(98, 4);
-        assert!(read.data.iter().all(|byte| *byte == 0), "another read's data");
+        assert!(
+            read.data.iter().all(|byte| *byte == 0),
+            "a failed read returned another read's data"
+        );
         assert_eq!(sense(read), ((3, 0x11, 0), Some(98)));
         assert_eq!(sense(client.write(100, &[0; 512], false)), ((3, 0x0c, 0), Some(100)));
         assert_eq!(sense(client.write(200, &[0; 512], false)), ((7, 0x27, 7), None));
@@ -253,8 +256,16 @@ fn only_a_forced_stop_does_not_wait_for_requests() {
         stopper.join().expect("no panic").expect("the server stops");
         assert!(answers.iter().all(Answer::is_good));
         // When the disk is removed, WinSpd's library drops answers that the client has not read.
-        assert!(answers.len() == 8 || library.name == "WinSpd", "{} answers", answers.len());
-        assert_eq!(gate.seen().len(), 8 + 1, "not eight writes and a flush");
+        assert!(
+            answers.len() == 8 || library.name == "WinSpd",
+            "the client received {} answers",
+            answers.len()
+        );
+        assert_eq!(
+            gate.seen().len(),
+            8 + 1,
+            "the namespace received other operations than eight writes and a flush"
+        );
 
         gate.close();
         let server = serve(&library, Arc::clone(&gate) as Arc<dyn Namespace>);

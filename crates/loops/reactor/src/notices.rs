@@ -211,7 +211,7 @@ mod tests {
             }
             notices.settle(now);
         }
-        assert!(lines < 1000, "{lines} lines a day");
+        assert!(lines < 1000, "a persistent peer logged {lines} lines");
         let quiet = begin + 2 * Duration::from_secs(86_400);
         notices.settle(quiet);
         notices.settle(quiet + LOG_PERIOD_MAX);

@@ -427,7 +427,7 @@ mod tests {
             // These cycles take one second.
             ping_pong(&mut host, &mut target, us(2), 12_000);
             let mean = ping_pong(&mut host, &mut target, us(2), 1000);
-            assert!(mean < us(20), "{mean:?} after {failures} failures");
+            assert!(mean < us(20), "a command takes {mean:?} after {failures} failed trials");
         }
     }
 

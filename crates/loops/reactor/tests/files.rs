@@ -134,7 +134,11 @@ fn reading_beyond_the_end_fails(mut event_loop: Loop) {
     for (offset, len) in [(0, 1001), (999, 2), (1000, 1), (5000, 100)] {
         let op = FileOp::Read { buffer: Buffer::new(len), offset };
         let (buffer, result) = run(&mut event_loop, file, op);
-        assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof, "at {offset}");
+        assert_eq!(
+            result.unwrap_err().kind(),
+            ErrorKind::UnexpectedEof,
+            "the error of a read at {offset}, beyond the end"
+        );
         assert_eq!(buffer.unwrap().len(), len);
     }
 }

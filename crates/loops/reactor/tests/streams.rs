@@ -673,11 +673,11 @@ fn a_stream_is_taken_only_if_no_operation_is_outstanding(mut event_loop: Loop) {
     let reactor = event_loop.reactor.clone();
     let (stream, mut peer) = event_loop.stream_and_socket();
     reactor.recv(stream);
-    assert!(reactor.take_stream(stream).is_none(), "taken during a receive");
+    assert!(reactor.take_stream(stream).is_none(), "a stream was taken during a receive");
     peer.write_all(b"first").unwrap();
     assert_eq!(received_whole(&mut event_loop, stream, 5), b"first");
     reactor.send(stream, bytes(b"answer"));
-    assert!(reactor.take_stream(stream).is_none(), "taken during a send");
+    assert!(reactor.take_stream(stream).is_none(), "a stream was taken during a send");
     assert!(matches!(event_loop.next(), Event::Sent { result: Ok(()), .. }));
     peer.write_all(b"second").unwrap();
     let socket = reactor.take_stream(stream).expect("no operation is outstanding");

@@ -320,7 +320,7 @@ fn a_listener_accepts_as_many_requests_as_its_backlog() {
     assert_eq!(last(&first), Some(CmEventType::RouteResolved));
     assert_eq!(last(&second), Some(CmEventType::Rejected));
     drop(listener);
-    assert_eq!(last(&first), Some(CmEventType::Rejected), "no rejection");
+    assert_eq!(last(&first), Some(CmEventType::Rejected), "the waiting request was not rejected");
 }
 
 #[test]

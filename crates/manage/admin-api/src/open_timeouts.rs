@@ -263,7 +263,7 @@ mod tests {
         assert!(late.unwrap_err().contains("does not answer"));
         assert!(
             !tells.recv_timeout(LONG).expect("the operation ends"),
-            "claimed after the timeout"
+            "the operation claimed its result after the timeout"
         );
         // On a slow machine, the thread may start too late. Retry with more time.
         let claimed = (0..).find_map(|times| {

@@ -81,7 +81,10 @@ mod tests {
             assert_eq!(question.lists_allocation(), lists, "{queries:?}");
             assert_eq!(question.chooses_allocation(), chooses, "{queries:?}");
             for end in 0..data.len() {
-                assert!(Question::parse(&data[..end]).is_none(), "{end} bytes of {queries:?}");
+                assert!(
+                    Question::parse(&data[..end]).is_none(),
+                    "the first {end} bytes of the query {queries:?} are refused"
+                );
             }
         }
         assert!(Question::parse(b"\0\0\0\0\xff\xff\xff\xff").is_none());

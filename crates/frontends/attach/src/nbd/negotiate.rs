@@ -443,8 +443,11 @@ mod tests {
                 input.push(if random.one_in(4) { random.bits() as u8 } else { 0 });
             }
             let (out, progress, _) = negotiate(&input, &[100]);
-            assert!(out.len() < 2000, "{} bytes of answers", out.len());
-            assert!(!matches!(progress, Progress::Done(_)), "the client chose no export");
+            assert!(out.len() < 2000, "the server sent {} bytes of answers", out.len());
+            assert!(
+                !matches!(progress, Progress::Done(_)),
+                "the negotiation completed without a chosen export"
+            );
         }
     }
 

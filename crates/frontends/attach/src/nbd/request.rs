@@ -208,7 +208,7 @@ mod tests {
             assert!(most.is_multiple_of(block_size) && most >= 1 << 20);
             let mut pieces = Vec::new();
             cut(Command::Read, 1, most, &geometry, &mut pieces);
-            assert!(pieces.len() <= 1 << 16, "{} pieces", pieces.len());
+            assert!(pieces.len() <= 1 << 16, "the largest request has {} pieces", pieces.len());
         }
     }
 }

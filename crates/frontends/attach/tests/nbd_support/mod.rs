@@ -91,7 +91,7 @@ impl Client {
         let mut client = Client::raw(server);
         client.flags(3);
         let (info, _) = client.go(b"", &[]).expect("an export");
-        assert_eq!(info.len(), 1, "unrequested information");
+        assert_eq!(info.len(), 1, "the server sent information that was not requested");
         client
     }
 

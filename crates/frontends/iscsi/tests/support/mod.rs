@@ -209,16 +209,24 @@ impl Client {
     pub fn take(&mut self) -> Pdu {
         let bhs: [u8; 48] = self.take_bytes(48).try_into().expect("48 bytes");
         if self.digests && self.wishes.header_digest {
-            assert_eq!(self.take_bytes(4), crc32c::crc32c(&bhs).to_le_bytes(), "a digest");
+            assert_eq!(
+                self.take_bytes(4),
+                crc32c::crc32c(&bhs).to_le_bytes(),
+                "the header digest is wrong"
+            );
         }
         let length = u32::from_be_bytes([0, bhs[5], bhs[6], bhs[7]]) as usize;
         assert!(
             length <= self.wishes.receive_bytes.max(8192) as usize,
-            "too much data: {length} bytes"
+            "the target sent too much data: {length} bytes"
         );
         let mut data = self.take_bytes(length.next_multiple_of(4));
         if self.digests && self.wishes.data_digest && length > 0 {
-            assert_eq!(self.take_bytes(4), crc32c::crc32c(&data).to_le_bytes(), "a digest");
+            assert_eq!(
+                self.take_bytes(4),
+                crc32c::crc32c(&data).to_le_bytes(),
+                "the data digest is wrong"
+            );
         }
         assert!(data.split_off(length).iter().all(|&byte| byte == 0), "the padding is not zero");
         Pdu { bhs, data }
@@ -339,7 +347,7 @@ impl Client {
         let mut read = Vec::new();
         loop {
             let pdu = self.take();
-            assert_eq!(pdu.word(16), tag, "an answer to another task: {pdu:?}");
+            assert_eq!(pdu.word(16), tag, "the target answered another task: {pdu:?}");
             match pdu.opcode() {
                 0x31 => {
                     let (offset, bytes) = (pdu.word(40) as usize, pdu.word(44) as usize);
@@ -347,7 +355,11 @@ impl Client {
                     self.send_sequence(tag, pdu.word(20), offset..offset + bytes, data);
                 }
                 0x25 => {
-                    assert_eq!(pdu.word(40) as usize, read.len(), "data out of order");
+                    assert_eq!(
+                        pdu.word(40) as usize,
+                        read.len(),
+                        "the read data arrives out of order"
+                    );
                     read.extend(&pdu.data);
                     if pdu.bhs[1] & 1 != 0 {
                         return reply(&pdu, pdu.bhs[3], read);

@@ -107,11 +107,11 @@ impl Client {
             let null = std::ptr::null();
             SetNamedPipeHandleState(pipe.as_raw_handle(), &mode, null, null)
         };
-        assert_ne!(result, 0, "no message mode: {}", std::io::Error::last_os_error());
+        assert_ne!(result, 0, "the pipe refused message mode: {}", std::io::Error::last_os_error());
         let mut client = Client { pipe, params: vec![0; 256], next_hint: 1 };
         let length = client.pipe.read(&mut client.params).expect("parameters");
         client.params.truncate(length);
-        assert_eq!(length, 128, "the length of the parameters");
+        assert_eq!(length, 128, "the parameters have the documented length");
         client
     }
 
@@ -175,7 +175,7 @@ impl Client {
             Err(error) if error.raw_os_error() == Some(233) => return None,
             Err(error) => panic!("no answer: {error}"),
         };
-        assert!(length >= 48, "an answer of {length} bytes");
+        assert!(length >= 48, "the server sent an answer of only {length} bytes");
         let is_valid = number(&message, 44) & 1 << 8 != 0;
         Some(Answer {
             hint: long(&message, 0),

@@ -300,7 +300,7 @@ mod tests {
             let deadline = Instant::now() + TEST_TIME;
             let mut events = Vec::new();
             while events.len() < count {
-                assert!(Instant::now() < deadline, "only {events:?}");
+                assert!(Instant::now() < deadline, "the loop delivered only {events:?} in time");
                 events.append(&mut self.turn(wait(deadline)));
             }
             events
@@ -425,7 +425,7 @@ mod tests {
         batch.bytes(b"head");
         batch.payload(1, Buffer::copy_of(&content), 0..content.len());
         bench.with(|engine, cx| engine.send(cx, key, batch));
-        assert_eq!(bench.in_flight(), 0, "an operation is in flight");
+        assert_eq!(bench.in_flight(), 0, "the engine submitted the send to the ring too early");
         assert!(bench.turn(Wait::Look).is_empty());
         assert_eq!(bench.in_flight(), 1);
         let reader = std::thread::spawn(move || {

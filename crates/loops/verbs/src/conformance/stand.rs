@@ -97,7 +97,7 @@ pub(super) fn wait_for<T>(what: &str, mut call: impl FnMut() -> Option<T>) -> T 
         if let Some(value) = call() {
             return value;
         }
-        assert!(Instant::now() < end, "not within {WAIT_S} s: {what}");
+        assert!(Instant::now() < end, "this did not happen within {WAIT_S} s: {what}");
         thread::sleep(Duration::from_millis(1));
     }
 }

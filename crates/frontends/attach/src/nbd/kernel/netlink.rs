@@ -180,7 +180,11 @@ mod tests {
     fn truncated_netlink_attributes_are_ignored() {
         let whole = Attributes::default().u32(1, 7).u32(2, 8);
         for length in 0..16 {
-            assert_eq!(Attributes(whole.0[..length].to_vec()).find(2), None, "{length} bytes");
+            assert_eq!(
+                Attributes(whole.0[..length].to_vec()).find(2),
+                None,
+                "attributes cut to {length} bytes"
+            );
         }
         assert_eq!(Attributes(vec![0; 64]).find(2), None, "an attribute of length 0 is ignored");
     }
