@@ -80,8 +80,8 @@ fn ends(child: &mut Child) -> bool {
 }
 
 /// The test kills the server while a program writes to a file system on its loop device. All
-/// programs that use the disk get errors instead of waiting. The next server cleans up, and flushed
-/// data is still there.
+/// programs that use the disk get errors instead of waiting. The next server cleans up, and the
+/// disk still has the flushed data.
 #[test]
 fn a_killed_server_leaves_no_program_stuck() {
     for engine in ["uring", "portable"] {
@@ -137,7 +137,7 @@ fn a_killed_server_leaves_no_program_stuck() {
     }
 }
 
-/// The killed server's loop device is still mounted. The next server starts all the same.
+/// The killed server's loop device is still mounted. The next server must still start.
 #[test]
 fn a_new_server_replaces_a_stale_mount_in_use() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -28,8 +28,8 @@ fn image(folder: &Path, bytes: u64) -> String {
     path.to_str().expect("UTF-8").into()
 }
 
-/// Creates a file system on a disk, writes to it, and attaches the disk again. All data must still
-/// be there.
+/// Creates a file system on a disk, writes to it, and attaches the disk again. The disk must still
+/// have all data.
 #[test]
 fn a_file_system_survives_detach_and_attach() {
     let _users = users();

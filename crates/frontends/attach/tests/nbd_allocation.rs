@@ -39,7 +39,7 @@ fn nbd_requests_allocate_nothing() {
         }
         let mut answers = vec![0; answer_bytes];
         // Some vectors grow when a batch of events is larger than all earlier ones. So a single
-        // round may allocate, and the test fails only if every round does.
+        // round may allocate, and the test fails only if every round allocates.
         let counts = [(); 8].map(|()| {
             let before = counted();
             (0..100).for_each(|_| round(&mut client, &batch, &mut answers));

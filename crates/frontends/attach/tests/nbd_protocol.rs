@@ -179,7 +179,7 @@ fn invalid_requests_are_refused() {
             assert_eq!(client.write(DF, 0, &[1; 1024]), EINVAL);
             let errno = client.call(DF, READ, 0, 512).errno;
             assert_eq!(errno, if structured { 0 } else { EINVAL });
-            assert_eq!(client.read(0, 4096), [0; 4096], "nothing was written");
+            assert_eq!(client.read(0, 4096), [0; 4096], "a refused write changed the disk");
         }
     }
 }
@@ -308,7 +308,7 @@ fn a_client_that_knows_the_block_size_must_align_its_requests() {
     assert_eq!(client.call(0, READ, 4096, 512).errno, EINVAL);
     assert_eq!(client.call(0, READ, 1, 4096).errno, EINVAL);
     assert_eq!(client.call(0, ZEROES, 512, 4096).errno, EINVAL);
-    assert_eq!(client.read(0, 8192), [0; 8192], "nothing was written");
+    assert_eq!(client.read(0, 8192), [0; 8192], "a refused write changed the disk");
 }
 
 /// A client writes random ranges of bytes. The test compares the disk with a copy in memory.

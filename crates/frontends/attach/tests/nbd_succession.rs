@@ -85,7 +85,7 @@ fn waiting_requests_of_a_disconnected_client_are_abandoned() {
     }
 }
 
-/// A client with one open connection opens another, which must not wait for the first.
+/// A client with an open connection opens a second connection, which must not wait for the first.
 #[test]
 fn a_new_connection_does_not_wait_for_connected_clients() {
     for engine in ENGINES {

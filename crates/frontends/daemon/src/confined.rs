@@ -121,8 +121,8 @@ fn ways_to(file: &Path) -> Vec<PathBuf> {
 }
 
 /// Marks this thread, and the threads that it starts later, with `PR_SET_IO_FLUSHER`: the kernel
-/// needs them to write back memory, so they must not wait for this writeback. This needs a right
-/// that the server is about to drop.
+/// needs them to write back memory, so they must not wait for this writeback. Setting the mark
+/// needs a right that the server is about to drop.
 fn flush_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!("cannot mark this process as a writeback helper: {error}");

@@ -257,8 +257,8 @@ fn table(all: &[Status]) -> String {
     format!("{}{between}{notes}", table.render(0))
 }
 
-/// Whether the server has dropped its rights, and those that it could not drop. Only `--json` shows
-/// why a server keeps all rights.
+/// Whether the server has dropped its rights, and the rights that it could not drop. Only `--json`
+/// shows why a server keeps all rights.
 fn sandbox(confinement: Option<&Confinement>) -> (&'static str, &[String]) {
     match confinement {
         None => ("-", &[]),

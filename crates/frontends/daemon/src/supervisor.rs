@@ -385,7 +385,8 @@ impl<'a> Supervisor<'a> {
         thread::Builder::new().name("server".to_owned()).spawn(watch).map(drop)
     }
 
-    /// Watches whether the waiting `farblock attach` has exited. It sends no more messages.
+    /// Watches whether the waiting `farblock attach` has exited, which closes the channel. Ignores
+    /// messages.
     fn watch_audience(&self, channel: Arc<Channel>) -> io::Result<()> {
         let sender = self.sender.clone();
         let watch = move || {

@@ -2,8 +2,8 @@
 //! disk in order to free memory, while the server needs memory to send the pages.
 //!
 //! The kernel has no means to refuse swap on a device. So the supervisor, which keeps its rights,
-//! watches the kernel's table of swap areas. It runs swapoff as soon as one appears, while it is
-//! still empty.
+//! watches the kernel's table of swap areas. As soon as a swap area on the disk appears, the
+//! supervisor runs swapoff, while the area is still empty.
 
 use super::folder::Folder;
 use super::server::Saved;

@@ -177,9 +177,9 @@ impl Server {
     }
 
     /// Adopts a new size or write protection of the namespace. The target checks commands against
-    /// the new values at once, and reports the change to every session by a unit attention, even to
-    /// later ones. Call this after a restart of the target, because the namespace may have changed
-    /// meanwhile. Also call it if the namespace does not report its changes.
+    /// the new values at once, and reports the change by a unit attention to every current and
+    /// later session. Call this after a restart of the target, because the namespace may have
+    /// changed meanwhile. Also call it if the namespace does not report its changes.
     pub fn resized(&self) {
         self.shared.post(Message::Resized);
     }

@@ -250,8 +250,8 @@ fn the_number_of_connections_is_limited() {
     Client::new(&server, &Wishes::default());
 }
 
-/// An initiator sends requests but reads no answers. It cannot use more than its limit, and does
-/// not delay other initiators.
+/// An initiator sends requests but reads no answers. The target limits the memory for its answers,
+/// and still serves other initiators.
 #[test]
 fn an_initiator_that_reads_no_answers_does_not_delay_others() {
     let server = serve(ENGINES[0], disk("mem:64MiB", 512));

@@ -10,9 +10,9 @@
 //! returned, that thread reuses the buffer for the next request. So the write callback copies the
 //! data before it returns.
 //!
-//! An answer to a read passes a buffer of this crate. The library uses it only during
-//! `SpdStorageUnitSendResponse`. It locks as many bytes of it as the largest transfer has, even for
-//! a short read, so the buffer must be that long.
+//! An answer to a read passes a buffer of this crate. The library uses the buffer only during
+//! `SpdStorageUnitSendResponse`. Even for a short read, the library locks as many bytes as the
+//! largest transfer has, so the buffer must be that long.
 
 use crate::core::Answer;
 use crate::shared::{Command, Fua, Range, SpdRequest, UnitShared};

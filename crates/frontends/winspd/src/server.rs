@@ -400,7 +400,7 @@ fn params(options: &Options, geometry: &Geometry) -> Result<Params, StartError> 
     })
 }
 
-/// Starts the thread that executes requests. It records in `shared` that it has ended.
+/// Starts the thread that executes requests. The thread records its exit in `shared`.
 fn start_worker(
     reactor: ReactorConfig,
     shared: &Arc<UnitShared>,

@@ -215,8 +215,8 @@ fn disk_errors_have_sense_data() {
     }
 }
 
-/// The server refuses requests with more data than the limit. They would overrun the library's
-/// buffer.
+/// The server refuses requests with more data than the limit. Such requests would overrun the
+/// library's buffer.
 #[test]
 fn oversized_requests_are_refused() {
     // WinSpd's own library does not answer some of these requests, so test only the stand-in.

@@ -53,8 +53,8 @@ pub fn memory() -> Option<&'static Allowance> {
 }
 
 /// Returns the default number of event loops of a process. This is the number of processors that
-/// the process may use, by its affinity and by `cpu.max` of its control groups. It is lower if the
-/// control groups allow few threads.
+/// the process may use, by its affinity and by `cpu.max` of its control groups. The result is lower
+/// if the control groups allow few threads.
 #[must_use]
 pub fn loops() -> usize {
     static LOOPS: OnceLock<usize> = OnceLock::new();

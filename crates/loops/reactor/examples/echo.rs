@@ -191,8 +191,8 @@ fn thread_time() -> Option<Duration> {
 }
 
 /// Measures the CPU time per message in nanoseconds when one loop serves both ends of `pairs`
-/// connections. This is the cost of the engine and the system without wake-ups. It does not depend
-/// on other load of the machine.
+/// connections. This is the cost of the engine and the system without wake-ups. The result does not
+/// depend on other load of the machine.
 fn cpu_per_message(config: &Config, pairs: usize, rounds: usize) -> f64 {
     let reactor = Reactor::new(config).expect("reactor");
     let task = reactor.add_task();

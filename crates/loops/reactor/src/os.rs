@@ -71,9 +71,8 @@ pub fn simulated_boot() -> Option<String> {
     None
 }
 
-/// Whether the simulation of the calling thread enables this deliberate bug. Tests check that a
-/// simulation detects deliberate bugs, as it should detect real ones. Always `false` outside a
-/// simulation.
+/// Whether the simulation of the calling thread enables this deliberate bug. With deliberate bugs,
+/// tests check that the simulation would detect real bugs. Always `false` outside a simulation.
 #[inline]
 pub fn has_mistake(mistake: &str) -> bool {
     #[cfg(feature = "sim")]

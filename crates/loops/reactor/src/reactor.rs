@@ -63,7 +63,8 @@ struct LoopState {
 }
 
 /// Decides how often a busy-polling loop yields its processor to other threads. Only for loops that
-/// do not measure the gain of busy-polling ([`Spin`]): more yields did not speed up those that do.
+/// do not measure the gain of busy-polling ([`Spin`]): more yields did not speed up the loops that
+/// measure it.
 struct Offers {
     /// The number of short yields in a row.
     in_vain: u32,

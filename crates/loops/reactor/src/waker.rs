@@ -87,8 +87,8 @@ impl WakerShared {
     }
 }
 
-/// A handle that marks its task as ready from any thread, and wakes the loop. This is cheap if the
-/// task is already marked.
+/// A handle that marks its task as ready from any thread, and wakes the loop. A call is cheap if
+/// the task is already marked.
 #[derive(Clone)]
 pub struct Waker {
     shared: Arc<WakerShared>,

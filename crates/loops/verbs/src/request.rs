@@ -68,8 +68,8 @@ pub enum Operation {
 pub enum Payload<'a> {
     /// Registered memory, in this order. The device reads or writes it until the completion.
     Registered(&'a [Slice]),
-    /// Bytes that posting the request copies (`IBV_SEND_INLINE`), for SEND and WRITE. They need not
-    /// be registered.
+    /// Bytes that posting the request copies (`IBV_SEND_INLINE`), for SEND and WRITE. The bytes
+    /// need not be registered.
     Inline(&'a [u8]),
 }
 

@@ -34,8 +34,8 @@
 //! effect later. The caller of a started write waits for its result.
 //!
 //! **Users.** [`Server::stop`] and [`loop_device::detach`] refuse while the disk is in use, and
-//! name its users. With `force`, they proceed all the same. After a server was killed, the next
-//! server at the same mountpoint removes the old mount. [`clean_up`] does the same.
+//! name its users. With `force`, both ignore the users. After a server was killed, the next server
+//! at the same mountpoint removes the old mount. [`clean_up`] also removes it.
 //!
 //! **Restarts.** If another process holds the descriptor from [`Server::connection`], the mount
 //! outlives a killed server. Reads and writes then wait until a new server calls

@@ -324,7 +324,7 @@ pub fn available() -> Result<(), MountError> {
     if is_administrator() {
         return Ok(());
     }
-    // The helper is setuid root. That has no effect if this process may not gain privileges.
+    // The helper is setuid root, which has no effect if this process may not gain privileges.
     let no_new_rights = of_this_process("NoNewPrivs").as_deref() == Some("1");
     if no_new_rights || !has_right("CapBnd") {
         return Err(MountError::NoRight);

@@ -366,7 +366,8 @@ impl Server {
         }
     }
 
-    /// True if the mount exists in this mount namespace. It may exist only in others.
+    /// True if the mount exists in this mount namespace. False if it exists only in other mount
+    /// namespaces.
     #[must_use]
     pub fn is_mounted_here(&self) -> bool {
         self.session.as_ref().is_some_and(|session| self.is_mounted(session))

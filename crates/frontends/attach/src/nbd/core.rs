@@ -92,8 +92,9 @@ impl Context {
         }
     }
 
-    /// Queues a request that writes partial blocks. It runs once the arbiter, which lets only one
-    /// core merge at a time, grants this core its turn (see [`writes`](farblock_frontend::writes)).
+    /// Queues a request that writes partial blocks. The request runs once the arbiter, which lets
+    /// only one core merge at a time, grants this core its turn (see
+    /// [`writes`](farblock_frontend::writes)).
     pub(super) fn merge(&mut self, ticket: Ticket) {
         let report = self.gate.enter_merge(ticket);
         self.report(report);

@@ -71,7 +71,7 @@ pub(super) fn max_payload_bytes(geometry: &Geometry) -> u32 {
 pub(super) struct Agreement {
     /// True if the server answers reads with structured replies.
     pub(super) structured: bool,
-    /// True if the client has queried the block sizes. It must then obey them.
+    /// True if the client has queried the block sizes. The client must then obey the block sizes.
     pub(super) knows_block_sizes: bool,
     /// True if the client may query the allocation (`base:allocation`).
     pub(super) allocation: bool,

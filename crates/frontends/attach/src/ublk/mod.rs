@@ -14,10 +14,11 @@
 //!
 //! **Recovery.** If the server of a recoverable device dies, the device remains, and its users'
 //! requests wait for [`Server::recover`]. The kernel also keeps the requests, with their data, that
-//! the dead server had received but not answered. It sends these to the next server
+//! the dead server had received but not answered. It sends these requests to the next server
 //! (`UBLK_F_USER_RECOVERY_REISSUE`), so a write may be executed twice. A repeated write is harmless
 //! while its writer waits for the answer, because the writer cannot have written the same blocks
-//! again. It is harmful if the dead server's write takes effect *after* the next server's.
+//! again. A repeated write is harmful if the dead server's write takes effect *after* the next
+//! server's.
 //!
 //! A dead process starts no operation. But its earlier operations may still be in transit: in a
 //! socket, at a target, or in a local disk's queue. So `recover` waits for [`Config::settle`]

@@ -12,9 +12,9 @@
 //!
 //! The back end sets the note of a request before it executes the request. After execution, the
 //! back end records the request as the last batch's head, puts it into the used ring, and then
-//! clears its note. A batch is one request here. If the used ring's index is ahead of the recorded
-//! index, the last batch is in the used ring although its notes are still set. The next back end
-//! then clears them.
+//! clears its note. In this server, a batch is one request. If the used ring's index is ahead of
+//! the recorded index, the last batch is in the used ring although its notes are still set. The
+//! next back end then clears them.
 
 use super::memory::{self, Mapping};
 use rustix::fs::{MemfdFlags, SealFlags};

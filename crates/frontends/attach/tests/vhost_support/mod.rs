@@ -278,8 +278,8 @@ impl Vm {
     }
 
     /// Puts descriptors into a ring's table, one after the other, and the first descriptor into the
-    /// available ring. A descriptor with the flag `NEXT`, but without an index of the next, links
-    /// to the following descriptor.
+    /// available ring. A descriptor with the flag `NEXT`, but without a next index, links to the
+    /// following descriptor.
     pub fn offer(&mut self, ring: usize, chain: &[Descriptor]) -> u16 {
         let head = self.rings[ring].next;
         for &(address, length, flags, next) in chain {

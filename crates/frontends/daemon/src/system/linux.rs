@@ -241,7 +241,7 @@ impl Listener {
     }
 }
 
-/// Connects to the [`Listener`] at this path. Fails at once if too many clients wait there.
+/// Connects to the [`Listener`] at this path. Fails at once if the listener's queue is full.
 pub(in super::super) fn connect(path: &Path) -> io::Result<Stream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -215,8 +215,8 @@ impl Net {
         self.serving.get(&address).map_or(0, |serving| serving.overflows)
     }
 
-    /// Returns the time at which a machine will have processed data that arrives now. It never
-    /// waits for data that is still in flight.
+    /// Returns the time at which a machine will have processed data that arrives now. The machine
+    /// never waits for data that is still in flight.
     fn serve(&mut self, address: SocketAddr, now: u64, is_accept: bool) -> u64 {
         self.serving.get_mut(&address).map_or(now, |serving| serving.serve(now, is_accept))
     }

@@ -287,7 +287,8 @@ impl Threads {
         let count = ring.threads.len();
         if count > 0 {
             // The seed chooses the first thread of the round. A thread sees the actions of threads
-            // that ran earlier in this round. It sees what later threads did in the next round.
+            // that ran earlier in this round. It sees the actions of later threads only in the next
+            // round.
             let turn = world.state.borrow_mut().random.below(count as u64) as usize;
             ring.first = (ring.first + turn) % count;
         }

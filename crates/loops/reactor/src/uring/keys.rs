@@ -24,8 +24,8 @@
 //! completion. A closed stream stays in its slot while an operation is outstanding. So a completion
 //! always finds its slot. A missing slot is a bug in this crate, and panics.
 //!
-//! A cancellation contains the key of the operation to cancel. Both complete. If the operation
-//! finished first, it completes with its own result.
+//! A cancellation contains the key of the operation to cancel. The cancellation and the operation
+//! both complete. If the operation finished first, it completes with its own result.
 
 use crate::slab::{GENERATION_BITS, Key};
 

@@ -21,7 +21,8 @@ fn padded(data: &[u8], bytes: usize) -> Vec<u8> {
     padded
 }
 
-/// The parameters as the peer sees them. This end's READs are those that the peer must answer.
+/// The parameters as the peer sees them: the READs that this end starts are READs that the peer
+/// answers.
 fn seen_by_peer(param: &ConnParam, data_bytes: usize) -> ConnParam {
     ConnParam {
         private_data: padded(&param.private_data, data_bytes),
@@ -293,7 +294,7 @@ impl Objects {
     }
 
     /// Asks the peer to disconnect, too. The peer's queue pair flushes its requests when the peer
-    /// does so. An unreachable peer counts as disconnected.
+    /// disconnects. An unreachable peer counts as disconnected.
     fn ask_to_close(&mut self, key: Key, local: SocketAddr, peer: Option<Key>) {
         let asked = peer.and_then(|peer| Some((peer, self.ids.get(&peer)?))).filter(|(_, id)| {
             id.stage == Stage::Established && self.is_reachable(local.ip(), id.local.ip())

@@ -363,7 +363,7 @@ impl Region {
         }
     }
 
-    /// Writes bytes to the memory at `offset`. They must fit in the memory.
+    /// Writes bytes to the memory at `offset`. The bytes must fit in the memory.
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.memory.bytes(), "`region` has checked the range");
         // SAFETY: as in `read`, and the memory is writable.

@@ -28,8 +28,8 @@ pub enum Break {
     Stall(Side, Duration),
 }
 
-/// Returns the time in nanoseconds at which a sender first retries at or after `until`. It first
-/// sends at `from` and retries after `first`. The interval doubles after each retry.
+/// Returns the time in nanoseconds at which a sender first retries at or after `until`. The sender
+/// first sends at `from` and retries after `first`. The interval doubles after each retry.
 pub(super) fn next_try(from: u64, first: Duration, until: u64) -> u64 {
     let (mut at, mut pause) = (from, first.as_nanos() as u64);
     while at < until {
