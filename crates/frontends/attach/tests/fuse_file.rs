@@ -166,7 +166,7 @@ fn the_file_has_a_fixed_size_like_a_disk() {
 }
 
 #[test]
-fn each_file_operation_becomes_its_block_command() {
+fn each_file_operation_issues_the_matching_block_command() {
     let spy = Spy::new(disk("mem:8MiB", 512), true);
     let served = Served::new(ENGINES[0], Arc::clone(&spy) as _);
     let file = open(&served);

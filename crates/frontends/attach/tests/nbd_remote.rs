@@ -111,7 +111,7 @@ fn clients_get_errors_when_the_remote_disk_is_lost() {
 /// A writing client dies while the target is unreachable, and a later client writes the same
 /// blocks. When the target is reachable again, it must store the later client's data.
 #[test]
-fn writes_of_a_dead_client_do_not_overwrite_newer_ones_after_a_reconnect() {
+fn writes_of_a_dead_client_do_not_overwrite_newer_writes_after_a_reconnect() {
     // Requests for so few blocks fit into the socket's buffer even while the server does not read.
     const BLOCKS: u64 = 16;
     for engine in ENGINES {

@@ -38,7 +38,7 @@ fn begin(
 }
 
 #[test]
-fn a_new_client_waits_for_started_writes_of_a_disconnected_one() {
+fn a_new_client_waits_for_started_writes_of_a_disconnected_client() {
     for engine in ENGINES {
         let (sluice, server, first) = begin(engine, 1, true, 1);
         drop(first);

@@ -89,7 +89,7 @@ fn circular_and_oversized_chains_are_returned_without_execution() {
 /// The server stops serving a ring after an invalid descriptor, and reports the error. The other
 /// ring and the next guest still work.
 #[test]
-fn a_broken_ring_stops_and_the_other_continues() {
+fn a_broken_ring_stops_and_the_other_ring_continues() {
     for engine in ENGINES {
         let served = serve(engine, disk("delay:20ms,mem:1MiB", 512));
         let breaks: [fn(&mut Vm); 3] = [

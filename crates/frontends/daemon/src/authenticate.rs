@@ -13,7 +13,7 @@ use std::time::Duration;
 /// arithmetic on large numbers) at both ends.
 const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs the command.
+/// Runs `farblock authenticate`.
 pub fn run(args: &AuthenticateArgs) -> Result<()> {
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
     let folders: Result<Vec<Folder>> =

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_for_programs_keep_no_rights() {
+    fn servers_that_create_no_device_keep_no_rights() {
         let url = "nvme+tcp://a/n?ns=1".parse().expect("a URL");
         let socket = Some(PathBuf::from("/s"));
         for way in [As::Nbd, As::VhostUser, As::Iscsi] {

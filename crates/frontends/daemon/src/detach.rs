@@ -35,7 +35,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// Time limit for the exit of processes that another command or the kernel ends.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Runs the command.
+/// Runs `farblock detach`.
 pub fn run(args: &DetachArgs) -> Result<()> {
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
     leftover::sweep(&runtime);

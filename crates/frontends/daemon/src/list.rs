@@ -24,7 +24,7 @@ use std::time::Duration;
 const WAIT_LIMIT: Duration = Duration::from_secs(3);
 pub(super) const SILENT: &str = "its server does not answer";
 
-/// Runs the command.
+/// Runs `farblock list`.
 pub fn run(args: &ListArgs) -> Result<()> {
     let runtime = runtime(args.runtime.runtime_dir.as_deref())?;
     leftover::sweep(&runtime);

@@ -86,7 +86,6 @@ pub(super) struct DaemonShared {
 const STATE: &str = "state.json";
 const SETTINGS: &str = "settings.json";
 
-/// Runs the process.
 pub(super) fn run(folder: Folder) -> Result<()> {
     let channel = Channel::inherited().map_err(not_ours)?;
     let Some(lock) = folder.lock(Role::Server) else {

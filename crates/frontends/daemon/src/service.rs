@@ -17,7 +17,7 @@ use farblock_program::error::Result;
 #[cfg(windows)]
 const NAME: &str = "farblock";
 
-/// Runs the command.
+/// Runs `farblock service`.
 #[cfg(windows)]
 pub fn run(args: &ServiceArgs, global: &Global) -> Result<()> {
     match args.command {

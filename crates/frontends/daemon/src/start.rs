@@ -38,7 +38,7 @@ struct Begin {
     adopt: bool,
 }
 
-/// Runs the command.
+/// Runs `farblock attach`.
 pub fn run(args: &AttachArgs, global: &Global) -> Result<()> {
     system::keep_own_files();
     match &args.all {

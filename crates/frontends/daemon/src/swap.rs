@@ -23,7 +23,6 @@ const SAFE_WAY: &str = "nvme";
 /// The reason to refuse swap, for the log and for users.
 const WHY: &str = "a machine that is short of memory hangs if it swaps to a disk that one of its \
                    own processes serves";
-/// The advice for the user.
 const ADVICE: &str = "run `swapoff` and swap to a local disk: a machine that is short of memory \
                       hangs if it swaps to a disk that one of its own processes serves";
 

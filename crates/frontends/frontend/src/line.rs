@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_connection_is_not_closed() {
+    fn a_silent_client_counts_as_connected() {
         let (client, server) = pair();
         let line = Line::of(&server);
         assert!(!line.is_cut());
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_shutdown_is_noticed_behind_unread_data() {
+    fn a_disconnection_is_noticed_despite_unread_data() {
         use std::io::{Read, Write};
         let (mut client, mut server) = pair();
         let line = Line::of(&server);

@@ -354,7 +354,6 @@ fn swap_names(swaps: &[u8]) -> impl Iterator<Item = PathBuf> {
     names.filter(|name| !name.is_empty()).map(unescape)
 }
 
-/// The loop devices on this file, as users.
 fn on_file(loops: &[LoopDevice], path: &Path) -> Vec<User> {
     let found = fs::metadata(path).ok();
     let file = found.map(|found| Underlying::File { device: found.dev(), inode: found.ino() });

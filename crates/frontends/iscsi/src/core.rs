@@ -21,7 +21,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The sessions of a target.
 pub(crate) struct Sessions {
     cx: Context,
     mail: TaskId,

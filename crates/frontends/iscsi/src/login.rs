@@ -117,7 +117,6 @@ pub(crate) struct Answer {
     pub(crate) done: bool,
 }
 
-/// A login in progress.
 #[derive(Debug)]
 pub(crate) struct Login {
     stage: Option<u8>,

@@ -206,7 +206,7 @@ fn an_abort_is_answered_after_the_aborted_write_has_ended() {
 
 /// A session that replaces an old one starts only when the old session's writes have completed.
 #[test]
-fn a_reinstated_session_starts_after_the_writes_of_the_old_one() {
+fn a_reinstated_session_starts_after_the_writes_of_the_old_session() {
     for &engine in ENGINES {
         let gate = Gate::new(disk("mem:1MiB", 512));
         let server = serve(engine, gate.clone());

@@ -33,7 +33,6 @@ pub(crate) trait Answer {
 struct Task {
     hint: u64,
     kind: TransactKind,
-    /// The number of operations in flight.
     operations: usize,
     failure: Option<Status>,
     /// The request's first block, or the first block of its first range.

@@ -8,14 +8,12 @@ use farblock_reactor::{Buffer, Waker};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// A range of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Range {
     pub(crate) lba: u64,
     pub(crate) blocks: u32,
 }
 
-/// The command of a request.
 pub(crate) enum Command {
     Read(Range),
     /// The buffer is as long as the largest transfer, and starts with the data.
@@ -28,7 +26,6 @@ pub(crate) enum Command {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fua(pub(crate) bool);
 
-/// A request of WinSpd.
 pub(crate) struct SpdRequest {
     /// The request's hint (identifier). Windows may reuse the hint after it has abandoned this
     /// request.

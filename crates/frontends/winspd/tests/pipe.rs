@@ -239,7 +239,7 @@ fn oversized_requests_are_refused() {
 
 /// A stop waits for accepted requests. A forced stop does not wait.
 #[test]
-fn only_a_forced_stop_does_not_wait_for_requests() {
+fn a_stop_waits_for_requests_unless_it_is_forced() {
     for library in libraries() {
         let gate = Arc::new(Gate::new(disk("mem:1MiB", 512), |_| {}));
         let server = serve(&library, Arc::clone(&gate) as Arc<dyn Namespace>);

@@ -12,7 +12,7 @@ use farblock_reactor::Event;
 use support::{Loop, local_listener};
 
 #[test]
-fn accepting_pauses_and_resumes() {
+fn accepting_pauses_without_descriptors_and_then_resumes() {
     for event_loop in [Loop::uring(), Some(Loop::portable())].into_iter().flatten() {
         pause_and_resume(event_loop);
     }

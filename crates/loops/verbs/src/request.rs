@@ -78,7 +78,7 @@ pub enum Payload<'a> {
 pub struct SendRequest<'a> {
     /// The caller's identifier of the request, which its completion repeats (`wr_id`).
     pub id: u64,
-    /// The operation.
+    /// The operation to execute.
     pub operation: Operation,
     /// The local bytes.
     pub payload: Payload<'a>,
@@ -131,7 +131,7 @@ pub struct Completion {
     pub id: u64,
     /// Success, or the reason for the failure.
     pub status: Status,
-    /// The operation.
+    /// The completed operation.
     pub operation: Completed,
     /// The number of received or read bytes.
     pub bytes: u32,

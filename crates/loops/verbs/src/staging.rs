@@ -18,7 +18,7 @@ pub struct StagingSizes {
     pub bytes: usize,
     /// The size of a slab: the unit of registration, and the largest chunk.
     pub slab_bytes: usize,
-    /// The smallest chunk.
+    /// The size of the smallest chunk.
     pub chunk_bytes: usize,
 }
 

@@ -256,7 +256,7 @@ pub struct CmEvent<Id> {
     pub id: Id,
     /// The listener of a request.
     pub listener: Option<Id>,
-    /// The event.
+    /// The type of the event.
     pub event: CmEventType,
     /// 0, or a negative error number. For `Rejected`, the connection manager's reason.
     pub status: i32,

@@ -324,7 +324,7 @@ fn a_listener_accepts_as_many_requests_as_its_backlog() {
 }
 
 #[test]
-fn a_provider_conforms() {
+fn a_provider_of_the_memory_fabric_conforms() {
     for name in NAMES {
         let network = Network::new();
         let provider = |address| Provider::Memory(network.node(ip(address)));

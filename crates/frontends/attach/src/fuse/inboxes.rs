@@ -18,7 +18,6 @@ pub(super) trait Work {
     fn fail(self);
 }
 
-/// A message to a core.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message {
     /// The namespace's geometry has changed.

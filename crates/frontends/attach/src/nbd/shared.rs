@@ -10,7 +10,6 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// A message to a core.
 #[derive(Debug)]
 pub(super) enum Message {
     /// Serve this client. The stream may also be a Unix socket.

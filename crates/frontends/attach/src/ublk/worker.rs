@@ -98,7 +98,6 @@ impl Slot {
     }
 }
 
-/// The state of a worker.
 pub(super) struct Worker {
     /// `None` after the worker has given up: it has abandoned its operations, and fails all later
     /// requests.

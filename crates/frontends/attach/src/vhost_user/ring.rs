@@ -22,7 +22,6 @@ pub(super) struct Setup {
     pub(super) error: Option<OwnedFd>,
 }
 
-/// A running ring.
 pub(super) struct Ring {
     pub(super) guest: Arc<Guest>,
     queue: Queue,

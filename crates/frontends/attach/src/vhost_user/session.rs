@@ -39,7 +39,6 @@ struct RingState {
     runs: bool,
 }
 
-/// The answer to a request.
 enum Answer {
     /// Nothing, or only an acknowledgement if the monitor requested one.
     None,

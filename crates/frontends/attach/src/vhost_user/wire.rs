@@ -66,7 +66,6 @@ const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-/// A message from a monitor.
 pub(super) struct Message {
     pub(super) code: u32,
     pub(super) need_reply: bool,

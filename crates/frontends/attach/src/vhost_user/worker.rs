@@ -60,7 +60,6 @@ struct Slot {
     wanted: u64,
 }
 
-/// The state of a worker.
 pub(super) struct Worker {
     // Drop the queue before the reactor, with which the queue is registered.
     queue: Box<dyn Queue>,

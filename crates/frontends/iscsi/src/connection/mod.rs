@@ -59,7 +59,6 @@ enum SessionState {
     Gone,
 }
 
-/// The phase of a session.
 enum Session {
     LoggingIn(Box<Login>),
     /// The login request is complete. Its answer waits until the operations of disconnected
@@ -117,7 +116,6 @@ struct Admission {
     held_bytes: usize,
 }
 
-/// A connection of an initiator.
 pub(super) struct Connection {
     key: ConnectionKey,
     task: TaskId,

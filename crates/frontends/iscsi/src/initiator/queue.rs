@@ -10,7 +10,6 @@ use farblock_reactor::{Event, Reactor, SendBatch, StreamId, TaskId};
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
-/// A session's queue.
 pub(super) struct SessionQueue {
     geometry: Geometry,
     agreed: Agreed,

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn preempting_takes_the_reservation() {
+    fn preempting_the_holder_takes_the_reservation() {
         let (mut reservations, [one, two, _]) = two();
         reservations.change(&one, (1, 0, 3), &parameters(1, 0)).expect("the unit is not reserved");
         assert!(reservations.conflicts(&two, &READ));

@@ -25,7 +25,7 @@ thread_local! {
     static EVENT: OnceCell<OwnedHandle> = const { OnceCell::new() };
 }
 
-/// Reads once. Returns zero at the end of the file.
+/// Reads with one system call. Returns zero at the end of the file.
 pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     let result = call(file, offset, |handle, count, overlapped| {
@@ -38,7 +38,7 @@ pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<
     }
 }
 
-/// Writes once.
+/// Writes with one system call. Returns the number of written bytes.
 pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     call(file, offset, |handle, count, overlapped| {

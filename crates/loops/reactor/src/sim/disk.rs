@@ -15,7 +15,7 @@ use farblock_random::Random;
 /// more, the oldest becomes durable.
 const VERSIONS_MOST: usize = 8;
 
-/// The behaviour of a disk.
+/// The delays and faults of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskFaults {
     /// The longest duration of a normal operation.
@@ -71,9 +71,9 @@ pub(crate) struct Finished {
 pub struct Landed {
     /// The time since the start of the world.
     pub at: Duration,
-    /// The offset in bytes.
+    /// The offset on the disk, in bytes.
     pub offset: usize,
-    /// The data.
+    /// The written data.
     pub bytes: Vec<u8>,
 }
 

@@ -105,7 +105,6 @@ struct Flying {
 #[derive(Default)]
 struct Way {
     pieces: VecDeque<Flying>,
-    /// The number of bytes in flight.
     flying_bytes: usize,
     /// Until this time, no data arrives.
     held_until: u64,
@@ -138,7 +137,6 @@ struct End {
 
 struct Link {
     addresses: [SocketAddr; 2],
-    /// The machine of the client.
     machine: u32,
     /// The number of unanswered connection requests.
     requests: u32,

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_round_trip() {
+    fn operation_keys_round_trip_through_user_data() {
         for kind in KINDS {
             for index in [0, 1, u32::MAX] {
                 for generation in [0, 1, (1 << GENERATION_BITS) - 1] {

@@ -22,7 +22,6 @@ enum Attempt {
 }
 
 impl Objects {
-    /// Posts one request to the send queue.
     fn post_send_one(&mut self, key: Key, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         let refused = |kind| Err(VerbsError::refused("ibv_post_send", kind));
         let Some(qp) = self.qp(key).filter(|qp| qp.state != QpState::Init) else {

@@ -64,7 +64,6 @@ pub struct Calls {
     pub reg_mr: u64,
 }
 
-/// An event channel.
 pub(super) struct ChannelState {
     pub(super) events: VecDeque<Event>,
     pub(super) waker: Waker,
@@ -79,7 +78,6 @@ pub(super) struct Event {
     pub(super) param: ConnParam,
 }
 
-/// The stage of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     Idle,
@@ -169,7 +167,6 @@ pub(super) enum Local {
     Inline(Vec<u8>),
 }
 
-/// A posted receive.
 pub(super) struct Receive {
     pub(super) id: u64,
     pub(super) slices: Vec<Slice>,

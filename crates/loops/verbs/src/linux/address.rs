@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
-/// Converts an address to a `sockaddr_storage`.
 pub(super) fn to_storage(address: SocketAddr) -> sockaddr_storage {
     // SAFETY: zeroes are a valid storage.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };

@@ -42,7 +42,6 @@ enum ConnectionState {
 
 /// The part of the protocol to which the client's next bytes belong.
 enum Phase {
-    /// The negotiation.
     Negotiating(Box<Negotiation>),
     /// The server does not read yet: it waits until the operations of disconnected clients have
     /// completed.
@@ -58,7 +57,6 @@ enum Phase {
     Skipping(u32),
 }
 
-/// A request in flight.
 struct NbdRequest {
     cookie: u64,
     offset: u64,
@@ -180,7 +178,6 @@ impl Connection {
         Ticket { connection: self.key, slot }
     }
 
-    /// Handles an event.
     pub(super) fn handle(&mut self, cx: &mut Context, event: Event) {
         match event {
             Event::Received { result, .. } => self.received(cx, result),

@@ -24,7 +24,6 @@ const ATTRIBUTE_FLAGS: u16 = 3 << 14;
 /// The size of the receive buffer in bytes, larger than any answer.
 const ANSWER_BYTES: usize = 64 << 10;
 
-/// The attributes of a message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Attributes(Vec<u8>);
 

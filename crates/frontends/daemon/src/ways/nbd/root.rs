@@ -27,7 +27,6 @@ pub(in super::super) enum DeviceRequest {
 pub(in super::super) enum Answer {
     /// The device's index.
     Connected(u32),
-    /// The users, as text.
     Users(Vec<String>),
     Done,
     Refused(String),
