@@ -50,8 +50,9 @@ pub(super) fn of_others(folder: &Folder, settings: &Settings) -> Vec<ControllerL
             all.extend(lives(&other.path(CONTROLLERS), settings).unwrap_or_default());
         }
     }
-    // A quiesce time of zero marks writes that were not flushed. Skip such records: only the
-    // attachment that sent these writes must report their loss.
+    // A quiesce time (the wait until commands have no more effect) of zero marks writes that were
+    // not flushed. Skip such records: only the attachment that sent these writes must report their
+    // loss.
     all.retain(|life| !life.quiesce_time.is_zero());
     all
 }

@@ -50,7 +50,7 @@ enum Event {
     Signal,
     /// The supervisor has exited, so no process would restart this server.
     SupervisorGone,
-    /// A broker has exited.
+    /// A broker (a privileged helper process) has exited.
     #[cfg(target_os = "linux")]
     BrokerGone,
     Changed(Change),

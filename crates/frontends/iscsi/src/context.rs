@@ -65,7 +65,7 @@ pub(crate) struct Context {
     pub(crate) queue: Box<dyn Queue>,
     pub(crate) reactor: Reactor,
     pub(crate) unit: Unit,
-    /// The time at the start of the tick, used for the whole tick.
+    /// The time at the start of this pass of the event loop, used for the whole pass.
     pub(crate) now: Instant,
     pub(crate) is_stopping: bool,
     /// True after the size has changed. Each new session then gets a unit attention, because its

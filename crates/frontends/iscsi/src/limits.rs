@@ -89,7 +89,7 @@ pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// The time that a stopping target waits for initiators to log out.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The maximum number of rounds in one tick of the event loop. A round handles completions, then
+/// The maximum number of rounds in one pass of the event loop. A round handles completions, then
 /// sends answers. Without this limit, a namespace that completes operations at once would starve
 /// the thread's other work.
 pub const ROUNDS_PER_TICK: usize = 8;

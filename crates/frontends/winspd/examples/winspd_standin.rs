@@ -78,7 +78,7 @@ struct Own {
     pipe: OwnedHandle,
     stop: OwnedHandle,
     link: Mutex<Link>,
-    /// The number of bytes that each read requested, by the read's hint.
+    /// The number of bytes that each read requested, by the read's hint (identifier).
     reads: Mutex<HashMap<u64, usize>>,
     running: Mutex<usize>,
     ended: Condvar,

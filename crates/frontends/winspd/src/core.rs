@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-/// The token of the last flush. All other tokens are indexes of tasks.
+/// The token (operation identifier) of the last flush. All other tokens are indexes of tasks.
 const LAST_FLUSH: u64 = u64::MAX;
 
 /// Receives the worker's answers: WinSpd's library, or a list in tests.

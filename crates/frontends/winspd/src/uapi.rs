@@ -108,7 +108,7 @@ const _: () = {
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Response {
-    /// The request's hint.
+    /// The request's hint (identifier).
     pub(crate) hint: u64,
     /// The request's kind.
     pub(crate) kind: u8,

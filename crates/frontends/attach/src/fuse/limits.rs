@@ -41,7 +41,7 @@ pub const MAX_NAME_BYTES: usize = 255;
 /// an answer. A request that completes within one interval is never interrupted.
 pub const SIGNAL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The maximum number of rounds in one tick of the event loop. A round handles completions, then
+/// The maximum number of rounds in one pass of the event loop. A round handles completions, then
 /// submits new operations. Without this limit, a namespace that completes operations at once would
 /// starve the thread's other work.
 pub const ROUNDS_PER_TICK: usize = 8;

@@ -59,7 +59,7 @@ pub const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest time that a stopping server waits for accepted requests to finish.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The maximum number of rounds in one tick of the event loop. A round handles completions, then
+/// The maximum number of rounds in one pass of the event loop. A round handles completions, then
 /// sends answers. Without this limit, a namespace that completes operations at once would starve
 /// the thread's other work.
 pub const ROUNDS_PER_TICK: usize = 8;

@@ -199,7 +199,8 @@ mod tests {
         assert_eq!(Header::parse(&bytes), None);
     }
 
-    /// For any piece size, the largest request has few enough pieces for the field in the token.
+    /// For any piece size, the number of pieces of the largest request fits the 16-bit field in an
+    /// operation's token.
     #[test]
     fn the_largest_request_has_few_enough_pieces() {
         for (block_size, max_blocks) in [(512, 1), (512, 0), (4096, 1), (65_536, 1)] {

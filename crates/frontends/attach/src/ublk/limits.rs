@@ -44,7 +44,7 @@ pub const RECOVER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest wait for the previous server's process to exit.
 pub const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The maximum number of rounds in one tick of the event loop. A round handles requests and
+/// The maximum number of rounds in one pass of the event loop. A round handles requests and
 /// completions. Without this limit, a namespace that completes operations at once would starve the
 /// thread's other work.
 pub const ROUNDS_PER_TICK: usize = 8;

@@ -11,10 +11,10 @@
 //! ```
 //!
 //! The back end sets the note of a request before it executes the request. After execution, the
-//! back end records the request as the last batch's head, puts it into the used ring, and then
-//! clears its note. In this server, a batch is one request. If the used ring's index is ahead of
-//! the recorded index, the last batch is in the used ring although its notes are still set. The
-//! next back end then clears them.
+//! back end records the request's head (its first descriptor) as the last batch, puts the request
+//! into the used ring, and then clears its note. In this server, a batch is one request. If the
+//! used ring's index is ahead of the recorded index, the last batch is in the used ring although
+//! its notes are still set. The next back end then clears them.
 
 use super::memory::{self, Mapping};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -142,9 +142,9 @@ impl Notes {
         self.slice().load(at, Ordering::Acquire).expect("the offset is inside the map")
     }
 
-    /// Returns the heads of the requests that a previous server left in flight, oldest first.
-    /// Returns `None` if there was no previous server. `used` is the used ring's current index in
-    /// the guest's memory.
+    /// Returns the heads (first descriptors) of the requests that a previous server left in flight,
+    /// oldest first. Returns `None` if there was no previous server. `used` is the used ring's
+    /// current index in the guest's memory.
     pub(super) fn recover(&mut self, used: u16) -> Result<Option<Vec<u16>>, String> {
         if self.load_u16(VERSION_AT) == 0 {
             self.store_u16(DESCRIPTORS_AT, self.size);

@@ -54,6 +54,6 @@ pub const NOTICE_TIMEOUT: Duration = Duration::from_secs(2);
 /// requests stay in the in-flight records for the next server.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The maximum number of rounds in one tick of the event loop. A round handles requests and
+/// The maximum number of rounds in one pass of the event loop. A round handles requests and
 /// completions.
 pub const ROUNDS_PER_TICK: usize = 8;

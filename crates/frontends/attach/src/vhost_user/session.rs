@@ -183,7 +183,8 @@ impl<'a> Session<'a> {
             code::GET_VRING_BASE => {
                 let index = self.index(fields.u32()?)?;
                 self.halt(index)?;
-                // The ring starts again only when the monitor sends a new kick descriptor.
+                // The ring starts again only when the monitor sends a new eventfd for kicks
+                // (notifications).
                 self.rings[index].kick = None;
                 let mut body = (index as u32).to_le_bytes().to_vec();
                 body.extend(u32::from(self.rings[index].base).to_le_bytes());

@@ -46,7 +46,8 @@ pub(super) enum Order {
     Stop,
 }
 
-/// A request. The head of its chain is its index in the table of slots.
+/// A request. The head of its chain (the first descriptor's index) is its index in the table of
+/// slots.
 #[derive(Default)]
 struct Slot {
     request: BlkRequest,

@@ -27,9 +27,9 @@ use receive::Phase;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// The width of a field in a block operation's token, in bits. The lowest field is the piece (the
-/// part of a command that one operation transfers), the next field the slot of the task, and the
-/// remaining bits the connection.
+/// The width of a field in a block operation's token (its identifier), in bits. The lowest field is
+/// the piece (the part of a command that one operation transfers), the next field the slot of the
+/// task, and the remaining bits the connection.
 const TOKEN_FIELD_BITS: u32 = 16;
 
 /// Makes the token of a block operation. The token identifies the task when the operation

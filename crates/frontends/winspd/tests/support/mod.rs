@@ -137,7 +137,7 @@ impl Client {
         number(&self.params, 56) as usize
     }
 
-    /// Sends a request. Returns the request's hint.
+    /// Sends a request. Returns the request's hint (identifier).
     pub fn send(&mut self, kind: u8, lba: u64, blocks: u32, fua: bool, data: &[u8]) -> u64 {
         let hint = self.next_hint;
         self.next_hint += 1;

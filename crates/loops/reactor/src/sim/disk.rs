@@ -69,7 +69,7 @@ pub(crate) struct Finished {
 /// A write that a disk has executed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Landed {
-    /// The time since the start of the world.
+    /// The time since the start of the simulation.
     pub at: Duration,
     /// The offset on the disk, in bytes.
     pub offset: usize,

@@ -1,4 +1,5 @@
-//! The io_uring engine. It receives completions, and makes one system call per turn of the loop.
+//! The io_uring engine. It receives completions, and makes one system call per turn (pass) of the
+//! loop.
 //!
 //! The ring belongs to the reactor's thread (`SINGLE_ISSUER`). The kernel posts completions only
 //! when that thread enters the kernel for them (`DEFER_TASKRUN`). Queuing an operation needs no

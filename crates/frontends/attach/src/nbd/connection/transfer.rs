@@ -12,9 +12,9 @@ use farblock_frontend::pieces;
 use farblock_reactor::{Buffer, SendBatch, allowance};
 use std::ops::Range;
 
-/// The width of a field in a block operation's token, in bits. The lowest field is the piece (the
-/// part of a request that one operation transfers), the next field the slot, and the remaining bits
-/// the connection.
+/// The width of a field in a block operation's token (its identifier), in bits. The lowest field is
+/// the piece (the part of a request that one operation transfers), the next field the slot, and the
+/// remaining bits the connection.
 const TOKEN_FIELD_BITS: u32 = 16;
 
 /// Makes the token of a block operation. The token identifies the request when the operation

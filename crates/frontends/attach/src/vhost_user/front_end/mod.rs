@@ -3,10 +3,10 @@
 //!
 //! **Overview.** [`FrontEnd::connect`] shares memory with a back end, starts rings in this memory,
 //! and returns a [`Namespace`]. An operation becomes a virtio-blk request in a ring. The front end
-//! kicks the back end if the back end wants a kick. The operation completes when an interrupt
-//! reports its answer. As in Linux's driver, each request uses one descriptor of the ring, which
-//! points to the request's own descriptor table. Each side states the ring index at which it wants
-//! the next notification (`VIRTIO_F_EVENT_IDX`).
+//! kicks (notifies) the back end if the back end wants a kick. The operation completes when an
+//! interrupt reports its answer. As in Linux's driver, each request uses one descriptor of the
+//! ring, which points to the request's own descriptor table. Each side states the ring index at
+//! which it wants the next notification (`VIRTIO_F_EVENT_IDX`).
 //!
 //! **Contract.** The namespace fulfils the contract of [`farblock_block`]. Each open queue has its
 //! own ring, so at most [`Config::queues`] queues can be open. Operations that do not fit into the

@@ -222,8 +222,8 @@ impl Mounts {
         self.loops(MountRequest::Resize { device: device.map(Path::to_path_buf) }).map(drop)
     }
 
-    /// Whether this loop device is attached to the mounted file. True if the broker does not
-    /// answer.
+    /// Whether this loop device is attached to the mounted file. True if the privileged process
+    /// does not answer.
     pub(super) fn has(&self, device: &Path) -> bool {
         let request = MountRequest::IsOn { device: device.to_path_buf() };
         !matches!(self.ask(request), Ok((Answer::On(false), _)))

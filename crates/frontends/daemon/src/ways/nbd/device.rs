@@ -13,8 +13,8 @@ use std::path::Path;
 
 /// The default maximum number of connections for a device.
 const MAX_DEFAULT_CONNECTIONS: usize = 4;
-/// The maximum number of connections for a device: a message to a broker carries at most this many
-/// descriptors.
+/// The maximum number of connections for a device: a message to the privileged process carries at
+/// most this many descriptors.
 const MAX_CONNECTIONS: usize = 64;
 
 /// Checks that this process can create NBD devices. The error is the reason why not.
