@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 
-# How the product is built for the checks with real peers: optimized, or by `make test` with the
+# The build profile of the product for the checks with real peers: optimized, or in `make test` the
 # tests' profile, which shares all libraries with `make unit` (decision 38).
 FARBLOCK_PROFILE ?= release
 BUILT = target/$(FARBLOCK_PROFILE:dev=debug)
@@ -14,7 +14,7 @@ PRODUCT = $(CARGO) build --profile $(FARBLOCK_PROFILE) --locked
 
 PREFIX ?= /usr/local
 
-# Repeats a failed check of real peers once. If the check then passes, lists it as flaky.
+# Repeats a failed check with real peers once. If the check then passes, lists it as flaky.
 AGAIN = contrib/again.sh
 
 # Incremental builds cost time, and here a second build is rare. All goals must use the same setting
@@ -45,11 +45,11 @@ test:
 		+built-for-guests-and-windows dashboard spdk-rpc schemathesis package interop ceph test-windows
 	@echo "make test: all passed"
 
-## Reports in a sentence which programs a build needs and this machine lacks.
+## Reports the programs that a build needs and this machine lacks.
 needs:
 	@contrib/needs.sh "$(CARGO)"
 
-## Also reports what only the complete program needs (protoc).
+## Like `make needs`, and also reports protoc, which only the complete program needs.
 needs-of-whole:
 	@contrib/needs.sh "$(CARGO)" --whole
 

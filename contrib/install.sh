@@ -16,14 +16,15 @@ usage() {
     echo "install.sh: PREFIX must begin with /, but is $2" >&2
     exit 2
 }
-# PREFIX is inserted into units and pkg-config files, where other characters have a meaning.
+# The script copies PREFIX into units and pkg-config files, where other characters are syntax.
 [[ $2 =~ ^[A-Za-z0-9/._+~-]+$ ]] || {
     echo "install.sh: PREFIX may contain only letters, digits and ._+~-/, but is $2" >&2
     exit 2
 }
 prefix=$2 root=${DESTDIR:-}$2
 
-# Updates the loader's cache after a change on this machine. Programs find libfarblock through it.
+# Updates the dynamic loader's cache, in which programs find libfarblock. Does nothing for a staged
+# installation (DESTDIR).
 refresh_loader() {
     if [ -z "${DESTDIR:-}" ] && [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then
         ldconfig
@@ -57,7 +58,7 @@ fi
 
 program=$1/farblock
 [ -x "$program" ] || {
-    echo "install.sh: no $program: cargo build --release -p farblock" >&2
+    echo "install.sh: there is no $program: run cargo build --release -p farblock" >&2
     exit 2
 }
 "$here/../engines/install.sh" "$1" "$prefix"

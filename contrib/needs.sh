@@ -59,7 +59,7 @@ command -v cc >/dev/null 2>&1 || {
         "this command again."
 }
 
-# The client of etcd is generated from etcd's description of its calls.
+# With protoc, the build generates the etcd client from .proto files.
 [ "${2:-}" != --whole ] || command -v "${PROTOC:-protoc}" >/dev/null 2>&1 || {
     how=$(how_to "the Protocol Buffers compiler of your distribution" \
         "apt-get:apt-get install protobuf-compiler libprotobuf-dev" \

@@ -16,7 +16,7 @@ for kind in asan:Address tsan:Thread; do
         exit 1
     fi
 done
-# The lints belong to another compiler than the one below.
+# `make test` sets this to clippy-driver, which belongs to another compiler than the one below.
 unset RUSTC_WORKSPACE_WRAPPER
 # Only a nightly compiler, or one in nightly mode, accepts the sanitizer flags.
 export RUSTC_BOOTSTRAP=1 CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-line-tables-only}

@@ -56,7 +56,7 @@ COSTLIEST = 15
 
 
 class Program(subprocess.Popen):
-    """A process that also counts its processor time."""
+    """A child process whose `wait` also records its processor time."""
 
     # The processor time in seconds of the process and of the children that it has waited for.
     used = 0.0
@@ -262,9 +262,9 @@ def arguments():
     parser.add_argument("built", help="cargo's messages, in JSON")
     parser.add_argument("--jobs", type=int, default=2 * os.cpu_count(), help="suites in parallel")
     parser.add_argument("--timeout", type=int, default=900, help="seconds per suite")
-    parser.add_argument("--runner", default="", help="command that starts a suite: wine")
-    parser.add_argument("--only", default="*", help="pattern of the suites: cli/*")
-    parser.add_argument("--skip", action="append", default=[], help="a suite to leave out")
+    parser.add_argument("--runner", default="", help="command that starts each suite, such as wine")
+    parser.add_argument("--only", default="*", help="run only suites that match, such as cli/*")
+    parser.add_argument("--skip", action="append", default=[], help="do not run this suite")
     parser.add_argument("--with", dest="also", action="append", default=[],
                         metavar="NAME=COMMAND", help="another command to run in parallel")
     parser.add_argument("--args", default="", help="arguments of each program")

@@ -53,7 +53,7 @@ load=$!
 for _ in 1 2 3; do
     before=$(writes)
     until [ "$(writes)" -gt "$((before + 200))" ]; do sleep 0.1; done
-    # Resets the limit of starts within ten seconds.
+    # systemd limits the starts of a service in ten seconds: reset its count.
     systemctl reset-failed farblock
     systemctl restart farblock
 done
@@ -77,7 +77,7 @@ if printf '6.9\n%s\n' "$(uname -r)" | sort --version-sort --check=quiet; then
     while [ -e "/proc/$server" ]; do sleep 0.1; done
     printf waited >&7
     exec 7>&-
-    # The service restarts after five seconds, and connects.
+    # systemd restarts the service after five seconds. The new process must connect to the target.
     deadline=$((SECONDS + 60))
     until is_live; do
         [ "$SECONDS" -lt "$deadline" ]

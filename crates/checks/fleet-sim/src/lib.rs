@@ -40,8 +40,8 @@ use farblock_bench::Cancel;
 use scene::Scene;
 use stage::Stage;
 
-/// Simulates one fleet after the other. Calls `show` at intervals with the name of the current
-/// scene and its progress.
+/// Simulates one fleet after the other. At intervals, calls `show` with the name of the current
+/// scene (the start of all hosts, or a fault and the recovery) and its progress.
 ///
 /// # Errors
 /// Fails if the caller has cancelled the simulation, or if a step fails that must always succeed.
@@ -119,7 +119,7 @@ mod tests {
             ["all hosts start", "1 target dies", "a switch is away", "all targets die"]
         );
         let hosts: Vec<u64> = report.scenes.iter().map(|scene| scene.hosts).collect();
-        assert_eq!(hosts, [20, 10, 2, 20], "two of four targets have a host on the same machine");
+        assert_eq!(hosts, [20, 10, 2, 20], "10 hosts use the dead target; 2 are behind the switch");
         for scene in &report.scenes[1..] {
             let times = &scene.seconds;
             assert!(times.first >= 12.0 && times.last >= times.first, "{scene:?}");

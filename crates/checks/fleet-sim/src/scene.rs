@@ -1,4 +1,4 @@
-//! The scenes of a fleet, and the time until all hosts have recovered.
+//! The scenes of a simulation: all hosts start, or a fault occurs and the affected hosts recover.
 
 use crate::error::SimulationError;
 use crate::limits;

@@ -259,7 +259,7 @@ impl Session {
                     }
                     Framed::Pdu(Pdu::TermReq(term)) => {
                         assert_eq!(term.ch.pdu_type, PduType::C2H_TERM_REQ);
-                        assert!(!self.target.is_open(id), "a terminate PDU ends the connection");
+                        assert!(!self.target.is_open(id), "a connection stays open after TermReq");
                         break;
                     }
                     Framed::End { intact } => assert!(intact, "the target sends a wrong digest"),

@@ -350,7 +350,7 @@ fn files(folder: &Path, ending: &str) -> Vec<(PathBuf, String)> {
 fn crates_use_only_their_allowed_dependencies() {
     let arrows: BTreeMap<_, _> = ARROWS.iter().copied().collect();
     for (name, folder) in crates() {
-        let allowed = arrows.get(name.as_str()).unwrap_or_else(|| panic!("{name} has no arrows"));
+        let allowed = arrows.get(name.as_str()).unwrap_or_else(|| panic!("{name}: not in ARROWS"));
         for dependency in dependencies(&folder) {
             if let Some(used) = dependency.strip_prefix("farblock-") {
                 assert!(allowed.contains(&used), "{name} must not depend on {used}");

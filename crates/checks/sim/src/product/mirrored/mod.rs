@@ -8,8 +8,8 @@
 //! - a read returns data that the [model](super::model) allows. The mirror notices some changes
 //!   only by its regular checks of the legs. After such a change, reads may return the data of the
 //!   changed leg for at most [`NOTICE`];
-//! - all legs are in sync again after the round. If the mirror reports a leg as out until an
-//!   operator acts, the test empties the leg, as `docs/mirror.md` says;
+//! - all legs are in sync again after the round. If the mirror puts a leg out (stops using it)
+//!   until an operator acts, the test empties the leg, as `docs/mirror.md` says;
 //! - the legs then hold the same data.
 //!
 //! [`stop`] tests mirrors that have lost all legs, and stops their targets. [`plain`] tests disks
