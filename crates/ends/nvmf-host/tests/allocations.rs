@@ -27,7 +27,7 @@ fn settle(namespace: &Arc<dyn Namespace>, engine: EngineKind) {
         let read = |buffer, at| Op::read(at % 100, blocks, buffer, at);
         let write = |buffer, at| Op::write(at % 100, blocks, buffer, at);
         let mut settles = |make: &dyn Fn(Buffer, u64) -> Op| {
-            // A new timing can still make a list of the queue longer, so try several runs.
+            // A rare timing can still grow a list of the queue, so try several runs.
             (0..20).any(|_| driver.keep_busy(make, DEPTH, bytes, TOTAL, &allocations_here) == 0)
         };
         assert!(settles(&read), "{engine}, {blocks} blocks: reads still allocate");

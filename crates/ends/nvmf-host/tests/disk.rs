@@ -186,7 +186,7 @@ fn a_disk_sends_nothing_to_a_replaced_namespace() {
         let before = ios();
         user.queue.submit(Op::write(0, 1, Buffer::new(512), 1));
         assert_eq!(user.turn(Duration::from_millis(200)).first().map(|done| done.result), None);
-        assert_eq!(ios(), before, "another disk received the write");
+        assert_eq!(ios(), before, "the new namespace received the write");
         stages.iter().for_each(|stage| stage.uuid.store(1, Ordering::SeqCst));
         assert_eq!(user.one(), Ok(()));
         until("every path is live", || disk.state() == DiskState::Live);
@@ -204,7 +204,7 @@ fn a_namespace_replaced_during_its_lookup_is_looked_up_again() {
     let disk = Disk::succeed(&urls(&[&peer]), &quick(), notes.read(), notes.clone());
     drop(disk.expect("connected"));
     let known = notes.read().namespace.expect("a recorded namespace");
-    assert_eq!(known.uuid, Some([2; 16]), "the UUID of the replaced namespace");
+    assert_eq!(known.uuid, Some([2; 16]), "the UUID is not the new namespace's");
 }
 
 /// After a reconnect, one path leads to another namespace. The disk uses only the second path until

@@ -36,9 +36,9 @@
 //! * A target with Cross-Controller Reset (farblock's) closes the lost controller on request
 //!   through another controller. It confirms that all commands of the lost controller have ended.
 //!   This takes milliseconds.
-//! * A farblock target may not know the lost controller although it listens on the same addresses,
-//!   on the same boot of the machine. The old target process, which served the lost controller, has
-//!   then ended, so the disk repeats the write at once.
+//! * A farblock target with the same addresses and the same boot of its machine may not know the
+//!   lost controller. The previous target process, which served that controller, has then ended, so
+//!   the disk repeats the write at once.
 //! * For other targets (at present the Linux kernel's and SPDK), or if neither case applies, the
 //!   disk holds the write until, by the specification, the lost controller must have stopped. This
 //!   takes three keep alive timeouts (two without traffic-based keep alive) plus the time that the

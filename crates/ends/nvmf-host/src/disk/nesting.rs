@@ -19,9 +19,8 @@ fn lock(uuids: &Mutex<Uuids>) -> MutexGuard<'_, Uuids> {
 }
 
 impl Nesting {
-    /// Stores the parts of the disk that its target reports, also for the time while it is
-    /// disconnected. Returns whether to notify users: not if the namespace itself is the only part,
-    /// before and after.
+    /// Stores the UUIDs of the disk's parts, as its target reports them. Returns whether to notify
+    /// users: if the UUIDs changed, and the old or the new list has more than the namespace itself.
     pub(super) fn consists_of(&self, uuids: Uuids) -> bool {
         let before = std::mem::replace(&mut *lock(&self.contents), uuids.clone());
         before != uuids && before.len().max(uuids.len()) > 1

@@ -1,5 +1,5 @@
-//! Ends the commands of a dead process before a new disk starts, which does not take over its
-//! state.
+//! Closes the controllers of a dead process before a new disk starts. That disk does not take over
+//! the state of the dead process.
 
 use super::fencing::{ControllerLife, Fencing, is_over};
 use super::options::DiskOptions;

@@ -152,7 +152,7 @@ impl<T: Transport> Table<T> {
     fn activate(&mut self, mut op: Op, kind: OperationKind, geometry: &Geometry) -> u32 {
         let place = match kind {
             OperationKind::Read | OperationKind::Write => {
-                T::Place::here(op.buffer.take().expect("checked with the op"))
+                T::Place::here(op.buffer.take().expect("the op has a buffer"))
             }
             OperationKind::Flush | OperationKind::WriteZeroes => T::Place::NOWHERE,
             OperationKind::SendZeroes => {

@@ -289,7 +289,7 @@ impl<C: Carries> PeerShared<C> {
                     offset::CAP => self.cap().0,
                     offset::VS => 0x0002_0000,
                     offset::CSTS => csts.0.into(),
-                    other => panic!("property {other:#x} is read"),
+                    other => panic!("the host read property {other:#x}"),
                 };
                 connection.respond(cid, Status::SUCCESS, value)
             }
@@ -376,7 +376,7 @@ impl<C: Carries> PeerShared<C> {
                 self.disk.lock().unwrap()[lba * block_size..][..blocks * block_size].fill(0);
                 connection.succeed(cid)
             }
-            other => panic!("{other} is not expected"),
+            other => panic!("unexpected command {other}"),
         }
     }
 

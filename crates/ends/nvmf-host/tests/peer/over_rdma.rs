@@ -205,7 +205,7 @@ impl Paired {
     }
 
     fn block(&self, cid: u16) -> io::Result<KeyedBlock> {
-        self.blocks.get(&cid).copied().ok_or_else(|| io::Error::other("it moves no data"))
+        self.blocks.get(&cid).copied().ok_or_else(|| io::Error::other("the command has no data"))
     }
 }
 

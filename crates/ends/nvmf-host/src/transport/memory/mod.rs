@@ -202,7 +202,7 @@ impl Transport for Memory {
     fn flush(&mut self) {}
 
     fn handle(&mut self, event: Event, _: &mut impl Commands<Memory>) {
-        assert!(matches!(event, Event::Timer), "memory has no {event:?}");
+        assert!(matches!(event, Event::Timer), "unexpected event {event:?}");
     }
 
     fn poll(&mut self, commands: &mut impl Commands<Memory>) {

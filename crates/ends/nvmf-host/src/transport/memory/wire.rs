@@ -173,7 +173,7 @@ impl Wire {
     /// # Panics
     /// Panics if the key is in use.
     pub fn register(&self, key: u32, region: Region) {
-        assert!(self.ends().registered.insert(key, region).is_none(), "a key is used once");
+        assert!(self.ends().registered.insert(key, region).is_none(), "the key is in use");
     }
 
     /// Deregisters the memory with this key and returns it. Also returns whether the controller had

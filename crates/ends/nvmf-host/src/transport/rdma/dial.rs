@@ -223,7 +223,7 @@ impl Attempt<'_> {
     ) -> Result<ProviderId, ConnectError> {
         let mut time = limits::RESOLVE_TIME_MIN;
         loop {
-            // A short rest joins the last attempt.
+            // If too little time would remain for another attempt, this attempt gets it, too.
             let is_last = left < 2 * time;
             let limit = milliseconds(if is_last { left } else { time });
             let id = self.verbs.resolve_addr(&self.channel, None, address, limit);

@@ -263,7 +263,7 @@ impl Transport for Rdma {
     }
 
     fn handle(&mut self, event: Event, _: &mut impl Commands<Rdma>) {
-        assert!(matches!(event, Event::Timer), "a queue pair has no {event:?}");
+        assert!(matches!(event, Event::Timer), "unexpected event {event:?}");
     }
 
     fn poll(&mut self, commands: &mut impl Commands<Rdma>) {
