@@ -385,7 +385,7 @@ fn a_controller_that_leaves_in_the_middle_flushes_all_commands() {
                 0 => return Ok(Handled::Close),
                 1 => end.disconnect(),
                 _ => {
-                    // Half of the data, and then nothing more.
+                    // Transfer half of the data, and then disconnect.
                     if let Some(block) = capsule.sqe.dptr.keyed_block() {
                         let (address, rkey) = (block.address, block.key);
                         end.transfer(Operation::Write { address, rkey }, &mut [7; 512])?;

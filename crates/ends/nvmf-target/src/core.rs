@@ -58,12 +58,13 @@ pub(crate) struct Core {
     is_done: bool,
     /// The connections of `cx.listed` while the core calls their `finish_tick`.
     finishing: Vec<ConnectionKey>,
-    /// The number of parked connections that may still retry after the last release of buffers.
+    /// The number of parked connections (they wait for buffers) that may still retry after the last
+    /// release of buffers.
     to_unpark: usize,
     tick_at: Option<Instant>,
     /// Operations that must end before changes of reservations take effect.
     barriers: Barriers<u64>,
-    /// Operations that must end before claims are granted.
+    /// Operations that must end before claims (exclusive use of blocks) are granted.
     claims: Barriers<Arc<Claim>>,
     /// The time of the next [`Self::sweep`]; `None` while peers hold little memory.
     sweep_at: Option<Instant>,
@@ -224,7 +225,7 @@ impl Core {
 
     fn deliver(&mut self, key: ConnectionKey, events: &mut Vec<Event>) {
         let (_, connection) =
-            self.connections[key.0 as usize].as_mut().expect("its task is registered");
+            self.connections[key.0 as usize].as_mut().expect("a registered task has a connection");
         if events.is_empty() {
             // The in-memory transport woke this connection, without an event of the reactor.
             connection.list(&mut self.cx);
@@ -338,7 +339,7 @@ impl Core {
                     });
                 }
                 Event::Timer => {}
-                other => unreachable!("a core has no {other:?}"),
+                other => unreachable!("unexpected event {other:?}"),
             }
         }
         self.receive_requests();

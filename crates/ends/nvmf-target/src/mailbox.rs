@@ -57,8 +57,8 @@ pub(crate) enum Message {
     Granted(Route, Arc<Claim>),
     /// Stop parking changes of these blocks.
     Unclaimed(Arc<Claim>),
-    /// Close the queue into this store, and drop the share. The core has received a list without
-    /// this store before.
+    /// Close the queue into this store, and then drop the share, which reports the close. The core
+    /// has received a list without this store before.
     Retire(BackingId, Share),
     /// Drop the share once no operation is in flight at this store.
     Settle(BackingId, Share),

@@ -150,7 +150,7 @@ impl<W: Work> Turns<W> {
     /// `spent`.
     fn move_to(&mut self, address: IpAddr, spent: u64) {
         let Some(line) = self.lines.get_mut(&address) else { return };
-        let next = line.works.front().expect("a waiting connection has work").cost();
+        let next = line.works.front().expect("an address in line has work").cost();
         let spent = if next.is_beginning { spent + next.work } else { spent };
         self.serial += 1;
         let old = std::mem::replace(&mut line.place, (spent, Reverse(self.serial)));
@@ -165,7 +165,7 @@ impl<W: Work> Turns<W> {
                 .lines
                 .get_mut(&address)
                 .expect("the address of a waiting connection is listed");
-            let work = line.works.pop_front().expect("a waiting connection has work");
+            let work = line.works.pop_front().expect("an address in line has work");
             self.count -= 1;
             if line.works.is_empty() {
                 self.lines.remove(&address);

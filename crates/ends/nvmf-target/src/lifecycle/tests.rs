@@ -17,7 +17,7 @@ impl Choices {
             self.taken.push((0, count));
         }
         let (choice, possible) = self.taken[self.next];
-        assert_eq!(possible, count, "the same path has different numbers of results");
+        assert_eq!(possible, count, "a repeated choice has another number of results");
         self.next += 1;
         choice
     }
@@ -139,7 +139,7 @@ fn run(choices: &mut Choices, path: Path) {
     admit(&mut model, SLOT);
     while !model.is_over() {
         let gate = model.kept_at.take().expect("the command is neither done nor at a gate");
-        assert_eq!(model.life.waits(), Some(gate), "withdrawal checks another gate");
+        assert_eq!(model.life.waits(), Some(gate), "two gates keep the command");
         assert!(!model.borrows, "the command waits with borrowed data");
         match model.choices.choose(3) {
             // The rate limits have changed, so the waiting command asks its gate again.

@@ -97,7 +97,7 @@ impl<T: Transport> Session<T> {
 
     fn unlock(&mut self, cx: &mut Context) {
         let Queue::Locked(queue) = std::mem::replace(&mut self.queue, Queue::None) else {
-            unreachable!("checked by the caller")
+            unreachable!("the caller has checked that the queue is locked")
         };
         if let Queue::Admin { controller } = *queue
             && let Err(reason) = cx.shared.host_proved(controller)

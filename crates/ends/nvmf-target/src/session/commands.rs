@@ -301,7 +301,7 @@ impl<T: Transport> Session<T> {
             self.respond(slot, Status::INVALID_OPCODE.with_dnr(), 0);
             return;
         }
-        let Queue::Io(queue) = &self.queue else { unreachable!("checked by the caller") };
+        let Queue::Io(queue) = &self.queue else { unreachable!("this is an I/O queue") };
         match cx.shared.fabrics_on_io_queue(queue.controller, queue.id, sqe) {
             AdminOutcome::Disconnect => {
                 self.pending.disconnect = Some(slot);

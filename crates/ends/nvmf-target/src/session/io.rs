@@ -22,7 +22,7 @@ use std::sync::Arc;
 impl<T: Transport> Session<T> {
     pub(super) fn io_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
         let Some(fuse) = self.fuse(cx, slot, sqe) else { return };
-        let Queue::Io(queue) = &self.queue else { unreachable!("checked by the caller") };
+        let Queue::Io(queue) = &self.queue else { unreachable!("this is an I/O queue") };
         queue.traffic.mark();
         let write_through = queue.traffic.is_write_through();
         let command = match IoCommand::parse(sqe, &queue.table, T::REMOTE) {
@@ -104,7 +104,7 @@ impl<T: Transport> Session<T> {
             IoCommand::Reserve { namespace, command, .. } => {
                 self.reserve(cx, slot, namespace, command)?;
             }
-            IoCommand::Fabrics => unreachable!("answered when it arrived"),
+            IoCommand::Fabrics => unreachable!("a fabrics command starts no I/O"),
         }
         Ok(None)
     }
@@ -119,7 +119,7 @@ impl<T: Transport> Session<T> {
         let Work::Io(IoCommand::Read { namespace, lba, blocks, fua, data }) =
             self.request(slot).work
         else {
-            unreachable!("only reads are expected")
+            unreachable!("the command is a Read")
         };
         let volume = volume.map_or_else(|| self.volume(cx, namespace), Ok)?;
         if let Some(result) = cx.volumes.read_borrowed(volume, lba.0, blocks.0, &mut cx.borrowed) {

@@ -120,7 +120,7 @@ impl Transport for Tcp {
             }
             Event::Sent { batch, result, .. } => session.sent(cx, batch, result.is_ok()),
             Event::Closed { .. } => session.gone(cx),
-            other => unreachable!("a connection has no {other:?}"),
+            other => unreachable!("unexpected event {other:?}"),
         }
     }
 

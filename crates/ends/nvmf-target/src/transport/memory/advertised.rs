@@ -178,7 +178,7 @@ fn the_effects_log_lists_exactly_the_supported_opcodes() {
         let status = stand.io(&command, &data);
         assert_eq!(status != Status::INVALID_OPCODE, effects.csupp(), "I/O opcode {opcode:#x}");
         let changes = status == Status::NAMESPACE_WRITE_PROTECTED;
-        assert_eq!(changes, effects.lbcc(), "what I/O opcode {opcode:#x} changes");
+        assert_eq!(changes, effects.lbcc(), "LBCC of I/O opcode {opcode:#x}");
     }
 }
 

@@ -95,7 +95,7 @@ impl Transport for Memory {
     }
 
     fn handle(_: &mut Session<Self>, _: &mut Context, event: Event) {
-        unreachable!("memory has no {event:?}")
+        unreachable!("unexpected event {event:?}")
     }
 
     fn finish_tick(session: &mut Session<Self>, cx: &mut Context) {
@@ -145,7 +145,7 @@ impl Transport for Memory {
         held_bytes: usize,
         cqe: &Cqe,
     ) {
-        let block = self.taken(slot).sqe.dptr.keyed_block().expect("checked by the session");
+        let block = self.taken(slot).sqe.dptr.keyed_block().expect("a keyed descriptor");
         let (mut offset, mut held) = (0, held_bytes);
         for buffer in parts {
             let intact = self.wire.write(&block, offset, &buffer);
@@ -238,7 +238,7 @@ impl Session<Memory> {
             return self.pulled(cx, slot, true, Some(&capsule));
         }
         let block = self.transport.taken(slot).sqe.dptr.keyed_block();
-        let block = block.expect("checked by the session");
+        let block = block.expect("a keyed descriptor");
         let mut buffer = self.take_landing(cx, slot);
         let intact = self.transport.wire.read(&block, &mut buffer);
         self.put_landing(slot, buffer);

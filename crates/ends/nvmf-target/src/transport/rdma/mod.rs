@@ -233,7 +233,7 @@ impl Transport for Rdma {
     }
 
     fn handle(_: &mut Session<Self>, _: &mut Context, event: Event) {
-        unreachable!("a queue pair has no {event:?}")
+        unreachable!("unexpected event {event:?}")
     }
 
     fn finish_tick(session: &mut Session<Self>, cx: &mut Context) {

@@ -471,7 +471,7 @@ impl Rdma {
         let range = capsule::segment_range(&sqe.dptr, data_bytes)?;
         let mut segment = [0; MAX_DESCRIPTORS as usize * SglDescriptor::LEN];
         let segment = &mut segment[..range.len()];
-        let queue = self.queue.as_ref().expect("it has received a capsule");
+        let queue = self.queue.as_ref().expect("an open queue pair received it");
         queue.read(receive, Sqe::LEN + range.start, segment);
         capsule::segment_blocks(segment)
     }

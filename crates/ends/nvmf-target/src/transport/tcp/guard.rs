@@ -222,7 +222,7 @@ impl Session<Tcp> {
 
     /// Passes input to TLS, and handles the decrypted bytes.
     pub(super) fn unseal(&mut self, cx: &mut Context, buffer: Buffer) {
-        let guard = self.transport.guard.as_mut().expect("checked by the caller");
+        let guard = self.transport.guard.as_mut().expect("the connection uses TLS");
         if let Stage::Open(_) = guard.stage {
             self.list(cx);
             return self.open_records(cx, Some(buffer));
@@ -342,7 +342,7 @@ impl Session<Tcp> {
     /// Returns the next portion of output, encrypted into records. `None` if the encryption fails.
     pub(super) fn seal(&mut self, cx: &mut Context) -> Option<SendBatch> {
         let Tcp { guard, outbox, spare, .. } = &mut self.transport;
-        let guard = guard.as_mut().expect("checked by the caller");
+        let guard = guard.as_mut().expect("the connection uses TLS");
         guard.begin(outbox);
         let mut batch = std::mem::take(spare);
         let is_sealed = guard.seal(cx.reactor.buffers(), &mut batch).is_ok();

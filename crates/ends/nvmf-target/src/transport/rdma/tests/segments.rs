@@ -9,7 +9,7 @@ use farblock_wire::{SglDescriptor, Sqe, Status};
 /// The offset of the blocks in the host's memory, beyond its responses and capsules.
 const PLACE: u64 = 16 << 20;
 
-/// Describes bytes of the host's memory.
+/// Returns a keyed descriptor of bytes in the host's memory.
 fn block(host: &ScriptedHost, offset: u64, length_bytes: u32) -> SglDescriptor {
     let keys = host.keys();
     let address = keys.address() + PLACE + offset;
