@@ -96,7 +96,8 @@ fn a_host_that_is_no_longer_allowed_is_disconnected() {
     until("the controller ends", || controller.lost().is_some());
     assert!(connect(address, FIRST).is_err());
     until("the report shows no controller", || control.report().controllers.is_empty());
-    let error = control.allow_host("nqn.2026-11.org.farblock:none", &host).expect_err("no such subsystem");
+    let error =
+        control.allow_host("nqn.2026-11.org.farblock:none", &host).expect_err("no such subsystem");
     assert!(error.to_string().contains("shares no subsystem"), "{error}");
 }
 

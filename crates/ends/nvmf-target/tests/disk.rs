@@ -482,7 +482,7 @@ fn a_disk_queue_without_a_controller_queue_fails_until_one_is_free() {
     assert_eq!(second.one().result, Err(BlockError::NoResources));
     drop(first);
     // Retry until the target has freed a queue.
-    until("a queue", || {
+    until("a controller queue is free", || {
         second.read(0, 1, 2);
         second.one().result == Ok(())
     });
@@ -529,7 +529,7 @@ fn a_queue_keeps_its_disk_alive() {
         drop(user);
         start.elapsed()
     });
-    assert!(took.any(|it| it < Duration::from_millis(200)), "the path blocks its loop");
+    assert!(took.any(|it| it < Duration::from_millis(200)), "the drop of the queue blocks");
 }
 
 /// A new host process without records must also wait for its predecessor's operations.

@@ -61,7 +61,7 @@ fn on_one_port(addresses: [&str; 2]) -> Target {
     };
     let mut tries = (0..3).map(start);
     let started = tries.by_ref().find(Result::is_ok);
-    started.expect("three ports are in use for both families").expect("found")
+    started.expect("three random ports are in use").expect("only successful starts are found")
 }
 
 #[test]

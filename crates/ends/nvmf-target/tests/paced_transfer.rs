@@ -89,7 +89,7 @@ fn a_waiting_command_keeps_its_start_time_when_other_limits_change() {
         });
         let heard = std::panic::catch_unwind(AssertUnwindSafe(|| wanted(&mut queue)));
         ended.store(true, Ordering::Relaxed);
-        give(&mut queue, heard.expect("the command is granted"), &[2; 4096]);
+        give(&mut queue, heard.expect("the target sends R2T"), &[2; 4096]);
     });
     assert_eq!(status(&mut queue), Status::SUCCESS);
 }

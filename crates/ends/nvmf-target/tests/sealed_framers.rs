@@ -142,7 +142,7 @@ impl ControllerSide {
         let ended = self.end.push_header(slot, 0, length, PushPart::Final, &mut self.out);
         self.out.extend_from_slice(data);
         self.out.extend(self.end.data_digest(data).expect("digests were negotiated"));
-        assert!(ended, "a flag that hosts may use");
+        assert!(ended, "the SUCCESS flag was not set");
     }
 }
 

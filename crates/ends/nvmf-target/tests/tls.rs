@@ -243,7 +243,7 @@ fn tls_keys_are_added_and_removed_at_run_time() {
     set(&[second.clone(), first]);
     connect(&target, &options(HOST, Some(&next))).map(drop).expect("both keys are valid");
     // The host uses the new key in the file for new connections.
-    std::fs::write(&file.0, second.text().as_str()).expect("room");
+    std::fs::write(&file.0, second.text().as_str()).expect("written");
     set(std::slice::from_ref(&second));
     assert!(is_connected(&target, HOST));
     moves_data(&controller);

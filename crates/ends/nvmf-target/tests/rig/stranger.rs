@@ -211,7 +211,7 @@ impl Peer {
     pub fn write(&mut self, bytes: usize) -> Status {
         self.stream.set_write_timeout(Some(WAIT_LIMIT)).expect("a timeout");
         assert!(self.ask_to_write(bytes));
-        let grant = self.granted().expect("the command is granted");
+        let grant = self.granted().expect("the target sends R2T");
         self.withhold(grant, 0);
         self.status().expect("an answer").0
     }

@@ -77,7 +77,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Makes the state of a core, on the core's thread.
+    /// Creates the state of a core, on the core's thread.
     pub(super) fn new(seat: Seat, shared: Arc<MountShared>) -> Requests {
         let Seat { index, count, queue, queue_task, reactor, mail } = seat;
         Requests {
@@ -214,7 +214,7 @@ impl Requests {
     }
 
     fn submit(&mut self, slot: usize) {
-        let request = self.requests[slot].as_mut().expect("a request to carry out");
+        let request = self.requests[slot].as_mut().expect("the slot has a request");
         let token = |piece| (slot as u64) << PIECE_BITS | piece as u64;
         self.dirty = true;
         if request.command == Command::Flush {
