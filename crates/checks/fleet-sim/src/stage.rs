@@ -215,7 +215,7 @@ impl Stage {
         // Drop the target on another thread. Its connections are closed already, so it can no
         // longer reach any peer.
         on_machine(FIRST_TARGET + number, || {
-            os::spawn("dying".to_owned(), move || drop(target)).expect("a thread of the world");
+            os::spawn("dying".to_owned(), move || drop(target)).expect("the world starts a thread");
         });
     }
 
@@ -254,7 +254,7 @@ impl Stage {
         for number in 0..limits::STARTS.min(self.settings.hosts) {
             let starters = starters.clone();
             let thread = os::spawn(format!("starter-{number}"), move || starters.run());
-            self.starters.push(thread.expect("a thread of the world"));
+            self.starters.push(thread.expect("the world starts a thread"));
         }
         self.hosts.iter_mut().for_each(|host| host.pending = 1);
     }

@@ -323,7 +323,9 @@ impl Target {
 
     fn admin(&mut self, id: u64, slot: SlotId, now: Instant) {
         let connection = &self.connections[&id];
-        let Session::Admin(controller) = connection.session else { unreachable!("checked") };
+        let Session::Admin(controller) = connection.session else {
+            unreachable!("this is an admin queue")
+        };
         let request = &connection.requests[usize::from(slot.0)];
         let outcome = self.registry.admin(controller, &request.sqe, &request.data, now);
         self.outcome(id, slot, outcome);
@@ -408,7 +410,7 @@ impl Target {
             IoCommand::Copy { .. } => status = Status::INVALID_OPCODE.with_dnr(),
             // This target has no reservations. The simulation of the whole product tests them.
             IoCommand::Reserve { .. } => status = Status::INVALID_OPCODE.with_dnr(),
-            IoCommand::Fabrics => unreachable!("a command of another kind"),
+            IoCommand::Fabrics => unreachable!("a fabrics command does no I/O"),
         }
         if !self.is_open(connection) {
             return;

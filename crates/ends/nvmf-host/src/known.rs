@@ -133,8 +133,13 @@ mod tests {
         let nameless = KnownNamespace { uuid: None, nguid: None, eui64: None, ..named() };
         assert_eq!(nameless.check(&nameless), Ok(()));
         let other = KnownNamespace { serial: "S2".into(), ..nameless.clone() };
-        assert!(nameless.check(&other).expect_err("another").contains("serial number \"S2\""));
-        let error = nameless.check(&named()).expect_err("another");
+        assert!(
+            nameless
+                .check(&other)
+                .expect_err("a different namespace")
+                .contains("serial number \"S2\"")
+        );
+        let error = nameless.check(&named()).expect_err("a different namespace");
         assert!(error.contains("but none was expected"), "{error}");
         // A namespace with an additional identifier is still the same namespace.
         let eui64 = KnownNamespace { uuid: None, nguid: None, ..named() };

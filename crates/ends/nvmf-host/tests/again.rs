@@ -221,7 +221,7 @@ fn a_path_error_is_retried_on_another_live_path() {
     });
     misleads[0].store(true, Ordering::SeqCst);
     let before = asked[0].load(Ordering::SeqCst);
-    until("the first path is asked", || {
+    until("the first path gets a command", || {
         assert_eq!(user.write(0), Ok(()), "the second path is live");
         asked[0].load(Ordering::SeqCst) > before
     });

@@ -307,7 +307,11 @@ fn at_most_the_granted_queues_open_and_closed_queues_are_reused() {
     let task = reactor.add_task();
     let first = namespace.open_queue(&reactor, task).unwrap();
     let second = namespace.open_queue(&reactor, task).unwrap();
-    let error = namespace.open_queue(&reactor, task).err().expect("two granted").to_string();
+    let error = namespace
+        .open_queue(&reactor, task)
+        .err()
+        .expect("only two queues are granted")
+        .to_string();
     assert!(error.contains("all 2 I/O queues"), "{error}");
     drop(first);
     let third = namespace.open_queue(&reactor, task).unwrap();

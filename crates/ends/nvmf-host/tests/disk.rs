@@ -20,7 +20,7 @@ fn ana_states_select_the_path() {
     let stages = [Stage::new(AnaState::NON_OPTIMIZED), Stage::new(AnaState::OPTIMIZED)];
     let peers = [target(&stages[0]), target(&stages[1])];
     let disk = disk(&[&peers[0], &peers[1]], &usual());
-    until("both paths", || disk.state() == DiskState::Live);
+    until("both paths are live", || disk.state() == DiskState::Live);
     let mut user = User::new(&disk);
     until("the optimized path is used", || user.goes_to(&stages[1]));
     let before = stages[0].ios();
@@ -32,7 +32,9 @@ fn ana_states_select_the_path() {
     assert_eq!(user.write(0), Ok(()));
     assert!(stages[0].ios() > before);
     let inaccessible = Some(AnaState::INACCESSIBLE);
-    until("states are known", || access(&disk) == [Some(AnaState::NON_OPTIMIZED), inaccessible]);
+    until("the states are known", || {
+        access(&disk) == [Some(AnaState::NON_OPTIMIZED), inaccessible]
+    });
     let before = stages[1].ios();
     (0..5).for_each(|lba| assert_eq!(user.write(lba), Ok(())));
     assert_eq!(stages[1].ios(), before);
@@ -174,7 +176,7 @@ fn a_disk_sends_nothing_to_a_replaced_namespace() {
         let stages: Vec<_> = (0..count).map(|_| Stage::new(AnaState::OPTIMIZED)).collect();
         let peers: Vec<Peer> = stages.iter().map(target).collect();
         let disk = disk(&peers.iter().collect::<Vec<_>>(), &quick());
-        until("every path", || disk.state() == DiskState::Live);
+        until("every path is live", || disk.state() == DiskState::Live);
         let mut user = User::new(&disk);
         assert_eq!(user.write(0), Ok(()));
         stages.iter().for_each(|stage| stage.swap(2));
@@ -214,7 +216,7 @@ fn a_path_to_another_namespace_is_unused_until_it_leads_back() {
     let stages = [Stage::new(AnaState::OPTIMIZED), Stage::new(AnaState::OPTIMIZED)];
     let peers = [target(&stages[0]), target(&stages[1])];
     let disk = disk(&[&peers[0], &peers[1]], &quick());
-    until("both paths", || disk.state() == DiskState::Live);
+    until("both paths are live", || disk.state() == DiskState::Live);
     let mut user = User::new(&disk);
     assert_eq!(user.write(0), Ok(()));
     stages[0].uuid.store(9, Ordering::SeqCst);
@@ -243,10 +245,12 @@ fn only_a_namespace_with_the_requested_uuid_is_used() {
     let peer = target(&stage);
     let options = |uuid| DiskOptions { uuid: Some([uuid; 16]), ..quick() };
     assert_eq!(disk(&[&peer], &options(1)).state(), DiskState::Live);
-    let refused = Disk::connect(&urls(&[&peer]), &options(2)).expect_err("another");
+    let refused =
+        Disk::connect(&urls(&[&peer]), &options(2)).expect_err("the namespace has another UUID");
     assert!(refused.to_string().contains("but 0202"), "{refused}");
     stage.uuid.store(0, Ordering::SeqCst);
-    let refused = Disk::connect(&urls(&[&peer]), &options(1)).expect_err("none");
+    let refused =
+        Disk::connect(&urls(&[&peer]), &options(1)).expect_err("the namespace has no UUID");
     assert!(refused.to_string().contains("no UUID"), "{refused}");
 }
 
@@ -260,7 +264,7 @@ fn a_successor_accepts_only_the_namespace_of_its_predecessor() {
     drop(begin().expect("connected"));
     assert!(notes.read().namespace.is_some_and(|known| known.uuid == Some([1; 16])));
     stage.uuid.store(3, Ordering::SeqCst);
-    let refused = begin().expect_err("another");
+    let refused = begin().expect_err("the target has another namespace");
     assert!(refused.to_string().contains("UUID 0303"), "{refused}");
     stage.uuid.store(1, Ordering::SeqCst);
     assert_eq!(begin().expect("the target is back").state(), DiskState::Live);
@@ -317,7 +321,11 @@ fn writes_become_durable_if_the_users_saw_no_volatile_cache() {
     let mut user = User::new(&disk);
     let before = stage.durable.load(Ordering::SeqCst);
     assert_eq!(user.write(0), Ok(()));
-    assert_eq!(stage.durable.load(Ordering::SeqCst), before + 1, "another process");
+    assert_eq!(
+        stage.durable.load(Ordering::SeqCst),
+        before + 1,
+        "a later process does not add FUA"
+    );
 }
 
 /// The disk gives up a target that always breaks the protocol, and reports the reason to its users.

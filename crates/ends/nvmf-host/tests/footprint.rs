@@ -56,6 +56,6 @@ fn disks_share_one_thread_and_one_loop() {
     assert!(rings() <= own + 1, "the loops of lost connections remain");
     drop(queues);
     drop(disks);
-    until("nothing is left", || threads().is_empty());
+    until("no thread is left", || threads().is_empty());
     assert_eq!(rings(), own);
 }

@@ -621,7 +621,7 @@ fn an_event_updates_the_size_of_a_shrunken_namespace() {
     assert_eq!(setup.result(), Ok(()));
     let start = Instant::now();
     loop {
-        assert!(start.elapsed() < Duration::from_secs(60), "the test does not notice the change");
+        assert!(start.elapsed() < Duration::from_secs(60), "the new size is not visible in time");
         let mut now = state.lock().unwrap();
         if let Shrinking::Not(Some(event)) = *now {
             *now = Shrinking::Soon(event);

@@ -25,7 +25,7 @@ fn writes_wait_for_the_end_of_a_controller_that_cannot_be_reset() {
         let stage = Stage::new(AnaState::OPTIMIZED);
         let peers = [target(&stage), target(&stage)];
         let disk = disk(&[&peers[0], &peers[1]], &impatient(quiesce));
-        until("both paths", || disk.state() == DiskState::Live);
+        until("both paths are live", || disk.state() == DiskState::Live);
         let mut user = User::new(&disk);
         assert_eq!(user.write(0), Ok(()));
         assert!(user.turn(Duration::from_millis(100)).is_empty());
@@ -51,7 +51,7 @@ fn the_latency_of_an_operation_includes_its_retries() {
     let stage = Stage::new(AnaState::OPTIMIZED);
     let peers = [target(&stage), target(&stage)];
     let disk = disk(&[&peers[0], &peers[1]], &quick());
-    until("both paths", || disk.state() == DiskState::Live);
+    until("both paths are live", || disk.state() == DiskState::Live);
     let mut user = User::new(&disk);
     assert_eq!(user.write(0), Ok(()));
     assert_eq!(disk.latency(), DiskLatency::default(), "latencies are measured without a request");

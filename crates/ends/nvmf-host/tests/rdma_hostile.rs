@@ -124,10 +124,11 @@ fn a_controller_that_follows_the_rules_is_served() {
 fn a_lost_answer_to_the_resolution_of_an_address_is_requested_again() {
     let target = OverRdma::new(Script::default());
     target.network.lose_answers(target.address(), 2);
-    let setup = open(&target, &options()).expect("it connects");
+    let setup = open(&target, &options()).expect("the host connects");
     drop(setup);
     target.network.lose_answers(target.address(), u32::MAX);
-    let error = target.connect(&options()).map(drop).expect_err("it is unreachable").to_string();
+    let error =
+        target.connect(&options()).map(drop).expect_err("the target is unreachable").to_string();
     assert!(error.contains("timed out") && error.contains("the RDMA address"), "{error}");
     target.expect_nothing_left();
 }

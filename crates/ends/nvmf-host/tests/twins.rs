@@ -39,7 +39,7 @@ fn a_clone_behind_a_path_is_not_used() {
     stages[0].cntlid.store(7, Ordering::SeqCst);
     let peers = [target(&stages[0]), target(&stages[1])];
     let disk = disk(&[&peers[0], &peers[1]], &usual());
-    until("both paths", || disk.state() == DiskState::Live);
+    until("both paths are live", || disk.state() == DiskState::Live);
     let blocks = 2 * stages[0].blocks.load(Ordering::SeqCst);
     stages[1].cntlid.store(7, Ordering::SeqCst);
     stages[1].blocks.store(blocks, Ordering::SeqCst);
@@ -53,7 +53,7 @@ fn a_clone_behind_a_path_is_not_used() {
     // The path leads to the disk's second target again.
     stages[1].cntlid.store(8, Ordering::SeqCst);
     stages[1].blocks.store(stages[0].blocks.load(Ordering::SeqCst), Ordering::SeqCst);
-    until("both paths", || disk.state() == DiskState::Live);
+    until("both paths are live", || disk.state() == DiskState::Live);
 }
 
 /// A target may reuse an identifier as soon as its controller has ended.
@@ -63,7 +63,7 @@ fn an_identifier_is_free_once_its_controller_has_closed() {
     stages[0].cntlid.store(7, Ordering::SeqCst);
     let peers = [target(&stages[0]), target(&stages[1])];
     let disk = disk(&[&peers[0], &peers[1]], &quick());
-    until("both paths", || disk.state() == DiskState::Live);
+    until("both paths are live", || disk.state() == DiskState::Live);
     stages[1].cntlid.store(7, Ordering::SeqCst);
     stages[0].cntlid.store(8, Ordering::SeqCst);
     peers.iter().for_each(|peer| peer.cut());

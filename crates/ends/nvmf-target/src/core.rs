@@ -416,7 +416,8 @@ impl Core {
         while freed_bytes < wanted_bytes
             && let Some((_, bytes, key)) = victims.pop()
         {
-            let (_, connection) = self.connections[key as usize].as_mut().expect("found above");
+            let (_, connection) =
+                self.connections[key as usize].as_mut().expect("the connection was found above");
             connection.evict(cx, bytes);
             freed_bytes += bytes;
         }
@@ -665,7 +666,7 @@ impl Core {
         self.cx.shared.connections.fetch_add(1, Ordering::Relaxed);
         let task = self.cx.reactor.add_task();
         let admitted = self.cx.shared.slots().admit(serial, Ipv4Addr::LOCALHOST.into());
-        assert_eq!(admitted, Ok(None), "a test has room");
+        assert_eq!(admitted, Ok(None), "a test has free slots");
         self.begin(task, serial, |route| {
             Connection::Memory(crate::transport::memory::session(route, task, wire))
         });

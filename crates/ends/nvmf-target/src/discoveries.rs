@@ -57,7 +57,11 @@ mod tests {
             assert_eq!(all.victim(peer((number / share) as u32)), None);
             all.begun(ControllerId(number as u16), peer((number / share) as u32));
         }
-        assert_eq!(all.victim(peer(1)), Some(ControllerId(share as u16)), "another host's");
+        assert_eq!(
+            all.victim(peer(1)),
+            Some(ControllerId(share as u16)),
+            "another address loses a controller"
+        );
         all.ended(ControllerId(0));
         all.begun(ControllerId(60_000), peer(99));
         let victim = all.victim(peer(98)).expect("a controller to remove");

@@ -447,7 +447,11 @@ mod tests {
         queues.closed(1, vec![change(1, 20..30)]);
         queues.torn_down(2);
         let mut fence = connect(&mut queues, 3).expect("changes are in flight");
-        assert_eq!(fence.admit(SlotId(0), &command(1, 4)), FenceAnswer::Held, "unknown");
+        assert_eq!(
+            fence.admit(SlotId(0), &command(1, 4)),
+            FenceAnswer::Held,
+            "the changes are unknown"
+        );
         assert_eq!(fence.admit(SlotId(1), &command(1, 40)), FenceAnswer::Held);
         let (told, id) = queues.closed(2, vec![change(1, 90..91)]).expect("a fenced queue waits");
         assert_eq!(told, [route(3)], "one notice for both commands");
@@ -460,7 +464,7 @@ mod tests {
         let (told, id) = queues.gone(LIFE.1, 2).expect("there is a queue to notify");
         assert_eq!((told, ids(fence.on_notice(id))), (vec![route(3)], vec![2]));
         let (told, id) = queues.gone(LIFE.1, 0).expect("there is a queue to notify");
-        assert_eq!(fence.admit(SlotId(3), &command(1, 5)), FenceAnswer::Free, "no changes");
+        assert_eq!(fence.admit(SlotId(3), &command(1, 5)), FenceAnswer::Free, "no changes remain");
         assert_eq!((told, ids(fence.on_notice(id))), (vec![route(3)], vec![0]));
         assert_eq!(fence.admit(SlotId(3), &command(1, 5)), FenceAnswer::Open);
     }

@@ -277,7 +277,11 @@ mod tests {
                 _ => Concatenation::NEW_TLS_PSK,
             };
             assert_eq!(terms.offer(PORT, None), new, "{policy:?}");
-            assert_eq!(terms.offer(PORT, Some(&shown)), Concatenation::NONE, "no concatenation");
+            assert_eq!(
+                terms.offer(PORT, Some(&shown)),
+                Concatenation::NONE,
+                "the host uses TLS already"
+            );
         }
     }
 
@@ -295,7 +299,7 @@ mod tests {
         assert_eq!(stay(&[key(2)]), yes, "the first key is removed");
         assert!(terms.check(PORT, Some(&shown), HOST, DISK).is_err());
         assert_eq!(stay(&[key(3)]), no, "all keys are replaced");
-        assert_eq!(stay(&[]), no, "none");
+        assert_eq!(stay(&[]), no, "all keys are replaced by none");
         assert_eq!(stay(&[]), yes, "all keys are removed");
         assert_eq!(stay(&[key(4)]), Stay { at_discovery: true, ..no }, "the first key is added");
         assert!(terms.set_keys(MORE, HOST, &[key(5)]).at_discovery);

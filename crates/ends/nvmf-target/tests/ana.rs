@@ -34,7 +34,7 @@ fn connect(addresses: &[SocketAddr]) -> Disk {
     // A path that is slow on a busy machine must not count as lost.
     options.connection.path_timeout = Some(WAIT_LIMIT);
     let disk = Disk::connect(&urls, &options).expect("connected");
-    until("every path", || live_paths(&disk) == addresses.len());
+    until("every path is live", || live_paths(&disk) == addresses.len());
     disk
 }
 

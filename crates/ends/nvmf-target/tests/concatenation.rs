@@ -183,7 +183,8 @@ fn concatenation_fails_at_a_listener_without_tls() {
         panic!("the target accepts the host")
     };
     assert!(sentence.contains("omit --concat"), "{sentence}");
-    connect(&target, &files.options(false, false)).expect("without concatenation");
+    connect(&target, &files.options(false, false))
+        .expect("the host connects without concatenation");
     // A host that must use TLS cannot connect to a listener without TLS.
     let target = serve(keys(Demand::SecureChannel), TlsPolicy::Plain, EngineKind::Auto);
     let refused = connect(&target, &files.options(true, false)).err();

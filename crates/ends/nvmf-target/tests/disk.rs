@@ -89,7 +89,7 @@ fn a_write_is_not_repeated_while_its_first_attempt_executes() {
         let proxies: Vec<_> =
             target.addresses()[..paths].iter().map(|&address| Proxy::new(address)).collect();
         let disk = connect(&proxies.iter().collect::<Vec<_>>(), &options(EngineKind::Auto));
-        until("every path", || live_paths(&disk) == paths);
+        until("every path is live", || live_paths(&disk) == paths);
         let mut user = User::new(&disk, EngineKind::Auto);
         assert_eq!(user.value(0), 0);
         gate.keep(1);
@@ -363,7 +363,8 @@ fn connect_reports_a_missing_target_after_the_first_attempt() {
     // The connect reports its first failed attempt. The next attempt would follow ten minutes
     // later.
     let start = Instant::now();
-    let error = Disk::connect(&[url(address)], &options(EngineKind::Auto)).expect_err("nobody");
+    let error =
+        Disk::connect(&[url(address)], &options(EngineKind::Auto)).expect_err("no target listens");
     assert!(error.to_string().contains("nothing listens"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(60));
 }
@@ -373,7 +374,7 @@ fn failover(engine: EngineKind, silent: bool) -> Duration {
     let target = serve(mem(), &[any(), any()]);
     let proxies: Vec<_> = target.addresses().iter().map(|&address| Proxy::new(address)).collect();
     let disk = connect(&[&proxies[0], &proxies[1]], &options(engine));
-    until("both paths", || live_paths(&disk) == 2);
+    until("both paths are live", || live_paths(&disk) == 2);
     let mut user = User::new(&disk, engine);
     let mut longest = Duration::ZERO;
     let mut write = |lba| {
@@ -446,7 +447,7 @@ fn path_policies_select_the_paths() {
         options.connection.path_timeout = Some(WAIT_LIMIT);
         let disk = connect(&[&proxies[0], &proxies[1]], &options);
         let mut user = User::new(&disk, EngineKind::Auto);
-        until("both paths", || live_paths(&disk) == 2);
+        until("both paths are live", || live_paths(&disk) == 2);
         // A write of this many blocks has more bytes than a Connect command with its data.
         let blocks = 64;
         let wanted = if both { &proxies[..] } else { &proxies[..1] };

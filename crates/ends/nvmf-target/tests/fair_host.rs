@@ -74,7 +74,7 @@ fn a_delayed_write_of_a_lost_queue_does_not_overwrite_its_successors_write() {
         send_anew(&mut queue);
         let patience = Duration::from_millis(100);
         queue.stream.set_read_timeout(Some(patience)).expect("a timeout");
-        assert!(queue.stream.read(&mut [0]).is_err(), "{engine}: answered too early");
+        assert!(queue.stream.read(&mut [0]).is_err(), "{engine}: a response arrived too early");
         queue.stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         gate.open_up();
         assert_eq!(queue.completions(1), 0);
@@ -99,7 +99,11 @@ fn a_reset_or_shutdown_completes_after_the_commands_that_it_ended() {
             let set = PropertySetCommand::new(0, offset::CC, PropertySize::Four, cc).to_sqe();
             assert_eq!(admin.run(set, Transfer::None, &[]).status, Status::SUCCESS);
             for _ in 0..20 {
-                assert_eq!(admin.property(offset::CSTS), before, "{engine}: disabled early");
+                assert_eq!(
+                    admin.property(offset::CSTS),
+                    before,
+                    "{engine}: the reset ended too early"
+                );
                 std::thread::sleep(Duration::from_millis(5));
             }
             gate.open_up();
@@ -181,7 +185,7 @@ fn commands_in_steps_hold_little_memory_and_end_with_their_connection() {
                 .is_success()
         });
         gate.open_up();
-        rig::until("nothing is left", || gate.kept() == 0 && target.connections() == 1);
+        rig::until("the closed queue is gone", || gate.kept() == 0 && target.connections() == 1);
         assert_eq!(gate.seen().len(), AT_ONCE, "{engine}: a command of a closed queue was started");
     }
 }

@@ -92,7 +92,8 @@ fn a_listener_of_the_other_family_can_be_added() {
     let port = target.addresses()[0].port();
     TcpStream::connect(("127.0.0.1", port)).expect("both families");
     let four: SocketAddr = format!("0.0.0.0:{port}").parse().expect("an address");
-    let error = target.control().listen(four, &access, plain).expect_err("both are used");
+    let error =
+        target.control().listen(four, &access, plain).expect_err("both families use the port");
     assert!(error.to_string().contains("also accepts IPv4 connections"), "{error}");
     target.stop().expect("the target stops");
 }

@@ -85,7 +85,7 @@ fn a_command_without_a_permit_is_not_submitted_even_if_the_namespace_is_optimize
     user.write(0, 1, 2, 2);
     user.read(0, 1, 3);
     assert!(user.turn(Duration::from_millis(300)).is_empty(), "the commands wait for a path");
-    assert_eq!(gate.seen().len(), seen, "none was submitted");
+    assert_eq!(gate.seen().len(), seen, "a command was submitted");
     permit_for(&permit, WAIT_LIMIT * 10);
     let mut done = 0;
     while done < 2 {

@@ -41,7 +41,7 @@ fn reads_return_the_data_of_every_kind_of_transfer() {
                     assert_eq!(write(&mut queue, 0, &data, in_capsule), Status::SUCCESS);
                     let answer = read(&mut queue, 0, length as u32);
                     assert_eq!(answer.status, Status::SUCCESS);
-                    assert!(answer.data == data, "{engine} {digests:?} {length} differs");
+                    assert!(answer.data == data, "{engine}, {digests:?}: {length} bytes differ");
                 }
                 drop(queue);
                 wait_for_connections(&target, 1);
@@ -158,7 +158,7 @@ fn a_peer_with_another_protocol_gets_a_termination_and_disturbs_no_host() {
             if greeting.len() > 24 && greeting[0] != 0 {
                 let mut answer = Vec::new();
                 let _ = stranger.read_to_end(&mut answer);
-                assert_eq!(answer[0], 3, "a C2HTermReq");
+                assert_eq!(answer[0], 3, "the PDU is not a C2HTermReq");
             }
         }
         // Send an invalid PDU on an initialized connection.
@@ -261,7 +261,7 @@ fn a_host_that_does_not_read_its_answers_holds_little_memory() {
     let mut bytes = vec![0; 1 << 20];
     while left > 0 {
         let count = greedy.stream.read(&mut bytes).expect("an answer");
-        assert!(count > 0, "closed with {left} bytes to come");
+        assert!(count > 0, "the connection closed; {left} bytes are missing");
         left -= count as u64;
     }
 }
@@ -278,7 +278,7 @@ fn a_stopping_target_finishes_an_accepted_write() {
         let mut out = Vec::new();
         queue.end.submit(SlotId(3), &sqe, Transfer::ToController(4096), &mut out);
         queue.stream.write_all(&out).expect("sent");
-        assert!(queue.receive(), "an R2T");
+        assert!(queue.receive(), "no R2T arrives");
         let stopper = std::thread::spawn(move || target.stop());
         std::thread::sleep(Duration::from_millis(300));
         let pending = std::mem::take(&mut queue.pending);
@@ -311,7 +311,7 @@ fn a_write_without_its_data_does_not_delay_the_stop() {
     let mut out = Vec::new();
     queue.end.submit(SlotId(3), &sqe, Transfer::ToController(4096), &mut out);
     queue.stream.write_all(&out).expect("sent");
-    assert!(queue.receive(), "an R2T");
+    assert!(queue.receive(), "no R2T arrives");
     target.stop().expect("a clean stop");
 }
 
@@ -367,7 +367,7 @@ fn a_write_completes_although_its_host_receives_no_answers() {
         std::thread::sleep(Duration::from_millis(200));
         let brought = queue.completions(usize::from(READS) + 2);
         assert_eq!(brought, (usize::from(READS) + 1) * READ_BYTES as usize);
-        assert!(read(&mut queue, 64, WRITE_BYTES).data == data, "{engine}: other data");
+        assert!(read(&mut queue, 64, WRITE_BYTES).data == data, "{engine}: the data differ");
     }
 }
 

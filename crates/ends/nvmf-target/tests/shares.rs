@@ -207,7 +207,8 @@ fn a_host_at_queue_depth_one_does_not_wait_behind_a_thousand_commands() {
         let (mut greedy, mut modest) = (Host::new(1, address, 16), Host::new(2, address, 1));
         let order = order_of(&log, (&mut greedy, &mut modest), (DEEP, 1));
         assert_eq!(order.len(), 16 * usize::from(DEEP) + 1);
-        let before = order.iter().position(|is_modest| *is_modest).expect("executed");
+        let before =
+            order.iter().position(|is_modest| *is_modest).expect("the command was executed");
         assert!(before <= 3 * 32, "{engine:?}: the host waited for {before} other commands");
         drop((greedy, modest));
         target.stop().expect("the target stops");

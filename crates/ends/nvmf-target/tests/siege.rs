@@ -185,5 +185,5 @@ fn a_host_is_served_and_memory_stays_bounded_under_a_siege() {
         after_bytes / MIB,
     );
     assert!(most < GOAL_BYTES, "{most} bytes");
-    assert!(after_bytes < before + 200 * MIB, "{after_bytes} bytes are left");
+    assert!(after_bytes < before + 200 * MIB, "{after_bytes} bytes are still in use");
 }

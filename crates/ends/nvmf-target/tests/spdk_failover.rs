@@ -93,7 +93,7 @@ impl Path {
         let feature = Sqe { cdw10: 0x0b.into(), cdw11: (1 << 11).into(), ..Sqe::new(0x09, 0, 0) };
         assert_eq!(path.admin.run(feature, Transfer::None, &[]).status, Status::SUCCESS);
         path.wait_for_event();
-        assert_eq!(path.identify.cmic & 0b1010, 0b1010, "several controllers, and ANA");
+        assert_eq!(path.identify.cmic & 0b1010, 0b1010, "CMIC: several controllers, and ANA");
         path.read_log();
         path
     }
@@ -168,7 +168,7 @@ impl Multipath {
             for other in &paths {
                 let [one, two] = [&path, other].map(|path| path.identify.cntlid.get());
                 assert_ne!(one, two, "a second controller has the same number");
-                assert_eq!(path.nguid, other.nguid, "another namespace");
+                assert_eq!(path.nguid, other.nguid, "the paths lead to different namespaces");
             }
             paths.push(path);
         }
@@ -189,7 +189,7 @@ impl Multipath {
                 self.poll();
             }
             let Some(at) = self.find() else {
-                assert!(self.0.iter().any(|path| path.is_connected), "a connected path");
+                assert!(self.0.iter().any(|path| path.is_connected), "no path is connected");
                 return false;
             };
             let path = &mut self.0[at];

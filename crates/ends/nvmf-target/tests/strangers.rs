@@ -89,7 +89,7 @@ fn incomplete_writes_hold_little_memory_and_release_it() {
     for _ in 0..2 {
         let greedy = withholding(address, 80, |_| host(0));
         let grown = resident().saturating_sub(before);
-        assert!(grown < GROWTH, "{grown} bytes more");
+        assert!(grown < GROWTH, "the process grew by {grown} bytes");
         assert_eq!(honest.write(MIB), Status::SUCCESS, "incomplete writes block another host");
         drop(greedy);
         wait_for_memory(before);
@@ -112,7 +112,7 @@ fn connections_with_incomplete_writes_are_closed_in_favour_of_other_hosts() {
     }
     assert!(target.connections() < held, "no connection was closed");
     let grown = resident().saturating_sub(before);
-    assert!(grown < GROWTH, "{grown} bytes more");
+    assert!(grown < GROWTH, "the process grew by {grown} bytes");
     drop(greedy);
     target.stop().expect("the target stops");
 }
@@ -139,7 +139,7 @@ fn unread_log_pages_hold_little_memory() {
     let (_admin, mut honest) = Peer::io(address, &host(1000));
     assert_eq!(honest.write(MIB), Status::SUCCESS);
     let grown = resident().saturating_sub(before);
-    assert!(grown < GROWTH, "{grown} bytes more");
+    assert!(grown < GROWTH, "the process grew by {grown} bytes");
     drop(greedy);
     target.stop().expect("the target stops");
 }
@@ -168,7 +168,7 @@ fn in_capsule_data_are_bounded_while_other_data_are_outstanding() {
         greedy.extend([admin, peer]);
     }
     let grown = resident().saturating_sub(before);
-    assert!(grown < GROWTH, "{grown} bytes more");
+    assert!(grown < GROWTH, "the process grew by {grown} bytes");
     assert!(interrupted > 0, "a command that does not fit must be retried");
     gate.open_up();
     drop(greedy);

@@ -318,7 +318,7 @@ fn peers_with_invalid_tls_are_disconnected_and_disturb_no_host() {
     noise.extend((0..20_000u32).map(|n| ((n * 7919) >> 3) as u8));
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[22, 3], &[21, 3, 3, 0, 2, 2, 40], &noise, &[]] {
         let answer = answer(&target, bytes);
-        assert!(answer.is_empty() || answer[0] == 21, "neither alert nor end: {answer:x?}");
+        assert!(answer.is_empty() || answer[0] == 21, "the answer is not a TLS alert: {answer:x?}");
     }
     moves_data(&controller);
 }

@@ -237,7 +237,11 @@ fn validate(nodes: &mut [Node; 3], rtype: ReservationType) {
     // The first node registers twice and reserves. The other nodes see the reservation.
     assert_eq!((first.register(), first.keys()), (OK, vec![first.key]));
     first.key += 1 << 16;
-    assert_eq!((first.register(), first.keys()), (OK, vec![first.key]), "an old key");
+    assert_eq!(
+        (first.register(), first.keys()),
+        (OK, vec![first.key]),
+        "only the node's key is registered"
+    );
     assert_eq!(second.acquire(rtype), CONFLICT, "a host that is not registered");
     assert_eq!(first.acquire(rtype), OK);
     assert_eq!(first.acquire(rtype), OK, "the holder may acquire the reservation again");

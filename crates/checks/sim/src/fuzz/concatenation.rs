@@ -159,7 +159,10 @@ fn check(
         assert_eq!(controller.has_concatenated(), asks, "the host's request is ignored");
         let has_to = choice.demand() == Demand::SecureChannel;
         assert!(asks || !has_to, "the host continues in plain text");
-        assert!(choice.is_mutual() || choice.demand() != Demand::Mutual, "no mutual proof");
+        assert!(
+            choice.is_mutual() || choice.demand() != Demand::Mutual,
+            "mutual authentication is missing"
+        );
     }
     let names = format!("{HOST} {SUBSYSTEM}");
     for psk in hosts.iter().chain(&controllers) {

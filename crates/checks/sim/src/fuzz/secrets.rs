@@ -40,7 +40,10 @@ pub fn authentication(data: &[u8]) {
             assert!(knows_controller, "the host accepts an unknown controller");
         }
         Step::Failed(_) => {
-            assert!(is_touched || !knows_host || !knows_controller, "a failure without a reason");
+            assert!(
+                is_touched || !knows_host || !knows_controller,
+                "authentication fails for no reason"
+            );
         }
         Step::Send(_) | Step::Receive => {}
     }

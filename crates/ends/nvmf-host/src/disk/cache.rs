@@ -440,10 +440,18 @@ mod tests {
         cache.wrote();
         assert_eq!(meet(2, 2, &[]), Meeting::Doubt(vec![0, 1]));
         assert_eq!(meet(2, 2, &[silent(0)]), Meeting::Doubt(vec![1]));
-        assert_eq!(meet(2, 2, &[silent(0), answer]), Meeting::Well, "one path suffices");
+        assert_eq!(
+            meet(2, 2, &[silent(0), answer]),
+            Meeting::Well,
+            "the answer of one path suffices"
+        );
         assert_eq!(meet(2, 3, &[]), Meeting::Lost, "the path led to an older boot");
         let elsewhere = Answer { path: 0, boot: Some([9; 16]), ..silent(0) };
-        assert_eq!(meet(3, 3, &[elsewhere, silent(1)]), Meeting::Lost, "another boot");
+        assert_eq!(
+            meet(3, 3, &[elsewhere, silent(1)]),
+            Meeting::Lost,
+            "the old boots do not answer"
+        );
     }
 
     /// The disk may report writes as lost because it supposes a reboot that did not occur. If the

@@ -271,7 +271,7 @@ impl User {
 
     pub fn one(&mut self) -> Result<(), BlockError> {
         let done = self.turn(Duration::from_secs(60));
-        assert_eq!(done.len(), 1, "completions");
+        assert_eq!(done.len(), 1, "one operation must complete");
         done[0].result
     }
 

@@ -87,7 +87,11 @@ impl Gates for Model<'_> {
         assert!(!self.is_over(), "an ended command asks {gate:?}");
         assert_eq!(self.kept_at, None, "the command waits at two gates");
         assert!(self.life.waits_at(gate), "a gate can wake the command before it answers");
-        assert_eq!(Some(&gate), self.life.path().gates().get(self.passed.len()), "out of order");
+        assert_eq!(
+            Some(&gate),
+            self.life.path().gates().get(self.passed.len()),
+            "the gates are asked out of order"
+        );
         match self.choices.choose(if self.waits < WAITS { 3 } else { 2 }) {
             0 => {
                 self.passed.push(gate);

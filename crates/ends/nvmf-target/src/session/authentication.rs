@@ -252,7 +252,9 @@ impl<T: Transport> Session<T> {
     pub(super) fn authenticate(&mut self, cx: &mut Context, slot: SlotId) {
         let message = self.request(slot).buffer.as_deref().unwrap_or(&[]).to_vec();
         let is_locked = self.is_locked();
-        let Some(authentication) = &mut self.authentication else { unreachable!("checked") };
+        let Some(authentication) = &mut self.authentication else {
+            unreachable!("the host must authenticate")
+        };
         authentication.messages += u32::from(is_locked);
         let too_many = authentication.messages > limits::AUTHENTICATION_MESSAGES;
         let Some(mut machine) = authentication.machine.take().filter(|_| !too_many) else {

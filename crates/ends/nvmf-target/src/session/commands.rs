@@ -186,7 +186,9 @@ impl<T: Transport> Session<T> {
     }
 
     fn admin_command(&mut self, cx: &mut Context, slot: SlotId, sqe: &Sqe) {
-        let Queue::Admin { controller } = self.queue else { unreachable!("checked") };
+        let Queue::Admin { controller } = self.queue else {
+            unreachable!("this is an admin queue")
+        };
         if self.authentication_command(cx, slot, sqe) {
             return;
         }
@@ -208,7 +210,9 @@ impl<T: Transport> Session<T> {
     }
 
     pub(super) fn admin(&mut self, cx: &mut Context, slot: SlotId) {
-        let Queue::Admin { controller } = self.queue else { unreachable!("checked") };
+        let Queue::Admin { controller } = self.queue else {
+            unreachable!("this is an admin queue")
+        };
         let request = self.request(slot);
         let sqe = request.sqe;
         let data = request.buffer.as_deref().unwrap_or(&[]);

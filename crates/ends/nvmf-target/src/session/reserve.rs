@@ -43,7 +43,9 @@ impl<T: Transport> Session<T> {
         namespace: NamespaceId,
         request: KeyedCommand,
     ) {
-        let Queue::Admin { controller } = self.queue else { unreachable!("checked") };
+        let Queue::Admin { controller } = self.queue else {
+            unreachable!("this is an admin queue")
+        };
         self.release(cx, slot);
         let from = (controller, QueueId(0));
         match cx.shared.reserve((self.route, slot), from, namespace, request) {

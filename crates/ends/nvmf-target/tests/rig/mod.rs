@@ -149,7 +149,7 @@ impl User {
     /// Waits for exactly one completion, and returns it.
     pub fn one(&mut self) -> Completion {
         let mut done = self.turn(Duration::from_secs(60));
-        assert_eq!(done.len(), 1, "completions");
+        assert_eq!(done.len(), 1, "one operation must complete");
         done.pop().expect("counted")
     }
 

@@ -99,7 +99,7 @@ impl Queue {
 
     pub fn wait_initialized(&mut self) {
         loop {
-            assert!(self.receive(), "closed");
+            assert!(self.receive(), "the target closed the connection");
             let mut input = &self.pending[..];
             if let Some(Event::Initialized) = self.end.next(&mut input).expect("well formed") {
                 self.pending.clear();

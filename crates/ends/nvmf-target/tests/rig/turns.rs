@@ -44,7 +44,7 @@ fn hear(queue: &mut Queue) -> Heard {
         queue.pending = input.to_vec();
         match heard {
             Some(heard) => return heard,
-            None => assert!(queue.receive(), "closed"),
+            None => assert!(queue.receive(), "the target closed the connection"),
         }
     }
 }
@@ -53,7 +53,9 @@ fn hear(queue: &mut Queue) -> Heard {
 pub fn wanted(queue: &mut Queue) -> Grant {
     match hear(queue) {
         Heard::Wanted(grant) => grant,
-        Heard::Completed(status) => panic!("{status:?} before the data"),
+        Heard::Completed(status) => {
+            panic!("a response with {status:?} arrived before the data was sent")
+        }
     }
 }
 
@@ -61,7 +63,7 @@ pub fn wanted(queue: &mut Queue) -> Grant {
 pub fn status(queue: &mut Queue) -> Status {
     match hear(queue) {
         Heard::Completed(status) => status,
-        Heard::Wanted(grant) => panic!("{grant:?} a second time"),
+        Heard::Wanted(grant) => panic!("the target requests the data again: {grant:?}"),
     }
 }
 

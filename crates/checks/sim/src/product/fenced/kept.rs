@@ -84,6 +84,6 @@ impl ReservationStore for Store {
 /// A byte from the random number generator of the simulated world.
 fn random() -> u8 {
     let mut byte = [0];
-    assert!(os::fill_simulated(&mut byte), "a simulated world");
+    assert!(os::fill_simulated(&mut byte), "this code runs in a simulated world");
     byte[0]
 }

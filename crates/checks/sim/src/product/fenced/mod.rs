@@ -426,7 +426,11 @@ impl<'a> Cluster<'a> {
                 }
                 Standing::Joining => {
                     if let Some(outcome) = node.agent.outcome() {
-                        assert_ne!(outcome, agent::Outcome::Fenced, "fenced too early");
+                        assert_ne!(
+                            outcome,
+                            agent::Outcome::Fenced,
+                            "a node was fenced before it joined"
+                        );
                         node.standing = Standing::In;
                     }
                 }

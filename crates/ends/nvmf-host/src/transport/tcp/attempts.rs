@@ -152,9 +152,12 @@ mod tests {
         assert!(at.starts_with("1.0.0.2:1; 1.0.0.1:1: "), "{at}");
         assert!(at.contains("; 1.0.0.3:1: "), "{at}");
         let (result, _) = run(vec![(a, refused()), (b, refused())]);
-        assert_eq!(result.expect_err("both").at.as_deref(), Some("1.0.0.1:1, 1.0.0.2:1"));
+        assert_eq!(
+            result.expect_err("both addresses fail").at.as_deref(),
+            Some("1.0.0.1:1, 1.0.0.2:1")
+        );
         let (result, _) = run(Vec::new());
-        let reason = result.expect_err("none").reason;
+        let reason = result.expect_err("there is no address").reason;
         assert!(reason.to_string().contains("no address"), "{reason}");
     }
 }

@@ -264,10 +264,11 @@ mod tests {
         let target = target();
         let http = server(b"HTTP/1.1 400 Bad Request\r\n\r\n".repeat(9));
         for first in [server(Vec::new()), http, closed_port()] {
-            assert_eq!(connect_to(vec![first, target]).expect("the second"), target);
+            assert_eq!(connect_to(vec![first, target]).expect("the second address works"), target);
         }
         let (http, closed) = (server(b"HTTP/1.1 ".repeat(20)), closed_port());
-        let Unreached { reason, at } = connect_to(vec![closed, http]).expect_err("neither");
+        let Unreached { reason, at } =
+            connect_to(vec![closed, http]).expect_err("neither address works");
         assert!(!matches!(reason, ConnectError::Refused), "{reason}");
         let at = at.expect("addresses");
         assert!(at.starts_with(&format!("{http}; {closed}: ")), "{at}");

@@ -183,7 +183,7 @@ fn an_aborted_copy_returns_its_read_budget() {
     stand.is_heard();
     assert_eq!(stand.abort(101), ABORTED);
     assert_eq!(stand.status(101), Status::ABORT_REQUESTED);
-    assert_eq!(stand.abort_read(102), NOT_ABORTED, "nothing was read");
+    assert_eq!(stand.abort_read(102), NOT_ABORTED, "the read budget is unused");
 }
 
 #[test]

@@ -306,7 +306,7 @@ fn each_command_format_works_exactly_if_advertised() {
     for fuse in 1..4 {
         let mut read = command::read(1, 0, 1, BLOCK);
         read.sqe.flags |= fuse;
-        assert_eq!(stand.io(&read, &[]), Status::INVALID_FIELD, "fused");
+        assert_eq!(stand.io(&read, &[]), Status::INVALID_FIELD, "a fused read");
         // The next command is not fused with the refused one.
         assert_eq!(stand.io(&command::flush(1), &[]), Status::SUCCESS);
     }

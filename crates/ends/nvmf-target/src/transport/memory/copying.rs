@@ -106,7 +106,7 @@ fn copy_executes_its_ranges_in_order_in_any_number_of_steps() {
     for (to, from) in (5001..).zip(copied).filter(|(to, _)| to % 37 == 0 || *to < 5010) {
         assert_eq!(host.read(1, to), head(from, b'a'), "block {to}");
     }
-    assert_eq!(host.read(1, 5001 + 3005), head(2, b'a'), "the last");
+    assert_eq!(host.read(1, 5001 + 3005), head(2, b'a'), "the last copied block");
     assert_eq!(host.read(1, 5000), [0; 9]);
     assert_eq!(host.read(1, 5001 + 3006), [0; 9]);
 }

@@ -39,7 +39,7 @@ fn memory(block_size: u32) -> Arc<dyn Namespace> {
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + WAIT_LIMIT;
     while !condition() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
+        assert!(Instant::now() < deadline, "{what}: not within the time limit");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -116,7 +116,10 @@ fn removing_a_namespace_finishes_started_commands_and_fails_waiting_ones() {
         removal.wait(WAIT_LIMIT).expect("the last operation has ended");
         assert!(weak.upgrade().is_none(), "no reference to the namespace remains");
         queues.iter_mut().for_each(|io| assert_eq!(read_first(io, 2), Status::SUCCESS));
-        assert!(queues.iter().all(|io| io.wire.take_answers().is_empty()), "answered twice");
+        assert!(
+            queues.iter().all(|io| io.wire.take_answers().is_empty()),
+            "a command got two responses"
+        );
         target.stop().expect("the target stops");
     }
 }
@@ -194,7 +197,7 @@ fn hammer(mut io: Peer, over: &AtomicBool) -> u32 {
     }
     let last = io.run(&command::read(2, 0, 1, BLOCK), &[]);
     assert_eq!(last.status, Status::SUCCESS, "the other namespace is served");
-    assert!(io.wire.take_answers().is_empty(), "answered twice");
+    assert!(io.wire.take_answers().is_empty(), "a command got two responses");
     served
 }
 

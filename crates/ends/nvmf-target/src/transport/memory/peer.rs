@@ -117,7 +117,7 @@ impl Peer {
     /// capsule.
     pub(super) fn run_with(&mut self, command: &Command, data: &[u8], in_capsule: bool) -> Answer {
         let cid = self.send(command, data, in_capsule);
-        self.answer(cid).expect("closed before the answer")
+        self.answer(cid).expect("the connection closed before the answer")
     }
 
     /// Waits until the queue's core has handled its earlier messages. This takes more than one

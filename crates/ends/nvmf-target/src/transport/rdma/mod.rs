@@ -208,7 +208,7 @@ impl Rdma {
     /// again, if it has one.
     fn take(&mut self, slot: SlotId) -> Command {
         let command = self.capsules.slots[usize::from(slot.0)].take().expect("answered once");
-        assert_eq!(command.reads, 0, "a response before all READs have completed");
+        assert_eq!(command.reads, 0, "a response was sent before all READs had completed");
         self.capsules.used.extend(command.capsule.map(|(receive, _)| receive));
         command
     }
@@ -293,7 +293,7 @@ impl Transport for Rdma {
         let before = self.output.parts.len();
         self.output.parts.extend(parts.into_iter().filter(|part| !part.is_empty()));
         let there: usize = self.output.parts.iter().skip(before).map(Buffer::len).sum();
-        assert_eq!(there, length as usize, "all of the data, and no more");
+        assert_eq!(there, length as usize, "the parts do not add up to the length");
         let mut data = None;
         for piece in command.pieces(length as usize) {
             let before = data.replace(piece).map(|piece| Out::Write { piece });

@@ -30,7 +30,7 @@ fn near(block_size: u32) -> Arc<dyn Namespace> {
     });
     // The queue is so small that operations must wait and large commands are split.
     let options = Options { queue_depth: 16, ..Options::default() };
-    let namespace = connect(&stand, &options).namespace(1).expect("the target shares one");
+    let namespace = connect(&stand, &options).namespace(1).expect("the target shares namespace 1");
     Arc::new(Backed { namespace, backing: Arc::new(stand) })
 }
 
@@ -50,7 +50,8 @@ fn a_host_without_in_capsule_data_conforms() {
             config.subsystems[0].exports.insert(NamespaceId(1), export);
         });
         let options = Options { in_capsule: false, ..Options::default() };
-        let namespace = connect(&stand, &options).namespace(1).expect("the target shares one");
+        let namespace =
+            connect(&stand, &options).namespace(1).expect("the target shares namespace 1");
         Arc::new(Backed { namespace, backing: Arc::new(stand) })
     };
     Suite::new(EngineKind::default()).run(&near);
@@ -60,7 +61,7 @@ fn a_host_without_in_capsule_data_conforms() {
 fn the_target_removes_a_host_that_drops_its_controller() {
     let stand = Stand::new();
     let controller = connect(&stand, &Options::default());
-    let namespace = controller.namespace(1).expect("the target shares one");
+    let namespace = controller.namespace(1).expect("the target shares namespace 1");
     assert_eq!(namespace.geometry().capacity_bytes(), DISK_BYTES);
     drop((controller, namespace));
     stand.expect_connections(0);

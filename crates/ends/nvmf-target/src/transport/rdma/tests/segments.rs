@@ -31,7 +31,7 @@ fn run(host: &mut ScriptedHost, sqe: Sqe, list: &[SglDescriptor], before: usize)
     let length = (list.len() * SglDescriptor::LEN) as u32;
     let dptr = SglDescriptor::segment_in_capsule(before as u64, length);
     let cid = host.send_capsule(Sqe { dptr, ..sqe }, &data);
-    let answer = host.answer().expect("it is open");
+    let answer = host.answer().expect("the queue is open");
     assert_eq!(answer.cid, cid);
     answer.status
 }
@@ -131,14 +131,14 @@ fn invalid_lists_get_the_status_of_the_specification() {
         for sqe in [read(0, 4096).sqe, write(0, 4096).sqe, flush] {
             let dptr = SglDescriptor::segment_in_capsule(offset, length);
             io.send_capsule(Sqe { dptr, ..sqe }, &data);
-            let got = io.answer().expect("it is open").status;
+            let got = io.answer().expect("the queue is open").status;
             assert_eq!(got, status.with_dnr(), "{offset} {length}");
         }
     }
     // A capsule of the admin queue has no room for a list.
     let dptr = SglDescriptor::segment_in_capsule(0, 16);
     admin.send_capsule(Sqe { dptr, ..command::identify_controller().sqe }, &[]);
-    let got = admin.answer().expect("it is open").status;
+    let got = admin.answer().expect("the queue is open").status;
     assert_eq!(got, Status::SGL_OFFSET_INVALID.with_dnr());
     assert_works(&mut io, 2);
     assert_works(&mut other, 3);
@@ -184,6 +184,6 @@ fn the_response_invalidates_the_key_of_the_last_block() {
     let list = [block(&io, 0, 512), invalidating];
     let dptr = SglDescriptor::segment_in_capsule(0, 32);
     io.send_capsule(Sqe { dptr, ..read(0, 1024).sqe }, &bytes_of(&list));
-    let answer = io.answer().expect("it is open");
+    let answer = io.answer().expect("the queue is open");
     assert_eq!((answer.status, answer.invalidated), (Status::SUCCESS, Some(keys.rkey())));
 }
