@@ -1,4 +1,4 @@
-//! Runs the program `farblock-fleet-sim` like a developer.
+//! Tests the output and the errors of the program `farblock-fleet-sim`.
 
 use std::process::{Command, Output};
 

@@ -34,7 +34,7 @@ pub(crate) enum Message {
     /// An I/O queue of this admin queue's controller has closed. Check whether the admin queue can
     /// close, too.
     Look(Route),
-    /// Complete a held command of this connection.
+    /// Complete a held command (an asynchronous event request) of this connection.
     Complete { route: Route, command: CommandId, status: Status, result: u64 },
     /// Drop a held command of this connection without a response.
     Forget { route: Route, command: CommandId },

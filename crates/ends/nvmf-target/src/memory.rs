@@ -37,7 +37,7 @@ pub(crate) struct HolderId(u32);
 struct Holder {
     name: Name,
     held_bytes: usize,
-    /// The part of `held_bytes` that connections keep until their end.
+    /// The part of `held_bytes` that connections keep until they close.
     lasting_bytes: usize,
     connections: usize,
 }
@@ -45,7 +45,7 @@ struct Holder {
 pub(crate) struct Account {
     limit_bytes: usize,
     held_bytes: usize,
-    /// The part of `held_bytes` that connections keep until their end.
+    /// The part of `held_bytes` that connections keep until they close.
     lasting_bytes: usize,
     holders: Vec<Option<Holder>>,
     free: Vec<HolderId>,

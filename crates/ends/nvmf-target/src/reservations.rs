@@ -1,5 +1,5 @@
-//! Reservations. The registry decides which host may access a namespace, and the cores enforce the
-//! decision.
+//! Reservations. The [registry](farblock_proto::controller::Registry) decides which host may access
+//! a namespace, and the cores enforce the decision.
 //!
 //! Every core receives a change as a message. The core sets the new rights of its connections'
 //! hosts, so that it starts no forbidden command. It replies once the forbidden commands that had

@@ -21,7 +21,7 @@ use std::net::IpAddr;
 
 struct Slot {
     origin: IpAddr,
-    /// `None` until a core has taken over the connection.
+    /// The connection's core and key; `None` until a core has taken over the connection.
     route: Option<Route>,
 }
 

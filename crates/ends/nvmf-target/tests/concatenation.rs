@@ -121,7 +121,7 @@ fn a_host_reauthenticates_inside_the_secure_channel() {
     rig::until("the target ended the connection", || controller.lost().is_some());
 }
 
-/// Writes, and reads the data back.
+/// Writes to the disk, and reads the data back.
 fn moves_data(controller: &Controller) {
     let namespace = controller.namespace(1).expect("namespace 1 exists");
     let mut disk = Blocking::new(&namespace).expect("a queue");

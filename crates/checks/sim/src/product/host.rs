@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use super::model::BLOCK_BYTES;
 
-/// The machine numbers of host processes. Each process has its own machine, but they share a clock.
+/// The numbers of the simulated machines of host processes. Each process has a separate machine;
+/// these machines share one clock.
 pub(super) const HOSTS: Range<u32> = 0..TARGET;
 /// The pause after a failed attempt to start.
 const PAUSE: Duration = Duration::from_millis(200);

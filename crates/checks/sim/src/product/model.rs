@@ -215,7 +215,7 @@ impl Model {
 
     fn flushed(&mut self, op: &Flying) -> Result<(), String> {
         if op.power_cuts != self.power_cuts {
-            // The flush may have completed before or after the power failure.
+            // The flush may have completed before the power failure, so it may succeed.
             self.owes_failure = false;
             return Ok(());
         }

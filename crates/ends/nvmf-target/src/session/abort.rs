@@ -24,8 +24,8 @@ pub(super) struct Aborts {
 }
 
 impl Aborts {
-    /// Makes the Abort commands that wait for this command ready. The session calls this when it
-    /// sends the command's response.
+    /// Marks the Abort commands that wait for this command as ready for their responses. The
+    /// session calls this when it sends the command's response.
     pub(super) fn ended(&mut self, slot: SlotId, status: Status) {
         if self.waiting.is_empty() {
             return;

@@ -236,6 +236,7 @@ struct Held {
     holder: Option<HolderId>,
 }
 
+/// The state for one tick: one round of the core's event loop.
 #[derive(Default)]
 struct Tick {
     /// Whether the core has listed this connection for the end of the tick.

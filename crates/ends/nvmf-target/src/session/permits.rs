@@ -1,4 +1,4 @@
-//! The permits of a queue's namespaces: the last check before an operation is submitted.
+//! Checks the [permits](crate::permit) of a queue's namespaces right before it submits operations.
 
 use super::{IoQueue, Queue, Session, Work};
 use crate::transport::Transport;

@@ -373,7 +373,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Registers that node `by` has fenced `victim`: from now on, no write of `victim` may land.
+    /// Registers that node `by` has fenced `victim`: from now on, no write of `victim` may reach
+    /// the disk.
     fn fenced(&mut self, by: usize, victim: usize, rtype: ReservationType, since: Instant) {
         let since = since.saturating_duration_since(self.epoch);
         let more = Duration::from_millis(self.random.below(3_000));

@@ -236,7 +236,7 @@ impl Leg {
         world.contents(self.slot.medium())
     }
 
-    /// The data of the leg, without the reserved part of the mirror.
+    /// The data of the leg, without the part that the mirror reserves for records.
     pub(super) fn data(&self, world: &World) -> Vec<u8> {
         let mut data = self.contents(world);
         data.truncate(BLOCKS as usize * BLOCK_BYTES);

@@ -1,4 +1,4 @@
-//! A user of a disk, who knows which data the disk may hold.
+//! A user of a disk: submits operations, and checks reads against a [model](super::super::model).
 
 use super::super::MOST_BLOCKS;
 use super::super::model::{BLOCK_BYTES, BLOCKS, Model, Wish};

@@ -1,4 +1,4 @@
-//! The memory transport: a controller in the same process, for tests. They show that a queue needs
+//! The memory transport: a controller in the same process, for tests, which show that a queue needs
 //! neither PDUs nor byte streams. As over RDMA, commands refer to data outside their capsules with
 //! keyed descriptors. The host registers an operation's buffer while one of the operation's
 //! commands is in flight.

@@ -1,5 +1,6 @@
-//! An in-memory transport for a host in the same process, for tests. They show that a session needs
-//! neither PDUs nor byte streams. As over RDMA, the host names its data with keyed descriptors.
+//! An in-memory transport for a host in the same process, for tests. The tests show that a session
+//! needs neither PDUs nor byte streams. As over RDMA, the host names its data with keyed
+//! descriptors.
 //!
 //! Host and controller share a [`Wire`], which carries capsules in one direction and responses in
 //! the other. The transport copies data from and to the host's registered memory. A key or range

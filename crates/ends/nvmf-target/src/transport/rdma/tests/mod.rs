@@ -98,7 +98,7 @@ fn responses_report_the_queue_head_for_flow_control() {
     let connect = Command { sqe: connect, data: Data::ToController(ConnectData::LEN as u32) };
     let data = command::connect_data(&host::IDENTITY, Some(controller));
     assert_eq!(io.run(&connect, data.as_bytes()).0.status, Status::SUCCESS);
-    // Connect took the first entry.
+    // The Connect command used the first entry of the queue.
     for round in 0..20_u16 {
         let answer = io.run(&command::flush(1), &[]).0;
         assert_eq!(answer.head, (2 + round) % 4);
@@ -170,7 +170,7 @@ fn invalid_private_data_are_rejected_with_their_reason() {
         assert_eq!(host.connect(param), Err(reason));
     }
     stand.expect_connections(0);
-    // The target still serves.
+    // The target still serves hosts.
     let (_admin, mut io) = connected(&stand, HOST, 8);
     assert_works(&mut io, 1);
 }

@@ -71,7 +71,7 @@ fn data_in_several_blocks_arrive_in_order() {
     assert_scattered(&mut io, &[1, 510, 1, 512], 16);
     assert_scattered(&mut io, &[4096; 16], 4096 - 256);
     assert_scattered(&mut io, &[65_536; 16], 64);
-    // Blocks of no bytes are valid, at any place.
+    // Blocks with the length 0 are valid anywhere in the list.
     assert_scattered(&mut io, &[0, 512, 0, 512, 0], 0);
     assert_works(&mut io, 1);
 }
@@ -180,7 +180,7 @@ fn the_response_invalidates_the_key_of_the_last_block() {
         key: keys.rkey(),
         invalidate: true,
     });
-    // The host's whole memory has one key, so the test leaves the queue after this response.
+    // The host's whole memory has one key, so the test cannot use the queue after this response.
     let list = [block(&io, 0, 512), invalidating];
     let dptr = SglDescriptor::segment_in_capsule(0, 32);
     io.send_capsule(Sqe { dptr, ..read(0, 1024).sqe }, &bytes_of(&list));
