@@ -25,6 +25,8 @@ modules=(
     drbd
     # soft-RoCE, and NVMe host and target over RDMA
     rdma_rxe ib_uverbs rdma_ucm nvme-rdma nvmet-rdma
+    # the kernel's iSCSI target, and iSER at both ends
+    iscsi_target_mod target_core_iblock ib_isert ib_iser
     # a network of the guest whose cable a job can pull
     veth bridge
 )

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The tests: the name, the script, and what the script checks.
-const TESTS: [(&str, &str, &str); 2] = [
+const TESTS: [(&str, &str, &str); 3] = [
     (
         "shutdown",
         "interop/linux/shutdown.sh",
@@ -15,6 +15,11 @@ const TESTS: [(&str, &str, &str); 2] = [
         "namespaces",
         "interop/linux/namespaces.sh",
         "the kernel's host uses a target with 2,000 namespaces",
+    ),
+    (
+        "nvme-vs-iscsi",
+        "interop/linux/nvme-vs-iscsi.sh",
+        "iSCSI, iSER, NVMe/TCP and NVMe/RDMA carry the same load; prints their ratios",
     ),
 ];
 
