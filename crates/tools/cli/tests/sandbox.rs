@@ -206,15 +206,13 @@ fn a_target_uses_host_keys_of_its_keyring() {
     id(&by_options, "keyring:").ok();
     id(&by_options, &second).fails_in_a_line(1, &["refuses TLS"]);
     let seen = status(&scratch);
-    is_confined(
-        seen["pid"].as_u64().expect("the status contains the process id"),
-        &seen["confinement"],
-    );
+    let process = seen["pid"].as_u64().expect("the status contains the process id");
+    is_confined(process, &seen["confinement"]);
     assert_eq!(seen["confinement"]["dumpable"], false, "{seen}");
     // The kernel must not swap the process that holds the keys, if the user may lock memory.
     if is_root() {
         let locked = |process: &u64| threads(*process, "VmLck")[0] != "0 kB";
-        let brokers = children(seen["pid"].as_u64().expect("the status contains the process id"));
+        let brokers = children(process);
         assert!(brokers.len() == 1 && brokers.iter().all(locked), "{brokers:?}");
     }
     by_options.stop();
@@ -242,13 +240,11 @@ fn a_target_uses_host_keys_of_its_keyring() {
     // Removing the last key must log one warning, since the host can still connect.
     drop(kept_second);
     let sentence = "can still connect with its old key";
-    let warned =
-        || std::fs::read_to_string(&log).expect("the file is readable").matches(sentence).count();
+    let warned = || std::fs::read_to_string(&log).expect("a log").matches(sentence).count();
     support::until("the log warns that the old key is still valid", || warned() > 0);
     id(&server, &second).ok();
     let _kept = keyring::put(&first, host, nqn);
-    let is_known = || id(&server, &first).code == Some(0);
-    support::until("the restored key is accepted", is_known);
+    support::until("the restored key is accepted", || id(&server, &first).code == Some(0));
     assert_eq!(warned(), 1, "the warning is not logged exactly once");
     server.stop();
     // A target that started without a keyring key cannot query the keyring later, and says so.
