@@ -8,8 +8,8 @@ use farblock_bench::html::tick;
 /// The first tag of the SVG file.
 const ROOT: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" ";
 
-/// The style sheet. It is light or dark like the user's system, with the colors of the HTML
-/// reports.
+/// The style sheet, with the colors of the HTML reports. It follows the light or dark mode of the
+/// user's system.
 const STYLE: &str = "<style>svg{font:12px system-ui,sans-serif}text{fill:#1d2733}\
     .soft{fill:#5d6b7a}.axis{stroke:#d5dce3}.remote{fill:#2a78d6}.local{fill:#9db4cc}\
     @media(prefers-color-scheme:dark){text{fill:#e8edf2}.soft{fill:#9aa7b4}.axis{stroke:#3a4653}\

@@ -43,7 +43,7 @@ struct Place {
     before: Counts,
 }
 
-/// The counts of events at targets so far.
+/// The counts of the connections that targets have accepted and refused so far.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Counts {
     pub(crate) accepted: u64,

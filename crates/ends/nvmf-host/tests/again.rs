@@ -258,8 +258,8 @@ fn operations_wait_for_connections_that_are_lost_at_each_command() {
         assert_eq!(user.one(), Err(BlockError::Disconnected));
         assert!(start.elapsed() >= limit, "the operation failed after {:?}", start.elapsed());
         assert!(tries.load(Ordering::SeqCst) > 1, "the operation was not tried again");
-        // Wait until the path has served again: otherwise the next operation would have no time
-        // left.
+        // Wait until the path executes commands again: otherwise the next operation would have no
+        // time left.
         drops.store(false, Ordering::SeqCst);
         until("a write succeeds again", || user.write(0) == Ok(()));
     }

@@ -176,12 +176,12 @@ impl Stage {
             1 => {
                 peer::identify_controller(&script, &mut data);
                 data[78..80].copy_from_slice(&self.cntlid(to).to_le_bytes());
-                // CMIC with ANA, and one group.
+                // The field CMIC announces ANA, and there is one ANA group.
                 data[76] = 0b1011;
                 data[344] = 1;
                 data[348] = 1;
                 if let Some(origin) = *self.origin.lock().unwrap() {
-                    // CIU, CIRN and CCRL.
+                    // The fields CIU, CIRN and CCRL.
                     (data[135], data[136], data[1807]) = (1, 1, 1);
                     origin.emit(&mut data[3072..]);
                     ProcessName([self.process.load(Ordering::SeqCst); 16]).emit(&mut data[3072..]);

@@ -52,7 +52,7 @@ impl<T: Transport> Session<T> {
         backings: &Arc<Backings>,
     ) {
         let Some(queue) = self.queue.io_mut() else { return };
-        // A queue that connected after the post of this message has this table or a newer one.
+        // A queue that connected after this message was posted has this table or a newer one.
         let is_news = table.generation() > queue.table.generation();
         if queue.subsystem != subsystem || !is_news {
             return;

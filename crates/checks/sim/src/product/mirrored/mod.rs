@@ -191,7 +191,8 @@ fn add_legs(world: &World, random: &mut Random, may_be_near: bool) -> Vec<Leg> {
     world.set_net_faults(NetFaults { delay: net, ..NetFaults::default() });
     let faults = DiskFaults { delay: disk, ..DiskFaults::default() };
     let has_near = random.one_in(3) && may_be_near;
-    // After the first reboot, the world counts the boots of each machine separately.
+    // Reboot a machine once: only from then on, the world counts the boots of each machine
+    // separately.
     world.reboot(0);
     (0..2).map(|at| Leg::new(world, at, has_near && at == 0, faults)).collect()
 }
