@@ -238,7 +238,7 @@ struct Crowd {
     address: SocketAddr,
     strangers: usize,
     threads: usize,
-    /// The number of threads of which every stranger has connected once.
+    /// The number of threads whose strangers have all connected once.
     stand: AtomicUsize,
     begun: AtomicUsize,
     is_over: AtomicBool,

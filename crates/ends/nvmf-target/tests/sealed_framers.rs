@@ -313,7 +313,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length as u32).step_by(4).flat_map(|at| (at ^ 0x1357_9bdf).to_be_bytes()).collect()
 }
 
-/// Returns whether a buffer contains none of the data that belong into it.
+/// Returns whether a buffer contains none of the data that belong there.
 fn has_none_of(buffer: &[u8], data: &[u8]) -> bool {
     buffer.chunks(8).zip(data.chunks(8)).all(|(found, belongs)| found != belongs)
 }

@@ -101,8 +101,8 @@ fn leave_pages_unread(peer: &mut Peer, nqn: &str) {
     while peer.next < 30 && peer.send(page, Transfer::FromController(MIB as u32), &[]) {}
 }
 
-/// Attacks with one thread's part of all connections. Replaces the connections that the target has
-/// closed.
+/// Attacks the target with one thread's share of the connections. Replaces the connections that
+/// the target has closed.
 fn besiege(part: usize, address: SocketAddr, is_over: &AtomicBool, begun: &AtomicUsize) {
     let share = limits::MAX_CONNECTIONS / ATTACKERS;
     let (mut alive, mut next) = (VecDeque::<Vec<TcpStream>>::new(), part);

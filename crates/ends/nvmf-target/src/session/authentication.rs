@@ -128,7 +128,7 @@ impl<T: Transport> Session<T> {
         tracing::info!(peer = %self.peer, %host, "authenticated");
     }
 
-    /// Closes the queue, because the host may no longer use its host identifier, for this reason.
+    /// Closes the queue, because the host may no longer use its host identifier. Logs the reason.
     fn is_not_its(&mut self, cx: &mut Context, reason: &str) {
         cx.notice(NoticeKind::Refused, self.peer.ip(), || {
             let host = self.host_to_authenticate();

@@ -167,7 +167,7 @@ fn an_aborted_command_that_waits_for_a_rate_limit_never_executes() {
     assert_eq!(stand.gate.seen(), [100, 102]);
 }
 
-/// A limit of one write byte per second. The first command passes at once.
+/// A limit of one written byte per second. The first command passes at once.
 const CRAWL: Rate = Rate { all: 0, reads: 0, writes: 1 };
 const BURST: Duration = Duration::from_nanos(1);
 
