@@ -144,7 +144,7 @@ dashboard: build
 ## processor busy, so two guests run at a time, the longest jobs first. make prints a job's output
 ## at its end.
 GUEST_EXAMPLES = nbd_kernel nbd_serve nvme_attach paths ublk_serve verbs_suite vhost_serve
-GUESTS = ublk run drbd vhost nbd iscsi ana auth tls concat steering ceph-multipath fence fleet reservations target-ana doctor swap nodes rdma
+GUESTS = rdma ublk run drbd vhost nbd iscsi ana auth tls concat steering ceph-multipath fence fleet reservations target-ana doctor swap nodes
 interop: build built-for-guests
 	interop/linux/setup.sh
 	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target $(GUESTS:%=guest-%)
