@@ -79,7 +79,7 @@ impl Admission {
     /// rejected.
     ///
     /// # Errors
-    /// Returns the status for the rejection. Invalid data take precedence over missing resources.
+    /// Returns the status for the rejection. Invalid data takes precedence over missing resources.
     pub fn admit(
         data: &[u8],
         host: Reads,
@@ -138,9 +138,9 @@ pub struct Granted {
 /// The reason why a host cannot use a controller's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AnswerError {
-    /// The private data are too short.
+    /// The private data is too short.
     Length(usize),
-    /// The private data have an unknown format.
+    /// The private data has an unknown format.
     Format(u16),
     /// The controller's receive queue has too few entries.
     Entries(u16),

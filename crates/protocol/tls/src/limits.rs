@@ -67,7 +67,7 @@ pub const GENERATED_KEYS: usize = 32;
 pub const GENERATED_TIME: Duration = Duration::from_secs(120);
 
 /// Each end encrypts at most this many data bytes into one buffer before it sends the buffer. The
-/// data fill as many full records of 16,362 bytes as fit into 256 KiB with their headers. The
-/// buffer is still in the processor's cache when it is sent, and when the next data are sealed into
+/// data fills as many full records of 16,362 bytes as fit into 256 KiB with their headers. The
+/// buffer is still in the processor's cache when it is sent, and when the next data is sealed into
 /// it. Half this size would need more sends, and twice this size was not faster (decision 26).
 pub const PORTION_BYTES: usize = 15 * (SEALED_BYTES - 22);

@@ -83,7 +83,8 @@ pub const fn slba(sqe: &Sqe) -> u64 {
 /// One Dataset Management command has at most this many ranges.
 pub const DSM_RANGES_MAX: usize = 256;
 
-/// Dataset Management (NVM 1.0c, "Dataset Management command"). Its data are [`DsmRange`]s.
+/// Dataset Management (NVM 1.0c, "Dataset Management command"). Its data is a list of
+/// [`DsmRange`]s.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DsmCommand {
     /// Number of ranges, 0's-based (NR).
@@ -147,7 +148,8 @@ impl DsmRange {
 }
 
 /// Command dword 12 of Copy (NVM 1.0c, "Copy - Command Dword 12"). Command dwords 10 and 11 contain
-/// the destination's starting LBA. The data are [`CopyRange`]s. The field names are as in NVM 1.1.
+/// the destination's starting LBA. The data is a list of [`CopyRange`]s. The field names are as in
+/// NVM 1.1.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CopyControl(pub u32);
 

@@ -12,7 +12,7 @@ pub const RECFMT_1_0: u16 = 0;
 /// HRQSIZE of the admin queue, and the largest depth of an admin queue, in entries (RDMA 1.0c,
 /// figure "RDMA_CM_REQUEST Private Data Format").
 pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
-/// ICDOFF, in units of 16 bytes: in-capsule data directly follow the submission queue entry.
+/// ICDOFF, in units of 16 bytes: in-capsule data directly follows the submission queue entry.
 pub const IN_CAPSULE_OFFSET: u16 = 0;
 /// MSDBD: the number of SGL descriptors that a controller accepts in one command.
 pub const MAX_DESCRIPTORS: u8 = 16;

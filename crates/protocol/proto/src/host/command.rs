@@ -130,7 +130,7 @@ pub fn flush(nsid: u32) -> Command {
     nvm(NvmOpcode::FLUSH, nsid, Data::None)
 }
 
-/// Creates a Dataset Management that deallocates `ranges` (1 to 256) ranges. The command's data are
+/// Creates a Dataset Management that deallocates `ranges` (1 to 256) ranges. The command's data is
 /// the ranges; see [`deallocate_range`].
 #[must_use]
 pub fn deallocate(nsid: u32, ranges: usize) -> Command {
@@ -149,7 +149,7 @@ pub fn deallocate_range(lba: u64, blocks: u32) -> DsmRange {
 }
 
 /// Creates a Copy of `ranges` (1 to 256) ranges, one after the other, to the blocks from `lba` on.
-/// The command's data are the ranges; see [`copy_range`]. With `across`, each range contains a
+/// The command's data is the ranges; see [`copy_range`]. With `across`, each range contains a
 /// namespace identifier. The host must first enable this format with Host Behavior Support.
 #[must_use]
 pub fn copy(nsid: u32, lba: u64, ranges: usize, across: bool) -> Command {

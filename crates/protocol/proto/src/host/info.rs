@@ -15,12 +15,12 @@ const PAGE_SHIFT: u32 = 12;
 /// IOCCSZ of a capsule with only a submission queue entry, in units of 16 bytes.
 const IOCCSZ_MIN: u32 = 4;
 
-/// The reason why the host cannot use a controller's data: the data are malformed or describe an
+/// The reason why the host cannot use a controller's data: the data is malformed or describes an
 /// unsupported feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum InfoError {
-    /// The data have fewer bytes than the structure.
+    /// The data has fewer bytes than the structure.
     TooShort,
     /// The controller is a discovery controller, which has no namespaces.
     DiscoveryController,

@@ -80,7 +80,7 @@ pub(crate) struct Records {
 /// The content of a decrypted record.
 enum Opened {
     Data(usize),
-    /// Data for which `plain` had no room. The data are now in `held`.
+    /// Data for which `plain` had no room. The data is now in `held`.
     Held,
     Other,
 }
