@@ -102,7 +102,7 @@ pub trait Tls: Send {
     fn open(&mut self, sealed: &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>);
 
     /// Like [`open`](Self::open), but opens only whole records that fit in `plain`, so that data
-    /// arrive directly at their destination. Removes the parsed bytes from the front of `sealed`.
+    /// arrives directly at its destination. Removes the parsed bytes from the front of `sealed`.
     /// If `plain` has room for any record ([`OPENED_BYTES`](limits::OPENED_BYTES)) and no whole
     /// record has arrived, the call stores all bytes of `sealed` and opens nothing.
     fn open_some(&mut self, sealed: &mut &[u8], plain: &mut [u8]) -> (usize, Option<TlsError>);

@@ -188,11 +188,11 @@ fn the_type_decides_whether_one_host_or_all_registrants_hold() {
         assert_eq!(
             acquire(&mut state, A, other),
             CONFLICT,
-            "{rtype}: the holder acquires another type"
+            "{rtype}: the holder may not acquire another type"
         );
         assert!(
             release(&mut state, A, other).is_err(),
-            "{rtype}: the holder releases another type"
+            "{rtype}: the holder may not release another type"
         );
         let before = state.clone();
         let by_other = release(&mut state, B, rtype).expect("no reservation is no error");
