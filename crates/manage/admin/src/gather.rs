@@ -478,7 +478,7 @@ mod tests {
                 parts.take(piece).unwrap();
                 names.extend(std::iter::from_fn(|| parts.next()).map(|(name, _)| name));
             }
-            assert_eq!(names, ["one", "two"].repeat(50), "in pieces of {size}");
+            assert_eq!(names, ["one", "two"].repeat(50), "events in pieces of {size} bytes");
             parts.take(b"").unwrap();
             assert!(parts.text.len() <= 1, "parsed text is kept: {}", parts.text.len());
         }

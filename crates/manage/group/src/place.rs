@@ -76,7 +76,7 @@ mod tests {
             *count.entry(ranks[0]).or_insert(0) += 1;
             let without = ranking(group, members.into_iter().filter(|(name, _)| *name != "b"));
             let rest: Vec<_> = ranks.into_iter().filter(|name| *name != "b").collect();
-            assert_eq!(without, rest, "group {group}");
+            assert_eq!(without, rest, "group {group}: the order of the other members stays");
         }
         assert!(
             (900..1100).contains(&count["a"]) && (1850..2150).contains(&count["c"]),

@@ -108,6 +108,6 @@ mod tests {
         settling.observe(at(7), &view, SETTLE);
         assert_eq!(settling.settled_at("a", SETTLE), Some(at(47)), "a restart is a loss, too");
         settling.observe(at(90), &view, SETTLE);
-        assert_eq!(settling.settled_at("a", SETTLE), Some(at(17)), "forgotten");
+        assert_eq!(settling.settled_at("a", SETTLE), Some(at(17)), "the losses are forgotten");
     }
 }

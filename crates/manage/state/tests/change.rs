@@ -45,7 +45,10 @@ impl Running for Model {
             }
             Step::AddNamespace { nqn, nsid, namespace } => {
                 let spaces = &mut all.get_mut(&nqn).expect("the subsystem exists").namespaces;
-                assert!(spaces.values().all(|other| other.path != namespace.path), "locked");
+                assert!(
+                    spaces.values().all(|other| other.path != namespace.path),
+                    "no other namespace has this file"
+                );
                 assert!(spaces.insert(nsid, namespace).is_none());
             }
             Step::RemoveNamespace { nqn, nsid, .. } => {

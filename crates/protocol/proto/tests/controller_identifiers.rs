@@ -59,7 +59,7 @@ fn asks(registry: &mut Registry, id: SubsystemId, host: &Host, action: RegisterA
 fn a_proved_identifier_belongs_to_its_host_while_connected() {
     let (mut registry, id) = registry_for_both();
     let host = comes(&mut registry, HOST_NQN, HOST_ID);
-    assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "unproved");
+    assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "the owner is unproved");
     assert_eq!(registry.host_proved(host.id, MARK), []);
     assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Err(NotIts::Anothers));
     assert_eq!(check(&registry, id, OTHER_HOST_NQN, [8; 16]), Ok(()));
@@ -117,7 +117,7 @@ fn an_unproved_registration_belongs_to_its_host_after_authentication() {
     let host = comes(&mut registry, HOST_NQN, HOST_ID);
     asks(&mut registry, id, &host, RegisterAction::REGISTER);
     registry.queue_closed(host.id, QueueId(0));
-    assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "unproved");
+    assert_eq!(check(&registry, id, OTHER_HOST_NQN, HOST_ID), Ok(()), "the owner is unproved");
     let host = comes(&mut registry, HOST_NQN, HOST_ID);
     registry.host_proved(host.id, MARK);
     registry.queue_closed(host.id, QueueId(0));

@@ -107,7 +107,11 @@ fn a_host_can_reset_only_its_own_controllers() {
     let (mut registry, subsystem) = registry();
     let victim = Host::ready(&mut registry);
     let victims = name(&mut registry, &victim);
-    assert_eq!(reset(&mut registry, &victim, victims), invalid(), "itself");
+    assert_eq!(
+        reset(&mut registry, &victim, victims),
+        invalid(),
+        "no reset of the asking controller"
+    );
     registry.allow_host(subsystem, OTHER_HOST_NQN).expect("a name");
     let mut connect = Connect::admin(SUBSYSTEM_NQN);
     connect.data.hostnqn = farblock_wire::nqn::nqn_field(OTHER_HOST_NQN);
@@ -146,5 +150,5 @@ fn the_ended_controllers_of_other_targets_need_no_reset() {
     assert_eq!(reset(&mut registry, &host, unknown), invalid(), "the other target may be alive");
     registry.set_ended_controllers(Vec::new());
     let unknown = CrossControllerReset { icid: 17, ..unknown };
-    assert_eq!(reset(&mut registry, &host, unknown), invalid(), "the target has returned");
+    assert_eq!(reset(&mut registry, &host, unknown), invalid(), "the other target runs again");
 }

@@ -36,7 +36,10 @@ fn transcript(seed: u32, hash: Hash, is_mutual: bool, asked: Concatenation) -> S
     assert_eq!((agreed.hash, agreed.is_mutual), (hash, is_mutual));
     let psks = host.take_psks();
     assert_eq!(psks, controller.take_psks());
-    assert!(host.take_psks().is_empty() && controller.take_psks().is_empty(), "once");
+    assert!(
+        host.take_psks().is_empty() && controller.take_psks().is_empty(),
+        "no key is returned twice"
+    );
     said.update(keys(&psks));
     said.update(&psks[0].identity);
     hexadecimal(said)
@@ -202,7 +205,11 @@ fn an_attacker_cannot_remove_the_inputs_of_the_key() {
         (Some(FailureReason::CONCATENATION_MISMATCH), 0),
         "a changed SC_C is detected"
     );
-    assert_eq!(run(8, 0, false), (Some(FailureReason::INCORRECT_PAYLOAD), 0), "CVALID");
+    assert_eq!(
+        run(8, 0, false),
+        (Some(FailureReason::INCORRECT_PAYLOAD), 0),
+        "a changed CVALID is detected"
+    );
 }
 
 /// Each entry has the seed, the hash function, whether both sides prove their identity, SC_C, and

@@ -25,7 +25,10 @@ macro_rules! check {
         let mut memory = vec![0xa5; $ty::LEN + 16];
         assert_eq!(value.emit(&mut memory), $ty::LEN);
         assert_eq!(&memory[..$ty::LEN], expected);
-        assert!(memory[$ty::LEN..].iter().all(|byte| *byte == 0xa5), "wrote past the end");
+        assert!(
+            memory[$ty::LEN..].iter().all(|byte| *byte == 0xa5),
+            "bytes after the structure are unchanged"
+        );
         assert_eq!($ty::parse(&memory), Some(value));
         assert_eq!($ty::parse(&memory[..$ty::LEN - 1]), None);
     }};

@@ -227,7 +227,7 @@ fn a_preempt_through_any_member_is_answered_when_the_leader_enforces_it() {
         world.consult(number, 1, base as usize);
         // The store may be late with an answer, and the member then asks again.
         world.pass(1_500 * MS);
-        assert_eq!(world.counts.answers, 1 + base, "through member {number}");
+        assert_eq!(world.counts.answers, 1 + base, "member {number} answers the question");
         world.pass(1_000 * MS);
         for process in &world.processes {
             assert_eq!(process.cores.reservations[&1].0, 1 + base, "every member knows the change");

@@ -178,7 +178,7 @@ impl Host {
                 Ok(pushed)
             }
             AdminOutcome::Respond { status, .. } => {
-                assert!(!status.is_success(), "success without data");
+                assert!(!status.is_success(), "only a failed command returns no data");
                 Err(status)
             }
             other => panic!("not data: {other:?}"),
