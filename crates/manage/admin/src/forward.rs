@@ -2,7 +2,7 @@
 //! its token or user, and logs the address of the browser.
 //!
 //! Clients can change only the document and its subsystems. This program forwards every answer
-//! except for "wrong token": the page would take this for a refusal of its own token, and log out.
+//! except for a 401 (wrong token): the page would relate a 401 to its own token, and log out.
 
 use crate::audit::{self, AUDIT};
 use crate::callers::Visitor;
