@@ -543,11 +543,11 @@ def errors_are_spdks():
             assert (error["code"], error["message"]) == (code, words), error
         rpc("bdev_malloc_delete", "M0")
         assert rpc("nvmf_get_subsystems")[1]["namespaces"] == []
-    print("errors: SPDK's numbers and words")
+    print("errors: farblock answers with SPDK's numbers and texts")
 
 
 def removal_under_load():
-    """A bdev is deleted while a host writes to it; another bdev's host continues."""
+    """Deletes a bdev while a host writes to it. The host of another bdev must not notice."""
     port = free_port()
     with Target("removal") as target:
         rpc = target.rpc

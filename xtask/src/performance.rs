@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_for_decision_makers_is_short() {
+    fn the_performance_page_is_below_its_word_limit() {
         let page = fs::read_to_string(docs().join(PAGES[0])).expect("the file can be read");
         let words = page.split_whitespace().count();
         assert!(words <= MAX_WORDS, "{words} words, at most {MAX_WORDS}: move tables to {PAGES:?}");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_marks_are_errors() {
+    fn invalid_marks_in_a_page_are_errors() {
         let folder = folder("load\n4k\n");
         for mark in ["u.csv", "t.csv; columns IOPS", "t.csv; where load = 8k", "t.csv; sources"] {
             let page = format!("{MARK}{mark} -->\n{END}\n");

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn independent_cores_scale_up_to_the_bandwidth_of_the_network() {
+    fn without_shared_writes_the_network_limits_the_scaling() {
         let (iops, limit) = assumed(0.0).scale(&LOADS[0], 1e-6, 4);
         assert!((iops - 4e6).abs() < 1.0 && limit == Limit::Processors, "{iops} {limit:?}");
         let (iops, limit) = assumed(0.0).scale(&LOADS[0], 1e-6, 64);

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_the_figures_or_the_error() {
+    fn a_row_has_the_figures_or_the_error_of_an_entrant() {
         let outcome = |error: Option<&str>| Outcome {
             row: "4k".to_owned(),
             entrant: "floor",

@@ -179,8 +179,8 @@ pub(crate) fn map() -> Vec<Row> {
 /// The rate of the fixed load in IOPS.
 pub(crate) const RATE: u32 = 20_000;
 
-/// Selects the rows or sides whose name contains all words of a pattern. Spaces separate the words.
-/// The name of a side follows the name of its row: `mem 4k-randread spdk`.
+/// Selects the rows and sides whose names contain all words of one of `patterns`, which spaces
+/// separate. The full name of a side starts with its row: `mem 4k-randread spdk`.
 pub(crate) fn choose(mut rows: Vec<Row>, patterns: &[String]) -> Vec<Row> {
     if patterns.is_empty() {
         return rows;

@@ -31,7 +31,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_file_is_filled_to_its_end() {
+    fn a_filled_file_has_data_up_to_its_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("drive");
         File::create(&path).unwrap().set_len((1 << 20) + 512).unwrap();

@@ -122,7 +122,7 @@ fn an_agent_does_not_open_files_that_are_not_allowed() {
 }
 
 #[test]
-fn an_agent_obeys_its_memory_limit() {
+fn a_plan_beyond_an_agents_memory_limit_is_refused() {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let memory = Memory::limited(16 << 20);
     let agent = Listener::start(any, secret(TOKEN), Allowed::Only(Vec::new()), memory);
@@ -142,7 +142,7 @@ fn an_agent_obeys_its_memory_limit() {
 }
 
 #[test]
-fn an_unreachable_agent_is_reported() {
+fn the_error_names_an_unreachable_agent() {
     // Bind the port, so that no other process gets it, but do not listen.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
     let socket = socket.expect("the socket is created");

@@ -66,7 +66,7 @@ mod tests {
     use std::io;
 
     #[test]
-    fn an_error_for_lack_of_descriptors_names_the_limit() {
+    fn an_error_about_too_many_open_files_names_the_limit() {
         let error =
             Failure::run(format!("cannot open a.img: {}", io::Error::from_raw_os_error(24)));
         let (_, sentence) = error.last_word().expect("the failure has a sentence");

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leg_in_use_does_not_count_as_missing() {
+    fn a_mirror_does_not_start_without_a_leg_in_use() {
         let folder = std::env::temp_dir().join(format!("farblock-legs-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let [one, two] = ["one", "two"].map(|name| folder.join(name));

@@ -1,4 +1,4 @@
-//! Logs a warning while an operation without a timeout takes long, such as opening a disk on a dead
+//! Logs a warning if an operation without a timeout takes long, such as opening a disk on a dead
 //! network share.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_survive_serializing_and_parsing() {
+    fn serialized_keys_parse_to_the_same_keys() {
         let psk = |identity: &str, bytes| {
             TlsPsk::given(identity, &vec![7; bytes]).expect("the key is valid")
         };

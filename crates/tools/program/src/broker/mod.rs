@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_carry_several_descriptors() {
+    fn a_message_carries_the_maximum_number_of_descriptors() {
         let (ours, theirs) = pair();
         let files =
             [(); DESCRIPTORS_MAX].map(|()| tempfile::tempfile().expect("the file is created"));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn too_large_messages_are_refused() {
+    fn empty_and_too_large_messages_are_refused() {
         let (ours, _theirs) = pair();
         for bytes in [&[][..], &vec![0; MESSAGE_BYTES_MAX + 1]] {
             let refused = send(ours.as_fd(), bytes, &[]).expect_err("the message is invalid");
