@@ -15,7 +15,7 @@ const FAULTS: [(&str, &str, &str); 5] = [
     ("reservations", "interop/linux/reservations.sh", "guests preempt each other"),
 ];
 
-/// Options of the command.
+/// Options of `cargo xtask faults`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Duration in hours, for example 0.1; the last round is completed

@@ -13,8 +13,8 @@ const NAMES: f64 = 60.0;
 const CELL: f64 = 58.0;
 const ROW: f64 = 24.0;
 
-/// The ranges of the ratio: the lower bound, the color and the words. The first range that matches
-/// counts.
+/// The ranges of the ratio: the lower bound, the color, and the text in the legend. The first range
+/// that matches counts.
 const RANGES: [(f64, &str, &str); 4] = [
     (1.5, "#9ae6b4", "at least 1.5"),
     (1.0, "#e6fffa", "1 to 1.5"),

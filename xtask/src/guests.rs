@@ -23,7 +23,7 @@ const TESTS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// Options of the command.
+/// Options of `cargo xtask guests`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Run only tests whose name contains this (repeatable)

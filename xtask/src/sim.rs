@@ -5,7 +5,7 @@ use clap::Args;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Options of the command.
+/// Options of `cargo xtask sim`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Duration in hours, for example 0.1

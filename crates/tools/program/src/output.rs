@@ -25,13 +25,13 @@ pub fn print_exact(text: &str) -> Result<()> {
 
 /// Writes a value as JSON, on several lines.
 pub fn print_json(value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).expect("our own types are JSON");
+    let text = serde_json::to_string_pretty(value).expect("our own types can be written as JSON");
     print_exact(&format!("{}\n", PlainJson(&text)))
 }
 
 /// Writes a value as JSON on one line, for programs that wait for the line.
 pub fn print_json_line(value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string(value).expect("our own types are JSON");
+    let text = serde_json::to_string(value).expect("our own types can be written as JSON");
     print_exact(&format!("{}\n", PlainJson(&text)))
 }
 

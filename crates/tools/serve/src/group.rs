@@ -603,7 +603,7 @@ impl Disks for Orders {
     fn report(&mut self, report: &Report) {
         if *report == Report::LeaseLost {
             // Other members may already have told the hosts that this member executes no more
-            // commands. So let no command in.
+            // commands. So close the hosts' connections, before further commands arrive.
             self.0.disconnect_hosts();
         }
         tracing::info!("group: {report}");

@@ -48,7 +48,7 @@ struct Sealed {
 
 impl Record {
     fn seal(&self) -> String {
-        let text = serde_json::to_vec(self).expect("our own types are JSON");
+        let text = serde_json::to_vec(self).expect("our own types can be written as JSON");
         Uuid::new_v5(&Uuid::NAMESPACE_OID, &text).to_string()
     }
 }
@@ -97,7 +97,8 @@ impl Map {
             })?;
         }
         let sealed = Sealed { farblock_map: self.record.clone(), seal: self.record.seal() };
-        let text = serde_json::to_string_pretty(&sealed).expect("our own types are JSON");
+        let text =
+            serde_json::to_string_pretty(&sealed).expect("our own types can be written as JSON");
         let new = Replacement::begin(&self.path, false)?;
         new.fill(text.as_bytes())?;
         new.commit()

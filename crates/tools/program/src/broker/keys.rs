@@ -52,7 +52,7 @@ fn ask(broker: &Broker, name: &str, identity: &Identity<'_>) -> Result<Vec<TlsPs
         hostnqn: identity.hostnqn.to_owned(),
         subnqn: identity.subnqn.to_owned(),
     };
-    let wanted = serde_json::to_vec(&wanted).expect("our own types are JSON");
+    let wanted = serde_json::to_vec(&wanted).expect("our own types can be written as JSON");
     let gone = |_| {
         "the helper process that reads the kernel's keyring has exited: restart this process"
             .to_owned()

@@ -183,7 +183,7 @@ fn shared(sockets: &str) -> HashMap<&str, Vec<(&str, u32)>> {
     shared
 }
 
-/// Returns a file at another place that a process shares, and the process.
+/// Returns the name of an open file at another place than `own`, and the process that shares it.
 fn shared_elsewhere(places: &[(&str, u32)], own: &str) -> Option<(String, u32)> {
     let others = places.iter().filter(|(place, _)| *place != own);
     let mut open =
@@ -240,7 +240,10 @@ mod tests {
         let _again = announce(&a, uuid).expect("the same disk again");
         let refused = announce(&b, uuid).err().expect("another disk has this UUID");
         assert!(refused.contains("a.img") && refused.contains("b.img"), "{refused}");
-        assert!(refused.contains("another UUID"), "a disk without an attribute: {refused}");
+        assert!(
+            refused.contains("another UUID"),
+            "the advice for a disk without an attribute: {refused}"
+        );
         let gathering = Gathering::begin();
         let _gathered = announce(&b, uuid).expect("the disks are compared later");
         let refused = gathering.check().expect_err("another disk has this UUID");
