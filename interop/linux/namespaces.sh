@@ -11,7 +11,7 @@ set -Eeuo pipefail
 [ -x "$1" ] || die "there is no program $1; build farblock."
 farblock=$(realpath -- "$1")
 number=${NAMESPACES:-2000}
-[[ $number =~ ^[0-9]+$ && $number -gt 1025 ]] || die "NAMESPACES is a number above 1025."
+[[ $number =~ ^[0-9]+$ && $number -gt 1025 ]] || die "set NAMESPACES to a number above 1025."
 nqn=nqn.2026-11.org.farblock:namespaces
 "$linux_dir/setup.sh"
 stand

@@ -8,7 +8,7 @@ address=10.0.2.15
 nqn=nqn.2026-11.org.farblock:rdma
 cp /host/farblock .
 
-# The disk's data: as many bytes as the disk.
+# Random data that fill the whole disk.
 disk_bytes=$((64 << 20))
 head -c $disk_bytes /dev/urandom >data
 

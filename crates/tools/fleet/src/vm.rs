@@ -58,7 +58,8 @@ mod linux {
         vm: Vm,
         rings: u16,
     ) -> Result<Arc<dyn Namespace>, String> {
-        let cannot = |error: io::Error| format!("cannot serve the disk of a virtual machine: {error}");
+        let cannot =
+            |error: io::Error| format!("cannot serve the disk of a virtual machine: {error}");
         let folder = Folder::new().map_err(cannot)?;
         let queues = usize::from(rings);
         let Vm { depth, request_bytes } = vm;
@@ -80,7 +81,8 @@ mod linux {
 
     impl Offered {
         pub(crate) fn new(namespace: Arc<dyn Namespace>, rings: u16) -> Result<Offered, String> {
-            let cannot = |error: io::Error| format!("cannot serve the disk of a virtual machine: {error}");
+            let cannot =
+                |error: io::Error| format!("cannot serve the disk of a virtual machine: {error}");
             let folder = Folder::new().map_err(cannot)?;
             let mut config = Config::new(folder.0.join("disk"));
             config.queues = usize::from(rings);
