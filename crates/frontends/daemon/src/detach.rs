@@ -176,8 +176,8 @@ fn ask(folder: &Folder, force: bool) -> Result<()> {
     let patience = if force { FORCED_TIMEOUT } else { DETACH_TIMEOUT };
     match control::ask(folder, &ControlRequest::Detach { force }, Some(patience)) {
         Ok(Answer::Detached) => {}
-        // The server has dropped the rights that it needs to detach. Kill it, and clean up with
-        // this process's rights.
+        // The server has dropped the rights that it needs to detach. Kill the server, and clean up
+        // with this process's rights.
         Ok(Answer::Refused(StopError::Failed(sentence))) if force => {
             output::note(&format!("{sentence}: killing its server"));
             end_processes(folder)?;

@@ -19,7 +19,7 @@ use std::thread::{self, JoinHandle};
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The prefix of the thread names, before the thread's number. CPU accounting groups threads by
-    /// it.
+    /// this prefix.
     pub prefix: &'static str,
     /// The number of threads.
     pub count: usize,

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use uuid::Uuid;
 
-/// The prefix of the target's thread names. CPU accounting groups threads by it.
+/// The prefix of the target's thread names. CPU accounting groups threads by this prefix.
 pub const THREAD_NAME_PREFIX: &str = "iscsi-";
 
 /// The maximum number of connections that the system queues before the target accepts them.

@@ -54,7 +54,7 @@ struct Interface {
     unmap: Unmap,
 }
 
-/// The structure in the header, followed by private fields.
+/// The header's structure `SPD_STORAGE_UNIT`, followed by private fields.
 #[repr(C)]
 struct Unit {
     version: u16,

@@ -20,7 +20,8 @@ use windows_sys::Win32::Foundation::{
     ERROR_NO_SUCH_DEVINST, ERROR_PATH_NOT_FOUND, ERROR_PIPE_BUSY,
 };
 
-/// The prefix of the names of all threads of a server. CPU accounting groups threads by it.
+/// The prefix of the names of all threads of a server. CPU accounting groups threads by this
+/// prefix.
 pub const THREAD_NAME_PREFIX: &str = "winspd";
 const WORKER_NAME_PREFIX: &str = "winspd-";
 

@@ -92,7 +92,7 @@ impl Entry {
 /// A kind and a peer. `None`: the shared entry for peers that do not fit in the table.
 type Key<K> = (K, Option<IpAddr>);
 
-/// The counters of log lines.
+/// Counts log lines about peers, and limits their rate.
 pub struct Notices<K: LoggedKind> {
     entries: Mutex<HashMap<Key<K>, Entry>>,
 }

@@ -319,8 +319,8 @@ mod tests {
             Loop { spin: adaptive(), work, bytes: 0, now, looked }
         }
 
-        /// Waits for work that arrives at the time `event`, and does it. Returns the end of the
-        /// work.
+        /// Waits for work that arrives at the time `event`, and does it. Returns the time at which
+        /// the work ends.
         fn cycle(&mut self, event: Duration) -> Duration {
             let wait = event.saturating_sub(self.now);
             self.bytes += BYTES;

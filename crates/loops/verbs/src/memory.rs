@@ -131,7 +131,7 @@ impl Keys {
     }
 
     /// The part of the registration that starts at `offset`, for a request of this process. `None`
-    /// if it exceeds the registration.
+    /// if the part exceeds the registration.
     #[must_use]
     pub fn slice(&self, offset: usize, bytes: u32) -> Option<Slice> {
         let end = (offset as u64).checked_add(bytes.into())?;

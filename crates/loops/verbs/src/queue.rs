@@ -7,7 +7,7 @@ use crate::verbs::Verbs;
 
 /// The number of receives that one call of the library posts.
 const BATCH: usize = 16;
-/// The bit that marks the identifier of a receive. The other bits are its index.
+/// The bit that marks the identifier of a receive. The other bits are the receive's index.
 const RECEIVE: u64 = 1 << 63;
 
 /// Returns the index of the receive with this identifier. `None` if [`post_receives`] did not make

@@ -20,7 +20,7 @@ use std::thread::{self, JoinHandle};
 use std::time::SystemTime;
 
 /// The prefix of the names of all threads of a server, including the FUSE library's. CPU accounting
-/// groups threads by it.
+/// groups threads by this prefix.
 pub const THREAD_NAME_PREFIX: &str = "fuse";
 const CORE_NAME_PREFIX: &str = "fuse-";
 

@@ -233,8 +233,8 @@ impl Clients {
                 Message::Look => {}
                 Message::Ask(admission) => self.admit(admission),
                 Message::Admitted(key) => {
-                    // A newer client may have the same number by now. Handling its connection once
-                    // too often is harmless.
+                    // A newer client may have the same number by now. Handling its connection
+                    // without need is harmless.
                     if self.connections.get(key).is_some() {
                         self.cx.turns.list(key);
                     }

@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// The prefix of the names of all threads of a server. CPU accounting groups threads by it.
+/// The prefix of the names of all threads of a server. CPU accounting groups threads by this
+/// prefix.
 pub const THREAD_NAME_PREFIX: &str = "nbd-";
 
 /// The default maximum number of threads of a server.

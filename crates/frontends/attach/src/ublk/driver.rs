@@ -108,7 +108,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// The features to request for a new device. Omits those that the kernel lacks.
+    /// The features to request for a new device. Omits features that the kernel lacks.
     pub(super) fn flags(&self, recoverable: bool) -> u64 {
         let mut flags = feature::CMD_IOCTL_ENCODE | feature::UPDATE_SIZE;
         if recoverable {

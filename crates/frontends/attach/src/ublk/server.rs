@@ -22,7 +22,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// The prefix of the names of all threads of a server. CPU accounting groups threads by it.
+/// The prefix of the names of all threads of a server. CPU accounting groups threads by this
+/// prefix.
 pub const THREAD_NAME_PREFIX: &str = "ublk-";
 
 /// The default maximum number of hardware queues of a device.

@@ -149,8 +149,8 @@ fn skip(segments: &mut Vec<Segment>, mut bytes: u32) {
     }
 }
 
-/// Calls `call` for every contiguous piece of the `length` bytes at `offset` in the segments. The
-/// arguments are the piece's guest address and its range in these bytes. Returns `None` if the
+/// Calls `call` for every contiguous piece of the `length` bytes at `offset` in the segments.
+/// `call` gets the piece's guest address and its range in these bytes. Returns `None` if the
 /// segments are too short or a call fails.
 fn pieces(
     segments: &[Segment],

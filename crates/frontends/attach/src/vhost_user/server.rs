@@ -25,7 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The prefix of the names of all threads of a server. CPU accounting groups threads by it.
+/// The prefix of the names of all threads of a server. CPU accounting groups threads by this
+/// prefix.
 pub const THREAD_NAME_PREFIX: &str = "vhost-";
 
 /// The default maximum number of rings of a server.

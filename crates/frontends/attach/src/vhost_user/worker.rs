@@ -271,8 +271,8 @@ impl Worker {
         if let Err(status) = result {
             slot.status = status;
         }
-        // The error may follow submitted operations of the same request. Answer only after these
-        // have completed.
+        // Some operations of the request may have been submitted before the error. Answer only
+        // after these have completed.
         if slot.pending == 0 && self.parked != Some(head) {
             self.finish(head);
         }

@@ -24,8 +24,8 @@ use windows_service::{define_windows_service, service_dispatcher};
 /// The pause between attempts to attach.
 const ATTACH_EVERY: Duration = Duration::from_secs(5);
 const DETACH_EVERY: Duration = Duration::from_millis(500);
-/// The time for which a stopping service retries to detach disks that are in use. After it, these
-/// disks stay attached.
+/// The time for which a stopping service retries to detach disks that are in use. Disks that are
+/// still in use after this time stay attached.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(30);
 /// While the service stops, Windows expects a report within this time. One attempt to detach the
 /// disks takes less.

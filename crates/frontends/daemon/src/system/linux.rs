@@ -261,7 +261,7 @@ pub(in super::super) fn make_daemon(_: &mut Command) {}
 
 /// Makes this process independent of its parent and its terminal. A daemon must call this first.
 pub(in super::super) fn begin_daemon() -> io::Result<()> {
-    // Leave the terminal and its signals.
+    // Leave the terminal, so that its signals no longer arrive.
     rustix::process::setsid()?;
     Ok(())
 }

@@ -30,7 +30,7 @@ struct Fuse {
     made: Option<PathBuf>,
 }
 
-/// Checks that this process can create loop devices. The error is the reason why not.
+/// Checks that this process can create loop devices. The error states the reason.
 pub(super) fn device_available() -> Result<(), String> {
     if !is_root() {
         return Err("only root can create loop devices".to_owned());
@@ -202,8 +202,8 @@ pub(super) fn users_of_broken(folder: &Folder, settings: &Settings) -> Vec<Strin
 }
 
 /// Unmounts the mount of a dead server, and detaches its loop device. This loses no data, because
-/// all I/O on the device already fails. Without `force`, keeps a mount that a process keeps for the
-/// next server.
+/// all I/O on the device already fails. Without `force`, does not unmount if a process keeps the
+/// mount for the next server.
 pub(super) fn clean_up(
     folder: &Folder,
     settings: &Settings,

@@ -18,7 +18,7 @@ struct Ublk {
     server: Server,
 }
 
-/// Checks that this process can use the kernel's driver. The error is the reason why not.
+/// Checks that this process can use the kernel's driver. The error states the reason.
 pub(super) fn available() -> Result<(), String> {
     match File::options().read(true).write(true).open(CONTROL) {
         Ok(_) => Ok(()),

@@ -10,7 +10,7 @@ struct WinSpd {
     server: Option<Server>,
 }
 
-/// Checks that WinSpd is installed. The error is the reason why not.
+/// Checks that WinSpd is installed. The error states the reason.
 pub(super) fn available() -> Result<(), String> {
     Server::available().map_err(sentence)
 }

@@ -79,7 +79,7 @@ struct Input {
     unread: Option<(Buffer, usize)>,
     receiving: bool,
     /// True if the last PDU's data was large enough to receive directly into its buffer. The target
-    /// then expects more large data.
+    /// then expects large data again.
     expects_large: bool,
     /// The parts received so far of a text request that spans several PDUs.
     text: Pieces,

@@ -134,7 +134,8 @@ impl SessionQueue {
             let numbers = &mut self.numbers;
             let ask = command(cdb, direction, expected, along, self.lun, numbers, tag);
             batch.bytes(ask.as_bytes());
-            // Data segments are padded to four bytes. This length needs no padding.
+            // The protocol pads data segments to a multiple of four bytes, which `along` already
+            // is.
             batch.bytes(&data[..along]);
             self.flights[tag as usize] = Some(op);
         }

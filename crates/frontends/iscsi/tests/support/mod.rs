@@ -310,7 +310,7 @@ impl Client {
     }
 
     /// Sends a command, and returns its answer. Sends `data` as negotiated: with the command,
-    /// without a request, and on R2T.
+    /// unsolicited, and on R2T.
     pub fn call(&mut self, cdb: &[u8], flags: u8, expected: u32, data: &[u8]) -> Reply {
         let wishes = self.wishes.clone();
         let first = wishes.first_burst.min(wishes.max_burst) as usize;

@@ -70,7 +70,7 @@ enum Happening {
 }
 
 pub(crate) struct WorldState {
-    /// The time since the start in nanoseconds.
+    /// The time since the start of the world, in nanoseconds.
     now: u64,
     random: Random,
     queue: BinaryHeap<Reverse<(u64, u64, Happening)>>,

@@ -188,7 +188,7 @@ impl Node {
         Owned { network: self.network.clone(), key, forget }
     }
 
-    /// Makes a handle of a connection. The network keeps a weak reference to it.
+    /// Makes a handle of a connection. The network keeps a weak reference to the handle.
     fn handle(&self, key: Key) -> Id {
         let owned = self.own(key, Objects::destroy_id);
         let handle = Arc::new(IdHandle { owned, kept: OnceLock::new() });

@@ -102,7 +102,7 @@ impl Channel {
     }
 
     /// Takes, copies and acknowledges one event. Holds no handle of an identifier: dropping the
-    /// last one would wait until this event is acknowledged, forever.
+    /// last handle would wait forever for the acknowledgement of this event.
     fn take(&self) -> Result<Option<Copied>, VerbsError> {
         let functions = self.0.functions;
         let mut event = ptr::null_mut();

@@ -159,7 +159,7 @@ impl Connection {
     }
 
     /// Closes the connection if its client has disconnected. The server discards the requests that
-    /// it has not read. The client got no answer to them, so it cannot rely on them.
+    /// it has not read. The client got no answers, so it cannot rely on these requests.
     pub(super) fn close_if_left(&mut self, cx: &mut Context) {
         if self.state == ConnectionState::Open && self.line.as_ref().is_some_and(Line::is_cut) {
             self.close(cx);

@@ -17,7 +17,7 @@ const MAX_DEFAULT_CONNECTIONS: usize = 4;
 /// most this many descriptors.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Checks that this process can create NBD devices. The error is the reason why not.
+/// Checks that this process can create NBD devices. The error states the reason.
 pub(in super::super) fn available() -> Result<(), String> {
     if !is_root() {
         return Err("only root can create NBD devices".to_owned());
