@@ -314,7 +314,7 @@ fn a_changed_size_is_announced() {
     served.stop();
 }
 
-/// A guest that disables interrupts gets none, with and without event indexes.
+/// A guest that disables interrupts gets no interrupts, with and without event indexes.
 #[test]
 fn interrupts_are_sent_only_if_the_guest_wants_them() {
     let served = serve_with(disk("mem:1MiB", 512), |_| {});

@@ -151,7 +151,7 @@ fn has_key_in_keyring(settings: &Settings) -> bool {
 }
 
 /// The arguments of the keyring broker: this disk's subsystems. The broker returns only keys for
-/// these, or keys for any subsystem if a URL names none.
+/// these subsystems, or for any subsystem if a URL names no subsystem.
 fn keys_part(settings: &Settings) -> Vec<&str> {
     let subsystems = settings.urls.iter().map(|url| url.subsystem.as_deref());
     let subsystems = subsystems.collect::<Option<Vec<_>>>().unwrap_or_default();

@@ -66,7 +66,7 @@ pub struct Way {
     pub error: Option<String>,
 }
 
-/// Looks up an attachment by its name or the path of its disk. `None` if there is none.
+/// Looks up an attachment by its name or the path of its disk. `None` if no attachment matches.
 pub fn examined(given: Option<&Path>, name: &str) -> Result<Option<Examined>> {
     let runtime = runtime(given)?;
     let all = Folder::attached(&runtime);

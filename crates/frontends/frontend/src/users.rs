@@ -213,8 +213,8 @@ pub fn of_block_device(path: &Path) -> Vec<User> {
             device_number(&number).is_some_and(|number| it.is_on_device(number, &device))
         };
         users.extend(loops.iter().filter(above).map(|it| User::loop_device(it, &device)));
-        // If this mount namespace has the device mounted, do not search others: most of them are
-        // copies with the same mounts.
+        // If the device is mounted in this mount namespace, do not search other mount namespaces:
+        // most of them are copies with the same mounts.
         if !number.is_empty() && !mounts.iter().any(|mount| mount.device == number) {
             users.extend(elsewhere(&number));
         }

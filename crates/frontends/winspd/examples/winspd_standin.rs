@@ -410,7 +410,7 @@ fn dispatch(handed: &Handed) {
             _ => {}
         }
     }
-    // WinSpd's library ends with a flush that no request caused.
+    // At its end, WinSpd's library calls the flush callback without a request.
     let request = [0_u8; MESSAGE_BYTES];
     CONTEXT.with(|context| context.borrow_mut().request = request.as_ptr());
     let mut status = [0; STATUS_BYTES];

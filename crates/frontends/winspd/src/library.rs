@@ -418,8 +418,8 @@ unsafe extern "C" fn flush(
 ) -> u8 {
     // SAFETY: `unit` is the callback's argument.
     let context = unsafe { context(unit) };
-    // WinSpd's library ends with a flush that no request caused. Ignore it: the worker itself
-    // flushes at the end.
+    // At its end, WinSpd's library calls this callback without a request. Ignore it: the worker
+    // itself flushes at the end.
     if context.hint() == 0 {
         return 1;
     }

@@ -149,8 +149,8 @@ impl Engine {
         }
     }
 
-    /// Returns the time at which the engine needs a turn even if no event arrives. `None`: it needs
-    /// none.
+    /// Returns the time at which the engine needs a turn even if no event arrives. `None`: the
+    /// engine needs no turn before the next event.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         dispatch!(self, engine => engine.next_deadline())
     }

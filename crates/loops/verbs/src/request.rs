@@ -6,7 +6,7 @@ use std::ops::BitOr;
 use crate::memory::Slice;
 
 /// The accesses that a registration permits (`enum ibv_access_flags`). Reads by this process's own
-/// requests need none.
+/// requests need no permission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access(pub(crate) u32);
 

@@ -453,7 +453,7 @@ pub(super) fn failed(mountpoint: &Path, error: io::Error) -> MountError {
     MountError::System(mountpoint.to_path_buf(), error)
 }
 
-/// How to unmount.
+/// A kind of unmount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// Unmount only if the mount has no users.

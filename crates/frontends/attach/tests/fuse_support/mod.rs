@@ -1,6 +1,6 @@
 //! A mounted disk for tests, and a namespace that records its operations.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this module")]
 
 use farblock_attach::fuse::{Config, Server, loop_device};
 use farblock_backends::Spec;

@@ -1,6 +1,6 @@
 //! An NBD server for tests, and a client that sends exactly the bytes that a test gives it.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this module")]
 
 pub mod sluice;
 

@@ -2,7 +2,7 @@
 //! front end of the `vhost` crate), and a driver that puts exactly the given descriptors into a
 //! ring.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this module")]
 
 use farblock_attach::vhost_user::{Config, Server};
 use farblock_backends::Spec;

@@ -1,6 +1,6 @@
 //! An iSCSI target for tests, and an initiator that sends exactly the bytes that a test gives it.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this module")]
 
 use farblock_backends::Spec;
 use farblock_block::{BlockError, Completion, Geometry, Namespace, Op, Queue};

@@ -2,7 +2,7 @@
 //! code of the crate. The client receives 128 bytes of parameters, and then exchanges requests and
 //! answers of 48 bytes each, followed by data.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this module")]
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};

@@ -11,7 +11,7 @@ pub(super) struct Tree {
     root: PathBuf,
 }
 
-/// The directory of one of this process's control groups, and the mount point of its hierarchy.
+/// The directory of a control group of this process, and the mount point of the group's hierarchy.
 struct Group {
     is_second: bool,
     mounted: PathBuf,

@@ -170,9 +170,10 @@ pub(super) struct Net {
     /// The number of new connections that [`EarlyFaults`] broke or damaged.
     pub(super) early: u64,
     serving: HashMap<SocketAddr, Serving>,
-    /// The machines that are disconnected from the network, and when this ends.
+    /// The machines that are disconnected from the network, and the time until which they are.
     cut: BTreeMap<u32, u64>,
-    /// The sides whose packets are lost, by server address and side, and when this ends.
+    /// The sides whose packets are lost, by server address and side, and the time until which they
+    /// are lost.
     dark: BTreeMap<(SocketAddr, Side), u64>,
     /// The machines whose process was killed.
     gone: BTreeSet<u32>,

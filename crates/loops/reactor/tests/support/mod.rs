@@ -1,5 +1,5 @@
 //! Helpers of the integration tests: an event loop with one task, and connected sockets.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this module")]
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;

@@ -145,8 +145,8 @@ impl Ring {
         }
     }
 
-    /// Takes the next slot from the used ring. If there is none, requests an interrupt for the next
-    /// one.
+    /// Takes the next slot from the used ring. If the used ring is empty, requests an interrupt for
+    /// its next entry.
     fn take(&mut self) -> Option<u16> {
         let index = self.base + USED_AT + 2;
         if self.load(index) == self.used {

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::{fs, io};
 
-/// Kills the processes that hold the lock on this file. Returns false if there is none.
+/// Kills the processes that hold the lock on this file. Returns false if no process holds it.
 pub(in super::super::super) fn kill_holder(lock: &Path, _: &str) -> bool {
     // The links in `/proc` contain canonical paths.
     let Ok(lock) = lock.canonicalize() else { return false };

@@ -85,7 +85,7 @@ fn ask(devices: &[PathBuf]) -> Vec<DriverAnswer> {
     devices.iter().map(|device| answers.remove(device).unwrap_or(DriverAnswer::Silent)).collect()
 }
 
-/// Starts a process that queries these devices. `None` if there are none.
+/// Starts a process that queries these devices. `None` if `devices` is empty.
 fn start(devices: Vec<PathBuf>) -> Option<Waiting> {
     if devices.is_empty() {
         return None;
