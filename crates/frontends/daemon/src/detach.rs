@@ -252,7 +252,7 @@ fn end_processes(folder: &Folder) -> Result<()> {
         return Ok(());
     }
     let done = match found.contains(&Found::Ended) {
-        true => "this command killed only one of its two processes",
+        true => "this command killed only one of the attachment's two processes",
         false => "this command killed no process",
     };
     Err(Failure::run(format_args!(

@@ -251,8 +251,8 @@ impl Folder {
         self.write(role.record(), &system::own_process())
     }
 
-    /// Waits until the supervisor and the server have exited. Returns false if one still runs after
-    /// `patience`.
+    /// Waits until the supervisor and the server have exited. Returns false if either still runs
+    /// after `patience`.
     pub(super) fn wait_for_end(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         loop {

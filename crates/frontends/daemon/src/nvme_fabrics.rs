@@ -360,8 +360,8 @@ impl Connection {
     /// Flushes the device's writes to the target and makes the kernel disconnect, unless the disk
     /// is in use.
     ///
-    /// With `force`, this does not check for users. Users of the disk then get errors and lose
-    /// unwritten data.
+    /// With `force`, does not check for users. Users of the disk then get errors and lose unwritten
+    /// data.
     ///
     /// # Errors
     /// Fails if the disk is in use, or no longer exists.
@@ -381,7 +381,7 @@ impl Connection {
     /// Opens the device exclusively. Returns `None` if the device no longer exists.
     fn claim(&self) -> Result<Option<rustix::fd::OwnedFd>, Error> {
         let deadline = Instant::now() + LOOKING;
-        // Retry: programs such as udev may close the device soon. Mounts do not go away.
+        // Retry: programs such as udev may close the device soon.
         loop {
             match self.users() {
                 users if users.is_empty() => break,

@@ -359,8 +359,9 @@ impl DaemonShared {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Exits after the death of a broker, so that the supervisor restarts both. If a restarted
-    /// server could not resume the disk, this server continues without the broker.
+    /// Exits after the death of a broker, so that the supervisor restarts the server and the
+    /// broker. If a restarted server could not resume the disk, this server continues without the
+    /// broker.
     #[cfg(target_os = "linux")]
     fn broker_gone(&self) {
         let why = "the privileged helper process is dead";
@@ -368,11 +369,13 @@ impl DaemonShared {
         let is_kept = || self.lock().as_ref().is_some_and(|attached| attached.keep().is_some());
         let goes_on = self.settings.way != As::Fuse || is_kept();
         if goes_on && self.folder.is_held(Role::Supervisor) {
-            tracing::error!("{why}: this process exits, so that the supervisor restarts both");
+            tracing::error!(
+                "{why}: this process exits, so that the supervisor restarts it and the helper"
+            );
             // Exit as if killed: the users of the disk then wait for the next server.
             std::process::exit(1);
         }
-        tracing::error!("{why}: this process continues to serve without it");
+        tracing::error!("{why}: this process continues to serve without the helper");
         *self.unbrokered.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!(
             "{why}, and cannot be restarted: detach the disk with --force, or kill process {} \
              and attach the disk again",
@@ -455,7 +458,7 @@ impl DaemonShared {
         let failed = |sentence: String| Answer::Refused(StopError::Failed(sentence));
         let Some(disk) = &self.disk else {
             return failed(
-                "the kernel manages its connections: add one with nvme connect".to_owned(),
+                "the kernel's NVMe host manages the paths of this disk: add a path with nvme connect".to_owned(),
             );
         };
         let url: Url = match url.parse() {

@@ -224,7 +224,7 @@ impl Buffer {
     ///
     /// # Panics
     ///
-    /// Panics if the two are not adjacent parts of one allocation.
+    /// Panics if the two buffers are not adjacent parts of one allocation.
     pub fn unsplit(&mut self, next: Buffer) {
         // All buffers of a lender have the same owner. But two calls of `lend` may have lent
         // different memory.

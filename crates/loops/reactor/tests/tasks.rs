@@ -63,8 +63,8 @@ mod watches {
             assert_eq!(event_loop.poll(None), [task]);
         }
         assert!(event_loop.poll(Some(Duration::from_millis(20))).is_empty());
-        // Watch the descriptor for another task as well. It is still readable because of an earlier
-        // write.
+        // Watch the descriptor for another task as well. The descriptor is still readable because
+        // of an earlier write.
         let other = event_loop.reactor.add_task();
         event_loop.reactor.watch(other, event).expect("a watch");
         assert_eq!(event_loop.poll(None), [other]);

@@ -57,7 +57,7 @@ impl Pages {
         assert!(end <= self.bytes, "bytes {offset}..{end} of {}", self.bytes);
     }
 
-    /// Copies bytes out. Call this after the request that wrote them has completed.
+    /// Copies bytes out. Call this after the request that wrote the bytes has completed.
     ///
     /// # Panics
     /// Panics if the range exceeds the pages.
@@ -70,7 +70,7 @@ impl Pages {
         }
     }
 
-    /// Copies bytes in. Call this before posting the request that reads them.
+    /// Copies bytes in. Call this before posting the request that reads the bytes.
     ///
     /// # Panics
     /// Panics if the range exceeds the pages.

@@ -142,7 +142,8 @@ impl Server {
         self.shared.connections()
     }
 
-    /// The names of the clients. A client's name is its process, if it is local, or its address.
+    /// The names of the clients. The name of a local client is its process. The name of another
+    /// client is its address.
     #[must_use]
     pub fn clients(&self) -> Vec<String> {
         self.shared.peers()

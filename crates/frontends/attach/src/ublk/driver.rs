@@ -95,7 +95,7 @@ impl Driver {
         let file = file.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Error::NoDriver,
             io::ErrorKind::PermissionDenied => Error::NotAllowed,
-            _ => Error::System("open its control device", error),
+            _ => Error::System("open the ublk control device", error),
         })?;
         let control =
             Control::new(file).map_err(|error| Error::System("create an io_uring", error))?;
@@ -185,7 +185,7 @@ impl Driver {
     }
 
     /// Stops the block device. The kernel fails requests that no server has received, and waits for
-    /// those that a server has.
+    /// requests that a server has received.
     pub(super) fn stop(&mut self, id: u32) -> Result<(), Error> {
         self.call(control::STOP_DEV, id, 0, &[], "stop a ublk device").map(drop)
     }

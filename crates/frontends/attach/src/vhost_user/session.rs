@@ -97,7 +97,7 @@ impl<'a> Session<'a> {
                     wire::reply(self.stream, code, &1_u64.to_le_bytes(), None)?;
                 }
                 Err(why) => {
-                    let text = format!("its request {code} is invalid: {why}");
+                    let text = format!("the monitor's request {code} is invalid: {why}");
                     return Err(io::Error::new(io::ErrorKind::InvalidData, text));
                 }
             }

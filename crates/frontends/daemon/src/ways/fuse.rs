@@ -140,8 +140,8 @@ impl Attached for Fuse {
             let users = self.server.users_elsewhere();
             let users: Vec<_> = users.iter().map(ToString::to_string).collect();
             let place = match users.join("; ") {
-                users if users.is_empty() => "nor is it mounted in another".to_owned(),
-                users => format!("but only in others ({users})"),
+                users if users.is_empty() => "nor in any other mount namespace".to_owned(),
+                users => format!("but only in other mount namespaces ({users})"),
             };
             return Some(format!(
                 "the disk is no longer mounted in this mount namespace, {place}: {advice}"

@@ -84,7 +84,7 @@ pub(super) fn writes_and_reads_move_memory<V: Verbs + Clone>(stand: &Stand<V>) {
 
 pub(super) fn an_unsignaled_request_completes_silently<V: Verbs + Clone>(stand: &Stand<V>) {
     let (host, target) = stand.pair(&ConnParam::default());
-    // Together the rounds post more requests than the queue holds. That works because a completion
+    // Together the rounds post more requests than the queue holds. This works because a completion
     // also frees the queue entry of the preceding request, which reports no completion.
     for round in 0..40 {
         target.receive(1, &[target.slice(0, 8)]);
