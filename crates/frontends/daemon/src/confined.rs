@@ -77,9 +77,9 @@ pub(super) fn confine(folder: &Folder, settings: &Settings) -> Brokers {
 /// The devices that libibverbs and librdmacm open.
 const RDMA_DEVICES: &str = "/dev/infiniband";
 
-/// The paths that the server opens later. These are the runtime directory (the server removes its
-/// own folder there when it exits), the folder of its socket, and the folders of its keys, which it
-/// reads for each connection.
+/// The paths that the server opens later. These are the runtime directory (from which the server
+/// removes its own folder when it exits), the socket's folder, and the folders of the keys (read
+/// for each connection).
 fn paths(folder: &Folder, settings: &Settings) -> Paths {
     let mut own: Vec<PathBuf> = folder.0.parent().map(Path::to_owned).into_iter().collect();
     own.extend(settings.socket.as_deref().and_then(Path::parent).map(Path::to_owned));
@@ -120,9 +120,9 @@ fn ways_to(file: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Marks this thread, and the threads that it starts later, with `PR_SET_IO_FLUSHER`: the kernel
-/// needs them to write back memory, so they must not wait for this writeback. Setting the mark
-/// needs a right that the server is about to drop.
+/// Marks this thread, and the threads that it starts later, with `PR_SET_IO_FLUSHER`. The kernel's
+/// writeback needs these threads, so their memory allocations must not wait for writeback. Setting
+/// the mark needs a right that the server is about to drop.
 fn flush_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!("cannot mark this process as a writeback helper: {error}");

@@ -458,7 +458,8 @@ impl DaemonShared {
         let failed = |sentence: String| Answer::Refused(StopError::Failed(sentence));
         let Some(disk) = &self.disk else {
             return failed(
-                "the kernel's NVMe host manages the paths of this disk: add a path with nvme connect".to_owned(),
+                "the kernel's NVMe host manages the paths of this disk: add one with nvme connect"
+                    .to_owned(),
             );
         };
         let url: Url = match url.parse() {

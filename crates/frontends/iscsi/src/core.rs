@@ -145,7 +145,7 @@ impl Sessions {
             }
             other.close_if_left(&mut self.cx);
             if *other.initiator() == who && other.is_session() {
-                tracing::info!(initiator = %who.name, "a new session replaces an older session of the same initiator");
+                tracing::info!(initiator = %who.name, "a new session replaces an older session");
                 other.close(&mut self.cx);
             }
             in_the_way |= other.is_ending() && other.is_busy();

@@ -16,8 +16,8 @@ const VECTORS_BYTES: usize = 1024;
 ///
 /// For 2 KiB and more, the C library uses the processor's string instruction (`rep movsb`), if the
 /// processor reports it as fast. With glibc before 2.40, this copy is ten to twenty times slower on
-/// AMD's Zen 3 and 4 if the destination is not aligned to a cache line: 3 GB/s instead of 40 GB/s
-/// for 16 KiB.
+/// AMD's Zen 3 and 4 if the destination is not aligned to a cache line. For 16 KiB, it reaches 3
+/// GB/s instead of 40 GB/s.
 ///
 /// # Panics
 ///

@@ -20,9 +20,9 @@ pub const BUDGET_SHARE: u64 = 4;
 /// others are for opening disks, management, and the kernel's io_uring workers.
 pub(crate) const THREAD_SHARE: u64 = 4;
 
-/// On Linux, allocations of at least this size, in bytes, get their own mappings. From its heap,
-/// the C library often could neither return such a freed block to the system, because smaller
-/// blocks near it are in use, nor reuse it for aligned memory. Pools reuse buffers of this size, so
+/// On Linux, allocations of at least this size, in bytes, get their own mappings. The C library
+/// often cannot return such a block from its heap to the system, because smaller blocks near it are
+/// in use. Nor can it reuse the block for aligned memory. Pools reuse buffers of this size, so
 /// there are few mappings.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) const MAPPED_BYTES: usize = 64 << 10;

@@ -24,8 +24,8 @@ impl Congestion {
     /// Sets this congestion control for all later streams of the process.
     ///
     /// # Errors
-    /// Returns a sentence, if the system does not have the congestion control or does not allow
-    /// this user to set it, or if the process has already set a different one.
+    /// Returns a sentence if the system lacks the congestion control, this user may not set it, or
+    /// the process has already set another congestion control.
     pub fn choose(self) -> Result<(), String> {
         self.try_on_a_socket()?;
         let name = self.0.clone();

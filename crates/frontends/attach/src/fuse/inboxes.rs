@@ -25,8 +25,8 @@ pub(super) enum Message {
     /// Check whether the core may exit. A stopping server sends this message to all cores once the
     /// last request is answered.
     Look,
-    /// An order from the first core's arbiter, which decides which core may write partial blocks,
-    /// to this core's gate, which holds back writes (see [`farblock_frontend::writes`]).
+    /// An order from the arbiter, which decides which core may write partial blocks. This core's
+    /// gate then holds back or releases writes (see [`farblock_frontend::writes`]).
     Order(Order),
     /// A report to the arbiter, which is on the first core, from the gate of the core with this
     /// number.

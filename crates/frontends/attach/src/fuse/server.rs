@@ -513,9 +513,9 @@ fn threads(config: &Config) -> usize {
     }
 }
 
-/// Marks this thread, and the threads that it starts later, with `PR_SET_IO_FLUSHER`: the kernel
-/// needs them to write back memory, so they must not wait for this writeback when they allocate
-/// memory. Only root may set this mark.
+/// Marks this thread, and the threads that it starts later, with `PR_SET_IO_FLUSHER`. The kernel's
+/// writeback needs these threads, so their memory allocations must not wait for writeback. Only
+/// root may set this mark.
 fn flushes_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!("cannot mark this thread as needed for the kernel's writeback: {error}");

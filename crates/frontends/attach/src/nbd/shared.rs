@@ -23,8 +23,8 @@ pub(super) enum Message {
     Ask(Weak<Admission>),
     /// Every core has admitted the client of this connection.
     Admitted(ConnectionKey),
-    /// An order from the arbiter, which decides which core may write partial blocks, to this core's
-    /// gate, which holds back writes (see [`farblock_frontend::writes`]).
+    /// An order from the arbiter, which decides which core may write partial blocks. This core's
+    /// gate then holds back or releases writes (see [`farblock_frontend::writes`]).
     Order(Order),
     /// A report to the arbiter, which is on the first core, from the gate of the core with this
     /// number.

@@ -604,8 +604,8 @@ fn start_workers(
     Cores::start(&plan, shared.disk.namespace(), make, open, |_| {}).map_err(StartError::Cores)
 }
 
-/// Marks this thread with `PR_SET_IO_FLUSHER`: the kernel needs it to write back memory, so it must
-/// not wait for this writeback when it allocates memory. Only root may set this mark.
+/// Marks this thread with `PR_SET_IO_FLUSHER`. The kernel's writeback needs this thread, so its
+/// memory allocations must not wait for writeback. Only root may set this mark.
 fn flushes_for_the_kernel() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!("cannot mark this thread as needed for the kernel's writeback: {error}");

@@ -2,8 +2,8 @@
 //! again and again.
 //!
 //! The io_uring is best for many operations, and for sleeping. For a single receive it is slower:
-//! if no data has arrived, the kernel registers the receive, which then completes only when the
-//! loop next enters the kernel. A loop that does not sleep can call the socket directly. So the
+//! if no data has arrived, the kernel registers the receive. The receive then completes only when
+//! the loop next enters the kernel. A loop that does not sleep can call the socket directly. So the
 //! engine first only records an operation on a stream. Each turn of the loop then decides:
 //!
 //! ```text
