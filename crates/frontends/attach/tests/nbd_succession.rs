@@ -12,7 +12,7 @@ use nbd_support::*;
 use std::sync::Arc;
 
 /// The number of requests, which is more than a connection may have in flight. So the server leaves
-/// some unread in the socket.
+/// some requests unread in the socket.
 const REQUESTS: u64 = 300;
 const IN_FLIGHT: usize = 256;
 

@@ -111,8 +111,8 @@ mod tests {
         begin(&named, false, false).expect("no attachment writes to this namespace");
         let _reads = begin(&known(1), true, false).expect("a read-only claim");
         let _shares = begin(&known(1), false, true).expect("a shared claim was requested");
-        // The first attachment was made before the shared one, so it may still write its record.
-        // But if its processes die, it cannot resume while another attachment writes.
+        // The first attachment was made before the shared attachment, so it may still write its
+        // record. But if its processes die, it cannot resume while another attachment writes.
         let recorder = Recorder::new(&first, &settings(false, false), true);
         recorder.namespace(&known(1)).expect("the record is written");
         assert!(claim_again(&first, &settings(false, false)).is_err());

@@ -84,7 +84,7 @@ pub struct SendRequest<'a> {
     pub payload: Payload<'a>,
     /// Whether success produces a completion (`IBV_SEND_SIGNALED`). Failure always does. A request
     /// without a completion occupies the queue until the caller polls the completion of a later
-    /// one.
+    /// request.
     pub signaled: bool,
     /// Whether the request starts only after all earlier READs have completed (`IBV_SEND_FENCE`).
     pub fence: bool,

@@ -46,8 +46,8 @@ pub struct Config {
     /// Whether users other than the user who mounts have access. If false, even root has no access.
     pub allow_other: bool,
     /// Whether another process will hold the descriptor from [`Server::connection`]. All threads
-    /// then read requests from this descriptor instead of one each. When a descriptor is closed,
-    /// the kernel fails the unanswered requests that were read from it.
+    /// then read requests from this descriptor, instead of one descriptor for each thread. When a
+    /// descriptor is closed, the kernel fails the unanswered requests that were read from it.
     pub kept: bool,
 }
 

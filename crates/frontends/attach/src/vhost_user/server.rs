@@ -124,7 +124,7 @@ struct DeviceState {
     /// True if the size has changed since the last notification could be sent. The next monitor
     /// then gets one, because its guest may still use the old size.
     resized: bool,
-    /// The time limit of all waits while the server is stopping. `None` while it runs.
+    /// The time limit of all waits while the server is stopping. `None` while the server runs.
     give_up: Option<Instant>,
 }
 
