@@ -254,7 +254,7 @@ impl<'a> Supervisor<'a> {
             self.folder.bound_log();
             match event {
                 Err(RecvTimeoutError::Timeout) if give_up => {
-                    // Killing fails only if the server is dead. The loop detects that later.
+                    // Killing fails only if the server is dead. The loop detects the death later.
                     child.iter_mut().for_each(|child| drop(child.kill()));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -295,7 +295,7 @@ impl<'a> Supervisor<'a> {
             return Ok((Arc::new(channel), None));
         }
         let (channel, child) = self.spawn()?;
-        // Sending fails only if the server is dead. The loop detects that later.
+        // Sending fails only if the server is dead. The loop detects the death later.
         let _ = channel.send(&Order::serve(resume), self.kept.as_ref());
         Ok((channel, Some(child)))
     }
@@ -360,7 +360,7 @@ impl<'a> Supervisor<'a> {
             self.see_to_end();
         }
         self.ending = true;
-        // Sending fails only if the server is dead. The loop detects that later.
+        // Sending fails only if the server is dead. The loop detects the death later.
         let _ = server.send(&Order::end(), None);
     }
 

@@ -288,7 +288,7 @@ mod tests {
         let mut found = sockets_in(&path("real"));
         found.sort();
         assert_eq!(found, [path("real/control"), path("real/other")]);
-        // The same for a link in the place of the temporary name.
+        // A link in the place of the temporary name is not followed either.
         symlink(path("victim"), beside(&path("real/third"))).unwrap();
         bind(&path("real/third")).unwrap();
         assert_eq!(fs::read(path("victim")).unwrap(), b"a");

@@ -14,8 +14,8 @@
 //!
 //! The server executes no request of a disconnected client after a request of a later client. It
 //! drops the earlier client's requests that have not started. The later client's requests wait
-//! until the started ones have completed. (On Linux, the server notices a disconnection at once. On
-//! other systems, it notices when it has read all data that the client sent.)
+//! until the started requests have completed. (On Linux, the server notices a disconnection at
+//! once. On other systems, it notices when it has read all data that the client sent.)
 //!
 //! A client that queries the block sizes must obey them, or it gets an error. Other clients, such
 //! as the kernel, may read and write any range of bytes. For a partial block, the server reads the

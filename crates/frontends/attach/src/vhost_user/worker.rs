@@ -35,7 +35,7 @@ pub(super) enum Order {
     Call(Option<OwnedFd>),
     /// Use this guest memory from now on.
     Memory(Arc<Guest>, Sender<()>),
-    /// Take no more requests, finish those taken, and return the index of the next chain.
+    /// Take no more requests, finish the taken requests, and return the index of the next chain.
     Halt(Sender<Option<u16>>),
     /// The monitor has disconnected: do not access the guest's memory, and wait for the operations
     /// in flight.
