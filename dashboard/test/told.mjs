@@ -476,7 +476,7 @@ async function across(browser, wrongs) {
   };
   await shared.getByText("left, right").waitFor();
   hold((await namespaces.locator("tbody tr").count()) === 3, "an object of two nodes has one row");
-  // Each node has 1,500 I/Os per second on it.
+  // Each node reports 1,500 I/Os per second for this namespace.
   await once("the row shows the sum of both nodes", async () => {
     await pause(1100);
     const iops = await thousands(shared.locator("td").nth(2));

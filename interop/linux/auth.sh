@@ -89,9 +89,10 @@ refused() {
     [[ $output == *"$sentence"* ]] || fail "$text: $output"
 }
 for pair in $pairs; do
-    reads "nqn.host:${pair/:/-}" --dhchap-secret plain.key || fail "$pair, one way"
+    reads "nqn.host:${pair/:/-}" --dhchap-secret plain.key ||
+        fail "the kernel's target refused the host ($pair, one way)"
     reads "nqn.host:${pair/:/-}-both" --dhchap-secret host.key --dhchap-ctrl-secret ctrl.key ||
-        fail "$pair, both ways"
+        fail "the kernel's target refused the host ($pair, both ways)"
 done
 some=nqn.host:sha256-null
 refused "no secret" "give --dhchap-secret" $some

@@ -45,7 +45,8 @@ kill_both() {
 same_in_ceph() {
     local sum
     sum=$(rbd export --no-progress rbd/shared - | sha256sum | cut -d ' ' -f 1)
-    [ "$sum" = "$(cat share/sum)" ] || fail "the cluster holds other data: $sum"
+    [ "$sum" = "$(cat share/sum)" ] ||
+        fail "the image differs from the data that the kernel read: $sum"
 }
 
 # shellcheck disable=SC2317 # called by the trap

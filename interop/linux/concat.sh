@@ -65,7 +65,7 @@ refused() {
     ! output=$(reads "$@" 2>&1) || fail "$text: the kernel's target admitted the host"
     [[ $output == *"$sentence"* ]] || fail "$text: $output"
 }
-reads --dhchap-secret host.key || fail "the kernel's target"
+reads --dhchap-secret host.key || fail "cannot read from the kernel's target"
 # Linux 7.3 makes no key when both ends authenticate (nvmet_auth_insert_psk: EINVAL).
 refused "authentication in both directions with the kernel's target" "closed the connection during the TLS handshake" \
     --dhchap-secret host.key --dhchap-ctrl-secret ctrl.key

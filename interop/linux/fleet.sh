@@ -56,7 +56,7 @@ nothing_left() {
         sleep 0.1
     done
     [ -z "$(qemu_of)" ] || fail "these QEMU processes still run: $(qemu_of)"
-    [ -z "$(find "$work" -maxdepth 1 -name 'farblock-fleet-*')" ] || fail "a folder is left"
+    [ -z "$(find "$work" -maxdepth 1 -name 'farblock-fleet-*')" ] || fail "the run left a folder"
 }
 
 # has TEXT EXPRESSION: checks that the jq expression is true for the report.

@@ -36,7 +36,7 @@ guest=
 # The target's files must hold the guest's data.
 for nsid in 1 1024 1025 "$number"; do
     [ "$(head -c 11 disks/"$nsid")" = "$(printf 'disk %06d' "$nsid")" ] ||
-        fail "disk $nsid has other data"
+        fail "the file of namespace $nsid differs from the guest's data"
 done
 [ "$(cat disks/2 | tr -d '\0' | wc -c)" = 0 ] || fail "a disk that was not written has data"
 ! grep -q panicked server.log || fail "$(cat server.log)"

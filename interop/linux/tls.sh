@@ -54,7 +54,7 @@ refused() {
     ! output=$(reads "$@" 2>&1) || fail "$text: the kernel's target admitted the host"
     [[ $output == *"$sentence"* ]] || fail "$text: $output"
 }
-reads --tls-key short.key || fail "the kernel's target"
+reads --tls-key short.key || fail "cannot read from the kernel's target"
 refused "no key" "TLS"
 refused "a wrong key" "TLS" --tls-key wrong.key
 guest_ends "$control"

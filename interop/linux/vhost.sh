@@ -183,10 +183,13 @@ detached() {
 for label in "${!backends[@]}"; do
     case $label in
     # QEMU has exited, but the server may still execute its requests.
-    remote-*) detached "$label" || fail "$label is not detached" ;;
+    remote-*) detached "$label" || fail "$label could not be detached" ;;
     *) echo >"$work/$label.in" ;;
     esac
-    wait "${backends[$label]}" || { cat "$work/$label.log" >&2; fail "$label did not end well"; }
+    wait "${backends[$label]}" || {
+        cat "$work/$label.log" >&2
+        fail "$label exited with an error"
+    }
 done
 backends=()
 if grep -i panicked "$work"/*.log; then exit 1; fi

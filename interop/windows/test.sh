@@ -51,8 +51,9 @@ stop_session() {
     [ -z "${session:-}" ] || { wineserver --kill && wait "$session"; } || true
 }
 trap 'stop_servers; stop_session; rm -rf "$scratch"' EXIT
-# Crates without code for one system, whose tests would only repeat what they show on Linux. The
-# loops and files below volumes have tests of their own. docs/windows.md lists these crates, too.
+# Crates without code for a particular system: their tests would only repeat the results on Linux.
+# The event loops and files that `volumes` uses have tests of their own. docs/windows.md lists these
+# crates, too.
 left_out=(tidy wire proto secure random testkit volumes
     sim fleet-sim # the simulations contain no Windows code
 )
@@ -153,7 +154,7 @@ both_ways() {
     done
     "run_$host" copy noise "${url%1}2"
     "run_$host" copy --length "$(stat -c %s noise)" "${url%1}2" "copied.$host"
-    cmp noise "copied.$host" || die "$name: the copy is not the same"
+    cmp noise "copied.$host" || die "$name: the copy differs from the file"
     ok "$name: copy there and back"
     "run_$host" bench "$url" --patterns read --runtime 2s --ramp-time 0 --json - >out
     jq -e '[.patterns[].remote | select(.iops > 0 and .host_cpu.us_per_io > 0)] | length == 3' \

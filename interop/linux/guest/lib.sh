@@ -94,8 +94,8 @@ load_begins() {
 load_ends() {
     touch /run/enough
     wait $load
-    [ ! -e /run/wrong ] || fail "under load: $(cat /run/fio.log)"
-    [ -e /run/rounds ] || fail "nothing was verified"
+    [ ! -e /run/wrong ] || fail "the load failed: $(cat /run/fio.log)"
+    [ -e /run/rounds ] || fail "the load completed no round"
     ok "$1 was written and verified $(wc -l </run/rounds) times meanwhile"
 }
 

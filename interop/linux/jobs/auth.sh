@@ -44,7 +44,7 @@ for pair in $pairs; do
     done
 done
 nqn=nqn.2026-11.org.farblock:sha256-null
-refused_for "no secret" "qid 0: no key" connects "$nqn"
+refused_for "a host without a secret" "qid 0: no key" connects "$nqn"
 refused_for "a wrong secret" "qid 0: authentication failed" connects "$nqn" -S "$(cat wrong.key)"
 refused_for "a wrong secret of the controller" "qid 0: controller authentication failed" \
     connects "$nqn" -S "$secret" -C "$(cat wrong.key)"

@@ -36,7 +36,7 @@ for port in $one $two; do
     eventually "the path over port $port is live again" way live "trsvcid=$port"
     goes_on "with two targets"
 done
-say "both at once"
+say "both targets are killed at once"
 outside kill_both "$one" "$two"
 eventually "the path over port $one is lost" way connecting "trsvcid=$one"
 eventually "the path over port $two is lost" way connecting "trsvcid=$two"

@@ -20,7 +20,7 @@ free() {
 say "a disk of the kernel"
 free "an unused disk" $disk
 
-say "mounted"
+say "a mounted disk"
 check "mkfs.ext4" mkfs.ext4 -q -F $disk
 check "mount" mount $disk /mnt
 has "a mounted disk" $disk "PROBLEM  users .*in use by the system: $disk is mounted at /mnt"
@@ -42,7 +42,7 @@ echo >/run/hold
 wait $apart
 eventually "the disk is free again" ./farblock doctor $disk
 
-say "swap"
+say "swap on the disk"
 check "mkswap" mkswap $disk
 check "swapon" swapon $disk
 has "a disk that is a swap area" $disk "in use by the system: $disk is a swap area"
@@ -53,7 +53,7 @@ say "a file"
 truncate -s 16M /run/file
 free "an unused file" /run/file
 modprobe loop
-loop=$(losetup -f --show /run/file) || fail "no loop device"
+loop=$(losetup -f --show /run/file) || fail "losetup made no loop device"
 has "the file of a loop device" /run/file "in use by the system: $loop is a loop device on /run/file"
 free "the loop device itself" $loop
 check "mkfs.ext4" mkfs.ext4 -q -F $loop
@@ -64,7 +64,7 @@ check "losetup -d" losetup -d $loop
 free "the file after losetup -d" /run/file
 
 say "a partition"
-loop=$(losetup -P -f --show /run/file) || fail "no loop device with partitions"
+loop=$(losetup -P -f --show /run/file) || fail "losetup made no loop device with partitions"
 printf 'n\np\n1\n\n\nw\n' | fdisk $loop >/run/fdisk.out 2>&1 || true
 eventually "the loop device has a partition" test -b ${loop}p1
 check "mkfs.ext4" mkfs.ext4 -q -F ${loop}p1
@@ -87,7 +87,7 @@ has "a device-mapper device by its name" /dev/mapper/whole "is mounted at /mnt"
 check "umount" umount /mnt
 check "dmsetup remove" dmsetup remove whole
 
-say "programs"
+say "programs that open the disk"
 sh -c "exec 3<>$disk; echo ready >/run/ready; read -r _ </run/hold" &
 program=$!
 eventually "a program has the disk open" test -s /run/ready

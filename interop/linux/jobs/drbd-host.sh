@@ -53,7 +53,7 @@ check "the target starts although its device is secondary" systemctl start farbl
 for address in $a $b; do
     check "connect by $address" nvme connect -t tcp -a "${address#*=}" -s 4420 -n $nqn -i 2 \
         --keep-alive-tmo=5 --reconnect-delay=1
-    in_a_minute "it is inaccessible" access inaccessible $address
+    in_a_minute "the path to $address is inaccessible" access inaccessible $address
 done
 
 say "a becomes primary"
@@ -65,7 +65,7 @@ rounds_begin "$disk"
 outside ours_begins
 goes_on "a is primary"
 
-say "moves"
+say "the primary role moves"
 milliseconds to_b
 in_a_minute "the path to b is optimized" access optimized $b
 equal "the ANA state of the path to a" inaccessible "$(access inaccessible $a && echo inaccessible)"

@@ -64,7 +64,7 @@ while read -r block port name; do
     say "blocks of $block bytes"
     node=(iscsiadm -m node -T "$name" -p "10.0.2.2:$port")
     discovered=$(iscsiadm -m discovery -t sendtargets -p "10.0.2.2:$port" 2>&1) ||
-        fail "discovery: $discovered"
+        fail "discovery failed: $discovered"
     [[ $discovered == *"$name"* ]] || fail "discovery does not find $name: $discovered"
     ok "$block: discovery finds $name"
     # The target reports its loopback address. In the guest, that address is the guest's own.
@@ -77,11 +77,12 @@ while read -r block port name; do
     equal "$block: size" 67108864 "$(blockdev --getsize64 "$disk")"
     equal "$block: block size" "$block" "$(queue "$disk" logical_block_size)"
     equal "$block: writable" 0 "$(blockdev --getro "$disk")"
-    [ "$(queue "$disk" discard_max_bytes)" != 0 ] || fail "$block: no discard"
+    [ "$(queue "$disk" discard_max_bytes)" != 0 ] || fail "$block: the disk supports no discard"
     check "$block: fio verify" verify "$disk" "$block-64k"
     check "$block: blkdiscard" blkdiscard -o 1048576 -l 4194304 "$disk"
     check "$block: blkdiscard -z" blkdiscard -z -o 8388608 -l 4194304 "$disk"
-    equal "$block: zeroes" "$(head -c 4194304 /dev/zero | sha256sum | cut -d ' ' -f 1)" \
+    equal "$block: the SHA-256 of zeroed blocks" \
+        "$(head -c 4194304 /dev/zero | sha256sum | cut -d ' ' -f 1)" \
         "$(sum_of "$disk" 8388608 4194304)"
     compare_and_write "$block" "$disk"
     file_system "$block" "$disk"
@@ -101,7 +102,7 @@ echo "DO cut"
 sleep 10
 echo "DO detach"
 for load in "${loads[@]}"; do
-    wait "$load" || fail "fio: $(tail -n 5 fio.*)"
+    wait "$load" || fail "fio failed: $(tail -n 5 fio.*)"
 done
 ok "every byte is there after the servers and the target were killed"
 

@@ -208,7 +208,8 @@ check_commands() {
     # reads_back TEXT START COUNT FILE: the blocks must hold the first bytes of FILE
     reads_back() {
         rm -f "$back"
-        io read "$2" "$3" "$back" >/dev/null 2>&1 || fail "$text: $1: cannot read it back"
+        io read "$2" "$3" "$back" >/dev/null 2>&1 ||
+            fail "$text: $1: the blocks cannot be read back"
         cmp -n $(($3 * block)) "$back" "$4" || fail "$text: $1: other data were read back"
         ok "$text: $1: reads back"
     }

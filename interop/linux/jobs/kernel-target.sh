@@ -1,5 +1,6 @@
-# Guest job: the Linux kernel's NVMe/TCP target for a host outside. Subsystem NQN below on port 4420
-# with namespace 1 (512-byte blocks) and namespace 2 (4096-byte blocks), 32 MiB each, in memory.
+# Guest job: the Linux kernel's NVMe/TCP target for a host outside. On port 4420 it serves a
+# subsystem with namespace 1 (512-byte blocks) and namespace 2 (4096-byte blocks), 32 MiB each, in
+# memory.
 # Prints READY when the target serves, and ends on request.
 #
 # Port 4499 takes one line per connection, so that the other side can compare with the kernel's view

@@ -39,11 +39,12 @@ while read -r label port options; do
     block=${options##*--block }
     attach "$label" "$port" -b "$block" -C 4
     equal "$label: block size" "$block" "$(queue $device logical_block_size)"
-    [ "$(queue $device discard_max_bytes)" != 0 ] || fail "$label: no discard"
+    [ "$(queue $device discard_max_bytes)" != 0 ] || fail "$label: the disk supports no discard"
     check "$label: fio verify" verify $device "$block-64k"
     check "$label: blkdiscard" blkdiscard -o 1048576 -l 4194304 $device
     check "$label: blkdiscard -z" blkdiscard -z -o 8388608 -l 4194304 $device
-    equal "$label: zeroes" "$(head -c 4194304 /dev/zero | sha256sum | cut -d ' ' -f 1)" \
+    equal "$label: the SHA-256 of zeroed blocks" \
+        "$(head -c 4194304 /dev/zero | sha256sum | cut -d ' ' -f 1)" \
         "$(sum_of $device 8388608 4194304)"
     file_system "$label" $device
     detach "$label"
@@ -190,12 +191,12 @@ kill -9 "$(says pid)"
 kill -9 "$(broker)"
 tells() { [[ $(./farblock list) == *'detach the disk with --force'* ]]; }
 eventually "list gives advice" tells
-refused "detach" "detach the disk with --force" ./farblock detach disk
+refused "detach without --force" "detach the disk with --force" ./farblock detach disk
 check "detach --force" ./farblock detach disk --force
 eventually "the device is removed" is_gone
 equal "nothing is attached" "nothing is attached" "$(./farblock list)"
 kill $target
-wait $target || fail "the target: $(cat target.out)"
+wait $target || fail "the target failed: $(cat target.out)"
 
 if dmesg | grep -E 'BUG:|WARNING:|Oops'; then fail "the kernel logged errors (above)"; fi
 say "done"

@@ -15,5 +15,5 @@ outside() {
         sleep 0.1
     done
     read -r code </host/$requests.done
-    [ "$code" = 0 ] || fail "outside: $* ended with $code"
+    [ "$code" = 0 ] || fail "the request '$*' ended with $code"
 }

@@ -76,6 +76,6 @@ goes_on() {
 rounds_end() {
     touch /run/enough
     wait $load
-    [ ! -e /run/wrong ] || fail "under load: $(cat /run/fio.log /run/fio.json)"
+    [ ! -e /run/wrong ] || fail "the load failed: $(cat /run/fio.log /run/fio.json)"
     ok "the written data were read $(round_of_load) times"
 }

@@ -22,9 +22,9 @@ TOML
 
 say "without a device"
 check "the configuration is valid" ./farblock serve --check farblock.toml
-refused "RDMA" "cannot listen on rdma:$address:4420" \
+refused "a listener without a device" "cannot listen on rdma:$address:4420" \
     ./farblock serve --config farblock.toml --control control
-refused "doctor" "no RDMA device" ./farblock doctor "$url"
+refused "doctor without a device" "no RDMA device" ./farblock doctor "$url"
 
 modprobe -a rdma_rxe rdma_ucm ib_uverbs nvme-rdma nvme-tcp
 check "a soft-RoCE device" rdma link add rxe0 type rxe netdev eth0
@@ -37,7 +37,7 @@ eventually "the target listens" grep -q "listening on rdma:$address:4420" serve.
 ctl() { ./farblock ctl --control control "$@"; }
 check "write over RDMA" ./farblock write "$url" --input data
 check "read over TCP" ./farblock read "nvme+tcp://$address:4420/$nqn?ns=1" --output copy
-cmp data copy || fail "the data differ"
+cmp data copy || fail "the data read over TCP differ from the data written over RDMA"
 check "doctor" ./farblock doctor "$url"
 
 say "two paths"

@@ -87,9 +87,9 @@ check "host 1 writes again" put "$first" d
 nvme disconnect --nqn=$nqn >/dev/null
 
 say "DH-HMAC-CHAP"
-refused "no secret" "." connect 1 $secured
-refused "a wrong secret" "." connect 1 $secured --dhchap-secret="$(cat wrong.key)"
-check "the right secret" connect 1 $secured --dhchap-secret="$(cat host.key)"
+refused "a host without a secret" "." connect 1 $secured
+refused "a host with a wrong secret" "." connect 1 $secured --dhchap-secret="$(cat wrong.key)"
+check "a host with the right secret" connect 1 $secured --dhchap-secret="$(cat host.key)"
 nvme disconnect --nqn=$secured >/dev/null
 secret_url="nvme+rdma://$address:4420/$secured?ns=1&hostnqn=$(host_nqn 1)&hostid=$(host_id 1)"
 refused "farblock's host without a secret" "secret" ./farblock id "$secret_url"

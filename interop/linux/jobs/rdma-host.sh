@@ -13,7 +13,8 @@ disk_bytes=$((64 << 20))
 head -c $disk_bytes /dev/urandom >data
 
 say "without a device"
-refused "RDMA" "load the driver of the RDMA device" ./farblock id "nvme+rdma://$address/$nqn"
+refused "a connection without a device" "load the driver of the RDMA device" \
+    ./farblock id "nvme+rdma://$address/$nqn"
 
 modprobe -a rdma_rxe rdma_ucm ib_uverbs
 check "a soft-RoCE device" rdma link add rxe0 type rxe netdev eth0
@@ -22,7 +23,8 @@ refused "a port without a listener" "nothing listens" \
     ./farblock id "nvme+rdma://$address:4499/$nqn"
 refused "an address that no device reaches" "no RDMA device|timed out" \
     ./farblock id "nvme+rdma://192.0.2.1/$nqn"
-refused "digests" "neither digests nor TLS" ./farblock id "nvme+rdma://$address/$nqn?data-digest=1"
+refused "digests over RDMA" "neither digests nor TLS" \
+    ./farblock id "nvme+rdma://$address/$nqn?data-digest=1"
 
 # moves LABEL PORT BLOCK: writes, reads and measures a disk of a target.
 moves() {
@@ -33,7 +35,7 @@ moves() {
     check "$1: identify" ./farblock id "nvme+rdma://$address:$2/$nqn"
     check "$1: write" ./farblock write "$url" --input data
     check "$1: read" ./farblock read "$url" --output copy
-    cmp data copy || fail "$1: the data differ"
+    cmp data copy || fail "$1: reads return different data than was written"
     ok "$1: the data are the same"
     check "$1: a mixed load" ./farblock bench "$url" --rw randrw --allow-writes --bs "$block" \
         --iodepth 16 --runtime 2s

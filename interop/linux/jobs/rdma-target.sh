@@ -31,7 +31,8 @@ queue_pairs() { rdma resource show qp | grep -c "type RC" || true; }
 has_queue_pairs() { [ "$(queue_pairs)" = "$1" ]; }
 
 say "without a device"
-refused "RDMA" "cannot listen on rdma:$address:4420: .*load the driver of the RDMA device" \
+refused "a listener without a device" \
+    "cannot listen on rdma:$address:4420: .*load the driver of the RDMA device" \
     ./farblock serve disk-512 --listen rdma:$address --no-control
 
 modprobe -a rdma_rxe rdma_ucm ib_uverbs nvme-rdma
@@ -43,7 +44,7 @@ refused "another machine's address" "no RDMA device has this address" \
 say "discovery"
 serve
 nvme discover --transport=rdma --traddr=$address --trsvcid=4420 >discovered ||
-    fail "discovery: $(cat discovered serve.log)"
+    fail "discovery failed: $(cat discovered serve.log)"
 grep -q "trtype:  rdma" discovered && grep -q "subnqn:  $nqn" discovered &&
     grep -q "rdma_cms:    rdma-cm" discovered || fail "the discovery log lacks rdma-cm: $(cat discovered)"
 ok "discovery finds the subsystem"
@@ -64,7 +65,7 @@ say "queue sizes"
 for size in 16 128; do
     connect --nr-io-queues=1 --queue-size=$size
     verify "$disk" 4k-16k --iodepth=$size --size=1000000 >fio.log || fail "$(cat fio.log)"
-    ok "a queue of $size entries"
+    ok "fio verifies with queues of $size entries"
     disconnect
 done
 

@@ -7,13 +7,13 @@
 address=10.0.2.15
 
 say "without a device"
-refused "RDMA" "load the driver of the RDMA device" ./verbs_suite $address
+refused "the suite without a device" "load the driver of the RDMA device" ./verbs_suite $address
 
 say "with a device"
 modprobe -a rdma_rxe rdma_ucm ib_uverbs
 check "a soft-RoCE device" rdma link add rxe0 type rxe netdev eth0
 eventually "the port of rxe0 is active" grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
-RUST_BACKTRACE=1 ./verbs_suite $address || fail "the suite: see above"
+RUST_BACKTRACE=1 ./verbs_suite $address || fail "the suite failed (above)"
 
 say "leftover queue pairs"
 rdma resource show | tee resources

@@ -1,4 +1,5 @@
-# Guest job of shutdown.sh, in a second guest: the disks have clean file systems and all data.
+# Guest job of shutdown.sh, in a second guest: checks that the disks have clean file systems and all
+# data.
 # shellcheck shell=bash
 # shellcheck source-path=SCRIPTDIR source=attached.sh
 . ./attached.sh || exit 1
@@ -14,7 +15,7 @@ examine() {
     equal "$1: the data of the file system" "$(cat "/host/sum-$1")" "$(sha256sum <"/srv/$1/data")"
 }
 # loop_on FILE: makes a loop device of the file, and sets 'loop'.
-loop_on() { loop=$(losetup -f -r --show "$1") || fail "no loop device on $1"; }
+loop_on() { loop=$(losetup -f -r --show "$1") || fail "losetup made no loop device on $1"; }
 
 for disk in raid1 raid2; do
     found=$(mdadm --examine "$(device $disk)" 2>&1) || fail "$disk: $found"

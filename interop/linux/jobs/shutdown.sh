@@ -10,7 +10,7 @@ make_file_system() {
     check "$1: mount" mount "$2" "/srv/$1"
 }
 # loop_on FILE: makes a loop device of the file, and sets 'loop'.
-loop_on() { loop=$(losetup -f --show "$1") || fail "no loop device on $1"; }
+loop_on() { loop=$(losetup -f --show "$1") || fail "losetup made no loop device on $1"; }
 
 say "the host's name"
 whoami() { farblock whoami --json | tr -d ' \n'; }

@@ -30,7 +30,7 @@ stored() {
     head -c 1048576 /dev/urandom >/run/data
     check "$1: a write succeeds" dd if=/run/data of="$found" bs=64k oflag=direct conv=notrunc
     dd if="$found" bs=64k count=16 iflag=direct 2>/dev/null | cmp - /run/data ||
-        fail "$1: reads return other data"
+        fail "$1: reads return different data than was written"
     ok "$1: reads return the written data"
 }
 
@@ -53,8 +53,10 @@ stored "the longer one" 2
 outside read_only on
 eventually "a namespace becomes read-only" is_read_only 2 1
 find_namespace $nqn 2
-refused "writing to it" "." dd if=/run/data of="$found" bs=64k oflag=direct conv=notrunc
-dd if="$found" bs=64k count=16 iflag=direct 2>/dev/null | cmp - /run/data || fail "it is changed"
+refused "a write to the read-only namespace" "." \
+    dd if=/run/data of="$found" bs=64k oflag=direct conv=notrunc
+dd if="$found" bs=64k count=16 iflag=direct 2>/dev/null | cmp - /run/data ||
+    fail "a refused write changed the namespace"
 outside read_only off
 eventually "a namespace becomes writable" is_read_only 2 0
 stored "the writable one" 2

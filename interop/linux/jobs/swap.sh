@@ -9,7 +9,7 @@ read -r port nqn <target
 modprobe ublk_drv
 export FARBLOCK_RUNTIME_DIR=/run/farblock
 ./farblock attach "nvme+tcp://10.0.2.2:$port/$nqn?ns=1" --as ublk --name data >attach.out 2>&1 ||
-    fail "attach: $(cat attach.out)"
+    fail "attach failed: $(cat attach.out)"
 device=/dev/ublkb0
 server() { sed -n 's/.*"server_pid":\([0-9]*\).*/\1/p' <(./farblock list --json | tr -d ' \n'); }
 is_swapped_to() { grep -q "^$device " /proc/swaps; }
@@ -30,7 +30,7 @@ grep -q "switched off swap on $device" /run/farblock/data/log || fail "$(cat /ru
 ok "the log reports the switched off swap"
 check "detach" ./farblock detach data
 ./farblock attach "nvme+tcp://10.0.2.2:$port/$nqn?ns=1" --as ublk --name data >attach.out 2>&1 ||
-    fail "attach: $(cat attach.out)"
+    fail "attach failed: $(cat attach.out)"
 grep -q "holds swap space" attach.out || fail "attach does not warn of swap space: $(cat attach.out)"
 ok "attach warns of swap space"
 
@@ -50,7 +50,7 @@ kill -9 "$(cat /run/farblock/data/pid)"
 check "swapon" swapon $device
 is_swapped_to || fail "swap was switched off"
 said=$(./farblock list)
-[[ $said == *"swaps to $device"* ]] || fail "list: $said"
+[[ $said == *"swaps to $device"* ]] || fail "list does not report the swap: $said"
 refused "doctor with swap on the disk" "PROBLEM +swap +the machine swaps to $device" ./farblock doctor data
 
 check "swapoff" swapoff $device

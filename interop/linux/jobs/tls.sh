@@ -72,7 +72,7 @@ check "farblock's host with a key in the keyring" \
 number=$((16#$(sed -n "s/^\([0-9a-f]*\) .* psk *NVMe1R01 $other $nqn .*/\1/p" /proc/keys)))
 check "farblock's host with the key's number" \
     ./farblock --quiet read "$url" --tls-key keyring:$number --length 1MiB --output /dev/null
-refused "another host's" "keyring" \
+refused "a host that has no key in the keyring" "keyring" \
     ./farblock --quiet read "${url%=*}=nqn.2026-11.org.farblock:nobody" --tls-key keyring: \
     --length 1MiB --output /dev/null
 modprobe ublk_drv

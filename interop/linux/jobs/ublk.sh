@@ -65,7 +65,7 @@ answered() { [ "$(wc -l <"$1")" -gt "$2" ]; }
 stop() {
     echo "${2:-stop}" >"$1.in"
     wait $server || fail "$1: the server exited with an error: $(cat "$1.out")"
-    [ ! -e "$device" ] || fail "$1: $device is still there"
+    [ ! -e "$device" ] || fail "$1: $device still exists"
     ok "$1: stopped, and $device is gone"
 }
 
@@ -113,13 +113,14 @@ for block in 512 4096; do
     equal "$label: queues" 2 "$(hardware_queues "$device")"
     equal "$label: a file has a cache" "write back" "$(queue "$device" write_cache)"
     equal "$label: FUA" 1 "$(queue "$device" fua)"
-    [ "$(queue "$device" discard_max_bytes)" != 0 ] || fail "$label: no discard"
+    [ "$(queue "$device" discard_max_bytes)" != 0 ] || fail "$label: the disk supports no discard"
     equal "$label: the physical block size of a file" 4096 "$(queue "$device" physical_block_size)"
     check "$label: fio verify" verify "$device" "$block-64k" --size=4m
     check "$label: fio verify, large blocks" verify "$device" 1m-4m --iodepth=4
     check "$label: blkdiscard" blkdiscard -o 1048576 -l 4194304 "$device"
     check "$label: blkdiscard -z" blkdiscard -z -o 8388608 -l 4194304 "$device"
-    equal "$label: zeroes" "$(head -c 4194304 /dev/zero | sha256sum | cut -d ' ' -f 1)" \
+    equal "$label: the SHA-256 of zeroed blocks" \
+        "$(head -c 4194304 /dev/zero | sha256sum | cut -d ' ' -f 1)" \
         "$(sum_of "$device" 8388608 4194304)"
     [ $block = 4096 ] || file_system "$label" "$device"
     # Data in the page cache must reach the disk, too.
@@ -180,9 +181,9 @@ check "umount" umount /mnt
 exec 7<"$device"
 tell used stop "refused: .* has $device open"
 exec 7<&-
-check "a mapping" dmsetup create above --table "0 1024 linear $device 0"
+check "make a mapping of the device" dmsetup create above --table "0 1024 linear $device 0"
 tell used stop "refused: .*$device is a part of /dev/dm-0"
-check "no mapping" dmsetup remove above
+check "remove the mapping" dmsetup remove above
 check "mount" mount "$device" /mnt
 stop used force
 refused "a write to the removed device" "." dd if=/dev/zero of=/mnt/file2 bs=1M count=8 conv=fsync
@@ -293,7 +294,7 @@ wait $files_server 2>/dev/null || true
 refused "detaching a mounted disk" "is mounted at /mnt" ./ublk_serve --detach "$files_id"
 check "detaching a mounted disk by force" ./ublk_serve --detach "$files_id" --force
 umount /mnt || fail "the file system of the removed device cannot be unmounted"
-[ ! -e "$files" ] || fail "$files is still there"
+[ ! -e "$files" ] || fail "$files still exists"
 refused "detaching a removed device" "does not exist" ./ublk_serve --detach "$files_id"
 # The target must have every acknowledged write.
 start files "$(url 4096)"
@@ -358,8 +359,8 @@ kill -0 $load || fail "the load ended before the target was back: $(cat fio.out)
 wait $load || fail "the load failed: $(cat fio.out)"
 ok "no error and no lost block: a target was killed"
 check "detach" "${detach[@]}"
-[ ! -e "$device" ] || fail "$device is still there"
-refused "detaching it again" "no connection" "${detach[@]}"
+[ ! -e "$device" ] || fail "$device still exists"
+refused "a second detach" "no connection" "${detach[@]}"
 refused "a missing namespace" "no namespace 7" "${nvme[@]}" "${ports[512]}" "${nqns[512]}" 7
 [ -z "$(ls /sys/class/nvme)" ] || fail "a connection was left: $(ls /sys/class/nvme)"
 
@@ -384,7 +385,7 @@ detaches() {
     check "the file system still accepts writes" dd if=/dev/zero of=/mnt/file bs=1M count=2 conv=fsync
     check "umount" umount /mnt
     check "farblock detach" ./farblock detach disk
-    [ ! -e "$device" ] || fail "$device is still there"
+    [ ! -e "$device" ] || fail "$device still exists"
     equal "the list of attached disks" "[]" "$(./farblock list --json)"
 }
 # served_by_another THAN: sets 'now' to the PID of the server; true if it differs from THAN.

@@ -31,12 +31,13 @@ for block in 512 4096; do
     equal "$label: writable" 0 "$(blockdev --getro "$disk")"
     equal "$label: queues" 2 \
         "$(find "/sys/block/${disk#/dev/}/mq" -mindepth 1 -maxdepth 1 | wc -l)"
-    [ "$(queue "$disk" discard_max_bytes)" != 0 ] || fail "$label: no discard"
+    [ "$(queue "$disk" discard_max_bytes)" != 0 ] || fail "$label: the disk supports no discard"
     check "$label: fio verify" verify "$disk" "$block-64k"
     check "$label: fio verify, large blocks" verify "$disk" 1m-4m --iodepth=4
     check "$label: blkdiscard" blkdiscard -o 1048576 -l 4194304 "$disk"
     check "$label: blkdiscard -z" blkdiscard -z -o 8388608 -l 4194304 "$disk"
-    equal "$label: zeroes" "$(head -c 4194304 /dev/zero | sha256sum | cut -d ' ' -f 1)" \
+    equal "$label: the SHA-256 of zeroed blocks" \
+        "$(head -c 4194304 /dev/zero | sha256sum | cut -d ' ' -f 1)" \
         "$(sum_of "$disk" 8388608 4194304)"
     file_system "$label" "$disk"
 done
