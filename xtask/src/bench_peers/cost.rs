@@ -35,11 +35,11 @@ const IDLE: Duration = Duration::from_secs(5);
 enum TargetKind {
     /// A memory disk without features.
     Plain,
-    /// Limits on the namespace that the load never reaches.
+    /// The namespace has limits that the load never reaches.
     Limited,
-    /// Limits that the load never reaches, and a weight, on the host.
+    /// The host has a weight, and limits that the load never reaches.
     LimitedHost,
-    /// An ANA state that is not the default.
+    /// All listeners have an ANA state that is not the default.
     Ana,
     /// The next three kinds are a stripe set, a concatenation and a mirror of two memory disks.
     Stripe,

@@ -323,7 +323,7 @@ impl Progress {
     fn new(quiet: bool) -> Progress {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let style = ProgressStyle::with_template("{spinner} {elapsed}  {wide_msg}");
-            let bar = ProgressBar::new_spinner().with_style(style.expect("the template is ours"));
+            let bar = ProgressBar::new_spinner().with_style(style.expect("the template is valid"));
             bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
             bar
         });

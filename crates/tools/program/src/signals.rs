@@ -59,7 +59,7 @@ pub fn stop_this_process() {
     let _ = signal_hook::low_level::raise(signal_hook::consts::SIGTERM);
 }
 
-/// Refuses: this system does not support a stop by the standard input.
+/// Returns an error, because only Unix systems support a stop by the standard input.
 #[cfg(not(unix))]
 pub fn end_with_input() -> Result<()> {
     Err(Failure::usage("--end-with-input needs a Unix system: leave it out here"))

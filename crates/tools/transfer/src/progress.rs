@@ -25,5 +25,5 @@ fn style(template: &str) -> ProgressStyle {
     let rate = |state: &ProgressState, out: &mut dyn Write| {
         let _ = write!(out, "{:.0} MiB/s", state.per_sec() / f64::from(1 << 20));
     };
-    ProgressStyle::with_template(template).expect("the template is ours").with_key("rate", rate)
+    ProgressStyle::with_template(template).expect("the template is valid").with_key("rate", rate)
 }
