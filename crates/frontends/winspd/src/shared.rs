@@ -205,7 +205,8 @@ impl UnitShared {
     /// Records that WinSpd sends no more requests.
     pub(crate) fn dispatched_all(&self) {
         self.state().dispatched_all = true;
-        // Flush the written data now: the caller may notice the removal only later.
+        // WinSpd has removed the disk. Flush now: the program that runs the server may call
+        // `is_gone` only later.
         self.stop(End::Drained);
     }
 

@@ -26,7 +26,8 @@ const HEADERS_BYTES: u32 = 52;
 const USUAL_MTU_BYTES: u32 = 1500;
 /// The largest usual MTU of Ethernet, in bytes. For larger packets, doctor reports no MTU.
 const JUMBO_MTU_BYTES: u32 = 9216;
-/// The shortest delay by unresponsive addresses that doctor reports. Users notice longer delays.
+/// doctor reports addresses that failed before the first success if they took at least this time in
+/// all. Users notice longer delays.
 const FELT: Duration = Duration::from_millis(200);
 const CONNECTION: &str = "connection";
 

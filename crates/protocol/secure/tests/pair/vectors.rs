@@ -27,7 +27,8 @@ pub(crate) fn random(mut state: u32) -> impl FnMut(&mut [u8]) {
     }
 }
 
-/// Returns the hash of the conversation after AUTH_Negotiate, and the agreed parameters.
+/// Authenticates a host. Returns the hash of the messages Challenge, Reply and Success1, and the
+/// agreed parameters.
 pub(crate) fn converse(
     host: &mut Host,
     mut host_entropy: impl FnMut(&mut [u8]),

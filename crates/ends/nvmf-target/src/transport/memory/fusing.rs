@@ -92,7 +92,7 @@ fn gate(operation: Operation) -> Arc<Gate> {
     Arc::new(Gate::of(operation, disk))
 }
 
-/// Returns two hosts of a disk that can hold back operations of this kind.
+/// Starts a target of a gate, which can hold back operations of this kind, and connects two hosts.
 fn stand(operation: Operation) -> (Target, Arc<Gate>, Host, Host) {
     let gate = gate(operation);
     let target = target([Arc::clone(&gate) as Arc<dyn Namespace>]);
