@@ -86,9 +86,9 @@ fn system_network(boot: Option<&str>) -> Option<String> {
     Some(format!("{}\n{}", boot?, network.to_string_lossy()))
 }
 
-/// Returns the identifier of this machine's network. Windows has no such identifier, so the first
-/// process that needs one creates it. A process reads the identifier once, since all its targets
-/// are in the same network.
+/// Returns an identifier that all processes of this machine share until it reboots, in place of the
+/// identifier of Linux's network namespace. The first process that needs the identifier creates it.
+/// A process reads it once.
 #[cfg(windows)]
 fn system_network(_: Option<&str>) -> Option<String> {
     use std::sync::OnceLock;

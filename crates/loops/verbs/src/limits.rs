@@ -3,9 +3,9 @@
 
 /// The size of the private data of a connection request, in bytes.
 pub const REQUEST_DATA_BYTES: usize = 56;
-/// The size of the private data that accepts a request, in bytes.
+/// The size of the private data in the message that accepts a request, in bytes.
 pub const ACCEPT_DATA_BYTES: usize = 196;
-/// The size of the private data that rejects a request, in bytes.
+/// The size of the private data in the message that rejects a request, in bytes.
 pub const REJECT_DATA_BYTES: usize = 148;
 
 /// The maximum number of work requests that one call of the library posts. Longer lists take

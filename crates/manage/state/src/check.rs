@@ -289,7 +289,7 @@ fn check_host(field: &str, host: &Host) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Checks that the host has the keys that its demand requires.
+/// Checks that this host's keys, hashes and groups allow it to meet the entry's `demand`.
 fn check_demand(host: &Host) -> Result<(), (&'static str, String)> {
     let Some(demand) = host.demand else { return Ok(()) };
     let word = demand.name();

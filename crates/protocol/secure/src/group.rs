@@ -1,6 +1,7 @@
 //! Diffie-Hellman in the finite field groups of RFC 7919.
 //!
-//! Private exponents are short: twice the strength of the group, as RFC 7919 (section 5.2) allows.
+//! Private exponents are short, as RFC 7919 (section 5.2) allows: they have at least twice as many
+//! bits as the group's security strength.
 //! With such short exponents, a controller can afford the calculation for the larger groups even
 //! for unknown hosts.
 

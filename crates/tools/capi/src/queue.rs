@@ -97,7 +97,7 @@ struct Inner {
     broken: bool,
 }
 
-/// One disk of a queue.
+/// One disk of an `fb_queue`, with the internal queue to this disk.
 struct Lane {
     queue: Box<dyn Queue>,
     /// The disk of `queue`.

@@ -60,8 +60,8 @@ fn authenticate_proves_the_changed_key_of_a_disk_in_use() {
     run("nbdcopy", &["--flush", "--", &input, &exported]);
     assert_eq!(attachments.status("fb0")["paths"][0]["reconnects"], 0);
     copy(&wrong, &key);
-    // A connecting queue reads the same file as `authenticate`. If the target refuses the queue
-    // first, the connection is lost for the same reason.
+    // The host also reads this file when it connects an I/O queue. If the target refuses the queue
+    // before `authenticate` runs, the path is lost for the same reason.
     let why = "authentication failed: the controller refused this host's proof";
     authenticate().fails_in_a_line(1, &["fb0: ", "127.0.0.1:", why, "secret"]);
     attachments.wait_for_state("fb0", "reconnecting");

@@ -102,7 +102,8 @@ impl Outgoing {
         let Command { sqe, data: kind } = command;
         let (length, sent) = match *kind {
             Data::None => (0, &[][..]),
-            // Overwrite old data with the zeroes of the admin command's buffer.
+            // The controller may return less data than this. So copy the command's buffer of zeroes
+            // into the registered memory, which may contain data of an earlier command.
             Data::FromController(length) if !self.is_io => (length, &data[..length as usize]),
             Data::FromController(length) => (length, &[][..]),
             Data::ToController(length) => (length, &data[..length as usize]),
