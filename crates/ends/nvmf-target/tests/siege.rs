@@ -125,8 +125,8 @@ fn besiege(part: usize, address: SocketAddr, is_over: &AtomicBool, begun: &Atomi
 }
 
 /// Runs a correct host that writes 4 KiB at a time. Now and then a second host connects and writes
-/// 1 MiB. Returns the longest time of a 4 KiB write, the longest time of a connect together with its
-/// write, and the number of 4 KiB writes.
+/// 1 MiB. Returns the longest time of a 4 KiB write, the longest time of a connect together with
+/// its write, and the number of 4 KiB writes.
 fn honest(address: SocketAddr, is_over: &AtomicBool) -> (Duration, Duration, usize) {
     let (_admin, mut old) = Peer::io(address, &host(1_000_000));
     let (mut longest, mut longest_new, mut count) = (Duration::ZERO, Duration::ZERO, 0);
