@@ -33,12 +33,15 @@ impl History {
             let Some(leader) = record.holder.as_ref().filter(|_| !is_known) else { continue };
             if record.phase == Phase::Serving {
                 self.led.insert(*group, record.epoch);
+                let failure = record.failure();
+                let reason = failure.map(|(member, failed)| format!("{member} {}", failed.problem));
+                let reason = reason.unwrap_or_else(|| record.reason.to_string());
                 self.entries.push_back(HistoryEntry {
                     at_unix_ms: record.at_unix_ms,
                     ana_group: Some(*group),
                     text: format!(
-                        "{} leads ANA group {group}, epoch {}: {}",
-                        leader.member, record.epoch, record.reason
+                        "{} leads ANA group {group}, epoch {}: {reason}",
+                        leader.member, record.epoch
                     ),
                 });
             }

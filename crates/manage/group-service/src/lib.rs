@@ -51,7 +51,9 @@ pub use disks::{Disks, Events};
 pub use etcd::{EtcdConfig, EtcdTls};
 pub use notice::Reporter;
 pub use service::{Service, StartError, start};
-pub use status::{AnaGroupStatus, GroupStatus, HistoryEntry, MemberStatus, StoreStatus};
+pub use status::{
+    AnaGroupStatus, GroupStatus, HistoryEntry, LeaderProblems, MemberStatus, StoreStatus,
+};
 
 pub use farblock_group::{
     Duty, FenceKind, Holder, MemberEvent, Outcome, Permit, Phase, Proposed, Reason, Report,

@@ -1,8 +1,8 @@
 //! The group as a member sees it, for people and programs.
 
 use farblock_group::{
-    AnaGroupRecord, Duty, FenceKind, FencedRecord, LeaderRecord, Member, MemberRecord, Phase,
-    Reason, Report, Seen, UpgradeMember, View, controller_ids,
+    AnaGroupRecord, Duty, FailedRecord, FenceKind, FencedRecord, LeaderRecord, Member,
+    MemberRecord, Phase, Reason, Report, Seen, UpgradeMember, View, controller_ids,
 };
 use farblock_proto::time::Instant;
 use serde::Serialize;
@@ -48,6 +48,15 @@ pub struct MemberStatus {
     pub hosts: Option<Vec<String>>,
 }
 
+/// The problems of an ANA group's earlier leaders.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct LeaderProblems {
+    /// The last completed fence.
+    pub fenced: Option<FencedRecord>,
+    /// The last failure of each member that has not led since.
+    pub failed: BTreeMap<String, FailedRecord>,
+}
+
 /// An ANA group.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct AnaGroupStatus {
@@ -69,8 +78,9 @@ pub struct AnaGroupStatus {
     pub namespaces: Vec<String>,
     /// The earlier leaders that may still do I/O.
     pub victims: Vec<String>,
-    /// The last completed fence of earlier leaders.
-    pub fenced: Option<FencedRecord>,
+    /// The problems of earlier leaders.
+    #[serde(flatten)]
+    pub problems: LeaderProblems,
     /// The member that an operator chose.
     pub pinned: Option<String>,
     /// Whether this member leads the group and may do I/O now.
@@ -120,6 +130,7 @@ impl HistoryEntry {
             Report::Takes { group, .. }
             | Report::WaitsOut { group, .. }
             | Report::Leads { group, .. }
+            | Report::CannotOpen { group, .. }
             | Report::Left { group, .. } => Some(*group),
             // Not an event: the member repeats this report while the store has no quorum.
             Report::HoldsOver { .. } => return None,
@@ -199,7 +210,10 @@ fn ana_group_of(
         fences: group.map(|group| group.record.fences.clone()).unwrap_or_default(),
         namespaces: group.map(|group| group.record.namespaces.clone()).unwrap_or_default(),
         victims: victims.map(|victim| victim.member.clone()).collect(),
-        fenced: leader.and_then(|leader| leader.fenced.clone()),
+        problems: LeaderProblems {
+            fenced: leader.and_then(|leader| leader.fenced.clone()),
+            failed: leader.map(|leader| leader.failed.clone()).unwrap_or_default(),
+        },
         pinned: None,
         permitted_here: false,
     }

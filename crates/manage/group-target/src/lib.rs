@@ -15,6 +15,9 @@
 //!     +----- closed ------+------- Stopping <-----------+--- Lapsed ---+
 //! ```
 //!
+//! **A disk that cannot be opened.** The worker tries again. After [`limits::OPEN_LIMIT`] it
+//! reports the error, and the member hands the ANA group over.
+//!
 //! **Permits.** The cores of the target compare the [`Permit`](farblock_target::Permit) of an ANA
 //! group, which ends at a certain time, with the clock before each submission. When a permit ends,
 //! the worker reports the group as inaccessible, so that hosts wait or use another path.

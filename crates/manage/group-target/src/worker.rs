@@ -2,7 +2,7 @@
 
 use crate::desk::{Desk, LeadingAnswer, LedNamespace, Sink};
 use crate::ledger::Ledger;
-use crate::limits::{LOOK, OPEN_AGAIN};
+use crate::limits::{LOOK, OPEN_AGAIN, OPEN_LIMIT};
 use crate::order::Order;
 use farblock_block::Namespace;
 use farblock_group::MemberEvent;
@@ -11,7 +11,7 @@ use farblock_wire::log::AnaState;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
@@ -23,6 +23,14 @@ enum Stage {
     Serving(u64),
     /// The disks are open, but the permit has ended.
     Lapsed(u64),
+}
+
+/// A disk cannot be opened.
+struct Trouble {
+    since: Instant,
+    /// The last error, so that a repeated one is logged once.
+    problem: String,
+    is_reported: bool,
 }
 
 pub(crate) struct Worker {
@@ -37,8 +45,7 @@ pub(crate) struct Worker {
     stage: Stage,
     /// The number of disks that are open.
     opened: usize,
-    /// The last error, so that a repeated one is logged once.
-    trouble: Option<String>,
+    trouble: Option<Trouble>,
 }
 
 impl Worker {
@@ -117,7 +124,7 @@ impl Worker {
         match self.stage {
             Stage::Absent => {}
             Stage::Opening(epoch) => {
-                if self.open(control) {
+                if self.open(control, epoch) {
                     self.stage = Stage::Lapsed(epoch);
                     self.advance(control);
                 }
@@ -137,7 +144,7 @@ impl Worker {
     }
 
     /// Opens the disks that are still closed. Returns whether all are open.
-    fn open(&mut self, control: &Control) -> bool {
+    fn open(&mut self, control: &Control, epoch: u64) -> bool {
         while let Some(disk) = self.disks.get_mut(self.opened) {
             // Wait until the cores know the reservations: until then, an excluded host could write.
             if self.ledger.account(disk).is_some_and(|account| !account.is_enforced()) {
@@ -156,15 +163,28 @@ impl Worker {
                     self.trouble = None;
                 }
                 Err(problem) => {
-                    if self.trouble.as_ref() != Some(&problem) {
-                        tracing::error!(group = self.group, "cannot lead: {problem}");
-                        self.trouble = Some(problem);
-                    }
+                    self.fail(epoch, problem);
                     return false;
                 }
             }
         }
         true
+    }
+
+    /// Notes that a disk cannot be opened. Reports it to the member after [`OPEN_LIMIT`], so that
+    /// another member can lead.
+    fn fail(&mut self, epoch: u64, problem: String) {
+        let fresh = Trouble { since: Instant::now(), problem: String::new(), is_reported: false };
+        let trouble = self.trouble.get_or_insert(fresh);
+        if trouble.problem != problem {
+            tracing::error!(group = self.group, "cannot lead: {problem}");
+            trouble.problem.clone_from(&problem);
+        }
+        if trouble.since.elapsed() >= OPEN_LIMIT && !trouble.is_reported {
+            trouble.is_reported = true;
+            let event = MemberEvent::OpenFailed { group: self.group, epoch, problem };
+            (self.sink)(LeadingAnswer::Event(event));
+        }
     }
 
     /// Waits until no operation is in flight, and reports this. The group is inaccessible until

@@ -172,6 +172,28 @@ fn a_host_follows_the_leader_and_waits_while_no_member_has_a_permit() {
     leader.stop(5);
 }
 
+#[test]
+fn a_worker_reports_a_disk_that_it_cannot_open_and_opens_it_later() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = &folder.path().join("disk.img");
+    let mut member = Member::start(path, 1..=999);
+    member.lead(1);
+    let LeadingAnswer::Event(MemberEvent::OpenFailed { group: 1, epoch: 1, problem }) =
+        member.answer()
+    else {
+        panic!("the disk does not exist")
+    };
+    assert!(problem.contains("disk.img"), "{problem}");
+    member.stop(1);
+    std::fs::File::create(path).and_then(|it| it.set_len(BLOCKS * 512)).expect("a disk");
+    member.lead(2);
+    let disk = connect(&[&member]);
+    let mut user = Blocking::new(&*disk).expect("a queue");
+    user.write(0, &[1; BLOCK as usize]).expect("the leader writes");
+    assert!(has(path, 1));
+    member.stop(2);
+}
+
 /// A state of the group's reservations in which only a host that never connects may read and write.
 fn reserved_by_another_host(index: u64) -> ReservationRecord {
     let host = "0".repeat(31) + "9";

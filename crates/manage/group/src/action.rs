@@ -150,6 +150,13 @@ pub enum Report {
         /// The reason why the leadership ended.
         reason: Reason,
     },
+    /// The member leads an ANA group, but cannot open its disks, and hands the group over.
+    CannotOpen {
+        /// The ANA group.
+        group: u32,
+        /// The error, as one sentence.
+        problem: String,
+    },
     /// The store has no quorum. I/O continues on disks with complete hard fences. On other disks it
     /// continues until the time `until`, and then waits for the store. Changes wait.
     HoldsOver {
@@ -186,12 +193,22 @@ pub enum MemberEvent {
         /// The name of this member at the disks during this epoch.
         identity: String,
     },
-    /// The driver could not place the fence or open the disks.
+    /// The driver could not place the fence or register this member at the disks.
     FenceFailed {
         /// The ANA group.
         group: u32,
         /// The epoch of the new leadership.
         epoch: u64,
+    },
+    /// The driver could not open the disks for a while after [`Action::Begin`]. It tries again
+    /// until [`Action::Stop`].
+    OpenFailed {
+        /// The ANA group.
+        group: u32,
+        /// The epoch of the leadership.
+        epoch: u64,
+        /// The error, as one sentence.
+        problem: String,
     },
     /// No operation of this epoch is in flight, and none will be submitted.
     Stopped {

@@ -9,6 +9,7 @@ use crate::store::Compare;
 use crate::suspicion::standing;
 use crate::view::View;
 use farblock_proto::time::Instant;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A takeover that this member may attempt.
@@ -115,6 +116,7 @@ fn new_record(
         reason,
         at_unix_ms: me.wall_ms,
         fenced: None,
+        failed: BTreeMap::new(),
         unknown: Unknown::new(),
     }
 }
@@ -137,10 +139,22 @@ fn offer(
     let compare = |key: Key| Compare { key: me.keys.name(&key), revision: view.revision(&key) };
     if let Some(old) = view.leaders.get(&group) {
         record.fenced.clone_from(&old.record.fenced);
+        record.failed.clone_from(&old.record.failed);
+        if let Some(holder) = holder.filter(|_| old.record.phase == Phase::Serving) {
+            record.failed.remove(&holder.member);
+        }
         record.unknown.clone_from(&old.record.unknown);
     }
     let compares = compared.into_iter().flatten().map(compare).collect();
     Claim { basis, wait, record, compares, missed: missed.map(str::to_owned) }
+}
+
+/// Whether the ANA group is vacant, and its last leader handed it to this member for an operator's
+/// pin.
+pub(crate) fn is_ordered(group: u32, view: &View, name: &str) -> bool {
+    let is_pinned = view.pins.get(&group).is_some_and(|pin| pin.record.member == name);
+    let record = view.leaders.get(&group).map(|seen| &seen.record);
+    is_pinned && record.is_some_and(|it| it.to.as_deref() == Some(name))
 }
 
 /// The reason for which the leader of an ANA group should hand it over, and to which member;
@@ -167,10 +181,13 @@ pub(crate) fn hand_over(
         }
         is
     };
-    // A pin that is newer than the member's start applies at once.
+    // A pin that is newer than the member's start and its last failure applies at once.
+    let failed = view.leaders.get(&group).map(|seen| &seen.record.failed);
     let pin = view.pins.get(&group).filter(|pin| {
         let alive = view.alive.get(&pin.record.member);
+        let failed = failed.and_then(|failed| failed.get(&pin.record.member));
         alive.is_some_and(|alive| alive.revision < pin.revision)
+            && failed.is_none_or(|failed| failed.revision < pin.revision)
     });
     let all = view.candidates(group);
     let best = all.first()?;

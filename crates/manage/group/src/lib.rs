@@ -103,6 +103,11 @@
 //! and makes the record vacant. A member that restarts takes its own groups again with a new epoch;
 //! for [`limits::RESUME_TIME`], no other member takes them.
 //!
+//! A leader that cannot fence the earlier leaders or open its disks makes the record vacant, and
+//! avoids the ANA group for [`limits::AVOID`]. The record lists the failure, and each member counts
+//! it as a loss of that member. An operator's pin from before the failure no longer moves the group
+//! at once; a later pin also ends the avoidance.
+//!
 //! # Decisions
 //!
 //! - *Proofs are transactions that only read.* Heartbeats that write would make the safety equally
@@ -156,10 +161,10 @@ pub use member::Member;
 use mistake::has_mistake;
 pub use place::ranking;
 pub use records::{
-    AckRecord, AliveRecord, AnaGroupRecord, Duty, FenceKind, FencedRecord, Holder, HostsRecord,
-    LeaderRecord, MemberRecord, NoticeRecord, OrderRecord, Phase, PinRecord, RangeRecord, Reason,
-    Record, ReservationChange, ReservationRecord, SuspectRecord, Unknown, UpgradeMember,
-    UpgradeRecord, VERSION,
+    AckRecord, AliveRecord, AnaGroupRecord, Duty, FailedRecord, FenceKind, FencedRecord, Holder,
+    HostsRecord, LeaderRecord, MemberRecord, NoticeRecord, OrderRecord, Phase, PinRecord,
+    RangeRecord, Reason, Record, ReservationChange, ReservationRecord, SuspectRecord, Unknown,
+    UpgradeMember, UpgradeRecord, VERSION,
 };
 pub use release::{release, release_reads};
 pub use session::MemberConfig;

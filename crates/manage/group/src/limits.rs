@@ -72,6 +72,9 @@ pub const RESTART_TIME: Duration = Duration::from_secs(1);
 /// The time for which a member does not take an ANA group whose disks it could not fence or open.
 pub const AVOID: Duration = Duration::from_secs(10);
 
+/// The maximum length of the error of a disk in a leadership record, in characters.
+pub const MAX_PROBLEM: usize = 250;
+
 /// The pause before a failed request to the store is repeated.
 pub const RETRY: Duration = Duration::from_millis(200);
 

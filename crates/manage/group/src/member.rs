@@ -2,7 +2,7 @@
 //! each ANA group) and the reservations.
 
 use crate::action::{Action, MemberEvent, Permit, Report};
-use crate::claim::{claim, hand_over};
+use crate::claim::{claim, hand_over, is_ordered};
 use crate::keys::{Key, KeySpace};
 use crate::limits::RETRY;
 use crate::outbox::{Outbox, Pending, Purpose};
@@ -151,6 +151,11 @@ impl Member {
                     seat.fence_failed(now, epoch);
                 }
             }
+            MemberEvent::OpenFailed { group, epoch, problem } => {
+                if let Some(seat) = self.seats.get_mut(&group) {
+                    seat.open_failed(now, epoch, &problem, &mut self.out);
+                }
+            }
             MemberEvent::Stopped { group, epoch } => {
                 if let Some(seat) = self.seats.get_mut(&group) {
                     seat.stopped(now, epoch);
@@ -243,7 +248,8 @@ impl Member {
             }
             return;
         }
-        if !seat.may_take(now) || !self.session.is_joined() {
+        let is_ordered = is_ordered(group, &self.view, name);
+        if !seat.may_take(now, is_ordered) || !self.session.is_joined() {
             self.waits.remove(&group);
             return;
         }

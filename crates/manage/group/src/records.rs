@@ -318,9 +318,35 @@ pub struct LeaderRecord {
     /// The last completed fence of earlier leaders, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fenced: Option<FencedRecord>,
+    /// The last failure of each member that has not led since.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub failed: BTreeMap<String, FailedRecord>,
     /// Fields of later versions.
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+impl LeaderRecord {
+    /// The member and the failure behind [`Reason::FenceFailed`]; `None`: the last leader left for
+    /// another reason.
+    #[must_use]
+    pub fn failure(&self) -> Option<(&str, &FailedRecord)> {
+        let all = self.failed.iter().filter(|_| self.reason == Reason::FenceFailed);
+        let last = all.max_by_key(|(_, failed)| failed.epoch);
+        last.map(|(member, failed)| (member.as_str(), failed))
+    }
+}
+
+/// A leader that could not fence the earlier leaders, or open the disks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FailedRecord {
+    /// The epoch of its leadership.
+    pub epoch: u64,
+    /// The revision of the record during its leadership. An operator's later pin to this member
+    /// applies at once.
+    pub revision: Revision,
+    /// The failure: the sentence after the member's name.
+    pub problem: String,
 }
 
 /// A completed fence.

@@ -5,7 +5,7 @@
 //!   Idle -> Taking ------> Fencing ---------------> Confirming ---------------> Leading
 //!    ^        |              | |                        |                        |   |
 //!    +--lost--+-----lost-----+-|----------lost----------+        hand over, lost |   |
-//!    |                         | fence failed                                    v   |
+//!    |                         | fence failed                       open failed  v   |
 //!    |                         +----------------> Releasing <--- stopped --- Stopping
 //!    |                                                |   (lost: to Idle)        |
 //!    +------------------------------------------------+--------------------------+
@@ -18,12 +18,15 @@
 use crate::action::{Action, Permit, Report};
 use crate::fence::{FenceState, Fencing};
 use crate::keys::{Key, KeySpace};
-use crate::limits::{AVOID, RETRY};
+use crate::limits::{AVOID, MAX_PROBLEM, RETRY};
 use crate::outbox::{Outbox, Purpose};
-use crate::records::{FenceKind, FencedRecord, Holder, LeaderRecord, Phase, Reason, Record};
+use crate::records::{
+    FailedRecord, FenceKind, FencedRecord, Holder, LeaderRecord, Phase, Reason, Record,
+};
 use crate::store::{Compare, Read, Revision, Txn, Write};
 use crate::timing::Timing;
 use crate::view::Seen;
+use crate::words::CANNOT_OPEN;
 use farblock_proto::time::Instant;
 
 /// The way in which a leadership ends.
@@ -73,8 +76,11 @@ pub(crate) struct Seat {
     fences: Vec<FenceKind>,
     /// The time just before the last request that proved the leadership was sent.
     proved: Option<Instant>,
-    /// The time until which the member does not take the ANA group again, after a failed fence.
+    /// The time until which the member does not take the ANA group again, after it could not fence
+    /// the earlier leaders or open the disks.
     avoid_until: Option<Instant>,
+    /// The failure behind [`Reason::FenceFailed`].
+    problem: Option<String>,
     /// The time at which to repeat a failed request.
     retry_at: Option<Instant>,
 }
@@ -89,6 +95,7 @@ impl Seat {
             fences: Vec::new(),
             proved: None,
             avoid_until: None,
+            problem: None,
             retry_at: None,
         }
     }
@@ -97,10 +104,12 @@ impl Seat {
         me.keys.name(&Key::Leader(self.group))
     }
 
-    /// Whether the member may try to take the ANA group now.
-    pub(crate) fn may_take(&self, now: Instant) -> bool {
+    /// Whether the member may try to take the ANA group now. `is_ordered`: an operator has chosen
+    /// this member after its failure.
+    pub(crate) fn may_take(&self, now: Instant, is_ordered: bool) -> bool {
         let is_past = |at: Option<Instant>| at.is_none_or(|at| now >= at);
-        self.stage == Stage::Idle && is_past(self.avoid_until) && is_past(self.retry_at)
+        let avoids = !is_ordered && !is_past(self.avoid_until);
+        self.stage == Stage::Idle && !avoids && is_past(self.retry_at)
     }
 
     pub(crate) fn deadlines(&self) -> impl Iterator<Item = Instant> {
@@ -184,6 +193,7 @@ impl Seat {
         let fencing = Fencing::new(now, &record.victims, &stopped_at);
         (self.epoch, self.revision) = (record.epoch, own.revision);
         (self.fences, self.proved, self.retry_at) = (holder.fences.clone(), None, None);
+        self.problem = None;
         let (group, epoch) = (self.group, self.epoch);
         let times = record.victims.iter().map(stopped_at);
         if let Some(until) = times.max().filter(|until| *until > now) {
@@ -223,12 +233,35 @@ impl Seat {
     pub(crate) fn fence_failed(&mut self, now: Instant, epoch: u64) -> bool {
         let is_it = matches!(self.stage, Stage::Fencing(_)) && epoch == self.epoch;
         if is_it {
-            self.avoid_until = Some(now.saturating_add(AVOID));
+            self.avoid(now, "cannot fence the earlier leaders".to_owned());
             // The release keeps the victims that the record lists.
             self.stage = Stage::Releasing { to: None, reason: Reason::FenceFailed };
             self.retry_at = Some(now);
         }
         is_it
+    }
+
+    fn avoid(&mut self, now: Instant, problem: String) {
+        self.avoid_until = Some(now.saturating_add(AVOID));
+        self.problem = Some(problem);
+    }
+
+    /// Hands the ANA group over, because the driver cannot open its disks.
+    pub(crate) fn open_failed(
+        &mut self,
+        now: Instant,
+        epoch: u64,
+        problem: &str,
+        out: &mut Outbox,
+    ) {
+        let keeps = crate::has_mistake("a leader keeps a disk that it cannot open");
+        if self.stage != Stage::Leading || epoch != self.epoch || keeps {
+            return;
+        }
+        let problem: String = problem.chars().take(MAX_PROBLEM).collect();
+        self.avoid(now, format!("{CANNOT_OPEN}: {problem}"));
+        out.report(Report::CannotOpen { group: self.group, problem });
+        self.stop(Exit::HandOver { to: None, reason: Reason::FenceFailed }, out);
     }
 
     /// Sends due requests.
@@ -367,7 +400,18 @@ impl Seat {
             self.stage = Stage::Idle;
             return;
         };
+        let mut failed = record.failed.clone();
+        match self.problem.clone().filter(|_| reason == Reason::FenceFailed) {
+            Some(problem) => {
+                let failure = FailedRecord { epoch: self.epoch, revision: self.revision, problem };
+                failed.insert(me.name.to_owned(), failure);
+            }
+            None => {
+                failed.remove(me.name);
+            }
+        }
         let record = LeaderRecord {
+            failed,
             phase: Phase::Vacant,
             holder: None,
             to,

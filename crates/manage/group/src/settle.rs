@@ -2,7 +2,8 @@
 //!
 //! Leadership moves back to a member only when it has been alive for the settling time. Each loss
 //! of a member doubles its settling time, up to a limit. So a member that dies again and again
-//! receives its ANA groups ever less often. After [`FORGET`] settling times alive, its losses no
+//! receives its ANA groups ever less often. A leader's failure to fence or to open its disks counts
+//! as a loss, too. After [`FORGET`] settling times alive, its losses no
 //! longer count.
 
 use crate::limits::MAX_SETTLE_SHIFT;
@@ -26,6 +27,8 @@ struct Observed {
 #[derive(Default, Debug)]
 pub(crate) struct Settling {
     members: BTreeMap<String, Observed>,
+    /// The epoch of each member's last failure, by ANA group and member.
+    failures: BTreeMap<(u32, String), u64>,
 }
 
 impl Settling {
@@ -48,6 +51,14 @@ impl Settling {
                 known.incarnation = None;
                 known.since = now;
                 known.losses += 1;
+            }
+        }
+        for (group, seen) in &view.leaders {
+            for (member, failed) in &seen.record.failed {
+                let counted = self.failures.insert((*group, member.clone()), failed.epoch);
+                if counted.is_none_or(|counted| counted < failed.epoch) {
+                    self.failed(now, member);
+                }
             }
         }
     }

@@ -5,6 +5,9 @@ use crate::keys::Key;
 use crate::records::{Reason, VERSION};
 use std::fmt;
 
+/// The beginning of [`FailedRecord::problem`](crate::FailedRecord::problem) for a disk.
+pub(crate) const CANNOT_OPEN: &str = "cannot open its disk";
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -61,6 +64,9 @@ impl fmt::Display for Report {
             Self::Leads { group, epoch } => write!(f, "leads ANA group {group}, epoch {epoch}"),
             Self::Left { group, reason } => {
                 write!(f, "does not lead ANA group {group} any more: {reason}")
+            }
+            Self::CannotOpen { group, problem } => {
+                write!(f, "leads ANA group {group}, but {CANNOT_OPEN}: {problem}")
             }
             Self::HoldsOver { group, .. } => {
                 write!(f, "etcd has no quorum; ANA group {group} continues under its leader")

@@ -93,6 +93,9 @@ fn text(group: &Value) -> String {
             said(&one["epoch"]),
             said(&one["reason"]),
         ));
+        for (member, failed) in one["failed"].as_object().into_iter().flatten() {
+            text.push_str(&format!("    {member} {}\n", said(&failed["problem"])));
+        }
     }
     for event in group["history"].as_array().into_iter().flatten().rev().take(5) {
         text.push_str(&format!("  {}\n", said(&event["text"])));
@@ -124,6 +127,7 @@ mod tests {
             }],
             "ana_groups": [{
                 "number": 1, "phase": "serving", "leader": "a", "epoch": 3, "reason": "lost",
+                "failed": { "b": { "problem": "cannot open its disk: no such file" } },
             }],
         });
         let text = text(&group);
@@ -131,6 +135,7 @@ mod tests {
             "group gold, member a: etcd does not answer, so changes wait (connection refused)\n",
             "  member a: alive, serve, leads 1,2, 1 host, at 192.0.2.1:4420, version 0.1.0\n",
             "  ANA group 1: serving a, epoch 3, last change: lost\n",
+            "    b cannot open its disk: no such file\n",
         ] {
             assert!(text.contains(part), "{text}");
         }

@@ -18,6 +18,8 @@ pub(super) enum Fault {
     NoReplies(usize),
     Minority(usize),
     NoDisks(usize),
+    /// The machine cannot open disks.
+    NoOpen(usize),
     NoHosts(usize),
     NoRenewals(usize),
     NoRefutations(usize),
@@ -37,6 +39,7 @@ impl Fault {
             | Self::NoReplies(number)
             | Self::Minority(number)
             | Self::NoDisks(number)
+            | Self::NoOpen(number)
             | Self::NoHosts(number)
             | Self::NoRenewals(number)
             | Self::NoRefutations(number) => Some(number),
@@ -61,7 +64,7 @@ impl World {
         // A second fault often hits the machine of the first.
         let first = self.faults.first().and_then(|fault| fault.member());
         let number = first.filter(|_| self.course.random.one_in(2)).unwrap_or(number);
-        let fault = match self.course.random.below(20) {
+        let fault = match self.course.random.below(21) {
             0..3 => {
                 if self.processes[number].condition != Condition::Dead {
                     self.kill(number);
@@ -90,6 +93,7 @@ impl World {
             }
             17 => Fault::NoRenewals(number),
             18 => Fault::NoRefutations(number),
+            19 => Fault::NoOpen(number),
             _ => {
                 self.leave(number);
                 return;
@@ -131,6 +135,7 @@ impl World {
             Fault::NoReplies(number) => self.processes[number].links.from_store = false,
             Fault::Minority(number) => self.processes[number].links.is_minority = true,
             Fault::NoDisks(number) => self.processes[number].links.disks = false,
+            Fault::NoOpen(number) => self.processes[number].links.opens = false,
             Fault::NoHosts(number) => self.processes[number].links.hosts = false,
             Fault::NoRenewals(number) => self.processes[number].links.renewals = false,
             Fault::NoRefutations(number) => {
@@ -187,6 +192,7 @@ impl World {
             | Fault::NoReplies(number)
             | Fault::Minority(number)
             | Fault::NoDisks(number)
+            | Fault::NoOpen(number)
             | Fault::NoHosts(number)
             | Fault::NoRenewals(number)
             | Fault::NoRefutations(number) => self.processes[number].links = Links::default(),

@@ -25,6 +25,8 @@ pub(super) struct Links {
     pub(super) is_minority: bool,
     pub(super) disks: bool,
     pub(super) hosts: bool,
+    /// Whether the machine can open disks.
+    pub(super) opens: bool,
     /// Whether renewals of the lease reach the store.
     pub(super) renewals: bool,
     /// Whether refutations of suspicions reach the store.
@@ -39,6 +41,7 @@ impl Default for Links {
             is_minority: false,
             disks: true,
             hosts: true,
+            opens: true,
             renewals: true,
             refutations: true,
         }

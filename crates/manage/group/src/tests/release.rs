@@ -3,6 +3,7 @@
 use super::*;
 use crate::records::{Holder, Unknown, VERSION};
 use crate::store::LeaseId;
+use std::collections::BTreeMap;
 
 fn keys() -> KeySpace {
     KeySpace::new("gold")
@@ -52,6 +53,7 @@ fn led(group: u32, phase: Phase, incarnation: u64) -> Entry {
         holder: Some(holder),
         to: None,
         fenced: None,
+        failed: BTreeMap::new(),
         reason: Reason::New,
         at_unix_ms: 0,
         unknown: Unknown::new(),

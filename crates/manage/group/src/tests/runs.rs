@@ -102,15 +102,16 @@ fn a_seed_repeats_its_run() {
 /// simulation, `GROUP_MISTAKE_SEEDS=1000` finds new seeds.
 const MISTAKES: &[(&str, u64)] = &[
     ("the lease of a victim is not waited out", 6),
-    ("a permit lasts three holds", 4),
-    ("a takeover does not compare", 16),
-    ("a leader does not fence", 5),
-    ("a leader does not wait for the barrier", 13),
+    ("a permit lasts three holds", 0),
+    ("a takeover does not compare", 17),
+    ("a leader does not fence", 10),
+    ("a leader does not wait for the barrier", 17),
     ("a hand-over does not wait for the operations in flight", 6),
-    ("every leader holds over", 4),
-    ("a renewed lease permits I/O", 13),
+    ("every leader holds over", 10),
+    ("a renewed lease permits I/O", 59),
+    ("a leader keeps a disk that it cannot open", 87),
     ("a preempt is answered at its commit", 0),
-    ("a report shows a change that is not in force", 0),
+    ("a report shows a change that is not in force", 1),
     ("a report reads the member's own copy", 0),
 ];
 

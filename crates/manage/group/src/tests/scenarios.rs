@@ -179,6 +179,86 @@ fn a_group_that_no_member_can_fence_stays_without_leader() {
     world.until(1, 12_000 * MS, |_| true);
 }
 
+impl World {
+    /// The member that has opened the disk of a group, with its epoch.
+    fn opener(&self, group: u32) -> Option<(usize, u64)> {
+        let (number, epoch) = self.leader(group)?;
+        let open = self.processes[number].cores.open.get(&group);
+        open.is_some_and(|open| open.has_begun).then_some((number, epoch))
+    }
+
+    /// Runs until a member for which `is_it` is true has opened the disk of group 1, for at most
+    /// `most`.
+    fn until_open(&mut self, most: u64, is_it: impl Fn(usize) -> bool) {
+        let end = self.course.now + most;
+        while !self.opener(1).is_some_and(|it| is_it(it.0)) {
+            self.pass(10 * MS);
+            assert!(self.course.now <= end, "group 1 has {:?}", self.leader(1));
+        }
+    }
+
+    fn pin(&mut self, group: u32, number: usize) {
+        let record = PinRecord { version: VERSION, member: format!("m{number}") };
+        self.etcd.put(&format!("farblock/{GROUP}/pin/{group}"), record.to_value());
+    }
+}
+
+#[test]
+fn a_leader_that_cannot_open_its_disk_hands_it_to_a_member_that_keeps_it() {
+    for kind in [HARD, NO_FENCE] {
+        let mut world = world(&[kind]);
+        let (number, _) = world.leader(1).expect("it has one");
+        world.begin(Fault::NoOpen(number));
+        world.kill_for(number, 100 * MS);
+        world.until_open(4_000 * MS, |it| it != number);
+        let other = world.opener(1).expect("it has one");
+        world.pass(5_000 * MS);
+        assert_eq!(world.opener(1), Some(other), "no move follows");
+        let record = &world.processes[other.0].member.view().leaders[&1].record;
+        let (member, failed) = record.failure().expect("the record says why");
+        assert_eq!(member, format!("m{number}"));
+        assert_eq!(failed.problem, "cannot open its disk: no such disk");
+        world.heal(Fault::NoOpen(number));
+        world.until_open(30_000 * MS, |it| it == number);
+    }
+}
+
+#[test]
+fn members_that_all_cannot_open_a_disk_try_in_turns_until_one_can() {
+    let mut world = world(&[HARD]);
+    let (number, first) = world.leader(1).expect("it has one");
+    (0..3).for_each(|it| world.begin(Fault::NoOpen(it)));
+    world.kill_for(number, 100 * MS);
+    world.pass(31_000 * MS);
+    assert_eq!(world.opener(1), None);
+    let epoch = world.processes[0].member.view().leaders[&1].record.epoch;
+    assert!(epoch - first >= 6, "the members try again: {first} {epoch}");
+    assert!(epoch - first <= 12, "each member waits between its tries: {first} {epoch}");
+    world.heal(Fault::NoOpen(1));
+    world.until_open(12_000 * MS, |it| it == 1);
+}
+
+#[test]
+fn a_pin_to_a_member_that_cannot_open_the_disk_moves_the_group_once() {
+    let mut world = world(&[HARD]);
+    let (number, first) = world.leader(1).expect("it has one");
+    let to = (number + 1) % 3;
+    world.begin(Fault::NoOpen(to));
+    world.pin(1, to);
+    world.until(1, 1_000 * MS, |it| it.0 == to);
+    world.until_open(4_000 * MS, |it| it != to);
+    world.pass(4_000 * MS);
+    let (opener, _) = world.opener(1).expect("it has one");
+    assert_ne!(opener, to);
+    let record = &world.processes[opener].member.view().leaders[&1].record;
+    let failed = &record.failed[&format!("m{to}")];
+    assert_eq!(failed.epoch, first + 1, "the operator's choice is tried once");
+    // A new order applies at once, although the member avoids the group.
+    world.heal(Fault::NoOpen(to));
+    world.pin(1, to);
+    world.until_open(1_000 * MS, |it| it == to);
+}
+
 /// The leader stops between a check of its permit and a system call. Each other member takes the
 /// group, and fails to fence. Later one member succeeds, and then the old leader continues.
 pub(super) fn a_fence_fails_and_the_next_succeeds() -> (Option<String>, u64) {

@@ -36,6 +36,7 @@ fn view(suspicion: u64) -> View {
         victims: Vec::new(),
         to: None,
         fenced: None,
+        failed: std::collections::BTreeMap::new(),
         reason: Reason::New,
         at_unix_ms: 0,
         unknown: Unknown::new(),

@@ -24,6 +24,10 @@ const REQUEST_TIME: u64 = 400 * MS;
 const CORE_GAP: u64 = 5 * MS;
 /// The longest duration of an operation on a disk without a hard fence.
 const FLIGHT_MS: u64 = 600;
+/// The interval at which a leader tries to open a disk, and the number of failures after which it
+/// reports them.
+const OPEN_AGAIN: u64 = 100 * MS;
+const OPEN_FAILURES: u32 = 6;
 pub(super) const NO_FENCE: FenceKind = FenceKind::None { flight_ms: FLIGHT_MS };
 
 pub(super) fn timing() -> Timing {
@@ -61,6 +65,8 @@ pub(super) enum Happening {
     Arrive(Pid, Ticket, StoreRequest),
     Place(Pid, u32, u64, Vec<Holder>),
     Enter(Pid, u32, u64, Option<u64>),
+    /// A leader tries to open a disk, after this number of failures.
+    Open(Pid, u32, u64, u32),
     Land(Pid, DiskOp),
     Tick(Pid),
     Reply(Pid, Ticket, StoreReply),
@@ -77,6 +83,7 @@ impl Happening {
             Self::Tick(pid)
             | Self::Reply(pid, ..)
             | Self::Watch(pid, _)
+            | Self::Open(pid, ..)
             | Self::Event(pid, _)
             | Self::Deliver(pid, _)
             | Self::Submit(pid, _)
@@ -330,6 +337,9 @@ impl World {
             Happening::Arrive(pid, ticket, request) => self.arrive(pid, ticket, &request),
             Happening::Place(pid, group, epoch, victims) => self.place(pid, group, epoch, &victims),
             Happening::Enter(pid, group, epoch, barrier) => self.enter(pid, group, epoch, barrier),
+            Happening::Open(pid, group, epoch, failures) => {
+                self.open(pid, group, epoch, failures);
+            }
             Happening::Land(pid, op) => self.land(pid, op),
             Happening::Tick((number, _)) => {
                 self.processes[number].tick_at = None;
@@ -474,13 +484,10 @@ impl World {
                 self.course.after(delay, Happening::Enter(pid, group, epoch, barrier));
             }
             Action::Begin { group, epoch } => {
-                let open = self.processes[number].cores.open.get_mut(&group);
+                let open = self.processes[number].cores.open.get(&group);
                 let open = open.expect("the member has entered the epoch before");
                 assert_eq!(open.epoch, epoch, "the member begins the epoch that it entered");
-                open.has_begun = true;
-                let disk = self.disks.get_mut(&group).expect("every group has a disk");
-                disk.begun = disk.begun.max(epoch);
-                self.counts.takeovers += 1;
+                self.open(pid, group, epoch, 0);
             }
             Action::Publish { group, permit } => {
                 let cores = &mut self.processes[number].cores;
@@ -618,6 +625,31 @@ impl World {
         }
         let event = MemberEvent::Entered { group, epoch, identity };
         self.course.after(MS, Happening::Event(pid, event));
+    }
+
+    /// Lets a leader open a disk, and try again later if it cannot.
+    fn open(&mut self, pid: Pid, group: u32, epoch: u64, failures: u32) {
+        let process = &mut self.processes[pid.0];
+        let open = process.cores.open.get_mut(&group);
+        let Some(open) = open.filter(|open| open.epoch == epoch && !open.is_stopping) else {
+            return;
+        };
+        if process.links.opens {
+            open.has_begun = true;
+            let disk = self.disks.get_mut(&group).expect("every group has a disk");
+            disk.begun = disk.begun.max(epoch);
+            self.counts.takeovers += 1;
+            return;
+        }
+        self.course.after(OPEN_AGAIN, Happening::Open(pid, group, epoch, failures + 1));
+        if failures == OPEN_FAILURES {
+            let problem = "no such disk".to_owned();
+            let event = MemberEvent::OpenFailed { group, epoch, problem };
+            let delay = self.course.delay(5 * MS);
+            self.course.after(delay, Happening::Event(pid, event));
+        } else if failures > 2 * OPEN_FAILURES {
+            self.wrong = Some(format!("{pid:?} keeps group {group}, but cannot open its disk"));
+        }
     }
 
     pub(super) fn token(&mut self) -> u64 {
