@@ -30,11 +30,13 @@ pub(crate) struct Declared {
 }
 
 /// The progress of the member's departure from its group.
-#[derive(Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Departure {
     is_ordered: bool,
     /// Whether the member has ended its lease in order to leave.
     is_done: bool,
+    /// Whether the member leaves because its watchdog has ended.
+    has_no_watchdog: bool,
 }
 
 pub(crate) struct Driver {
@@ -101,9 +103,20 @@ impl Driver {
                 },
                 () = tokio::time::sleep(wait) => self.tick(),
             }
+            self.look_after_watchdog();
         }
         let groups: Vec<u32> = self.member.view().leaders.keys().copied().collect();
         groups.into_iter().for_each(|group| self.disks.publish(group, None));
+    }
+
+    /// Leaves the group when the watchdog has ended: nothing would stop a suspended process at the
+    /// end of its permit. A sandbox may forbid starting another watchdog.
+    fn look_after_watchdog(&mut self) {
+        if self.guard.is_lost() && !self.departure.has_no_watchdog {
+            self.departure.has_no_watchdog = true;
+            self.report(&Report::WatchdogLost);
+            self.take(Input::Member(MemberEvent::Leave));
+        }
     }
 
     fn tick(&mut self) {
@@ -288,9 +301,10 @@ impl Driver {
 
     /// Returns a value that differs after each change of the group that other threads should
     /// notice.
-    fn fingerprint(&self) -> (u64, bool, bool) {
+    fn fingerprint(&self) -> (u64, bool, bool, Departure) {
         let store = self.store.status(self.member.config().timing.hold);
-        (self.member.view().changes(), self.member.is_joined(), store.reachable)
+        let (view, is_joined) = (self.member.view(), self.member.is_joined());
+        (view.changes(), is_joined, store.reachable, self.departure)
     }
 
     fn snapshot(&self) -> GroupStatus {
@@ -298,6 +312,7 @@ impl Driver {
         let store: StoreStatus = self.store.status(self.member.config().timing.hold);
         let mut status = GroupStatus::of(&self.member, now, store);
         status.left = self.departure.is_done;
+        status.has_no_watchdog = self.departure.has_no_watchdog;
         status.history = self.history.entries();
         status
     }

@@ -27,13 +27,14 @@ struct Running {
 #[derive(Debug)]
 pub(crate) struct Guard {
     watchdog: Option<Watchdog>,
+    is_lost: bool,
     groups: BTreeMap<u32, Running>,
     timing: Timing,
 }
 
 impl Guard {
     pub(crate) fn new(watchdog: Option<Watchdog>, timing: Timing) -> Self {
-        Self { watchdog, groups: BTreeMap::new(), timing }
+        Self { watchdog, is_lost: false, groups: BTreeMap::new(), timing }
     }
 
     /// Notes a permit, and tells the watchdog. Returns whether the cores may use the permit: false
@@ -57,7 +58,13 @@ impl Guard {
             return true;
         }
         self.watchdog = None;
+        self.is_lost = true;
         false
+    }
+
+    /// Whether the watchdog has ended, although this member needs it.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
     }
 
     /// The time from which the cores park an ANA group: one stop margin (`Timing::margin`) before

@@ -111,6 +111,9 @@ pub struct GroupStatus {
     pub joined: bool,
     /// Whether this member has handed over its ANA groups and ended its lease.
     pub left: bool,
+    /// Whether this member leaves the group because its watchdog has ended. Its supervisor must
+    /// start the process again.
+    pub has_no_watchdog: bool,
     /// The connection to etcd.
     pub store: StoreStatus,
     /// The members by name.

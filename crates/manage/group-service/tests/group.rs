@@ -4,7 +4,7 @@
 mod support;
 
 use farblock_group_service::{
-    Duty, EtcdConfig, FenceKind, GroupStatus, Phase, Service, ServiceConfig, Timing, start,
+    Duty, EtcdConfig, FenceKind, GroupStatus, Phase, Reason, Service, ServiceConfig, Timing, start,
     watchdog,
 };
 use std::collections::BTreeMap;
@@ -201,6 +201,34 @@ fn member_process() {
     loop {
         std::thread::sleep(LIMIT);
     }
+}
+
+#[test]
+fn a_leader_without_a_watchdog_hands_its_group_over() {
+    let etcd = Etcd::start(1);
+    let endpoint = etcd.endpoints().remove(0);
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut leader = child(&endpoint, folder.path());
+    let mut settings = config("b", vec![endpoint], FenceKind::None { flight_ms: 100 });
+    settings.ana_groups.clear();
+    settings.weight = 0;
+    let observer = member(settings, &SharedDisk::default());
+    let first = || observer.snapshot().ana_groups.into_iter().next();
+    wait_for("leader", || first().is_some_and(|group| group.phase == Phase::Serving));
+    let all = std::fs::read_dir(format!("/proc/{}/task", leader.id())).expect("its threads");
+    let watchdogs: String = all
+        .flatten()
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+        .collect();
+    let number: u32 = watchdogs.trim().parse().expect("one child");
+    assert!(Command::new("kill").args(["-KILL", &number.to_string()]).status().is_ok());
+    wait_for("release", || first().is_some_and(|group| group.phase == Phase::Vacant));
+    assert_eq!(first().and_then(|group| group.reason), Some(Reason::Leave));
+    wait_for("end of the lease", || {
+        observer.snapshot().members.iter().any(|member| member.name == "a" && !member.alive)
+    });
+    leader.kill().expect("it runs");
+    let _ = leader.wait();
 }
 
 fn child(endpoint: &str, folder: &std::path::Path) -> Child {

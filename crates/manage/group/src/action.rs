@@ -157,6 +157,9 @@ pub enum Report {
         /// The error, as one sentence.
         problem: String,
     },
+    /// The member's watchdog has ended, so the member may permit no I/O. It hands all ANA groups
+    /// over and leaves the group.
+    WatchdogLost,
     /// The store has no quorum. I/O continues on disks with complete hard fences. On other disks it
     /// continues until the time `until`, and then waits for the store. Changes wait.
     HoldsOver {

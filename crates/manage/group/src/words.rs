@@ -68,6 +68,9 @@ impl fmt::Display for Report {
             Self::CannotOpen { group, problem } => {
                 write!(f, "leads ANA group {group}, but {CANNOT_OPEN}: {problem}")
             }
+            Self::WatchdogLost => f.write_str(
+                "the watchdog process has ended; this member hands its ANA groups over and leaves",
+            ),
             Self::HoldsOver { group, .. } => {
                 write!(f, "etcd has no quorum; ANA group {group} continues under its leader")
             }

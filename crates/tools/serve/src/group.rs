@@ -222,7 +222,7 @@ fn bytes(path: &Path) -> std::io::Result<u64> {
 pub(super) struct Member {
     service: Arc<Joined>,
     handle: Handle,
-    /// Whether the group has ordered this process to exit, so that its supervisor restarts it.
+    /// Whether this process exits so that its supervisor restarts it.
     restarts: Arc<AtomicBool>,
 }
 
@@ -460,8 +460,8 @@ impl Member {
         Arc::clone(&self.service) as Arc<dyn Grouped>
     }
 
-    /// Hands all ANA groups over, and leaves the group. Returns whether the group has ordered this
-    /// process to exit, so that its supervisor restarts it.
+    /// Hands all ANA groups over, and leaves the group. Returns whether this process exits so that
+    /// its supervisor restarts it.
     pub(super) fn leave(self, quiet: bool) -> bool {
         let service = self.service.lock().take();
         let has_left = service.is_none_or(|service| service.leave(LEAVE_LIMIT));
@@ -488,10 +488,13 @@ fn follow_members(service: &Weak<Joined>, control: &Control, restarts: &AtomicBo
         }
         let snapshot = |it: Arc<Joined>| Some(it.lock().as_ref()?.snapshot());
         let Some(seen) = service.upgrade().and_then(snapshot) else { return };
-        if is_to_restart(&seen) && !restarts.swap(true, Ordering::Relaxed) {
-            tracing::info!(
-                "the group has ordered this process to exit; its supervisor must start it again"
-            );
+        let reason = match seen.has_no_watchdog {
+            true => "the watchdog process has ended, so this process exits",
+            false => "the group has ordered this process to exit",
+        };
+        let ends = seen.has_no_watchdog || is_to_restart(&seen);
+        if ends && !restarts.swap(true, Ordering::Relaxed) {
+            tracing::info!("{reason}; its supervisor must start it again");
             farblock_program::signals::stop_this_process();
         }
         let now_ended = ended_controllers(&seen);

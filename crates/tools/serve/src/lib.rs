@@ -131,7 +131,8 @@ pub fn run(mut args: ServeArgs, global: &Global) -> Result<()> {
 
 /// Returns the failure whose exit code makes the supervisor restart this member of a group.
 fn start_again() -> Failure {
-    let sentence = "stopped by farblock ctl group upgrade: start this program again";
+    let sentence = "stopped by farblock ctl group upgrade, or without its watchdog: start this \
+                    program again";
     Failure::StartAgain(sentence.to_owned())
 }
 
