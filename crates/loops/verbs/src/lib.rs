@@ -50,5 +50,5 @@ pub use request::{
 pub use staging::{Chunk, Staging, StagingSizes};
 pub use verbs::{
     CmEvent, CmEventType, ConnParam, Device, Port, QpOptions, REJECTED_BY_CONSUMER,
-    REJECTED_NO_LISTENER, Source, Verbs, Waker,
+    REJECTED_NO_LISTENER, Source, TIMED_OUT, Verbs, Waker,
 };

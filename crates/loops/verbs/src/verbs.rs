@@ -276,6 +276,8 @@ impl<Id> CmEvent<Id> {
 pub const REJECTED_BY_CONSUMER: i32 = 28;
 /// Reason of a rejection: nothing listens at the port.
 pub const REJECTED_NO_LISTENER: i32 = 8;
+/// Status of an event after a time limit: `-ETIMEDOUT` on Linux.
+pub const TIMED_OUT: i32 = -110;
 
 /// The type of an event (`enum rdma_cm_event_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -254,7 +254,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Gives a booking back to those of its budgets that are also in `before`.
+    /// Gives a booking back to its budgets, except to budgets that `before` lacks.
     fn give_back_unchanged(&self, before: &Backings, booked: Cost) {
         let Queue::Io(queue) = &self.queue else { return };
         let ptr = |backings: &Backings| backings.pace_of(&queue.host).map(Arc::as_ptr);

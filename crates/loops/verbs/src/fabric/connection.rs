@@ -7,12 +7,10 @@ use std::sync::Weak;
 use super::state::{Event, IdState, Key, Objects, QpState, Stage};
 use crate::error::VerbsError;
 use crate::limits;
-use crate::verbs::{CmEventType, ConnParam, REJECTED_BY_CONSUMER, REJECTED_NO_LISTENER};
+use crate::verbs::{CmEventType, ConnParam, REJECTED_BY_CONSUMER, REJECTED_NO_LISTENER, TIMED_OUT};
 
 /// The first port that the fabric gives to connecting ends.
 const FIRST_PORT: u16 = 32768;
-/// `-ETIMEDOUT` on Linux.
-const TIMED_OUT: i32 = -110;
 
 /// Private data as it arrives at the peer: padded with zeroes to the largest length.
 fn padded(data: &[u8], bytes: usize) -> Vec<u8> {

@@ -14,7 +14,7 @@ use farblock_proto::rdma::{AnswerError, Granted, rejection};
 use farblock_reactor::{WatchId, os};
 use farblock_verbs::{
     Chunk, CmEvent, CmEventType, ConnParam, Device, Provider, ProviderChannel, ProviderId,
-    REJECTED_BY_CONSUMER, REJECTED_NO_LISTENER, Verbs, VerbsError,
+    REJECTED_BY_CONSUMER, REJECTED_NO_LISTENER, TIMED_OUT, Verbs, VerbsError,
 };
 use farblock_wire::rdma::{CmRequest, PORT_IO};
 use farblock_wire::{Cqe, Sqe};
@@ -148,9 +148,6 @@ impl Drop for Greeted {
         }
     }
 }
-
-/// The status of an event after a time limit: -ETIMEDOUT.
-const TIMED_OUT: i32 = -110;
 
 /// The steps of a connection attempt that wait, for error messages.
 const ADDRESS: &str = "the RDMA address";
